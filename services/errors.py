@@ -1,0 +1,130 @@
+"""Every error that Raylay raises on purpose.
+
+RaylayError
+ ├─ ConfigurationError      a file, option or argument is wrong; nothing was changed
+ ├─ ProtocolError           bytes or commands that break the native protocol
+ │   ├─ LocalProtocolError  we misused it
+ │   └─ RemoteProtocolError the peer misused it; carries the status reason that the peer is told
+ ├─ CommandFailed           the server refused one command; carries its reason word
+ │   ├─ LogonRefused        … the logon
+ │   ├─ SequenceConflict    … a publish whose identity is held with another content
+ │   └─ BookmarkNotFound    … a bookmark subscription that asked to fail
+ ├─ ConnectionLost          the connection ended; what was not acknowledged is in the publish store
+ ├─ NoSafeInstance          every instance that may be failed over to is down or unsafe
+ ├─ PublishStoreFull        the bounded publish store stayed full for as long as publish may wait
+ ├─ StorageError            a file of ours; carries its path
+ │   ├─ StorageLocked       another process owns the directory
+ │   ├─ StorageFull         no space; nothing that was refused is acknowledged
+ │   └─ CorruptRecord       a checksum or a length does not fit; carries path and offset
+ └─ FabricError             a fabric could not be built, found, started or stopped
+
+A message says what happened, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class RaylayError(Exception):
+    """The base of all errors that Raylay raises on purpose."""
+
+
+class ConfigurationError(RaylayError):
+    """A file, option or argument is wrong. Nothing was changed."""
+
+
+class ProtocolError(RaylayError):
+    """Bytes or commands that break the native protocol (docs/protocol.md)."""
+
+    def __init__(self, message: str, reason: str = "protocol error") -> None:
+        super().__init__(message)
+        self.reason = reason
+        """The short reason word that travels in an ack's `reason`."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side tried something that the protocol does not allow."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side sent something that the protocol does not allow."""
+
+
+class CommandFailed(RaylayError):
+    """The server refused one command.
+
+    Attributes:
+        command: the refused command, such as `subscribe`.
+        reason: the server's reason word, such as `bad_topic`.
+    """
+
+    def __init__(self, command: str, reason: str, text: str = "") -> None:
+        super().__init__(text or f"the server refused {command}: {reason}")
+        self.command = command
+        self.reason = reason
+
+
+class LogonRefused(CommandFailed):
+    """The server refused the logon."""
+
+
+class SequenceConflict(CommandFailed):
+    """The publisher's sequence is held by the server with another content."""
+
+
+class BookmarkNotFound(CommandFailed):
+    """None of the subscription's bookmarks is in the log and it asked to fail then."""
+
+
+class ConnectionLost(RaylayError):
+    """The connection ended. What was not acknowledged stays in the publish store."""
+
+
+class NoSafeInstance(RaylayError):
+    """Every instance that this client may use is down or unsafe to fail over to."""
+
+
+class PublishStoreFull(RaylayError):
+    """The bounded publish store stayed full for as long as a publish may wait; nothing dropped."""
+
+
+class StorageError(RaylayError):
+    """A file or directory of ours cannot be used as it is.
+
+    Attributes:
+        path: the file or directory.
+        retriable: whether the same operation may succeed later without a person's help.
+    """
+
+    retriable = False
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class StorageLocked(StorageError):
+    """Another process owns this directory."""
+
+    retriable = True
+
+
+class StorageFull(StorageError):
+    """There is no space left for the write. Nothing of it is acknowledged."""
+
+    retriable = True
+
+
+class CorruptRecord(StorageError):
+    """Stored or received bytes are not what was written.
+
+    Attributes:
+        offset: bytes from the start of the block or file to the damage.
+    """
+
+    def __init__(self, message: str, path: str = "", offset: int = 0) -> None:
+        super().__init__(message, path)
+        self.offset = offset
+
+
+class FabricError(RaylayError):
+    """A fabric could not be built, found, started or stopped."""

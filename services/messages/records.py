@@ -1,0 +1,699 @@
+"""The layout of a message, from the publisher's hand to the last journal.
+
+A *record* is the immutable part: built once by the publisher's client, then copied as bytes
+through every instance, link, journal and delivery. A *run* is a stretch of records that one
+arrival brought: one publisher, ascending sequences, one path. What an instance adds to a message
+(local transaction id, receive time, path, flags) is the same for the whole run, so the hop header
+stands once before a run and not in each record: rewriting it at a hop costs per batch, not per
+message. Record number i of a run has the local transaction id `first_txid + i`.
+
+All numbers are little-endian. Checksums and digests are XXH3 (64 bits).
+
+    record
+      u32  length            of the whole record, this field included
+      u64  checksum          of everything behind this field
+      u8   version           1
+      u8   command           see Command
+      u8   type length       bytes of the message type
+      u8   trace length      0 or 25: trace id (16), span id (8), trace flags (1)
+      u16  topic length      1 to 1,024
+      u16  SOW key length
+      u16  correlation id length
+      u16  reserved          0
+      u32  expiration        seconds, 0 = none
+      u64  publisher         publisher id
+      u64  sequence          from 1; its publisher's own
+      u64  origin time       microseconds since 1970, when the client published it
+      u64  digest            of `content` as the client sent it
+      content: topic, type, SOW key, correlation id, body  — then the trace context, last
+
+    run
+      u32  length            of header and records, this field included
+      u64  header checksum   of the header behind this field
+      u8   version           1
+      u8   kind              see Kind
+      u16  flags             see Flag
+      u64  first txid        local transaction id of the first record
+      u64  receive time      microseconds since 1970, here
+      u64  publisher
+      u64  first sequence
+      u64  last sequence
+      u32  count             of records; for a note: 1
+      u64  payload checksum  of the records' bytes, so that a run forwarded whole is checked at once
+      u16  topic length      0 when the records' topics or types differ
+      u8   type length
+      u8   path length       number of incarnations
+      u8   group length
+      topic, type, path (u64 each, oldest first, direct sender last), sender's group
+      records (or the note's payload)
+
+A *block* is runs back to back. It is what one journal key holds.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+from xxhash import xxh3_64_intdigest as checksum64
+
+from raylay.services.errors import CorruptRecord, LocalProtocolError
+
+RECORD_VERSION = 1
+RUN_VERSION = 1
+TOPIC_BYTES_MAX = 1024
+TYPE_BYTES_MAX = 255
+KEY_BYTES_MAX = 65_535
+TRACE_BYTES = 25
+PATH_INCARNATIONS_MAX = 255
+SEQUENCE_MAX = (1 << 63) - 1
+
+
+class Command(IntEnum):
+    """What a record does to the state that its topic has."""
+
+    PUBLISH = 1
+    DELETE = 2
+    QUEUE_ACKNOWLEDGMENT = 3
+    TRANSFER = 4
+    CHECKPOINT = 5
+
+
+class Kind(IntEnum):
+    """What a run holds."""
+
+    RECORDS = 1
+    WAITER = 2
+    """A note: who waits for what (services/replication/acknowledgment.py). Uses one txid."""
+    CONFLICT = 3
+    """A note: a record that was refused because its identity is held with another content."""
+    UNAVAILABLE = 4
+    """A note: sequences that no upstream has any more."""
+
+
+class Flag(IntFlag):
+    """What is true of every record of a run."""
+
+    AWAITED = 1
+    """A client published it here, or it came marked awaited."""
+    LATE = 2
+    """It arrived behind a higher sequence of its publisher on its topic."""
+    TRACED = 4
+    """At least one of its records carries a trace context."""
+    CONTIGUOUS = 8
+    """last sequence - first sequence + 1 == count."""
+
+
+_RECORD = struct.Struct("<IQBBBBHHHHIQQQQ")
+_RECORD_TAIL = struct.Struct("<BBBBHHHHIQQQQ")
+_RECORD_FRONT = struct.Struct("<IQ")
+_RUN = struct.Struct("<IQBBHQQQQQIQHBBB")
+_RUN_TAIL = struct.Struct("<BBHQQQQQIQHBBB")
+_RUN_FRONT = struct.Struct("<IQ")
+_LENGTH = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+RECORD_HEADER_BYTES = _RECORD.size
+RUN_HEADER_BYTES = _RUN.size
+assert RECORD_HEADER_BYTES == 60  # written out in the loops over messages below
+_CHECKED_FROM = _RECORD_FRONT.size
+_RUN_CHECKED_FROM = _RUN_FRONT.size
+
+
+def publisher_id(client_name: str) -> int:
+    """The publisher id of a client name: the same on every instance (behaviour.md 2.4)."""
+    return checksum64(client_name.encode("utf-8", "surrogatepass")) or 1
+
+
+class RecordBuilder:
+    """Builds the records of one publisher on one topic: what is equal for all is packed once."""
+
+    __slots__ = ("_front", "_publisher", "_topic_bytes", "_topic_length", "_type_length")
+
+    def __init__(self, publisher: int, topic: str, message_type: str) -> None:
+        topic_bytes = topic.encode()
+        type_bytes = message_type.encode()
+        if not 1 <= len(topic_bytes) <= TOPIC_BYTES_MAX:
+            raise LocalProtocolError(
+                f"topic is {len(topic_bytes)} bytes long: give one of 1 to {TOPIC_BYTES_MAX}"
+            )
+        if not 1 <= len(type_bytes) <= TYPE_BYTES_MAX:
+            raise LocalProtocolError(
+                f"message type is {len(type_bytes)} bytes long: give one of 1 to {TYPE_BYTES_MAX}"
+            )
+        self._publisher = publisher
+        self._topic_length = len(topic_bytes)
+        self._type_length = len(type_bytes)
+        self._front = topic_bytes + type_bytes
+
+    def build(
+        self,
+        sequence: int,
+        body: bytes,
+        origin_time_us: int,
+        trace: bytes = b"",
+        *,
+        command: int = Command.PUBLISH,
+        expiration_s: int = 0,
+        key: bytes = b"",
+        correlation: bytes = b"",
+        # Bound as defaults: a local look-up instead of a global one on the publish path.
+        _tail: struct.Struct = _RECORD_TAIL,
+        _front: struct.Struct = _RECORD_FRONT,
+    ) -> bytes:
+        """One record as bytes. `trace` is empty or 25 bytes."""
+        if key or correlation:
+            content = b"".join((self._front, key, correlation, body))
+        else:
+            content = self._front + body
+        checked = (
+            _tail.pack(
+                RECORD_VERSION,
+                command,
+                self._type_length,
+                len(trace),
+                self._topic_length,
+                len(key),
+                len(correlation),
+                0,
+                expiration_s,
+                self._publisher,
+                sequence,
+                origin_time_us,
+                checksum64(content),
+            )
+            + content
+            + trace
+        )
+        return _front.pack(len(checked) + 12, checksum64(checked)) + checked
+
+
+class Record(NamedTuple):
+    """One record, decoded. For tools, tests and the slow paths; the hot path walks the bytes."""
+
+    command: int
+    publisher: int
+    sequence: int
+    topic: str
+    message_type: str
+    origin_time_us: int
+    expiration_s: int
+    key: bytes
+    correlation: bytes
+    digest: int
+    trace: bytes
+    body: bytes
+    raw: bytes
+
+    @property
+    def bookmark(self) -> str:
+        """`publisher|sequence|`, the same on every instance."""
+        return f"{self.publisher}|{self.sequence}|"
+
+
+def decode_record(buffer: bytes | memoryview, offset: int = 0, *, verify: bool = True) -> Record:
+    """The record at `offset`.
+
+    Raises:
+        CorruptRecord: the bytes are no whole, sound record.
+    """
+    end = len(buffer)
+    if offset + RECORD_HEADER_BYTES > end:
+        raise CorruptRecord(f"record at byte {offset} is cut short", offset=offset)
+    (
+        length,
+        check,
+        version,
+        command,
+        type_length,
+        trace_length,
+        topic_length,
+        key_length,
+        correlation_length,
+        _,
+        expiration_s,
+        publisher,
+        sequence,
+        origin_time_us,
+        digest,
+    ) = _RECORD.unpack_from(buffer, offset)
+    body_at = offset + RECORD_HEADER_BYTES
+    body_at += topic_length + type_length + key_length + correlation_length
+    body_end = offset + length - trace_length
+    if offset + length > end or body_at > body_end:
+        raise CorruptRecord(f"record at byte {offset} has lengths that do not fit", offset=offset)
+    raw = bytes(buffer[offset : offset + length])
+    if verify and checksum64(raw[_CHECKED_FROM:]) != check:
+        raise CorruptRecord(f"record at byte {offset} fails its checksum", offset=offset)
+    if version != RECORD_VERSION:
+        raise CorruptRecord(
+            f"record at byte {offset} has version {version}, this software reads {RECORD_VERSION}",
+            offset=offset,
+        )
+    at = RECORD_HEADER_BYTES
+    topic = raw[at : at + topic_length]
+    at += topic_length
+    message_type = raw[at : at + type_length]
+    at += type_length
+    key = raw[at : at + key_length]
+    at += key_length
+    correlation = raw[at : at + correlation_length]
+    at += correlation_length
+    return Record(
+        command,
+        publisher,
+        sequence,
+        topic.decode("utf-8", "replace"),
+        message_type.decode("utf-8", "replace"),
+        origin_time_us,
+        expiration_s,
+        key,
+        correlation,
+        digest,
+        raw[length - trace_length :] if trace_length else b"",
+        raw[at : length - trace_length],
+        raw,
+    )
+
+
+def iterate_records(payload: bytes | memoryview, *, verify: bool = False) -> Iterator[Record]:
+    """The records of a payload, decoded one by one."""
+    offset = 0
+    end = len(payload)
+    while offset < end:
+        record = decode_record(payload, offset, verify=verify)
+        yield record
+        offset += len(record.raw)
+
+
+def iterate_bodies(payload: bytes | memoryview) -> Iterator[bytes | memoryview]:
+    """The bodies of a payload: the cheapest way to read a delivery."""
+    offset = 0
+    end = len(payload)
+    unpack = _RECORD.unpack_from
+    while offset < end:
+        (length, _, _, _, typ, trace, topic, key, corr, _, _, _, _, _, _) = unpack(payload, offset)
+        yield payload[offset + 60 + topic + typ + key + corr : offset + length - trace]
+        offset += length
+
+
+class Chunk(NamedTuple):
+    """A stretch of one publisher's records of one topic, found by `scan`."""
+
+    publisher: int
+    topic: bytes
+    message_type: bytes
+    first_sequence: int
+    last_sequence: int
+    count: int
+    start: int
+    end: int
+    traced: bool
+
+
+def scan(payload: bytes, *, verify: bool = True, record_bytes_max: int = 0) -> list[Chunk]:
+    """Cuts a payload into stretches of one publisher, one topic and ascending sequences.
+
+    The only loop over messages on an instance's way in; `verify` checks every record's checksum.
+
+    Raises:
+        CorruptRecord: a record is cut short, fails its checksum or has lengths that do not fit.
+    """
+    chunks: list[Chunk] = []
+    end = len(payload)
+    if not end:
+        return chunks
+    unpack = _RECORD.unpack_from
+    view = memoryview(payload)
+    offset = start = 0
+    publisher = first = last = -1
+    count = 0
+    topic_bytes = b""
+    topic_length = type_length = names_length = 0
+    traced = False
+    limit = record_bytes_max or 0xFFFFFFFF
+    while offset < end:
+        if offset + 60 > end:
+            raise CorruptRecord(f"record at byte {offset} is cut short", offset=offset)
+        (length, check, version, _, typ, trace, topic, key, corr, _, _, pub, sequence, _, _) = (
+            unpack(payload, offset)
+        )
+        following = offset + length
+        if length < 60 + topic + typ + key + corr + trace or following > end or not topic:
+            raise CorruptRecord(
+                f"record at byte {offset} has lengths that do not fit", offset=offset
+            )
+        if verify and checksum64(view[offset + 12 : following]) != check:
+            raise CorruptRecord(f"record at byte {offset} fails its checksum", offset=offset)
+        names_at = offset + 60
+        if (
+            sequence == last + 1
+            and pub == publisher
+            and topic == topic_length
+            and typ == type_length
+            and payload[names_at : names_at + names_length] == topic_bytes
+            and version == RECORD_VERSION
+            and length <= limit
+        ):
+            last = sequence
+            count += 1
+            if trace:
+                traced = True
+            offset = following
+            continue
+        if version != RECORD_VERSION:
+            raise CorruptRecord(
+                f"record at byte {offset} has version {version}, "
+                f"this software reads {RECORD_VERSION}",
+                offset=offset,
+            )
+        if length > limit:
+            raise CorruptRecord(
+                f"record at byte {offset} is {length} bytes long, the limit is {limit}",
+                offset=offset,
+            )
+        if trace not in (0, TRACE_BYTES) or topic > TOPIC_BYTES_MAX or not typ:
+            raise CorruptRecord(f"record at byte {offset} has a bad header", offset=offset)
+        if not 1 <= sequence <= SEQUENCE_MAX:
+            raise CorruptRecord(f"record at byte {offset} has sequence {sequence}", offset=offset)
+        if (
+            pub == publisher
+            and sequence > last
+            and topic == topic_length
+            and typ == type_length
+            and payload[names_at : names_at + names_length] == topic_bytes
+        ):
+            # A gap in the sequences: still one chunk, no longer contiguous.
+            last = sequence
+            count += 1
+            traced = traced or trace > 0
+            offset = following
+            continue
+        if count:
+            chunks.append(
+                Chunk(
+                    publisher,
+                    topic_bytes[:topic_length],
+                    topic_bytes[topic_length:],
+                    first,
+                    last,
+                    count,
+                    start,
+                    offset,
+                    traced,
+                )
+            )
+        publisher, first, last, count, start = pub, sequence, sequence, 1, offset
+        topic_length, type_length, names_length = topic, typ, topic + typ
+        topic_bytes = payload[names_at : names_at + names_length]
+        traced = trace > 0
+        offset = following
+    chunks.append(
+        Chunk(
+            publisher,
+            topic_bytes[:topic_length],
+            topic_bytes[topic_length:],
+            first,
+            last,
+            count,
+            start,
+            end,
+            traced,
+        )
+    )
+    return chunks
+
+
+def sequences_of(payload: bytes | memoryview) -> list[int]:
+    """The sequences of a payload's records, in order."""
+    found: list[int] = []
+    offset = 0
+    end = len(payload)
+    unpack = _RECORD.unpack_from
+    while offset < end:
+        fields = unpack(payload, offset)
+        found.append(fields[12])
+        offset += fields[0]
+    return found
+
+
+@dataclass(slots=True)
+class Run:
+    """One run: hop header and records. See the layout at the top of this file."""
+
+    publisher: int
+    first_sequence: int
+    last_sequence: int
+    count: int
+    payload: bytes
+    topic: bytes = b""
+    message_type: bytes = b""
+    path: tuple[int, ...] = ()
+    group: str = ""
+    flags: int = Flag.CONTIGUOUS
+    kind: int = Kind.RECORDS
+    first_txid: int = 0
+    receive_time_us: int = 0
+    payload_checksum: int = 0
+    raw: bytes | None = field(default=None, repr=False, compare=False)
+    """The run as it was read, header included, when it was read from bytes."""
+
+    @property
+    def last_txid(self) -> int:
+        """Local transaction id of the last record."""
+        return self.first_txid + self.count - 1
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether no sequence between first and last is missing."""
+        return bool(self.flags & Flag.CONTIGUOUS)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """The sequences in it, as inclusive ranges in order."""
+        if self.kind != Kind.RECORDS:
+            return []
+        if self.flags & Flag.CONTIGUOUS:
+            return [(self.first_sequence, self.last_sequence)]
+        found: list[tuple[int, int]] = []
+        first = last = -1
+        for sequence in sequences_of(self.payload):
+            if sequence == last + 1:
+                last = sequence
+                continue
+            if first >= 0:
+                found.append((first, last))
+            first = last = sequence
+        found.append((first, last))
+        return found
+
+    def encode(self) -> bytes:
+        """Header and records as bytes."""
+        if not self.payload_checksum:
+            self.payload_checksum = checksum64(self.payload)
+        group = self.group.encode()
+        names = b"".join((self.topic, self.message_type, *map(_U64.pack, self.path), group))
+        tail = _RUN_TAIL.pack(
+            RUN_VERSION,
+            self.kind,
+            self.flags,
+            self.first_txid,
+            self.receive_time_us,
+            self.publisher,
+            self.first_sequence,
+            self.last_sequence,
+            self.count,
+            self.payload_checksum,
+            len(self.topic),
+            len(self.message_type),
+            len(self.path),
+            len(group),
+        )
+        checked = tail + names
+        return b"".join(
+            (
+                _RUN_FRONT.pack(12 + len(checked) + len(self.payload), checksum64(checked)),
+                checked,
+                self.payload,
+            )
+        )
+
+    def select(self, keep: list[tuple[int, int]]) -> Run | None:
+        """The part of this run whose sequences lie in the inclusive, ascending ranges `keep`.
+
+        The part's transaction ids are no longer `first_txid + i` unless it is a suffix or prefix:
+        the caller gives it new ones, or only sends it.
+        """
+        kept: list[bytes] = []
+        payload = self.payload
+        offset, end = 0, len(payload)
+        unpack = _RECORD.unpack_from
+        at = 0
+        first = last = 0
+        skipped = 0
+        traced = False
+        while offset < end:
+            fields = unpack(payload, offset)
+            length, sequence = fields[0], fields[12]
+            while at < len(keep) and keep[at][1] < sequence:
+                at += 1
+            if at < len(keep) and keep[at][0] <= sequence:
+                if not kept:
+                    first = sequence
+                last = sequence
+                kept.append(payload[offset : offset + length])
+                traced = traced or fields[5] > 0
+            elif not kept:
+                skipped += 1
+            offset += length
+        if not kept:
+            return None
+        count = len(kept)
+        if count == self.count:
+            return self
+        flags = self.flags & ~(Flag.CONTIGUOUS | Flag.TRACED)
+        if last - first + 1 == count:
+            flags |= Flag.CONTIGUOUS
+        if traced:
+            flags |= Flag.TRACED
+        return replace(
+            self,
+            payload=b"".join(kept),
+            first_sequence=first,
+            last_sequence=last,
+            count=count,
+            flags=flags,
+            first_txid=self.first_txid + skipped,
+            payload_checksum=0,
+            raw=None,
+        )
+
+    def after(self, txid: int) -> Run | None:
+        """The part of this run whose local transaction ids are above `txid`."""
+        if txid < self.first_txid:
+            return self
+        if txid >= self.last_txid:
+            return None
+        skip = txid - self.first_txid + 1
+        offset = 0
+        for _ in range(skip):
+            offset += _LENGTH.unpack_from(self.payload, offset)[0]
+        payload = self.payload[offset:]
+        sequences = sequences_of(payload)
+        count = self.count - skip
+        flags = self.flags & ~Flag.CONTIGUOUS
+        if sequences[-1] - sequences[0] + 1 == count:
+            flags |= Flag.CONTIGUOUS
+        return replace(
+            self,
+            payload=payload,
+            first_sequence=sequences[0],
+            count=count,
+            flags=flags,
+            first_txid=txid + 1,
+            payload_checksum=0,
+            raw=None,
+        )
+
+
+def decode_run(block: bytes | memoryview, offset: int = 0, *, verify: bool = True) -> Run:
+    """The run at `offset` of a block. `verify` checks header and payload, not each record.
+
+    Raises:
+        CorruptRecord: the bytes are no whole, sound run.
+    """
+    end = len(block)
+    if offset + RUN_HEADER_BYTES > end:
+        raise CorruptRecord(f"run at byte {offset} is cut short", offset=offset)
+    (
+        length,
+        check,
+        version,
+        kind,
+        flags,
+        first_txid,
+        receive_time_us,
+        publisher,
+        first_sequence,
+        last_sequence,
+        count,
+        payload_check,
+        topic_length,
+        type_length,
+        path_length,
+        group_length,
+    ) = _RUN.unpack_from(block, offset)
+    names_at = RUN_HEADER_BYTES
+    header_length = names_at + topic_length + type_length + 8 * path_length + group_length
+    if length < header_length or offset + length > end:
+        raise CorruptRecord(f"run at byte {offset} has lengths that do not fit", offset=offset)
+    raw = bytes(block[offset : offset + length])
+    if verify and checksum64(raw[_RUN_CHECKED_FROM:header_length]) != check:
+        raise CorruptRecord(f"run at byte {offset} fails its header checksum", offset=offset)
+    if version != RUN_VERSION:
+        raise CorruptRecord(
+            f"run at byte {offset} has version {version}, this software reads {RUN_VERSION}",
+            offset=offset,
+        )
+    payload = raw[header_length:]
+    if verify and checksum64(payload) != payload_check:
+        raise CorruptRecord(f"run at byte {offset} fails its checksum", offset=offset)
+    at = names_at
+    topic = raw[at : at + topic_length]
+    at += topic_length
+    message_type = raw[at : at + type_length]
+    at += type_length
+    path = struct.unpack_from(f"<{path_length}Q", raw, at) if path_length else ()
+    at += 8 * path_length
+    return Run(
+        publisher,
+        first_sequence,
+        last_sequence,
+        count,
+        payload,
+        topic,
+        message_type,
+        path,
+        raw[at : at + group_length].decode("utf-8", "replace"),
+        flags,
+        kind,
+        first_txid,
+        receive_time_us,
+        payload_check,
+        raw,
+    )
+
+
+def decode_runs(block: bytes | memoryview, *, verify: bool = True) -> list[Run]:
+    """All runs of a block."""
+    runs: list[Run] = []
+    offset = 0
+    end = len(block)
+    while offset < end:
+        run = decode_run(block, offset, verify=verify)
+        runs.append(run)
+        assert run.raw is not None
+        offset += len(run.raw)
+    return runs
+
+
+def run_of(chunk: Chunk, payload: bytes) -> Run:
+    """A run of one scanned chunk, without its hop values."""
+    whole = chunk.start == 0 and chunk.end == len(payload)
+    flags = 0
+    if chunk.last_sequence - chunk.first_sequence + 1 == chunk.count:
+        flags |= Flag.CONTIGUOUS
+    if chunk.traced:
+        flags |= Flag.TRACED
+    return Run(
+        chunk.publisher,
+        chunk.first_sequence,
+        chunk.last_sequence,
+        chunk.count,
+        payload if whole else payload[chunk.start : chunk.end],
+        chunk.topic,
+        chunk.message_type,
+        flags=int(flags),
+    )

@@ -1,0 +1,139 @@
+"""Frames: the outermost layer of the native protocol (docs/protocol.md).
+
+    u32  length         little-endian; bytes behind this field
+    u16  header length  little-endian
+         header         msgpack map
+         body
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import msgpack
+
+from raylay.services.errors import RemoteProtocolError
+
+PROTOCOL_VERSION = 1
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+HEADER_BYTES_MAX = 64 * 1024 - 1
+UNAUTHENTICATED_FRAME_BYTES_MAX = 64 * 1024
+LOGON_TIMEOUT_S = 5.0
+
+Header = dict[str, Any]
+
+_FRONT = struct.Struct("<IH")
+_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+
+class Frame(NamedTuple):
+    """One frame."""
+
+    header: Header
+    body: bytes
+
+
+def encode_frame(header: Header, body: bytes = b"") -> bytes:
+    """Header and body as one frame."""
+    packed: bytes = _pack(header)
+    return _FRONT.pack(2 + len(packed) + len(body), len(packed)) + packed + body
+
+
+def encode_front(header: Header, body_bytes: int) -> bytes:
+    """All of a frame but its body, for a body that is sent from where it lies."""
+    packed: bytes = _pack(header)
+    return _FRONT.pack(2 + len(packed) + body_bytes, len(packed)) + packed
+
+
+class FrameReader:
+    """Cuts a byte stream into frames. Limits are checked before memory is spent.
+
+    `frame_bytes_max` may be raised after the logon by assigning it.
+    """
+
+    __slots__ = ("_buffer", "_wanted", "frame_bytes_max", "header_bytes_max")
+
+    def __init__(
+        self,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        header_bytes_max: int = HEADER_BYTES_MAX,
+    ) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self.header_bytes_max = header_bytes_max
+        self._buffer = bytearray()
+        # Bytes that must be there before it is worth looking again.
+        self._wanted = 6
+
+    @property
+    def buffered(self) -> int:
+        """Bytes of a frame that is not whole yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that `data` completes.
+
+        Raises:
+            RemoteProtocolError: with reason `bad_frame` or `frame_too_large`; the stream is then
+                of no further use. Frames before the bad one are lost with it.
+        """
+        buffer = self._buffer
+        source: bytes | bytearray
+        if buffer:
+            buffer += data
+            if len(buffer) < self._wanted:
+                return []
+            source = buffer
+        else:
+            source = data
+        frames: list[Frame] = []
+        at, end = 0, len(source)
+        view = memoryview(source)
+        try:
+            while end - at >= 6:
+                length, header_length = _FRONT.unpack_from(source, at)
+                if length > self.frame_bytes_max:
+                    raise RemoteProtocolError(
+                        f"frame of {length} bytes is over the limit of {self.frame_bytes_max}",
+                        "frame_too_large",
+                    )
+                if header_length + 2 > length or header_length > self.header_bytes_max:
+                    raise RemoteProtocolError(
+                        f"header of {header_length} bytes in a frame of {length} bytes",
+                        "bad_frame",
+                    )
+                following = at + 4 + length
+                if following > end:
+                    self._wanted = following - at
+                    break
+                body_at = at + 6 + header_length
+                frames.append(
+                    Frame(decode_header(view[at + 6 : body_at]), bytes(view[body_at:following]))
+                )
+                at = following
+            else:
+                self._wanted = 6
+        finally:
+            view.release()
+        if source is buffer:
+            del buffer[:at]
+        elif at < end:
+            buffer += data[at:] if at else data
+        return frames
+
+
+def decode_header(data: bytes | memoryview) -> Header:
+    """A frame's header.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_frame`.
+    """
+    try:
+        header = msgpack.unpackb(data, raw=False, strict_map_key=False)
+    except Exception as error:  # msgpack raises many kinds on bad bytes
+        raise RemoteProtocolError(
+            f"header is no msgpack: {type(error).__name__}", "bad_frame"
+        ) from None
+    if type(header) is not dict or type(header.get("c")) is not str:
+        raise RemoteProtocolError("header is no map with a command `c`", "bad_frame")
+    return header

@@ -1,0 +1,92 @@
+"""services/replication/ranges.py against a plain Python set."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.replication.ranges import CHUNK, PublisherRanges, SequenceSet
+
+
+def as_set(ranges: SequenceSet) -> set[int]:
+    return {n for first, last in ranges for n in range(first, last + 1)}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_behaves_as_a_plain_set(seed: int) -> None:
+    rng = random.Random(seed)
+    span = rng.choice([50, CHUNK, 3 * CHUNK, 12 * CHUNK])
+    mine, plain = SequenceSet(), set[int]()
+    other, plain_other = SequenceSet(), set[int]()
+    for _ in range(80):
+        first = rng.randrange(span)
+        last = min(span, first + rng.choice([0, 1, 5, CHUNK - 1, CHUNK, 4 * CHUNK]))
+        action = rng.randrange(7)
+        if action <= 2:
+            mine.add(first, last)
+            plain |= set(range(first, last + 1))
+        elif action == 3:
+            mine.remove(first, last)
+            plain -= set(range(first, last + 1))
+        elif action == 4:
+            other.add(first, last)
+            plain_other |= set(range(first, last + 1))
+        elif action == 5:
+            mine.update(other)
+            plain |= plain_other
+        else:
+            mine.difference_update(other)
+            plain -= plain_other
+        probe = set(range(first, last + 1))
+        assert mine.touches(first, last) == bool(probe & plain)
+        assert mine.covers(first, last) == (probe <= plain)
+        inside = {n for a, b in mine.within(first, last) for n in range(a, b + 1)}
+        assert inside == probe & plain
+        outside = {n for a, b in mine.missing(first, last) for n in range(a, b + 1)}
+        assert outside == probe - plain
+        assert (first in mine) == (first in plain)
+        assert mine.first() == (min(plain) if plain else None)
+        assert mine.last() == (max(plain) if plain else None)
+    assert as_set(mine) == plain
+    assert len(mine) == len(plain)
+    assert bool(mine) == bool(plain)
+    assert as_set(mine.intersection(other)) == plain & plain_other
+    ranges = list(mine)
+    assert all(a[1] + 1 < b[0] for a, b in zip(ranges, ranges[1:], strict=False))
+    again = SequenceSet.from_bytes(mine.to_bytes())
+    assert again == mine and as_set(again) == plain
+
+
+def test_equal_content_is_equal_however_it_was_built() -> None:
+    one = SequenceSet([(1, 3 * CHUNK)])
+    two = SequenceSet()
+    for n in reversed(range(1, 3 * CHUNK + 1)):
+        two.add(n, n)
+    assert one == two
+    assert PublisherRanges({7: one}).digest() == PublisherRanges({7: two}).digest()
+
+
+def test_every_second_of_ten_million_stays_under_two_megabytes() -> None:
+    half = SequenceSet()
+    pattern = int("10" * (CHUNK // 2), 2)
+    for chunk in range(10_000_000 // CHUNK + 1):
+        half._or(chunk, pattern)
+    used = sys.getsizeof(half._part) + sum(sys.getsizeof(bits) for bits in half._part.values())
+    assert used < 2_000_000
+    assert len(half.to_bytes()) < 2_000_000
+    assert len(half) > 5_000_000
+
+
+@given(st.binary(max_size=80))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    try:
+        made = SequenceSet.from_bytes(data)
+    except RemoteProtocolError:
+        return
+    assert SequenceSet.from_bytes(made.to_bytes()) == made
