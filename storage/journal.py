@@ -1,0 +1,125 @@
+"""The journal's interfaces (design.md 3). `lmdb_journal.py` and `memory_journal.py` implement them.
+
+Law of the journal: what `staged` was given is durable once `committed` has named its transaction
+id, never before; a reader sees only what is durable, in the order of the transaction ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from raylay.services.messages.records import Run
+from raylay.services.replication.ranges import PublisherRanges
+
+SEGMENT_BYTES_DEFAULT = 64 * 1024 * 1024
+BLOCK_BYTES_MAX = 1024 * 1024
+
+
+@dataclass(slots=True)
+class SegmentInfo:
+    """One segment, as `segments()` and the maintenance commands show it."""
+
+    first_txid: int
+    last_txid: int
+    """0 while it is empty."""
+    state: str
+    """`live`, `sealed`, `compressed`; `archived` in addition when `archived` is true."""
+    archived: bool
+    path: Path
+    bytes_on_disk: int
+    records: int
+    first_time_us: int
+    last_time_us: int
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a journal found when it was opened."""
+
+    next_txid: int = 1
+    held: PublisherRanges = field(default_factory=PublisherRanges)
+    """Every sequence ever journaled, segments since removed included."""
+    segments: int = 0
+    records: int = 0
+    seconds: float = 0.0
+    truncated_bytes: int = 0
+
+
+class JournalReader(Protocol):
+    """Reads committed runs, in any process."""
+
+    @property
+    def first_txid(self) -> int:
+        """The oldest transaction id still here; next_txid when there is none."""
+
+    @property
+    def last_txid(self) -> int:
+        """The newest committed transaction id this reader knows of; 0 when there is none."""
+
+    def read(self, after_txid: int, bytes_max: int = BLOCK_BYTES_MAX) -> list[Run]:
+        """Committed runs behind `after_txid`, in order, about `bytes_max` of them, at least one if
+        there is any. Notes (kinds other than RECORDS) are included. A run is cut (`Run.after`)
+        when `after_txid` lies inside it. The read transaction ends before this returns."""
+
+    def read_headers(self, after_txid: int, runs_max: int = 4096) -> list[Run]:
+        """Like `read`, but the payloads are left out (empty), for scans that need headers only."""
+
+    def find_sequence(self, publisher: int, sequence: int) -> int | None:
+        """The transaction id of a message, or None when it is not here."""
+
+    def find_time(self, time_us: int) -> int:
+        """The transaction id of the first record received at or after this time (a note or run
+        boundary will do: times are per run); next_txid when there is none."""
+
+    def segment_summaries(self) -> list[tuple[int, int, PublisherRanges]]:
+        """(first txid, last txid, the sequences in it) of each sealed segment, oldest first: what a
+        resync needs to skip whole segments."""
+
+    def close(self) -> None:
+        """Gives everything back."""
+
+
+class Journal(JournalReader, Protocol):
+    """The one writer of a data directory, and a reader as well."""
+
+    recovered: Recovered
+
+    def stage(self, run: Run) -> None:
+        """Takes a run whose `first_txid` is the next one. Called on the event loop; never blocks.
+        It is committed with whatever else is staged (group commit)."""
+
+    def start(
+        self,
+        committed: Callable[[int, int], None],
+        failed: Callable[[int, Exception], None],
+    ) -> None:
+        """Starts the writer thread. `committed(last_txid, commit_ns)` is called on it after each
+        synced commit, with the nanoseconds that the commit took. `failed(first_txid, error)` is
+        called when a commit failed: everything staged from that id on is dropped and must be staged
+        again under the same ids if it is wanted."""
+
+    def removable(self, before_txid: int) -> None:
+        """Law 4: segments whose last transaction id is below `before_txid` may be removed by
+        retention. Nothing is removed before the first call."""
+
+    def close(self) -> None:
+        """Commits what is staged, ends the thread, frees the directory."""
+
+
+class StateStore(Protocol):
+    """Small values that must be on disk before they are acted upon: identity, epochs, floors."""
+
+    def get(self, key: str) -> bytes | None:
+        """The value of a key."""
+
+    def put(self, values: dict[str, bytes | None]) -> None:
+        """Writes (or, with None, removes) all of the keys in one synced transaction."""
+
+    def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """All keys that begin with `prefix`, in order."""
+
+    def close(self) -> None:
+        """Gives everything back."""
