@@ -1,0 +1,372 @@
+"""The journal's in-memory twin: same contract as the LMDB one, no thread, no clock, no disk.
+
+The seeded simulator and the unit tests use it: they decide when a commit happens, make one fail,
+and crash it. What was not committed is then gone; what was, is found again exactly as a disk would
+give it back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
+
+from raylay.services.errors import StorageError
+from raylay.services.messages.records import Kind, Run, decode_run, sequences_of
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.storage.journal import (
+    BLOCK_BYTES_MAX,
+    SEGMENT_BYTES_DEFAULT,
+    Recovered,
+    SegmentInfo,
+)
+
+_RUN_OVERHEAD_BYTES = 96
+"""About what a run's header costs on disk, so that segments rotate as they would there."""
+
+
+class _Segment:
+    """Consecutive runs, as one file would hold them."""
+
+    __slots__ = ("bytes_used", "first_txid", "firsts", "runs", "sealed", "snapshot", "summary")
+
+    def __init__(self, first_txid: int, snapshot: PublisherRanges) -> None:
+        self.first_txid = first_txid
+        self.snapshot = snapshot
+        """Everything held when the segment was opened."""
+        self.runs: list[Run] = []
+        self.firsts: list[int] = []
+        """First transaction id of each run, for the look-up."""
+        self.bytes_used = 0
+        self.sealed = False
+        self.summary: PublisherRanges | None = None
+        """The sequences in it, once it is sealed."""
+
+    @property
+    def last_txid(self) -> int:
+        """0 while it is empty."""
+        return self.runs[-1].last_txid if self.runs else 0
+
+    def seal(self) -> None:
+        """Ends the segment and remembers what is in it."""
+        summary = PublisherRanges()
+        for run in self.runs:
+            ranges = run.ranges()
+            if ranges:
+                summary.add_ranges(run.publisher, ranges)
+        self.summary = summary
+        self.sealed = True
+
+
+def _copy(run: Run, payload: bytes) -> Run:
+    """A run of the reader's own: who reads a journal may restamp what it got."""
+    return Run(
+        run.publisher,
+        run.first_sequence,
+        run.last_sequence,
+        run.count,
+        payload,
+        run.topic,
+        run.message_type,
+        run.path,
+        run.group,
+        run.flags,
+        run.kind,
+        run.first_txid,
+        run.receive_time_us,
+        run.payload_checksum,
+    )
+
+
+class MemoryJournal:
+    """One instance's log, held in memory (interface: `journal.Journal`).
+
+    Invariants: segments are consecutive in their transaction ids and never empty but the last;
+    next_txid - 1 == last_txid + staged records.
+    Owner: one instance (or the simulator's disk). Lifecycle: `start`, then `stage` and `commit`
+    until `crash` or `close`; a crashed journal is dead, the one that `crash` returned goes on.
+
+    Args:
+        segment_bytes: a segment that holds as much is sealed, and the next one opened.
+        encode: runs are kept as bytes and decoded at each read, as on disk. Costs time.
+        retention_bytes: sealed segments beyond this many bytes in all are removed, oldest first,
+            as far as `removable` allows. None: nothing is removed by itself.
+    """
+
+    def __init__(
+        self,
+        segment_bytes: int = SEGMENT_BYTES_DEFAULT,
+        *,
+        encode: bool = False,
+        retention_bytes: int | None = None,
+    ) -> None:
+        self.recovered = Recovered()
+        self._segment_bytes = segment_bytes
+        self._encode = encode
+        self._retention_bytes = retention_bytes
+        self._segments = [_Segment(1, PublisherRanges())]
+        self._staged: list[Run] = []
+        self._next_txid = 1
+        self._last_txid = 0
+        self._removable_before = 0
+        self._refused_from: int | None = None
+        self._fail_next: Exception | None = None
+        self._committed: Callable[[int, int], None] | None = None
+        self._failed: Callable[[int, Exception], None] | None = None
+        self._dead = False
+
+    # -- writing -----------------------------------------------------------------------------
+    def start(
+        self,
+        committed: Callable[[int, int], None],
+        failed: Callable[[int, Exception], None],
+    ) -> None:
+        """Names the two callbacks; `commit` calls them."""
+        self._committed = committed
+        self._failed = failed
+
+    def stage(self, run: Run) -> None:
+        """Takes the next run. After a failed commit only its first transaction id is taken."""
+        self._check_alive()
+        if run.first_txid != self._next_txid:
+            if self._refused_from is not None:
+                return  # staged behind a failed commit by a caller who does not know of it yet
+            raise ValueError(
+                f"run begins at transaction id {run.first_txid}, the next one is {self._next_txid}"
+            )
+        self._refused_from = None
+        self._staged.append(run)
+        self._next_txid += run.count
+
+    @property
+    def staged(self) -> int:
+        """Runs that the next commit will take."""
+        return len(self._staged)
+
+    def fail_next(self, error: Exception) -> None:
+        """Makes the next commit that has anything to do fail with this error."""
+        self._fail_next = error
+
+    def commit(self) -> int:
+        """Commits what is staged and calls `committed`; returns the last committed id."""
+        self._check_alive()
+        runs = self._staged
+        if not runs:
+            return self._last_txid
+        if self._fail_next is not None:
+            error, self._fail_next = self._fail_next, None
+            self._next_txid = self._refused_from = runs[0].first_txid
+            self._staged = []
+            if self._failed is not None:
+                self._failed(self._next_txid, error)
+            return self._last_txid
+        self._staged = []
+        segment = self._segments[-1]
+        if segment.bytes_used >= self._segment_bytes:
+            segment = self._rotate()
+        for run in runs:
+            if self._encode:
+                run = decode_run(run.encode())
+            segment.runs.append(run)
+            segment.firsts.append(run.first_txid)
+            segment.bytes_used += _RUN_OVERHEAD_BYTES + len(run.payload)
+        self._last_txid = segment.last_txid
+        if self._committed is not None:
+            self._committed(self._last_txid, 0)
+        return self._last_txid
+
+    def _rotate(self) -> _Segment:
+        old = self._segments[-1]
+        old.seal()
+        assert old.summary is not None
+        held = old.snapshot.copy()
+        held.update(old.summary)
+        fresh = _Segment(self._last_txid + 1, held)
+        self._segments.append(fresh)
+        self._apply_retention()
+        return fresh
+
+    def crash(self) -> MemoryJournal:
+        """Drops what is not committed; returns the journal as a restart finds it."""
+        self._dead = True
+        other = MemoryJournal(
+            self._segment_bytes, encode=self._encode, retention_bytes=self._retention_bytes
+        )
+        other._segments = self._segments
+        other._last_txid = self._last_txid
+        other._next_txid = self._last_txid + 1
+        other._removable_before = self._removable_before
+        newest = other._segments[-1]
+        held = newest.snapshot.copy()
+        for run in newest.runs:
+            ranges = run.ranges()
+            if ranges:
+                held.add_ranges(run.publisher, ranges)
+        other.recovered = Recovered(
+            next_txid=other._next_txid,
+            held=held,
+            segments=len(other._segments),
+            records=other.last_txid - other.first_txid + 1,
+        )
+        return other
+
+    def close(self) -> None:
+        """Commits what is staged; the journal is unusable afterwards, `crash` reopens it."""
+        if not self._dead:
+            self.commit()
+            self._dead = True
+
+    def _check_alive(self) -> None:
+        if self._dead:
+            raise StorageError("the in-memory journal was closed or crashed; use the reopened one")
+
+    # -- removal -----------------------------------------------------------------------------
+    def removable(self, before_txid: int) -> None:
+        """Retention may remove segments whose last transaction id is below `before_txid`."""
+        self._removable_before = before_txid
+        self._apply_retention()
+
+    def _apply_retention(self) -> None:
+        if self._retention_bytes is None:
+            return
+        while (
+            len(self._segments) > 1
+            and self._segments[0].last_txid < self._removable_before
+            and sum(segment.bytes_used for segment in self._segments) > self._retention_bytes
+        ):
+            del self._segments[0]
+
+    def remove(self, before_txid: int, *, force: bool = False) -> list[SegmentInfo]:
+        """Removes sealed segments wholly below `before_txid`, oldest first, and returns them.
+
+        Never the live one, and nothing at or above the floor of `removable` unless forced.
+        """
+        limit = before_txid if force else min(before_txid, self._removable_before)
+        removed: list[SegmentInfo] = []
+        while len(self._segments) > 1 and self._segments[0].last_txid < limit:
+            removed.append(self._info(self._segments[0]))
+            del self._segments[0]
+        return removed
+
+    # -- reading -----------------------------------------------------------------------------
+    @property
+    def first_txid(self) -> int:
+        """The oldest transaction id still here; the next one when there is none."""
+        return self._segments[0].first_txid
+
+    @property
+    def last_txid(self) -> int:
+        """The newest committed transaction id; 0 when there is none."""
+        return self._last_txid
+
+    def _find(self, txid: int) -> tuple[int, int]:
+        """(segment, run) of the first run that ends at or behind `txid`."""
+        segments = self._segments
+        at = len(segments) - 1
+        while at and segments[at].first_txid > txid:
+            at -= 1
+        segment = segments[at]
+        run = max(0, bisect_right(segment.firsts, txid) - 1)
+        while run < len(segment.runs) and segment.runs[run].last_txid < txid:
+            run += 1
+        return at, run
+
+    def read(self, after_txid: int, bytes_max: int = BLOCK_BYTES_MAX) -> list[Run]:
+        """Committed runs behind `after_txid`; see `JournalReader.read`."""
+        found: list[Run] = []
+        if after_txid >= self._last_txid:
+            return found
+        taken_bytes = 0
+        at, index = self._find(after_txid + 1)
+        while at < len(self._segments):
+            runs = self._segments[at].runs
+            while index < len(runs):
+                run = runs[index]
+                if run.first_txid <= after_txid:
+                    cut = run.after(after_txid)
+                    assert cut is not None  # _find passed the runs that end before
+                    found.append(cut)
+                elif self._encode:
+                    found.append(decode_run(run.encode()))
+                else:
+                    found.append(_copy(run, run.payload))
+                taken_bytes += _RUN_OVERHEAD_BYTES + len(run.payload)
+                if taken_bytes >= bytes_max:
+                    return found
+                index += 1
+            at, index = at + 1, 0
+        return found
+
+    def read_headers(self, after_txid: int, runs_max: int = 4096) -> list[Run]:
+        """Like `read`, without the payloads of records; see `JournalReader.read_headers`."""
+        found: list[Run] = []
+        if after_txid >= self._last_txid:
+            return found
+        at, index = self._find(after_txid + 1)
+        while at < len(self._segments):
+            runs = self._segments[at].runs
+            while index < len(runs) and len(found) < runs_max:
+                run = runs[index]
+                if run.first_txid <= after_txid:
+                    cut = run.after(after_txid)
+                    assert cut is not None
+                    run = cut
+                found.append(_copy(run, b"" if run.kind == Kind.RECORDS else run.payload))
+                index += 1
+            at, index = at + 1, 0
+        return found
+
+    def find_sequence(self, publisher: int, sequence: int) -> int | None:
+        """The transaction id of a message, or None when it is not here."""
+        for segment in reversed(self._segments):
+            if segment.summary is not None:
+                held = segment.summary.get(publisher)
+                if held is None or sequence not in held:
+                    continue
+            for run in segment.runs:
+                if (
+                    run.publisher != publisher
+                    or run.kind != Kind.RECORDS
+                    or not run.first_sequence <= sequence <= run.last_sequence
+                ):
+                    continue
+                if run.contiguous:
+                    return run.first_txid + sequence - run.first_sequence
+                sequences = sequences_of(run.payload)
+                if sequence in sequences:
+                    return run.first_txid + sequences.index(sequence)
+        return None
+
+    def find_time(self, time_us: int) -> int:
+        """The first transaction id received at or after this time; see `JournalReader`."""
+        for segment in self._segments:
+            for run in segment.runs:
+                if run.receive_time_us >= time_us:
+                    return run.first_txid
+        return self._last_txid + 1
+
+    def segment_summaries(self) -> list[tuple[int, int, PublisherRanges]]:
+        """(first, last transaction id, sequences in it) of each sealed segment, oldest first."""
+        return [
+            (segment.first_txid, segment.last_txid, segment.summary)
+            for segment in self._segments
+            if segment.summary is not None
+        ]
+
+    def segments(self) -> list[SegmentInfo]:
+        """Every segment, oldest first, the live one last."""
+        return [self._info(segment) for segment in self._segments]
+
+    def _info(self, segment: _Segment) -> SegmentInfo:
+        times = [run.receive_time_us for run in segment.runs]
+        return SegmentInfo(
+            first_txid=segment.first_txid,
+            last_txid=segment.last_txid,
+            state="sealed" if segment.sealed else "live",
+            archived=False,
+            path=Path(f"memory-{segment.first_txid:016x}"),
+            bytes_on_disk=segment.bytes_used,
+            records=sum(run.count for run in segment.runs),
+            first_time_us=times[0] if times else 0,
+            last_time_us=times[-1] if times else 0,
+        )
