@@ -1,0 +1,66 @@
+# The commands of the project. `make help` lists them.
+#
+# Every target that runs Python depends on the stamp of the virtual environment, so each of them
+# works on a fresh clone; with the stamp in place set-up costs nothing.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.raylay-installed
+EXTRAS := demo,otlp,prometheus,dev
+TYPES := build/types/raylay
+
+# The first Python from 3.11 on that can make virtual environments; `make PYTHON=…` overrides it.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
+	$$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' \
+	>/dev/null 2>&1 && { echo $$python; break; }; done)
+
+# Of `make sim`: SEEDS is how many to run, SEED the first one. A SEED alone replays that one.
+SIM_ARGUMENTS = --seeds $(or $(SEEDS),$(if $(SEED),1,1000)) $(if $(SEED),--seed $(SEED))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check sim bench soak clean types java
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):[^#]*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(STAMP) java  ## make .venv with everything that the README's commands need
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "raylay needs Python 3.11 or newer with venv:" \
+		"sudo apt-get install python3 python3-venv" >&2; exit 1; }
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --editable '.[$(EXTRAS)]'
+	@touch $@
+
+java:
+	@command -v java >/dev/null 2>&1 || echo "note: no Java found; only the Spark pipeline needs" \
+		"it: sudo apt-get install openjdk-17-jre-headless"
+
+demo: $(STAMP)  ## the three-region fabric on real flights, with a kill half way
+	$(PY) examples/three_regions.py
+
+test: setup  ## set up and run the tests
+	$(PY) -m pytest
+
+types: $(STAMP)  ## the links by which static tools find the namespace package
+	@mkdir -p $(TYPES)
+	@for part in actors services storage; do ln -sfn ../../../$$part $(TYPES)/$$part; done
+
+check: types  ## lint, formatting, types, tests
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(MAKE) --no-print-directory test
+
+sim: $(STAMP)  ## simulated fabrics: SEEDS=1000 of them, or SEED=n to replay one
+	PYTHONPATH=tests $(PY) -m sim.run $(SIM_ARGUMENTS)
+
+bench: $(STAMP)  ## one JSON line a figure; ONLY=name,name runs some
+	$(PY) benchmarks/run.py $(ONLY)
+
+soak: $(STAMP)  ## the tests that run for long
+	$(PY) -m pytest -m soak
+
+clean:  ## remove what the tools made; the virtual environment stays
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find actors services storage tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
