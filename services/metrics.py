@@ -1,0 +1,289 @@
+"""Metrics of one instance, through the OpenTelemetry SDK, readable by Prometheus over HTTP.
+
+Nothing is counted here: the instance keeps plain integers anyway, and a scrape asks it for a
+snapshot of them. So metrics cost nothing between scrapes. Off unless a port is given; on loopback
+unless an address is given. Needs the extra `raylay[prometheus]`.
+
+The snapshot is a flat dict; a key that is missing is left out of the scrape:
+
+    published, persisted, delivered, commits,            counters, since the process began
+    late_records, conflicting_records, duplicates_skipped
+    ranges_held, buffer_bytes, clients, subscriptions     now
+    commit_latency                                        a LatencyHistogram
+    destinations                                          {name: {...}} with
+        sent, persisted_sent                              counters
+        ack_age_ms, lag_messages, connected, sync         now
+
+Every metric is named `raylay_…` and has the label `instance`, those of destinations `destination`
+as well.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from raylay.services.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+    from opentelemetry.metrics import CallbackOptions, Observation
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import Metric, MetricsData
+
+LATENCY_BOUNDS_MS = (
+    *(0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5),
+    *(10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 5_000.0),
+)
+SNAPSHOT_ATTEMPTS = 3
+
+
+class LatencyHistogram:
+    """Counts durations in buckets: one addition into a list each, cheap enough for every commit."""
+
+    __slots__ = ("_bounds_ns", "bounds_ms", "counts", "sum_ns")
+
+    def __init__(self, bounds_ms: tuple[float, ...] = LATENCY_BOUNDS_MS) -> None:
+        self.bounds_ms = bounds_ms
+        self._bounds_ns = [round(bound * 1e6) for bound in bounds_ms]
+        self.counts = [0] * (len(bounds_ms) + 1)
+        """Of each bucket, its upper bound included; the last one has no bound."""
+        self.sum_ns = 0
+
+    def record(self, duration_ns: int) -> None:
+        """Counts one duration."""
+        self.counts[bisect_left(self._bounds_ns, duration_ns)] += 1
+        self.sum_ns += duration_ns
+
+    @property
+    def count(self) -> int:
+        """How many durations were counted."""
+        return sum(self.counts)
+
+    def percentile_ms(self, fraction: float) -> float:
+        """The upper bound of the bucket that holds this fraction; 0 when nothing was counted."""
+        total = self.count
+        if not total:
+            return 0.0
+        reached = 0
+        for bound_ms, count in zip(self.bounds_ms, self.counts, strict=False):
+            reached += count
+            if reached >= fraction * total:
+                return bound_ms
+        return self.bounds_ms[-1]
+
+
+class _Described(NamedTuple):
+    key: str
+    name: str
+    unit: str
+    description: str
+    counter: bool = False
+
+
+_OF_INSTANCE = (
+    _Described("published", "published", "", "messages published here by clients", True),
+    _Described("persisted", "persisted", "", "messages acknowledged persisted to clients", True),
+    _Described("delivered", "delivered", "", "messages sent to subscribers", True),
+    _Described("commits", "commits", "", "synced commits of the journal", True),
+    _Described("late_records", "late_records", "", "records journaled late", True),
+    _Described(
+        "conflicting_records", "conflicting_records", "", "one identity, two contents", True
+    ),
+    _Described("duplicates_skipped", "duplicates_skipped", "", "records that were held", True),
+    _Described("ranges_held", "ranges_held", "", "ranges of sequences held, all publishers"),
+    _Described("buffer_bytes", "buffer", "By", "bytes waiting in memory for clients"),
+    _Described("clients", "clients", "", "clients connected"),
+    _Described("subscriptions", "subscriptions", "", "subscriptions open"),
+)
+_OF_DESTINATION = (
+    _Described("sent", "destination_sent", "", "messages sent to a destination", True),
+    _Described("persisted_sent", "destination_persisted", "", "messages persisted there", True),
+    _Described("ack_age_ms", "destination_ack_age", "ms", "age of the oldest unpersisted message"),
+    _Described("lag_messages", "destination_lag", "", "messages routed there and not stored there"),
+    _Described("connected", "destination_connected", "", "1 while the link is connected"),
+    _Described("sync", "destination_sync", "", "1 while persisted acks wait for it"),
+)
+KEYS = frozenset(item.key for item in _OF_INSTANCE) | {"commit_latency", "destinations"}
+DESTINATION_KEYS = frozenset(item.key for item in _OF_DESTINATION)
+
+
+class Metrics:
+    """Serves one instance's metrics. Made by its instance; `start` opens the port.
+
+    `snapshot` is called on the thread of the scrape, once a scrape: it must only read, and may see
+    the event loop half way through a change. One that raises RuntimeError (a dict that changed
+    while it was read) is called again; then the last good snapshot is served and
+    `raylay_snapshot_failures_total` counts it.
+    """
+
+    def __init__(self, instance_name: str, snapshot: Callable[[], Mapping[str, Any]]) -> None:
+        self._instance_name = instance_name
+        self._snapshot = snapshot
+        self._last: Mapping[str, Any] = {}
+        self._failures = 0
+        self._started_ns = time.time_ns()
+        self._provider: MeterProvider | None = None
+        self._server: WSGIServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, port: int, host: str = "127.0.0.1") -> int:
+        """Opens the port (0: any free one) and returns it.
+
+        Raises:
+            ConfigurationError: the extra is not installed, or the port cannot be opened.
+        """
+        try:
+            from prometheus_client import CollectorRegistry, start_http_server
+        except ImportError as error:
+            raise ConfigurationError(
+                "metrics need an extra: pip install 'raylay[prometheus]'"
+            ) from error
+        if self._server is not None:
+            raise ConfigurationError(f"the metrics of {self._instance_name} are being served")
+        registry = CollectorRegistry()
+        try:
+            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+        except OSError as error:
+            raise ConfigurationError(
+                f"metrics of {self._instance_name}: cannot open {host}:{port}: {error.strerror}"
+            ) from error
+        self._provider = self._make_provider(registry)
+        return int(self._server.server_port)
+
+    def stop(self) -> None:
+        """Closes the port. A second call does nothing."""
+        if self._server is not None and self._thread is not None and self._provider is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+            self._provider.shutdown()
+        self._server = self._thread = self._provider = None
+
+    def _refresh(self) -> None:
+        for attempt in range(SNAPSHOT_ATTEMPTS):
+            try:
+                self._last = dict(self._snapshot())
+                return
+            except RuntimeError:
+                if attempt == SNAPSHOT_ATTEMPTS - 1:
+                    self._failures += 1
+            except Exception:
+                self._failures += 1
+                return
+
+    def _make_provider(self, registry: Any) -> MeterProvider:
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.resources import Resource
+
+        metrics = self
+
+        class Reader(PrometheusMetricReader):
+            """Adds the histogram that the instance kept."""
+
+            def _receive_metrics(
+                self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
+            ) -> None:
+                # The SDK has no observable histogram, so its data point is made here.
+                histogram = metrics._histogram()
+                if histogram is not None and metrics_data is not None:
+                    metrics_data = _with_metric(metrics_data, histogram)
+                super()._receive_metrics(metrics_data, timeout_millis, **kwargs)
+
+        reader = Reader(
+            disable_target_info=True,
+            prefix="raylay",
+            scope_info_enabled=False,
+            registry=registry,
+        )
+        resource = Resource({"service.name": "raylay", "service.instance.id": self._instance_name})
+        provider = MeterProvider(metric_readers=[reader], resource=resource, shutdown_on_exit=False)
+        meter = provider.get_meter("raylay")
+        # The first to be observed in each scrape, so it takes the snapshot that the others read.
+        meter.create_observable_counter(
+            "snapshot_failures", [self._observe_failures], "", "scrapes served from an old snapshot"
+        )
+        for item in _OF_INSTANCE + _OF_DESTINATION:
+            of_destination = item in _OF_DESTINATION
+            observe = self._observe_destinations(item) if of_destination else self._observe(item)
+            if item.counter:
+                meter.create_observable_counter(item.name, [observe], item.unit, item.description)
+            else:
+                meter.create_observable_gauge(item.name, [observe], item.unit, item.description)
+        return provider
+
+    def _observe_failures(self, _: CallbackOptions) -> Iterable[Observation]:
+        from opentelemetry.metrics import Observation
+
+        self._refresh()
+        yield Observation(self._failures, {"instance": self._instance_name})
+
+    def _observe(self, item: _Described) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        from opentelemetry.metrics import Observation
+
+        labels = {"instance": self._instance_name}
+
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            value = self._last.get(item.key)
+            if value is not None:
+                yield Observation(value, labels)
+
+        return observe
+
+    def _observe_destinations(
+        self, item: _Described
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        from opentelemetry.metrics import Observation
+
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            for name, values in dict(self._last.get("destinations") or {}).items():
+                value = values.get(item.key)
+                if value is not None:
+                    labels = {"instance": self._instance_name, "destination": str(name)}
+                    yield Observation(int(value) if isinstance(value, bool) else value, labels)
+
+        return observe
+
+    def _histogram(self) -> Metric | None:
+        from opentelemetry.sdk.metrics.export import (
+            AggregationTemporality,
+            Histogram,
+            HistogramDataPoint,
+            Metric,
+        )
+
+        latency = self._last.get("commit_latency")
+        if latency is None:
+            return None
+        counts = list(latency.counts)
+        point = HistogramDataPoint(
+            attributes={"instance": self._instance_name},
+            start_time_unix_nano=self._started_ns,
+            time_unix_nano=time.time_ns(),
+            count=sum(counts),
+            sum=latency.sum_ns / 1e9,
+            bucket_counts=counts,
+            explicit_bounds=[bound / 1e3 for bound in latency.bounds_ms],
+            min=0.0,
+            max=0.0,
+        )
+        data = Histogram([point], AggregationTemporality.CUMULATIVE)
+        return Metric("commit_latency", "of one synced commit", "s", data)
+
+
+def _with_metric(data: MetricsData, metric: Metric) -> MetricsData:
+    resource = data.resource_metrics[0]
+    scope = replace(resource.scope_metrics[0], metrics=[*resource.scope_metrics[0].metrics, metric])
+    return replace(
+        data,
+        resource_metrics=[
+            replace(resource, scope_metrics=[scope, *resource.scope_metrics[1:]]),
+            *data.resource_metrics[1:],
+        ],
+    )
