@@ -1,12 +1,12 @@
 """Bookmarks: what a subscriber says about where to start (behaviour.md 2.4).
 
-    0                       EPOCH, the first message of the log
-    0|1|                    NOW, the next message after the subscribe
-    <publisher>|<seq>|      behind this message
-    a,b,c                   behind the earliest of these in this instance's log
-    20260102T030405[.ffffff][Z]   the first message received at or after this UTC time
-    [a:b)  (a:b]  …         a range; `[`/`]` include the bookmark, `(`/`)` exclude it. A begin list
-                            starts at its earliest, an end list ends at its latest.
+0                       EPOCH, the first message of the log
+0|1|                    NOW, the next message after the subscribe
+<publisher>|<seq>|      behind this message
+a,b,c                   behind the earliest of these in this instance's log
+20260102T030405[.ffffff][Z]   the first message received at or after this UTC time
+[a:b)  (a:b]  …         a range; `[`/`]` include the bookmark, `(`/`)` exclude it. A begin list
+                        starts at its earliest, an end list ends at its latest.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ def parse_position(text: str) -> Position:
             )
         begin, end = text[1:-1].split(":")
         return Position(
-            _points(begin), _points(end), begin_included=text[0] == "[", end_included=text[-1] == "]"
+            _points(begin),
+            _points(end),
+            begin_included=text[0] == "[",
+            end_included=text[-1] == "]",
         )
     points = _points(text)
     return Position(points, begin_included=points[0].kind in ("epoch", "time"))

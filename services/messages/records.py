@@ -308,7 +308,7 @@ class Chunk(NamedTuple):
     message_type: bytes
     first_sequence: int
     last_sequence: int
-    count: int
+    records: int
     start: int
     end: int
     traced: bool
@@ -683,7 +683,7 @@ def run_of(chunk: Chunk, payload: bytes) -> Run:
     """A run of one scanned chunk, without its hop values."""
     whole = chunk.start == 0 and chunk.end == len(payload)
     flags = 0
-    if chunk.last_sequence - chunk.first_sequence + 1 == chunk.count:
+    if chunk.last_sequence - chunk.first_sequence + 1 == chunk.records:
         flags |= Flag.CONTIGUOUS
     if chunk.traced:
         flags |= Flag.TRACED
@@ -691,7 +691,7 @@ def run_of(chunk: Chunk, payload: bytes) -> Run:
         chunk.publisher,
         chunk.first_sequence,
         chunk.last_sequence,
-        chunk.count,
+        chunk.records,
         payload if whole else payload[chunk.start : chunk.end],
         chunk.topic,
         chunk.message_type,

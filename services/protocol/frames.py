@@ -1,9 +1,9 @@
 """Frames: the outermost layer of the native protocol (docs/protocol.md).
 
-    u32  length         little-endian; bytes behind this field
-    u16  header length  little-endian
-         header         msgpack map
-         body
+u32  length         little-endian; bytes behind this field
+u16  header length  little-endian
+     header         msgpack map
+     body
 """
 
 from __future__ import annotations

@@ -324,9 +324,7 @@ class SequenceSet:
             for start, end in zip(self._full_starts, self._full_ends, strict=True):
                 if start <= high and end > low:
                     part._add_full(max(start, low), min(end, high + 1))
-        return [
-            (max(a, first), min(b, last)) for a, b in part if b >= first and a <= last
-        ]
+        return [(max(a, first), min(b, last)) for a, b in part if b >= first and a <= last]
 
     def missing(self, first: int, last: int) -> list[Range]:
         """Those of first..last that are not in it, as ranges."""
@@ -497,7 +495,9 @@ class PublisherRanges:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PublisherRanges):
             return NotImplemented
-        return {k: v for k, v in self.sets.items() if v} == {k: v for k, v in other.sets.items() if v}
+        return {k: v for k, v in self.sets.items() if v} == {
+            k: v for k, v in other.sets.items() if v
+        }
 
     __hash__ = None  # type: ignore[assignment]
 

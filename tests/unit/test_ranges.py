@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 
@@ -57,7 +58,7 @@ def test_behaves_as_a_plain_set(seed: int) -> None:
     assert bool(mine) == bool(plain)
     assert as_set(mine.intersection(other)) == plain & plain_other
     ranges = list(mine)
-    assert all(a[1] + 1 < b[0] for a, b in zip(ranges, ranges[1:], strict=False))
+    assert all(a[1] + 1 < b[0] for a, b in itertools.pairwise(ranges))
     again = SequenceSet.from_bytes(mine.to_bytes())
     assert again == mine and as_set(again) == plain
 

@@ -1,0 +1,182 @@
+"""What the instance and link machines ask their shells to do. The shell performs them in order.
+
+Effects carry values only. Performing one twice does no harm: acknowledgments only ever grow, and
+batches are numbered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from raylay.services.messages.records import Run
+from raylay.services.replication.ranges import PublisherRanges, Range
+
+Ranges = dict[int, list[Range]]
+"""Publisher to inclusive ranges."""
+
+
+@dataclass(slots=True)
+class Append:
+    """Stage this run for the next commit; its transaction ids are assigned."""
+
+    run: Run
+
+
+@dataclass(slots=True)
+class Committed:
+    """These runs are on disk now, in order: deliver them, wake the links."""
+
+    runs: list[Run]
+    last_txid: int
+
+
+@dataclass(slots=True)
+class AckClient:
+    """Persisted ack: everything of this session up to `sequence` is durable.
+
+    With `reason`, `sequence` alone is refused instead. With `command_id`, the ack answers one
+    publish that the server numbered.
+    """
+
+    session: int
+    sequence: int
+    reason: str = ""
+    text: str = ""
+    command_id: str = ""
+
+
+@dataclass(slots=True)
+class AckUpstream:
+    """To one upstream connection: batches up to `number` are stored; `held` came here by other
+    ways; `persisted` is answered; `conflicts` is refused for good."""
+
+    connection: int
+    number: int
+    held: Ranges = field(default_factory=dict)
+    persisted: Ranges = field(default_factory=dict)
+    conflicts: Ranges = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CloseUpstream:
+    """End an upstream connection and tell it why."""
+
+    connection: int
+    reason: str
+    text: str
+
+
+@dataclass(slots=True)
+class CloseSession:
+    """End a client session and tell it why."""
+
+    session: int
+    reason: str
+    text: str
+
+
+@dataclass(slots=True)
+class NotifyLink:
+    """To one link: ask the destination about `awaited` (a notice, numbered `withdrawal`)."""
+
+    destination: str
+    withdrawal: int
+    awaited: Ranges
+
+
+@dataclass(slots=True)
+class SetLinkMode:
+    """To one link: mark what it sends as awaited (`sync`) or not. Holds for every transaction id
+    above those it was told of so far."""
+
+    destination: str
+    sync: bool
+
+
+@dataclass(slots=True)
+class SafetyChanged:
+    """Tell every client session which peers are safe to fail over to. Comes before the acks that
+    the change releases."""
+
+
+@dataclass(slots=True)
+class BecameReady:
+    """Clients may be admitted now."""
+
+
+@dataclass(slots=True)
+class Report:
+    """An event for people: logs, `fabric.events()`."""
+
+    event: str
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+Effect = (
+    Append
+    | Committed
+    | AckClient
+    | AckUpstream
+    | CloseUpstream
+    | CloseSession
+    | NotifyLink
+    | SetLinkMode
+    | SafetyChanged
+    | BecameReady
+    | Report
+)
+
+
+@dataclass(slots=True)
+class SendBatch:
+    """From a link machine: send this batch downstream.
+
+    Attributes:
+        number: running number in this connection, from 1.
+        runs: whole runs, in journal order.
+        marked: whether the runs' AWAITED flags count (the link is sync).
+        awaited: awaited arrivals beyond the flags: of runs in this batch, or notices.
+        caught_up: the resync that began with the connection ends with this batch.
+    """
+
+    number: int
+    runs: list[Run]
+    marked: bool
+    awaited: Ranges
+    caught_up: bool
+
+
+@dataclass(slots=True)
+class LinkAnswered:
+    """From a link machine to its instance: the destination answered these, after it had seen the
+    notices up to `withdrawal`."""
+
+    persisted: Ranges
+    conflicts: Ranges
+    withdrawal: int
+
+
+@dataclass(slots=True)
+class LinkProgress:
+    """From a link machine to its instance.
+
+    Attributes:
+        stored_txid: everything routed up to here is on disk at the connected server.
+        resending: what a resync found missing and sends: owed again.
+        caught_up: the resync is over.
+        skipped: surplus records not sent because the receiver was seen to hold them.
+    """
+
+    stored_txid: int
+    resending: Ranges
+    caught_up: bool
+    skipped: int
+
+
+LinkEffect = SendBatch | LinkAnswered | LinkProgress | Report
+
+
+def ranges_of(sets: PublisherRanges) -> Ranges:
+    """As plain ranges."""
+    return {publisher: list(ranges) for publisher, ranges in sets.sets.items() if ranges}

@@ -1,0 +1,1260 @@
+"""The instance's replication machine: what comes in, what is journaled, who is told what and when.
+
+Values in, values out: no socket, clock, disk or randomness. The shell stages what `Append` names,
+tells `committed` what the journal synced, and performs the effects in order.
+
+Invariants:
+  known = held (committed) + staged; pending is part of known; durable = held - pending.
+  Nothing is acknowledged, delivered or told to a link before its commit.
+  awaited is part of known and never shrinks while the instance lives.
+  A waiter is acted upon only when the run or note that names it is committed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.records import (
+    Flag,
+    Kind,
+    Run,
+    iterate_records,
+    publisher_id,
+    run_of,
+    scan,
+)
+from raylay.services.replication.acknowledgment import (
+    CLIENT,
+    AgeLog,
+    DestinationLedger,
+    WaiterTable,
+)
+from raylay.services.replication.effects import (
+    AckClient,
+    AckUpstream,
+    Append,
+    BecameReady,
+    CloseSession,
+    CloseUpstream,
+    Committed,
+    Effect,
+    NotifyLink,
+    Ranges,
+    Report,
+    SafetyChanged,
+    SetLinkMode,
+)
+from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.replication.routing import Destination, TopicMatcher
+
+_NOTE = struct.Struct("<Q")
+RECORD_BYTES_MAX = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who an instance is. `incarnation`: 64 random bits, made with its data directory."""
+
+    name: str
+    group: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class DowngradePolicy:
+    """Downgrade and upgrade by age (seed: "Downgrading Acknowledgments for a Destination").
+
+    Attributes:
+        downgrade_age_ms: None: never by age.
+        upgrade_age_ms: None: half of the downgrade age.
+        min_sync_destinations: no downgrade below this number of sync destinations.
+    """
+
+    downgrade_age_ms: int | None = None
+    upgrade_age_ms: int | None = None
+    min_sync_destinations: int = 0
+
+
+class LogonAnswer(NamedTuple):
+    """What a client is told at its logon."""
+
+    publisher: int
+    durable: list[Range]
+    highest: int
+
+
+class UpstreamAnswer(NamedTuple):
+    """What an upstream link is told at its logon: what is stored here, and which of it this
+    upstream still waits for."""
+
+    held: PublisherRanges
+    waited: PublisherRanges
+
+
+class LinkStart(NamedTuple):
+    """What a link is told when it has connected.
+
+    Attributes:
+        sync: whether it marks what it sends.
+        notice: awaited messages that the destination has and has not answered: sent as a notice.
+        mark: awaited messages that it has not: marked when they are sent, whatever their run says.
+        withdrawal: number of the notice.
+        last_txid: committed up to here.
+    """
+
+    sync: bool
+    notice: Ranges
+    mark: Ranges
+    withdrawal: int
+    last_txid: int
+
+
+@dataclass(slots=True)
+class _Session:
+    number: int
+    client: str
+    publisher: int
+    received: int = 0
+    acked: int = 0
+    failures: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Upstream:
+    connection: int
+    name: str
+    group: str
+    incarnation: int
+    destination: str
+    epoch: int
+    number: int = 0
+    stored: int = 0
+    told: int = 0
+    sends_duplicates: bool = False
+    held: PublisherRanges = field(default_factory=PublisherRanges)
+    persisted: PublisherRanges = field(default_factory=PublisherRanges)
+    conflicts: PublisherRanges = field(default_factory=PublisherRanges)
+
+
+@dataclass(slots=True)
+class _RunStaged:
+    txid: int
+    run: Run
+    sender: int
+
+
+@dataclass(slots=True)
+class _NoteStaged:
+    txid: int
+    run: Run
+    sender: int
+    publisher: int
+    ranges: list[Range]
+
+
+@dataclass(slots=True)
+class _BatchStaged:
+    txid: int
+    connection: int
+    number: int
+    touched: Ranges
+    caught_up: bool
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has happened since the start, for status and metrics."""
+
+    published: int = 0
+    replicated_in: int = 0
+    duplicates: int = 0
+    late: int = 0
+    conflicts: int = 0
+    commits: int = 0
+    persisted: int = 0
+    downgrades: int = 0
+    upgrades: int = 0
+
+
+class InstanceMachine:
+    """See the file's docstring. Owner: the Instance actor. Lifecycle: built at start from what the
+    journal recovered, fed with `recover`, lives as long as the actor."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        destinations: Iterable[Destination],
+        journaled: TopicMatcher,
+        *,
+        next_txid: int = 1,
+        held: PublisherRanges | None = None,
+        awaited: PublisherRanges | None = None,
+        incarnations: dict[str, int] | None = None,
+        lookup: Callable[[int, int, int], list[Run]],
+        ready: bool = True,
+        policy: DowngradePolicy | None = None,
+    ) -> None:
+        """
+        Args:
+            next_txid, held: what the journal recovered.
+            awaited: what this instance is awaited for, up to where `recover` begins.
+            incarnations: last known incarnation of each destination's server.
+            lookup: (publisher, first, last) to the committed runs that hold any of these, with
+                payloads. Reads only; called on rare paths.
+            ready: False for an instance that must catch up with a peer before it admits clients.
+        """
+        self.identity = identity
+        self.journaled = journaled
+        self.next_txid = next_txid
+        self.committed_txid = next_txid - 1
+        self.known = held if held is not None else PublisherRanges()
+        self.awaited = awaited if awaited is not None else PublisherRanges()
+        self.pending = PublisherRanges()
+        self.waiters = WaiterTable()
+        self.ready = ready
+        self.policy = policy or DowngradePolicy()
+        self.counters = Counters()
+        known_incarnations = incarnations or {}
+        self.destinations = {
+            destination.name: DestinationLedger(
+                destination, known_incarnations.get(destination.name, 0)
+            )
+            for destination in destinations
+        }
+        for ledger in self.destinations.values():
+            ledger.must_prove(self.committed_txid)
+        self._lookup = lookup
+        self._highest: dict[int, int] = {}
+        self._topic_highest: dict[int, dict[bytes, int]] = {}
+        for publisher, ranges in self.known.sets.items():
+            last = ranges.last()
+            if last is not None:
+                self._highest[publisher] = last
+        self._staged: deque[_RunStaged | _NoteStaged | _BatchStaged] = deque()
+        self._noting = PublisherRanges()
+        self._pending_ages = AgeLog()
+        self._sessions: dict[int, _Session] = {}
+        self._session_of: dict[int, _Session] = {}
+        self._upstreams: dict[int, _Upstream] = {}
+        self._upstream_of: dict[int, _Upstream] = {}
+        self._dirty_sessions: set[int] = set()
+        self._dirty_upstreams: set[int] = set()
+        self._unnumbered: dict[tuple[int, int], tuple[int, str]] = {}
+        self._effects: list[Effect] = []
+
+    # -- recovery ----------------------------------------------------------------------------
+    def recover(self, runs: Iterable[Run], now_us: int) -> None:
+        """Takes the committed runs behind the durable floor, in order, headers being enough.
+
+        Ages count from `now_us`: the time that this instance was down is nobody's lag.
+
+        What they hold counts as pending where a sync destination is owed it, until the links have
+        connected and heard the answers. Emits nothing.
+        """
+        for run in runs:
+            if run.kind == Kind.RECORDS:
+                sender = run.path[-1] if run.path else CLIENT
+                ranges = run.ranges() if run.contiguous or run.payload else self._held_of(run)
+                if run.flags & Flag.AWAITED:
+                    self.awaited.add_ranges(run.publisher, ranges)
+                self.pending.add_ranges(run.publisher, ranges)
+                self._commit_run(run, sender, ranges, now_us)
+            elif run.kind == Kind.WAITER:
+                sender, noted = decode_note(run)
+                self.awaited.add_ranges(run.publisher, noted)
+                self.pending.add_ranges(run.publisher, noted)
+                self._commit_note(sender, run.publisher, noted, now_us)
+        self._effects.clear()
+        self._dirty_sessions.clear()
+        self._dirty_upstreams.clear()
+
+    def _held_of(self, run: Run) -> list[Range]:
+        held = self.known.get(run.publisher)
+        return held.within(run.first_sequence, run.last_sequence) if held is not None else []
+
+    def durable_floor(self) -> int:
+        """Every record up to this transaction id is durable: where `recover` may begin."""
+        oldest = self._pending_ages.oldest(self.pending)
+        return self.committed_txid if oldest is None else min(oldest[1] - 1, self.committed_txid)
+
+    # -- clients -----------------------------------------------------------------------------
+    def client_logged_on(self, session: int, client: str, low: int) -> LogonAnswer:
+        """A client logged on. `low`: its lowest sequence that it does not know to be durable."""
+        publisher = publisher_id(client)
+        self._sessions[session] = found = _Session(session, client, publisher)
+        self._session_of[publisher] = found
+        highest = self._highest.get(publisher, 0)
+        durable: list[Range] = []
+        awaited = self.awaited.get(publisher)
+        if awaited is not None and low and highest >= low:
+            settled = SequenceSet(awaited.within(low, highest))
+            pending = self.pending.get(publisher)
+            if pending is not None:
+                settled.difference_update(pending)
+            durable = list(settled)
+        return LogonAnswer(publisher, durable, highest)
+
+    def client_left(self, session: int) -> None:
+        """A client's connection ended."""
+        found = self._sessions.pop(session, None)
+        if found is not None and self._session_of.get(found.publisher) is found:
+            del self._session_of[found.publisher]
+        self._dirty_sessions.discard(session)
+        if self._unnumbered:
+            self._unnumbered = {k: v for k, v in self._unnumbered.items() if v[0] != session}
+
+    def client_published(
+        self, session: int, payload: bytes, now_us: int
+    ) -> tuple[list[Effect], list[Run]]:
+        """A client's records came in.
+
+        Returns the effects, and the runs of topics that are not journaled: they are delivered at
+        once and count as durable.
+
+        Raises:
+            CorruptRecord, RemoteProtocolError: nothing of the payload was taken.
+        """
+        found = self._sessions[session]
+        publisher = found.publisher
+        chunks = scan(payload, record_bytes_max=RECORD_BYTES_MAX)
+        for chunk in chunks:
+            if chunk.publisher != publisher:
+                raise RemoteProtocolError(
+                    f"client {found.client} sent a record of another publisher, "
+                    f"{chunk.publisher}: build records with the id from the logon answer",
+                    "foreign_publisher",
+                )
+        transient: list[Run] = []
+        for chunk in chunks:
+            run = run_of(chunk, payload)
+            if chunk.last_sequence > found.received:
+                found.received = chunk.last_sequence
+            if not self.journaled.matches(run.topic, run.message_type):
+                run.receive_time_us = now_us
+                transient.append(run)
+                continue
+            self.counters.published += run.count
+            if chunk.first_sequence > self._highest.get(publisher, 0):
+                run.flags |= Flag.AWAITED
+                self._append(run, CLIENT, now_us)
+            else:
+                self._published_again(found, run, now_us)
+        if transient or not self._staged:
+            self._dirty_sessions.add(session)
+            if not self._staged:
+                self._flush()
+        return self._take(), transient
+
+    def client_published_unnumbered(
+        self, session: int, run: Run, command_id: str, now_us: int
+    ) -> list[Effect]:
+        """One publish that the server numbered (`number_for`)."""
+        run.flags |= Flag.AWAITED
+        self.counters.published += 1
+        if command_id:
+            self._unnumbered[(run.publisher, run.first_sequence)] = (session, command_id)
+        self._append(run, CLIENT, now_us)
+        return self._take()
+
+    def number_for(self, client: str) -> tuple[int, int]:
+        """Publisher id and next sequence for a client that does not number its publishes."""
+        publisher = publisher_id(f"{client}|{self.identity.incarnation}")
+        return publisher, self._highest.get(publisher, 0) + 1
+
+    def _published_again(self, session: _Session, run: Run, now_us: int) -> None:
+        """A client's run of which a part may be known already: it is never answered as a duplicate,
+        but when it is durable here."""
+        publisher = run.publisher
+        ranges = run.ranges()
+        known = self.known.of(publisher)
+        fresh = [piece for a, b in ranges for piece in known.missing(a, b)]
+        old = [piece for a, b in ranges for piece in known.within(a, b)]
+        if old:
+            self.counters.duplicates += sum(b - a + 1 for a, b in old)
+            conflicts = self._conflicts(run, old)
+            if conflicts:
+                for a, b in conflicts:
+                    for sequence in range(a, b + 1):
+                        session.failures[sequence] = (
+                            "sequence_conflict",
+                            f"sequence {sequence} of {session.client} is held with another content:"
+                            " a publisher lost its store, or two clients have this name",
+                        )
+                self._dirty_sessions.add(session.number)
+                self._report_conflict(session.client, publisher, conflicts)
+                unsound = SequenceSet(conflicts)
+                old = [piece for a, b in old for piece in unsound.missing(a, b)]
+            self._note(CLIENT, publisher, old, now_us)
+        if fresh:
+            part = run.select(fresh)
+            assert part is not None
+            part.flags |= Flag.AWAITED
+            self._append(part, CLIENT, now_us)
+        self._dirty_sessions.add(session.number)
+
+    # -- upstream instances ------------------------------------------------------------------
+    def refuse_upstream(
+        self,
+        name: str,
+        group_expected: str,
+        incarnation: int,
+        destination: str,
+        epoch: int,
+        epoch_seen: int,
+    ) -> tuple[str, str] | None:
+        """(reason, sentence) when this upstream may not connect; None when it may."""
+        mine = self.identity
+        if group_expected != mine.group:
+            return "group", (
+                f"{name} expects group {group_expected!r} here, but {mine.name} is of group "
+                f"{mine.group!r}: correct the Group of Destination {destination!r} at {name}"
+            )
+        if incarnation == mine.incarnation:
+            return "self", f"{name} replicates to itself: correct the address of {destination!r}"
+        if epoch <= epoch_seen:
+            return "stale_epoch", f"epoch {epoch} of {name} is not above {epoch_seen}"
+        other = self._upstream_of.get(incarnation)
+        if other is not None and other.destination != destination:
+            return "already_connected", (
+                f"{name} is connected here already, as Destination {other.destination!r}: "
+                "one link from a given instance to a given instance"
+            )
+        return None
+
+    def upstream_logged_on(
+        self,
+        connection: int,
+        name: str,
+        group: str,
+        incarnation: int,
+        destination: str,
+        epoch: int,
+    ) -> tuple[list[Effect], UpstreamAnswer]:
+        """An upstream link logged on; its epoch is on disk. An older connection of it ends."""
+        older = self._upstream_of.get(incarnation)
+        if older is not None:
+            self._effects.append(
+                CloseUpstream(older.connection, "replaced", f"{name} connected again")
+            )
+            self.upstream_left(older.connection)
+        found = _Upstream(connection, name, group, incarnation, destination, epoch)
+        self._upstreams[connection] = self._upstream_of[incarnation] = found
+        self._report("upstream_connected", peer=name, group=group, epoch=epoch)
+        return self._take(), UpstreamAnswer(self.held(), self.waiters.waited_by(incarnation).copy())
+
+    def upstream_left(self, connection: int) -> None:
+        """An upstream connection ended."""
+        found = self._upstreams.pop(connection, None)
+        if found is not None and self._upstream_of.get(found.incarnation) is found:
+            del self._upstream_of[found.incarnation]
+        self._dirty_upstreams.discard(connection)
+
+    def upstream_batch(
+        self,
+        connection: int,
+        number: int,
+        runs: list[Run],
+        marked: bool,
+        awaited: Ranges,
+        caught_up: bool,
+        now_us: int,
+    ) -> list[Effect]:
+        """A batch came over an upstream connection. `SendBatch` tells what the values mean."""
+        upstream = self._upstreams.get(connection)
+        if upstream is None:
+            return self._take()
+        if number != upstream.number + 1:
+            return self._refuse(
+                upstream, "gap", f"batch {number} came where {upstream.number + 1} was due"
+            )
+        for run in runs:
+            if run.kind != Kind.RECORDS:
+                return self._refuse(upstream, "bad_record", f"a run of kind {run.kind} was sent")
+            if not self.journaled.matches(run.topic, run.message_type):
+                return self._refuse(
+                    upstream,
+                    "not_journaled",
+                    f"topic {run.topic.decode('utf-8', 'replace')!r} is not in the transaction log"
+                    f" of {self.identity.name}: add it there, or take it out of the Destination",
+                )
+        upstream.number = number
+        sender = upstream.incarnation
+        touched: Ranges = {}
+        notes: Ranges = {}
+        for run in runs:
+            self._take_replicated(upstream, run, marked, touched, notes, now_us)
+        for publisher, ranges in awaited.items():
+            known = self.known.get(publisher)
+            if known is None:
+                continue
+            asked = [piece for a, b in ranges for piece in known.within(a, b)]
+            if asked:
+                notes.setdefault(publisher, []).extend(asked)
+                touched.setdefault(publisher, []).extend(asked)
+        for publisher, ranges in notes.items():
+            self._note(sender, publisher, ranges, now_us)
+        self._staged.append(
+            _BatchStaged(self.next_txid - 1, connection, number, touched, caught_up)
+        )
+        self._drain(now_us)
+        self._flush()
+        return self._take()
+
+    def _take_replicated(
+        self,
+        upstream: _Upstream,
+        run: Run,
+        marked: bool,
+        touched: Ranges,
+        notes: Ranges,
+        now_us: int,
+    ) -> None:
+        publisher = run.publisher
+        count = run.count
+        counts = bool(marked and run.flags & Flag.AWAITED)
+        ranges = run.ranges()
+        touched.setdefault(publisher, []).extend(ranges)
+        part: Run | None = run
+        if run.first_sequence <= self._highest.get(publisher, 0):
+            known = self.known.of(publisher)
+            old = [piece for a, b in ranges for piece in known.within(a, b)]
+            if old:
+                upstream.sends_duplicates = True
+                fresh = [piece for a, b in ranges for piece in known.missing(a, b)]
+                part = run.select(fresh) if fresh else None
+                self.counters.duplicates += count - (part.count if part else 0)
+                conflicts = self._conflicts(run, old)
+                if conflicts:
+                    upstream.conflicts.add_ranges(publisher, conflicts)
+                    self._dirty_upstreams.add(upstream.connection)
+                    self._report_conflict(upstream.name, publisher, conflicts)
+                    self._keep_conflict(upstream, run, conflicts, now_us)
+                    unsound = SequenceSet(conflicts)
+                    old = [piece for a, b in old for piece in unsound.missing(a, b)]
+                    sound = [
+                        piece for a, b in touched[publisher] for piece in unsound.missing(a, b)
+                    ]
+                    touched[publisher] = sound
+                if counts and old:
+                    notes.setdefault(publisher, []).extend(old)
+        if part is None:
+            return
+        part = replace(
+            part,
+            path=(*run.path, upstream.incarnation),
+            group=upstream.group,
+            flags=(part.flags & (Flag.CONTIGUOUS | Flag.TRACED)) | (Flag.AWAITED if counts else 0),
+            raw=None,
+        )
+        self.counters.replicated_in += part.count
+        self._append(part, upstream.incarnation, now_us)
+
+    def _refuse(self, upstream: _Upstream, reason: str, text: str) -> list[Effect]:
+        self._effects.append(CloseUpstream(upstream.connection, reason, text))
+        self._report("upstream_refused", peer=upstream.name, reason=reason, text=text)
+        self.upstream_left(upstream.connection)
+        return self._take()
+
+    # -- staging -----------------------------------------------------------------------------
+    def _append(self, run: Run, sender: int, now_us: int) -> None:
+        publisher = run.publisher
+        run.first_txid = self.next_txid
+        run.receive_time_us = now_us
+        self.next_txid += run.count
+        highest = self._highest.get(publisher, 0)
+        if run.first_sequence <= highest:
+            self._mark_late(run)
+        if run.last_sequence > highest:
+            self._highest[publisher] = run.last_sequence
+        topics = self._topic_highest.get(publisher)
+        if topics is None:
+            topics = self._topic_highest[publisher] = {}
+        if run.last_sequence > topics.get(run.topic, 0):
+            topics[run.topic] = run.last_sequence
+        if run.flags & Flag.CONTIGUOUS:
+            self.known.add(publisher, run.first_sequence, run.last_sequence)
+            self.pending.add(publisher, run.first_sequence, run.last_sequence)
+            if run.flags & Flag.AWAITED:
+                self.awaited.add(publisher, run.first_sequence, run.last_sequence)
+        else:
+            ranges = run.ranges()
+            self.known.add_ranges(publisher, ranges)
+            self.pending.add_ranges(publisher, ranges)
+            if run.flags & Flag.AWAITED:
+                self.awaited.add_ranges(publisher, ranges)
+        self._staged.append(_RunStaged(run.last_txid, run, sender))
+        self._effects.append(Append(run))
+
+    def _mark_late(self, run: Run) -> None:
+        """Late: behind a higher sequence of its publisher on its topic (law 3)."""
+        if run.first_sequence < self._topic_highest.get(run.publisher, {}).get(run.topic, 0):
+            run.flags |= Flag.LATE
+            self.counters.late += run.count
+            self._report(
+                "late",
+                topic=run.topic.decode("utf-8", "replace"),
+                publisher=run.publisher,
+                first=run.first_sequence,
+                last=run.last_sequence,
+            )
+
+    def _note(self, sender: int, publisher: int, ranges: list[Range], now_us: int) -> None:
+        """An awaited arrival of messages that are known: where none was awaited before, the sender
+        becomes their waiter, on disk first."""
+        awaited = self.awaited.of(publisher)
+        news = [piece for a, b in ranges for piece in awaited.missing(a, b)]
+        if not news:
+            return
+        news = list(SequenceSet(news))
+        run = encode_note(sender, publisher, news)
+        run.first_txid = self.next_txid
+        run.receive_time_us = now_us
+        self.next_txid += 1
+        for a, b in news:
+            awaited.add(a, b)
+        self.pending.add_ranges(publisher, news)
+        self._noting.add_ranges(publisher, news)
+        self._staged.append(_NoteStaged(run.first_txid, run, sender, publisher, news))
+        self._effects.append(Append(run))
+
+    def _keep_conflict(
+        self, upstream: _Upstream, run: Run, ranges: list[Range], now_us: int
+    ) -> None:
+        part = run.select(ranges)
+        assert part is not None
+        note = Run(
+            run.publisher,
+            part.first_sequence,
+            part.last_sequence,
+            1,
+            part.payload,
+            run.topic,
+            run.message_type,
+            (*run.path, upstream.incarnation),
+            upstream.group,
+            0,
+            Kind.CONFLICT,
+            self.next_txid,
+            now_us,
+        )
+        self.next_txid += 1
+        self._staged.append(_NoteStaged(note.first_txid, note, CLIENT, run.publisher, []))
+        self._effects.append(Append(note))
+
+    # -- the journal -------------------------------------------------------------------------
+    def committed(self, last_txid: int, now_us: int) -> list[Effect]:
+        """Everything up to this transaction id is on disk."""
+        self.committed_txid = max(self.committed_txid, last_txid)
+        self.counters.commits += 1
+        self._drain(now_us)
+        self._flush()
+        return self._take()
+
+    def _drain(self, now_us: int) -> None:
+        staged = self._staged
+        runs: list[Run] = []
+        # Told first, so that a link and a subscriber hear of a commit before the acks it releases.
+        at = len(self._effects)
+        while staged and staged[0].txid <= self.committed_txid:
+            entry = staged.popleft()
+            if isinstance(entry, _RunStaged):
+                runs.append(entry.run)
+                run = entry.run
+                if run.flags & Flag.CONTIGUOUS:
+                    ranges = [(run.first_sequence, run.last_sequence)]
+                else:
+                    ranges = run.ranges()
+                self._commit_run(run, entry.sender, ranges, run.receive_time_us)
+                for upstream in self._upstreams.values():
+                    if upstream.sends_duplicates and upstream.incarnation != entry.sender:
+                        upstream.held.add_ranges(run.publisher, ranges)
+                        self._dirty_upstreams.add(upstream.connection)
+            elif isinstance(entry, _NoteStaged):
+                runs.append(entry.run)
+                if entry.ranges:
+                    self._noting.remove_ranges(entry.publisher, entry.ranges)
+                    self._commit_note(entry.sender, entry.publisher, entry.ranges, now_us)
+            else:
+                self._batch_done(entry)
+        if runs:
+            self._effects.insert(at, Committed(runs, self.committed_txid))
+
+    def _commit_run(self, run: Run, sender: int, ranges: list[Range], time_us: int) -> None:
+        waits = False
+        for ledger in self.destinations.values():
+            if ledger.router.routed(
+                run.topic, run.message_type, run.path, run.group, ledger.incarnation
+            ):
+                ledger.owe(run.publisher, ranges, time_us, run.first_txid)
+                waits = waits or ledger.sync
+        if waits:
+            self.waiters.assign(sender, run.publisher, ranges)
+            for a, b in ranges:
+                self._pending_ages.add(time_us, run.first_txid, run.publisher, a, b)
+        else:
+            self._durable(run.publisher, ranges)
+
+    def _commit_note(self, sender: int, publisher: int, ranges: list[Range], now_us: int) -> None:
+        """This instance became awaited for messages that it has: it asks its sync destinations
+        again, and the sender waits in place of whoever waited."""
+        asked = self._ask_again(publisher, ranges, now_us, list(self.destinations.values()))
+        left = SequenceSet(ranges)
+        left.difference_update(asked)
+        waited = list(asked)
+        if waited:
+            for other, freed in self.waiters.reassign(sender, publisher, waited):
+                self._answer(other, publisher, freed)
+        if left:
+            self._durable(publisher, list(left))
+
+    def _ask_again(
+        self, publisher: int, ranges: list[Range], now_us: int, ledgers: list[DestinationLedger]
+    ) -> SequenceSet:
+        """Withdraws the answers of sync destinations and sends notices. Returns what waits."""
+        asked = SequenceSet()
+        if not any(ledger.sync for ledger in ledgers):
+            return asked
+        first, last = ranges[0][0], ranges[-1][1]
+        wanted = SequenceSet(ranges)
+        runs = [
+            (run, SequenceSet(run.ranges()).intersection(wanted))
+            for run in self._lookup(publisher, first, last)
+            if run.kind == Kind.RECORDS and run.publisher == publisher
+        ]
+        for ledger in ledgers:
+            if not ledger.sync:
+                continue
+            theirs = SequenceSet()
+            for run, part in runs:
+                if part and ledger.router.routed(
+                    run.topic, run.message_type, run.path, run.group, ledger.incarnation
+                ):
+                    theirs.update(part)
+            if not theirs:
+                continue
+            ledger.withdrawal += 1
+            again = list(theirs)
+            ledger.withdraw(publisher, again, now_us)
+            self._effects.append(
+                NotifyLink(ledger.destination.name, ledger.withdrawal, {publisher: again})
+            )
+            asked.update(theirs)
+        if asked:
+            for a, b in asked:
+                self._pending_ages.add(now_us, 1, publisher, a, b)
+        return asked
+
+    def _batch_done(self, entry: _BatchStaged) -> None:
+        upstream = self._upstreams.get(entry.connection)
+        if upstream is None:
+            return
+        upstream.stored = entry.number
+        self._dirty_upstreams.add(entry.connection)
+        for publisher, ranges in entry.touched.items():
+            self._answer_stored(upstream, publisher, ranges)
+        if entry.caught_up:
+            self._report("upstream_caught_up", peer=upstream.name)
+            if not self.ready and upstream.group == self.identity.group:
+                self.become_ready()
+
+    def _answer_stored(self, upstream: _Upstream, publisher: int, ranges: list[Range]) -> None:
+        """The answer to a batch: all that its sender does not wait for is answered now."""
+        answered = self.waiters.not_waited(upstream.incarnation, publisher, ranges)
+        if answered:
+            upstream.persisted.add_ranges(publisher, answered)
+
+    def become_ready(self) -> None:
+        """Admits clients from now on."""
+        if not self.ready:
+            self.ready = True
+            self._effects.append(BecameReady())
+
+    def append_failed(self, reason: str, text: str) -> list[Effect]:
+        """The journal could not write: nothing staged is on disk, all of it is forgotten, and
+        whoever sent it is told and sends it again later."""
+        senders: set[int] = set()
+        sessions: set[int] = set()
+        dropped: list[tuple[int, list[Range]]] = []
+        for entry in self._staged:
+            if isinstance(entry, _RunStaged):
+                dropped.append((entry.run.publisher, entry.run.ranges()))
+                senders.add(entry.sender)
+                found = self._session_of.get(entry.run.publisher)
+                if entry.sender == CLIENT and found is not None:
+                    sessions.add(found.number)
+                self._unnumbered.pop((entry.run.publisher, entry.run.first_sequence), None)
+            elif isinstance(entry, _NoteStaged):
+                senders.add(entry.sender)
+                if entry.ranges:
+                    self.awaited.remove_ranges(entry.publisher, entry.ranges)
+                    self._noting.remove_ranges(entry.publisher, entry.ranges)
+                found = self._session_of.get(entry.publisher)
+                if entry.sender == CLIENT and found is not None:
+                    sessions.add(found.number)
+            else:
+                senders.add(
+                    self._upstreams[entry.connection].incarnation
+                    if entry.connection in self._upstreams
+                    else CLIENT
+                )
+        self._staged.clear()
+        self.next_txid = self.committed_txid + 1
+        for publisher, ranges in dropped:
+            self.known.remove_ranges(publisher, ranges)
+            self.awaited.remove_ranges(publisher, ranges)
+            self.pending.remove_ranges(publisher, ranges)
+            known = self.known.get(publisher)
+            last = known.last() if known is not None else None
+            self._highest[publisher] = last or 0
+            self._topic_highest.pop(publisher, None)
+        # What a dropped note made pending again is durable as before where nobody is owed it.
+        self._settle_all()
+        for session in sessions:
+            self._effects.append(CloseSession(session, reason, text))
+            self.client_left(session)
+        for sender in senders:
+            upstream = self._upstream_of.get(sender)
+            if upstream is not None:
+                self._effects.append(CloseUpstream(upstream.connection, reason, text))
+                self.upstream_left(upstream.connection)
+        self._report("storage_failed", reason=reason, text=text)
+        self._flush()
+        return self._take()
+
+    # -- durability --------------------------------------------------------------------------
+    def _durable(self, publisher: int, ranges: list[Range]) -> None:
+        """These are on disk here and at every sync destination they are routed to."""
+        if self._noting:
+            noting = self._noting.get(publisher)
+            if noting is not None:
+                ranges = [piece for a, b in ranges for piece in noting.missing(a, b)]
+        if not ranges:
+            return
+        self.pending.remove_ranges(publisher, ranges)
+        for sender, answered in self.waiters.settle(publisher, ranges):
+            self._answer(sender, publisher, answered)
+        session = self._session_of.get(publisher)
+        if session is not None:
+            self._dirty_sessions.add(session.number)
+        if self._unnumbered:
+            self._answer_unnumbered(publisher, ranges)
+
+    def _answer_unnumbered(self, publisher: int, ranges: list[Range]) -> None:
+        for a, b in ranges:
+            for sequence in range(a, b + 1):
+                found = self._unnumbered.pop((publisher, sequence), None)
+                if found is not None:
+                    self._effects.append(AckClient(found[0], sequence, command_id=found[1]))
+
+    def _answer(self, sender: int, publisher: int, ranges: list[Range]) -> None:
+        upstream = self._upstream_of.get(sender)
+        if upstream is not None:
+            upstream.persisted.add_ranges(publisher, ranges)
+            self._dirty_upstreams.add(upstream.connection)
+
+    def _undurable(self, publisher: int, candidates: list[Range]) -> list[Range]:
+        """Those of the candidates that nothing keeps from being durable: committed, pending, owed
+        by no sync destination."""
+        pending = self.pending.get(publisher)
+        if pending is None:
+            return []
+        left = SequenceSet(piece for a, b in candidates for piece in pending.within(a, b))
+        for ledger in self.destinations.values():
+            if not left:
+                break
+            if ledger.sync:
+                owed = ledger.owed.get(publisher)
+                if owed is not None:
+                    left.difference_update(owed)
+        return list(left)
+
+    def _settle_all(self) -> None:
+        """After a change of what sync destinations there are: releases what waited only for it."""
+        staged = PublisherRanges()
+        for entry in self._staged:
+            if isinstance(entry, _RunStaged):
+                staged.add_ranges(entry.run.publisher, entry.run.ranges())
+        for publisher in list(self.pending.sets):
+            candidates = self._undurable(publisher, list(self.pending.of(publisher)))
+            uncommitted = staged.get(publisher)
+            if uncommitted is not None:
+                candidates = [p for a, b in candidates for p in uncommitted.missing(a, b)]
+            if candidates:
+                self._durable(publisher, candidates)
+
+    def _flush(self) -> None:
+        """Says to sessions and upstreams what there is to say, once per call from outside."""
+        for number in self._dirty_sessions:
+            session = self._sessions.get(number)
+            if session is not None:
+                self._ack_session(session)
+        self._dirty_sessions.clear()
+        for connection in self._dirty_upstreams:
+            upstream = self._upstreams.get(connection)
+            if upstream is None:
+                continue
+            ack = AckUpstream(connection, upstream.stored)
+            for mine, theirs in (
+                (upstream.held, ack.held),
+                (upstream.persisted, ack.persisted),
+                (upstream.conflicts, ack.conflicts),
+            ):
+                if mine.sets:
+                    theirs.update({key: list(value) for key, value in mine.sets.items()})
+                    mine.sets.clear()
+            if upstream.stored > upstream.told or ack.held or ack.persisted or ack.conflicts:
+                upstream.told = upstream.stored
+                self._effects.append(ack)
+        self._dirty_upstreams.clear()
+
+    def _ack_session(self, session: _Session) -> None:
+        pending = self.pending.get(session.publisher)
+        if session.failures and pending is not None:
+            pending = pending.copy()
+            for sequence in session.failures:
+                pending.remove(sequence, sequence)
+        lowest = pending.first() if pending is not None else None
+        settled = session.received if lowest is None else min(lowest - 1, session.received)
+        if session.failures:
+            for sequence in sorted(session.failures):
+                if sequence > settled:
+                    break
+                reason, text = session.failures.pop(sequence)
+                if sequence - 1 > session.acked:
+                    self._effects.append(AckClient(session.number, sequence - 1))
+                self._effects.append(AckClient(session.number, sequence, reason, text))
+                session.acked = max(session.acked, sequence)
+        if settled > session.acked:
+            self.counters.persisted += settled - max(session.acked, 0)
+            session.acked = settled
+            self._effects.append(AckClient(session.number, settled))
+
+    # -- links -------------------------------------------------------------------------------
+    def link_connected(
+        self,
+        destination: str,
+        incarnation: int,
+        held: PublisherRanges,
+        waited: PublisherRanges,
+        now_us: int,
+    ) -> tuple[list[Effect], LinkStart]:
+        """A link has connected and exchanged ranges with its destination.
+
+        Args:
+            held: what is stored there.
+            waited: what of it this instance waits for there, in the destination's words.
+        """
+        ledger = self.destinations[destination]
+        if ledger.incarnation != incarnation:
+            ledger.incarnation = incarnation
+        ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
+        if ledger.safe:
+            self._effects.append(SafetyChanged())
+        ledger.must_prove(self.committed_txid)
+        notice = PublisherRanges()
+        mark = PublisherRanges()
+        answered: Ranges = {}
+        for publisher, owed in ledger.owed.sets.items():
+            theirs = held.get(publisher)
+            awaited = self.awaited.get(publisher)
+            there = owed.intersection(theirs) if theirs is not None else SequenceSet()
+            asked = SequenceSet()
+            if ledger.sync and awaited is not None:
+                asked = there.intersection(awaited)
+                absent = owed.intersection(awaited)
+                absent.difference_update(there)
+                if absent:
+                    mark.of(publisher).update(absent)
+            if asked:
+                notice.of(publisher).update(asked)
+                there.difference_update(asked)
+            waits = waited.get(publisher)
+            if waits is not None:
+                there.difference_update(waits)
+            if there:
+                answered[publisher] = list(there)
+        ledger.withdrawal += 1
+        notices: Ranges = {key: list(value) for key, value in notice.sets.items() if value}
+        marks: Ranges = {key: list(value) for key, value in mark.sets.items() if value}
+        for publisher, ranges in notices.items():
+            ledger.withdraw(publisher, ranges, now_us)
+        # Answers by what the exchange showed: they were given after everything sent before.
+        self._answered(ledger, answered, ledger.withdrawal - 1)
+        self._report("link_connected", destination=destination, incarnation=incarnation)
+        self._flush()
+        return self._take(), LinkStart(
+            ledger.sync, notices, marks, ledger.withdrawal, self.committed_txid
+        )
+
+    def link_disconnected(self, destination: str, why: str) -> list[Effect]:
+        """A link lost its connection, or could not get one."""
+        ledger = self.destinations[destination]
+        if ledger.connected:
+            self._report("link_disconnected", destination=destination, why=why)
+        ledger.connected = False
+        ledger.caught_up = False
+        return self._take()
+
+    def link_answered(
+        self, destination: str, persisted: Ranges, conflicts: Ranges, withdrawal: int
+    ) -> list[Effect]:
+        """A destination answered, having seen the notices up to `withdrawal`."""
+        ledger = self.destinations[destination]
+        if conflicts:
+            self._refused_downstream(ledger, conflicts)
+        self._answered(ledger, persisted, withdrawal)
+        self._flush()
+        return self._take()
+
+    def _answered(self, ledger: DestinationLedger, answers: Ranges, withdrawal: int) -> None:
+        for publisher, ranges in ledger.answered(answers, withdrawal).items():
+            if ledger.sync:
+                durable = self._undurable(publisher, ranges)
+                if durable:
+                    self._durable(publisher, durable)
+        self._update_proof(ledger)
+
+    def _refused_downstream(self, ledger: DestinationLedger, conflicts: Ranges) -> None:
+        """The destination holds other contents under these identities: their publisher is told,
+        they are never acknowledged."""
+        for publisher, ranges in conflicts.items():
+            self._report_conflict(ledger.destination.name, publisher, ranges)
+            ledger.owed.remove_ranges(publisher, ranges)
+            self.pending.remove_ranges(publisher, ranges)
+            session = self._session_of.get(publisher)
+            for sender, theirs in self.waiters.settle(publisher, ranges):
+                upstream = self._upstream_of.get(sender)
+                if upstream is not None:
+                    upstream.conflicts.add_ranges(publisher, theirs)
+                    self._dirty_upstreams.add(upstream.connection)
+            if session is not None:
+                for a, b in ranges:
+                    for sequence in range(a, b + 1):
+                        if sequence > session.acked:
+                            session.failures[sequence] = (
+                                "sequence_conflict",
+                                f"{ledger.destination.name} holds sequence {sequence} of "
+                                f"{session.client} with another content",
+                            )
+                self._dirty_sessions.add(session.number)
+
+    def link_progressed(
+        self,
+        destination: str,
+        stored_txid: int,
+        resending: Ranges,
+        caught_up: bool,
+        skipped: int,
+        now_us: int,
+    ) -> list[Effect]:
+        """A link tells how far it is. `LinkProgress` tells what the values mean."""
+        ledger = self.destinations[destination]
+        for publisher, ranges in resending.items():
+            ledger.owe(publisher, ranges, now_us)
+        ledger.stored_txid = max(ledger.stored_txid, stored_txid)
+        ledger.skipped += skipped
+        if caught_up and not ledger.caught_up:
+            ledger.caught_up = True
+            self._report("link_caught_up", destination=destination, stored_txid=stored_txid)
+        self._update_proof(ledger)
+        return self._take()
+
+    def _update_proof(self, ledger: DestinationLedger) -> None:
+        if ledger.update_proof() and ledger.sync:
+            self._effects.append(SafetyChanged())
+
+    # -- downgrade and upgrade ---------------------------------------------------------------
+    def downgrade(self, destination: str, now_us: int, why: str = "by hand") -> list[Effect]:
+        """From now on persisted acks do not wait for this destination; what waited only for it is
+        released. Without effect where it is async already."""
+        ledger = self.destinations[destination]
+        if ledger.sync:
+            ledger.sync = False
+            ledger.proved = False
+            ledger.further_on = False
+            ledger.downgraded_at_us = now_us
+            self.counters.downgrades += 1
+            self._report("downgraded", destination=destination, why=why)
+            self._effects.append(SafetyChanged())
+            self._effects.append(SetLinkMode(destination, False))
+            self._settle_all()
+            self._flush()
+        return self._take()
+
+    def upgrade(self, destination: str, now_us: int, why: str = "by hand") -> list[Effect]:
+        """Back to the configured sync: new acks wait again, and what is pending is asked again."""
+        ledger = self.destinations[destination]
+        if ledger.destination.sync and not ledger.sync:
+            ledger.sync = True
+            ledger.must_prove(self.committed_txid)
+            self.counters.upgrades += 1
+            self._report("upgraded", destination=destination, why=why)
+            self._effects.append(SetLinkMode(destination, True))
+            for publisher in list(self.pending.sets):
+                awaited = self.awaited.get(publisher)
+                if awaited is None:
+                    continue
+                held = self.pending.of(publisher).intersection(awaited)
+                if held:
+                    self._ask_again(publisher, list(held), now_us, [ledger])
+            self._update_proof(ledger)
+        return self._take()
+
+    def tick(self, now_us: int) -> list[Effect]:
+        """Downgrades and upgrades by age; call once per check interval.
+
+        The criterion is the age of the oldest message that the destination has not answered. Where
+        all is stored there but not persisted, the fault is further on: the instance nearest to it
+        acts first, so this one waits one interval more.
+        """
+        policy = self.policy
+        if policy.downgrade_age_ms is not None:
+            upgrade_age_ms = policy.upgrade_age_ms
+            if upgrade_age_ms is None:
+                upgrade_age_ms = policy.downgrade_age_ms // 2
+            for name, ledger in self.destinations.items():
+                oldest = ledger.oldest_owed()
+                age_ms = 0 if oldest is None else max(0, now_us - oldest[0]) // 1000
+                if ledger.sync and oldest is not None and age_ms > policy.downgrade_age_ms:
+                    stored = ledger.connected and ledger.stored_txid >= oldest[1]
+                    self._downgrade_by_age(name, ledger, age_ms, stored, now_us)
+                elif ledger.sync:
+                    ledger.further_on = False
+                elif ledger.destination.sync and ledger.connected and ledger.caught_up:
+                    if age_ms < upgrade_age_ms:
+                        self._keep(self.upgrade(name, now_us, f"oldest is {age_ms} ms old"))
+        return self._take()
+
+    def _downgrade_by_age(
+        self, name: str, ledger: DestinationLedger, age_ms: int, stored: bool, now_us: int
+    ) -> None:
+        syncs = sum(1 for other in self.destinations.values() if other.sync)
+        if syncs <= self.policy.min_sync_destinations:
+            return
+        if stored and not ledger.further_on:
+            ledger.further_on = True
+            return
+        self._keep(self.downgrade(name, now_us, f"oldest is {age_ms} ms old"))
+
+    def _keep(self, effects: list[Effect]) -> None:
+        self._effects.extend(effects)
+
+    # -- questions ---------------------------------------------------------------------------
+    def held(self) -> PublisherRanges:
+        """Every sequence that is on disk here: a copy."""
+        held = self.known.copy()
+        for entry in self._staged:
+            if isinstance(entry, _RunStaged):
+                held.remove_ranges(entry.run.publisher, entry.run.ranges())
+        return held
+
+    def removable_before(self) -> int:
+        """Law 4: every destination has what is routed to it from below this transaction id.
+
+        Where a destination has several servers, *stored* by one that then dies would be stored
+        nowhere: there *persisted* counts.
+        """
+        floor = self.durable_floor() + 1
+        for ledger in self.destinations.values():
+            if not ledger.caught_up:
+                return 0
+            floor = min(floor, ledger.stored_txid + 1)
+            if len(ledger.destination.addresses) > 1:
+                oldest = ledger.oldest_owed()
+                if oldest is not None:
+                    floor = min(floor, oldest[1])
+        return floor
+
+    def fully_durable_txid(self) -> int:
+        """Every record up to here is durable: the point of a bookmark subscriber's persisted ack."""
+        return self.durable_floor()
+
+    def sessions(self) -> int:
+        """How many clients are logged on."""
+        return len(self._sessions)
+
+    def upstreams(self) -> list[tuple[str, str, int]]:
+        """(name, group, incarnation) of the connected upstream instances."""
+        return [(u.name, u.group, u.incarnation) for u in self._upstreams.values()]
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError where one does not hold. For tests and the simulator."""
+        for publisher, pending in self.pending.sets.items():
+            known = self.known.get(publisher)
+            assert known is not None, "pending of an unknown publisher"
+            assert all(known.covers(a, b) for a, b in pending), "pending holds what is not known"
+        for publisher, awaited in self.awaited.sets.items():
+            known = self.known.get(publisher)
+            assert known is not None and all(known.covers(a, b) for a, b in awaited), (
+                "awaited holds what is not known"
+            )
+        assert self.committed_txid < self.next_txid, "a commit beyond what was staged"
+        if not self._staged:
+            assert self.committed_txid == self.next_txid - 1, "staged entries were lost"
+            assert not self._noting, "a note that is not staged"
+        for ledger in self.destinations.values():
+            for publisher, owed in ledger.owed.sets.items():
+                known = self.known.get(publisher)
+                assert known is not None and all(known.covers(a, b) for a, b in owed), (
+                    "owed holds what is not known"
+                )
+
+    # -- helpers -----------------------------------------------------------------------------
+    def _conflicts(self, run: Run, old: list[Range]) -> list[Range]:
+        """Those of `old` that are held with another digest than the run's records have."""
+        held = self._digests(run.publisher, old)
+        found = SequenceSet()
+        wanted = SequenceSet(old)
+        for record in iterate_records(run.payload):
+            if record.sequence in wanted:
+                digest = held.get(record.sequence)
+                if digest is not None and digest != record.digest:
+                    found.add(record.sequence, record.sequence)
+        return list(found)
+
+    def _digests(self, publisher: int, ranges: list[Range]) -> dict[int, int]:
+        first, last = ranges[0][0], ranges[-1][1]
+        runs = list(self._lookup(publisher, first, last))
+        runs += [
+            entry.run
+            for entry in self._staged
+            if isinstance(entry, _RunStaged) and entry.run.publisher == publisher
+        ]
+        return {
+            record.sequence: record.digest
+            for run in runs
+            if run.kind == Kind.RECORDS
+            and run.publisher == publisher
+            and run.first_sequence <= last
+            and run.last_sequence >= first
+            for record in iterate_records(run.payload)
+        }
+
+    def _report_conflict(self, source: str, publisher: int, ranges: list[Range]) -> None:
+        self.counters.conflicts += sum(b - a + 1 for a, b in ranges)
+        self._report("conflict", source=source, publisher=publisher, ranges=ranges[:8])
+
+    def _report(self, event: str, **details: object) -> None:
+        self._effects.append(Report(event, details))
+
+    def _take(self) -> list[Effect]:
+        effects = self._effects
+        self._effects = []
+        return effects
+
+
+def encode_note(sender: int, publisher: int, ranges: list[Range]) -> Run:
+    """A WAITER note: payload is the sender's incarnation (u64, 0: a client), then the set."""
+    payload = _NOTE.pack(sender) + SequenceSet(ranges).to_bytes()
+    return Run(publisher, ranges[0][0], ranges[-1][1], 1, payload, flags=0, kind=int(Kind.WAITER))
+
+
+def decode_note(run: Run) -> tuple[int, list[Range]]:
+    """(sender, ranges) of a WAITER note."""
+    sender: int = _NOTE.unpack_from(run.payload)[0]
+    return sender, list(SequenceSet.from_bytes(run.payload[_NOTE.size :]))

@@ -1,0 +1,322 @@
+"""The link's machine: what one destination has, and what it must be sent next (design.md 4).
+
+Values in, values out. The shell reads the journal behind `cursor` and no further than `told_txid`,
+gives the runs to `take`, sends the batches, and passes the downstream's acks to `acked`.
+
+Invariants: stored_txid <= cursor <= told_txid; a batch's number is one above the last one's; what is
+held there or on its way there is never sent again in this connection; the window counts bytes that
+are not stored yet, never what is not persisted (simulated: windows freed by persisted deadlock).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.replication.effects import (
+    LinkAnswered,
+    LinkEffect,
+    LinkProgress,
+    Ranges,
+    SendBatch,
+    ranges_of,
+)
+from raylay.services.replication.instance import LinkStart
+from raylay.services.replication.ranges import PublisherRanges, Range
+from raylay.services.replication.routing import Destination, Router
+
+WINDOW_BYTES_DEFAULT = 8 * 1024 * 1024
+WINDOW_BATCHES_MAX = 256
+
+
+class OutboundLink:
+    """See the file's docstring. Owner: the DestinationLink actor. Lifecycle: as long as the actor;
+    `connected` begins a connection anew."""
+
+    def __init__(self, destination: Destination, window_bytes: int = WINDOW_BYTES_DEFAULT) -> None:
+        self.destination = destination
+        self.router = Router(destination)
+        self.window_bytes = window_bytes
+        self.told_txid = 0
+        self.cursor = 0
+        self.resync_to = 0
+        self.is_connected = False
+        self.sync = destination.sync
+        self.sent_records = 0
+        self.sent_bytes = 0
+        self.skipped = 0
+        self._downstream = 0
+        self._number = 0
+        self._held = PublisherRanges()
+        self._at_connect: PublisherRanges | None = None
+        self._mark = PublisherRanges()
+        self._notices = PublisherRanges()
+        self._withdrawals: deque[tuple[int, int]] = deque()
+        self._withdrawal_unsent: int | None = None
+        self._withdrawal_seen = 0
+        # (number, last txid before the batch, bytes)
+        self._in_flight: deque[tuple[int, int, int]] = deque()
+        self._bytes_in_flight = 0
+        self._caught_up_number = 0
+        self._told_stored = 0
+
+    # -- connection --------------------------------------------------------------------------
+    def connected(
+        self, downstream: int, held: PublisherRanges, start: LinkStart, first_txid: int
+    ) -> list[LinkEffect]:
+        """The connection is made: ranges are exchanged, the instance was asked.
+
+        Args:
+            downstream: incarnation there.
+            held: what is stored there.
+            first_txid: oldest transaction id in the journal.
+        """
+        self.is_connected = True
+        self._downstream = downstream
+        self._held = held
+        self._at_connect = held.copy()
+        self._mark = PublisherRanges()
+        self._notices = PublisherRanges()
+        for publisher, ranges in start.mark.items():
+            self._mark.add_ranges(publisher, ranges)
+        for publisher, ranges in start.notice.items():
+            self._notices.add_ranges(publisher, ranges)
+        self._withdrawals.clear()
+        self._withdrawal_unsent = start.withdrawal
+        self._withdrawal_seen = start.withdrawal - 1
+        self.sync = start.sync
+        self._number = 0
+        self._in_flight.clear()
+        self._bytes_in_flight = 0
+        self._caught_up_number = 0
+        self._told_stored = 0
+        self.cursor = max(0, first_txid - 1)
+        self.resync_to = start.last_txid
+        self.told_txid = max(self.told_txid, start.last_txid)
+        return self.flush_notices()
+
+    def disconnected(self) -> None:
+        """The connection ended."""
+        self.is_connected = False
+
+    def told(self, last_txid: int) -> None:
+        """The instance committed up to here."""
+        self.told_txid = max(self.told_txid, last_txid)
+
+    def set_mode(self, sync: bool) -> None:
+        """Whether what is sent from now on is marked awaited."""
+        self.sync = sync
+
+    def notice(self, withdrawal: int, awaited: Ranges) -> list[LinkEffect]:
+        """The instance became awaited for these, or was upgraded: ask the destination again."""
+        if not self.is_connected:
+            return []
+        for publisher, ranges in awaited.items():
+            held = self._held.get(publisher)
+            for a, b in ranges:
+                there = held.within(a, b) if held is not None else []
+                absent = held.missing(a, b) if held is not None else [(a, b)]
+                if there:
+                    self._notices.add_ranges(publisher, there)
+                if absent:
+                    self._mark.add_ranges(publisher, absent)
+        self._withdrawal_unsent = withdrawal
+        return self.flush_notices()
+
+    def flush_notices(self) -> list[LinkEffect]:
+        """Sends waiting notices at once: control never waits for the window."""
+        if not self.is_connected or (self._withdrawal_unsent is None and not self._notices.sets):
+            return []
+        return [self._batch([], PublisherRanges(), 0)]
+
+    # -- the journal -------------------------------------------------------------------------
+    @property
+    def resyncing(self) -> bool:
+        """Whether the cursor is still in what was there when the connection began."""
+        return self.is_connected and self._at_connect is not None
+
+    @property
+    def wants(self) -> bool:
+        """Whether the shell should read behind the cursor and call `take`."""
+        return (
+            self.is_connected
+            and (self.cursor < self.told_txid or self._at_connect is not None)
+            and self._bytes_in_flight < self.window_bytes
+            and len(self._in_flight) < WINDOW_BATCHES_MAX
+        )
+
+    def skip_segments(self, summaries: list[tuple[int, int, PublisherRanges]]) -> None:
+        """Moves the cursor over sealed segments (oldest first) that the destination holds whole."""
+        for first, last, content in summaries:
+            if last <= self.cursor:
+                continue
+            if first > self.cursor + 1 or last > self.resync_to:
+                break
+            held = self._held
+            if not all(
+                held.covers(publisher, ranges) for publisher, ranges in content.sets.items()
+            ):
+                break
+            self.cursor = last
+
+    def skip_headers(self, runs: list[Run]) -> bool:
+        """Moves the cursor over runs that need not be sent, during a resync. True when all of
+        `runs` were skipped: read on; False: read with payloads from the cursor, for `take`."""
+        for run in runs:
+            if run.last_txid <= self.cursor:
+                continue
+            if run.first_txid > self.resync_to:
+                return False
+            if run.kind == Kind.RECORDS and self._routed(run):
+                at_connect = self._at_connect
+                held = at_connect.get(run.publisher) if at_connect is not None else None
+                if held is None or not held.covers(run.first_sequence, run.last_sequence):
+                    return False
+            self.cursor = run.last_txid
+        return True
+
+    def take(self, runs: list[Run]) -> list[LinkEffect]:
+        """Takes committed runs read behind the cursor, in order, and makes one batch of what must
+        be sent. With no runs, ends a resync that has nothing left to send."""
+        before = self.cursor
+        batch: list[Run] = []
+        awaited = PublisherRanges()
+        resending: Ranges = {}
+        answered = PublisherRanges()
+        skipped = 0
+        size = 0
+        for run in runs:
+            if run.last_txid <= self.cursor:
+                continue
+            self.cursor = run.last_txid
+            if run.kind != Kind.RECORDS or not self._routed(run):
+                continue
+            part, surplus = self._missing_part(run)
+            if surplus:
+                skipped += self._skip(run, surplus, answered)
+            if part is None:
+                continue
+            batch.append(part)
+            size += len(part.payload)
+            self.sent_records += part.count
+            ranges = part.ranges()
+            self._held.add_ranges(part.publisher, ranges)
+            if run.first_txid <= self.resync_to:
+                resending.setdefault(part.publisher, []).extend(ranges)
+            if self.sync and self._mark.sets:
+                self._take_marks(part.publisher, ranges, awaited)
+        effects: list[LinkEffect] = []
+        self.skipped += skipped
+        if resending:
+            effects.append(LinkProgress(self._told_stored, resending, False, 0))
+        if answered.sets:
+            effects.append(LinkAnswered(ranges_of(answered), {}, self._withdrawal_seen))
+        ends = self._at_connect is not None and self.cursor >= self.resync_to
+        if batch or awaited.sets or self._notices.sets or ends:
+            effects.append(self._batch(batch, awaited, size, before, ends))
+            if ends:
+                self._at_connect = None
+                self._caught_up_number = self._number
+        if skipped or not self._in_flight:
+            effects.extend(self._progress(skipped))
+        return effects
+
+    def _routed(self, run: Run) -> bool:
+        return self.router.routed(
+            run.topic, run.message_type, run.path, run.group, self._downstream
+        )
+
+    def _missing_part(self, run: Run) -> tuple[Run | None, list[Range]]:
+        """(what is to be sent, what the destination holds already) of a routed run."""
+        held = self._held.get(run.publisher)
+        if held is None or not held.touches(run.first_sequence, run.last_sequence):
+            return run, []
+        ranges = run.ranges()
+        surplus = [piece for a, b in ranges for piece in held.within(a, b)]
+        missing = [piece for a, b in ranges for piece in held.missing(a, b)]
+        return (run.select(missing) if missing else None), surplus
+
+    def _skip(self, run: Run, surplus: list[Range], answered: PublisherRanges) -> int:
+        """What is held there is not sent, but its answer stays owed: where this instance is awaited
+        for it, a notice asks for it; else it is answered by being held."""
+        if self._at_connect is not None and run.last_txid <= self.resync_to:
+            known = self._at_connect.get(run.publisher)
+            if known is not None:
+                # Held when the connection began: the instance has seen to these.
+                surplus = [piece for a, b in surplus for piece in known.missing(a, b)]
+        if not surplus:
+            return 0
+        if self.sync and run.flags & Flag.AWAITED:
+            self._notices.add_ranges(run.publisher, surplus)
+        else:
+            rest = surplus
+            if self.sync and self._mark.sets:
+                self._take_marks(run.publisher, surplus, self._notices)
+                asked = self._notices.get(run.publisher)
+                if asked is not None:
+                    rest = [piece for a, b in surplus for piece in asked.missing(a, b)]
+            if rest:
+                answered.add_ranges(run.publisher, rest)
+        return sum(b - a + 1 for a, b in surplus)
+
+    def _take_marks(self, publisher: int, ranges: list[Range], into: PublisherRanges) -> None:
+        marks = self._mark.get(publisher)
+        if marks is None:
+            return
+        found = [piece for a, b in ranges for piece in marks.within(a, b)]
+        if found:
+            into.add_ranges(publisher, found)
+            self._mark.remove_ranges(publisher, found)
+
+    def _batch(
+        self,
+        runs: list[Run],
+        awaited: PublisherRanges,
+        size: int,
+        before: int | None = None,
+        ends: bool = False,
+    ) -> SendBatch:
+        self._number += 1
+        if self._notices.sets:
+            awaited.update(self._notices)
+            self._notices = PublisherRanges()
+        if self._withdrawal_unsent is not None:
+            self._withdrawals.append((self._withdrawal_unsent, self._number))
+            self._withdrawal_unsent = None
+        self._in_flight.append((self._number, self.cursor if before is None else before, size))
+        self._bytes_in_flight += size
+        self.sent_bytes += size
+        return SendBatch(self._number, runs, self.sync, ranges_of(awaited), ends)
+
+    # -- acknowledgments ---------------------------------------------------------------------
+    def acked(
+        self, number: int, held: Ranges, persisted: Ranges, conflicts: Ranges
+    ) -> list[LinkEffect]:
+        """An ack came: batches up to `number` are stored. `AckUpstream` tells the rest."""
+        in_flight = self._in_flight
+        caught_up = bool(self._caught_up_number and number >= self._caught_up_number)
+        while in_flight and in_flight[0][0] <= number:
+            self._bytes_in_flight -= in_flight.popleft()[2]
+        while self._withdrawals and self._withdrawals[0][1] <= number:
+            self._withdrawal_seen = self._withdrawals.popleft()[0]
+        for publisher, ranges in held.items():
+            self._held.add_ranges(publisher, ranges)
+        effects: list[LinkEffect] = []
+        if persisted or conflicts:
+            effects.append(LinkAnswered(persisted, conflicts, self._withdrawal_seen))
+        if caught_up:
+            self._caught_up_number = 0
+        effects.extend(self._progress(0, caught_up))
+        return effects
+
+    @property
+    def stored_txid(self) -> int:
+        """Everything routed up to here is on disk at the connected server."""
+        return self._in_flight[0][1] if self._in_flight else self.cursor
+
+    def _progress(self, skipped: int, caught_up: bool = False) -> list[LinkEffect]:
+        stored = self.stored_txid
+        if stored > self._told_stored or caught_up or skipped:
+            self._told_stored = stored
+            return [LinkProgress(stored, {}, caught_up, skipped)]
+        return []

@@ -1,0 +1,155 @@
+"""Which messages go to which destination (design.md 4; seed: "Replication Message Routing").
+
+A message is routed to a destination when it is in the local log, its topic and message type match,
+it was published here or came from an instance whose group matches PassThrough, and the downstream
+incarnation is not in its path. The content filter is a fourth predicate that comes later.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from raylay.services.errors import ConfigurationError
+
+_REGEX_CHARACTERS = frozenset("^$*+?()[]{}|\\")
+TOPIC_CACHE_MAX = 65_536
+SYNC_DESTINATIONS_MAX = 64
+
+
+def is_regex(topic: str) -> bool:
+    """Whether a topic is a regular expression: it has a character that only those have.
+
+    A dot alone does not make one: topics such as `orders.eu` are names.
+    """
+    return not _REGEX_CHARACTERS.isdisjoint(topic)
+
+
+def compile_regex(pattern: str, where: str) -> re.Pattern[str]:
+    """A compiled, unanchored pattern.
+
+    Raises:
+        ConfigurationError: naming the pattern, the place and what is wrong.
+    """
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigurationError(
+            f"{where}: {pattern!r} is no regular expression: {error}"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRule:
+    """One `Topic` element: a literal name or a regular expression, and a message type.
+
+    `message_type` `*` takes any type.
+    """
+
+    name: str
+    message_type: str = "*"
+
+
+class TopicMatcher:
+    """Whether a topic of a type matches one of several rules. Answers are kept per topic."""
+
+    __slots__ = ("_cache", "_literals", "_patterns", "rules")
+
+    def __init__(self, rules: tuple[TopicRule, ...], where: str = "Topic") -> None:
+        self.rules = rules
+        self._literals = {(rule.name, rule.message_type) for rule in rules}
+        self._patterns = [
+            (compile_regex(rule.name, where), rule.message_type)
+            for rule in rules
+            if is_regex(rule.name)
+        ]
+        self._cache: dict[tuple[bytes, bytes], bool] = {}
+
+    def matches(self, topic: bytes, message_type: bytes) -> bool:
+        """Whether messages of this topic and type match."""
+        key = (topic, message_type)
+        found = self._cache.get(key)
+        if found is None:
+            found = self._matches(topic.decode("utf-8", "replace"), message_type.decode())
+            if len(self._cache) >= TOPIC_CACHE_MAX:
+                self._cache.clear()
+            self._cache[key] = found
+        return found
+
+    def _matches(self, topic: str, message_type: str) -> bool:
+        if (topic, message_type) in self._literals or (topic, "*") in self._literals:
+            return True
+        return any(
+            kind in ("*", message_type) and pattern.search(topic)
+            for pattern, kind in self._patterns
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """One `Destination` of an instance (behaviour.md 1.1).
+
+    Attributes:
+        name: unique in the instance; shown in logs and status.
+        group: must equal the remote instance's group, else no connection is made.
+        sync: whether persisted acks wait for it.
+        topics: union of matches.
+        pass_through: regular expression over the group of the direct sender; None passes only
+            what clients published here.
+        addresses: `host:port` in priority order.
+    """
+
+    name: str
+    group: str
+    sync: bool
+    topics: tuple[TopicRule, ...] = (TopicRule(".*"),)
+    pass_through: str | None = None
+    addresses: tuple[str, ...] = ()
+    compression: bool = False
+    ack_conflation_ms: int = 0
+
+
+class Router:
+    """The four conditions of one destination."""
+
+    __slots__ = ("_groups", "_pass_through", "_topics", "destination")
+
+    def __init__(self, destination: Destination) -> None:
+        self.destination = destination
+        where = f"Destination {destination.name}"
+        self._topics = TopicMatcher(destination.topics, f"{where} Topic")
+        self._pass_through = (
+            compile_regex(destination.pass_through, f"{where} PassThrough")
+            if destination.pass_through is not None
+            else None
+        )
+        self._groups: dict[str, bool] = {}
+
+    def passes(self, group: str) -> bool:
+        """Whether PassThrough lets messages received from this group on."""
+        found = self._groups.get(group)
+        if found is None:
+            found = self._pass_through is not None and bool(self._pass_through.search(group))
+            self._groups[group] = found
+        return found
+
+    def routed(
+        self,
+        topic: bytes,
+        message_type: bytes,
+        path: tuple[int, ...],
+        group: str,
+        downstream: int,
+    ) -> bool:
+        """Whether a journaled message goes there.
+
+        Args:
+            path: incarnations it came through; empty when a client published it here.
+            group: the direct sender's group; counts only when there is a path.
+            downstream: incarnation of the downstream instance, 0 while it is unknown.
+        """
+        return (
+            downstream not in path
+            and (not path or self.passes(group))
+            and self._topics.matches(topic, message_type)
+        )
