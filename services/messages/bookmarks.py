@@ -111,7 +111,7 @@ def parse_position(text: str) -> Position:
     if text[:1] in ("[", "("):
         if text[-1:] not in ("]", ")") or text.count(":") != 1:
             raise RemoteProtocolError(
-                f"bookmark range {text[:80]!r} is not of the form [begin:end), with [ or ( and ] or )",
+                f"bookmark range {text[:80]!r} is not of the form [begin:end): [ or (, then ) or ]",
                 "bad_bookmark",
             )
         begin, end = text[1:-1].split(":")

@@ -1125,9 +1125,13 @@ class InstanceMachine:
                     self._downgrade_by_age(name, ledger, age_ms, stored, now_us)
                 elif ledger.sync:
                     ledger.further_on = False
-                elif ledger.destination.sync and ledger.connected and ledger.caught_up:
-                    if age_ms < upgrade_age_ms:
-                        self._keep(self.upgrade(name, now_us, f"oldest is {age_ms} ms old"))
+                elif (
+                    ledger.destination.sync
+                    and ledger.connected
+                    and ledger.caught_up
+                    and age_ms < upgrade_age_ms
+                ):
+                    self._keep(self.upgrade(name, now_us, f"oldest is {age_ms} ms old"))
         return self._take()
 
     def _downgrade_by_age(
@@ -1171,7 +1175,7 @@ class InstanceMachine:
         return floor
 
     def fully_durable_txid(self) -> int:
-        """Every record up to here is durable: the point of a bookmark subscriber's persisted ack."""
+        """Every record up to here is durable: a bookmark subscriber's persisted ack."""
         return self.durable_floor()
 
     def sessions(self) -> int:

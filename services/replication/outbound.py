@@ -3,9 +3,10 @@
 Values in, values out. The shell reads the journal behind `cursor` and no further than `told_txid`,
 gives the runs to `take`, sends the batches, and passes the downstream's acks to `acked`.
 
-Invariants: stored_txid <= cursor <= told_txid; a batch's number is one above the last one's; what is
-held there or on its way there is never sent again in this connection; the window counts bytes that
-are not stored yet, never what is not persisted (simulated: windows freed by persisted deadlock).
+Invariants: stored_txid <= cursor <= told_txid; a batch's number is one above the last one's; what
+is held there or on its way there is never sent again in this connection; the window counts bytes
+that are not stored yet, never what is not persisted (simulated: windows freed by persisted
+deadlock).
 """
 
 from __future__ import annotations
