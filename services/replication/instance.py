@@ -444,6 +444,11 @@ class InstanceMachine:
             self.upstream_left(older.connection)
         found = _Upstream(connection, name, group, incarnation, destination, epoch)
         self._upstreams[connection] = self._upstream_of[incarnation] = found
+        ledger = self.destinations.get(name)
+        if ledger is not None and not ledger.incarnation and ledger.destination.group == group:
+            # Two-way replication, the other direction first: what comes from there need not go
+            # back, and its sender need not wait for our own link to have connected once.
+            ledger.incarnation = incarnation
         self._report("upstream_connected", peer=name, group=group, epoch=epoch)
         return self._take(), UpstreamAnswer(self.held(), self.waiters.waited_by(incarnation).copy())
 
