@@ -17,9 +17,9 @@ nothing from the wire. That makes one tree of spans that are written in many pro
 
 Spans are finished when they are reported: start and end are given as nanoseconds since 1970
 (`time.time_ns`). They are made of the OpenTelemetry SDK's `ReadableSpan` and go to its batch
-processors directly, because a span that is started and ended through its tracer costs three times as
-much. Unsampled messages come here never: callers ask `Flag.TRACED` of a run and a countdown at the
-publisher.
+processors directly, because a span that is started and ended through its tracer costs three times
+as much. Unsampled messages come here never: callers ask `Flag.TRACED` of a run and a countdown at
+the publisher.
 
 Ray's own tracing hooks are not used: they would put a span around every actor call.
 """

@@ -1,0 +1,153 @@
+"""services/metrics.py, scraped over real HTTP."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.metrics import DESTINATION_KEYS, KEYS, LatencyHistogram, Metrics
+
+pytest.importorskip("opentelemetry.exporter.prometheus")
+
+
+@contextmanager
+def serving(snapshot: Callable[[], dict[str, Any]]) -> Iterator[int]:
+    metrics = Metrics("Chicago-1", snapshot)
+    port = metrics.start(0)
+    try:
+        yield port
+    finally:
+        metrics.stop()
+
+
+def scrape(port: int) -> dict[str, float]:
+    """Every sample of a scrape: name and labels to value."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        match[1]: float(match[2])
+        for match in re.finditer(r"^([^#\s].*) (\S+)$", text, re.MULTILINE)
+    }
+
+
+def test_every_key_is_served() -> None:
+    histogram = LatencyHistogram((1.0, 2.0))
+    for duration_ns in (500_000, 1_000_000, 1_500_000, 9_000_000):
+        histogram.record(duration_ns)
+    snapshot: dict[str, Any] = {
+        key: number
+        for number, key in enumerate(sorted(KEYS - {"commit_latency", "destinations"}), 1)
+    }
+    snapshot["commit_latency"] = histogram
+    snapshot["destinations"] = {
+        "London-1": {key: n for n, key in enumerate(sorted(DESTINATION_KEYS), 1)},
+        "Paris 2": {"connected": True, "sync": False},
+    }
+    with serving(lambda: snapshot) as port:
+        found = scrape(port)
+    assert found['raylay_published_total{instance="Chicago-1"}'] == snapshot["published"]
+    assert found['raylay_buffer_bytes{instance="Chicago-1"}'] == snapshot["buffer_bytes"]
+    latency = 'raylay_commit_latency_seconds_bucket{instance="Chicago-1",le='
+    assert [found[f'{latency}"{bound}"}}'] for bound in ("0.001", "0.002", "+Inf")] == [2, 3, 4]
+    assert found['raylay_commit_latency_seconds_sum{instance="Chicago-1"}'] == 0.012
+    london = '{destination="London-1",instance="Chicago-1"}'
+    assert found["raylay_destination_ack_age_milliseconds" + london] == 1
+    paris = '{destination="Paris 2",instance="Chicago-1"}'
+    assert {name.removesuffix(paris): found[name] for name in found if paris in name} == {
+        "raylay_destination_connected": 1,
+        "raylay_destination_sync": 0,
+    }
+    one_of_each = len(KEYS) - 2 + len(DESTINATION_KEYS)
+    assert len([n for n in found if "latency" not in n and "Paris" not in n]) == one_of_each + 1
+
+
+def test_a_scrape_takes_one_fresh_snapshot() -> None:
+    calls = 0
+
+    def snapshot() -> dict[str, Any]:
+        nonlocal calls
+        calls += 1
+        return {"published": calls * 10, "destinations": {"B": {"connected": calls == 1}}}
+
+    with serving(snapshot) as port:
+        first, second = scrape(port), scrape(port)
+    assert calls == 2
+    published = 'raylay_published_total{instance="Chicago-1"}'
+    assert (first[published], second[published]) == (10, 20)
+    connected = 'raylay_destination_connected{destination="B",instance="Chicago-1"}'
+    assert (first[connected], second[connected]) == (1, 0)
+
+
+def test_a_snapshot_that_fails_serves_the_last_one_and_is_counted() -> None:
+    answers: list[Any] = [{"clients": 3}, RuntimeError("changed"), {"clients": 4}]
+    answers += [RuntimeError("changed")] * 3 + [ValueError("broken"), {"clients": 5}]
+
+    def snapshot() -> dict[str, Any]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return dict(answer)
+
+    clients = 'raylay_clients{instance="Chicago-1"}'
+    failures = 'raylay_snapshot_failures_total{instance="Chicago-1"}'
+    with serving(snapshot) as port:
+        seen = [(found[clients], found[failures]) for found in (scrape(port) for _ in range(5))]
+    assert seen == [(3, 0), (4, 0), (4, 1), (4, 2), (5, 2)]
+
+
+def test_two_instances_in_one_process_do_not_mix() -> None:
+    with serving(lambda: {"clients": 1}) as one, serving(lambda: {"clients": 2}) as two:
+        name = 'raylay_clients{instance="Chicago-1"}'
+        assert (scrape(one)[name], scrape(two)[name]) == (1, 2)
+
+
+def test_a_port_in_use_is_a_clear_error() -> None:
+    with (
+        serving(dict) as port,
+        pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{port}.*in use"),
+    ):
+        Metrics("B", dict).start(port)
+
+
+def test_stop_frees_the_port() -> None:
+    metrics = Metrics("A", lambda: {"clients": 1})
+    port = metrics.start(0)
+    with pytest.raises(ConfigurationError, match="being served"):
+        metrics.start(0)
+    metrics.stop()
+    metrics.stop()
+    with pytest.raises(urllib.error.URLError):
+        scrape(port)
+    assert metrics.start(port) == port
+    metrics.stop()
+
+
+def test_the_module_is_cheap_to_import() -> None:
+    program = (
+        "import sys, raylay.services.metrics\n"
+        "print(any(n.startswith(('opentelemetry', 'prometheus')) for n in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "False\n"
+
+
+def test_histogram_buckets_and_percentiles() -> None:
+    histogram = LatencyHistogram((1.0, 2.0, 5.0))
+    assert histogram.percentile_ms(0.5) == 0.0
+    for duration_ns in (1_000_000, 1_000_001, 2_000_000, 5_000_001):
+        histogram.record(duration_ns)
+    assert histogram.counts == [1, 2, 0, 1]
+    assert histogram.count == 4
+    assert histogram.sum_ns == 9_000_002
+    assert [histogram.percentile_ms(f) for f in (0.25, 0.5, 0.75, 1.0)] == [1.0, 2.0, 2.0, 5.0]
