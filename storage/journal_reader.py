@@ -1,0 +1,428 @@
+"""Reads a journal from any process, beside the instance that writes it.
+
+The reader follows the live segment, rotation, sealing, compression, archiving and removal by
+looking at the directory; it asks the instance nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from raylay.services.errors import CorruptRecord, StorageError
+from raylay.services.messages.records import Flag, Kind, Run, decode_run
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.storage.journal import BLOCK_BYTES_MAX, SegmentInfo
+from raylay.storage.segment_index import RunHeader, SegmentIndex
+from raylay.storage.segments import (
+    STATE_OF,
+    OpenSegment,
+    SegmentFile,
+    list_segments,
+    open_segment,
+    segment_path,
+)
+
+OPEN_SEGMENTS_MAX = 4
+INDEXES_MAX = 256
+"""Indexes of sealed segments kept in memory; one is some kilobytes."""
+LISTINGS_MAX = 64
+"""How often in one call the directory may change under the reader before it gives up."""
+
+
+class LmdbJournalReader:
+    """A cursor over one data directory's journal (interface: `journal.JournalReader`).
+
+    Invariants: no read transaction outlives a call; each open segment is locked shared; at the
+    tail only the live one stays open, so that an idle reader never holds up removal.
+    Owner: one thread. Lifecycle: opened at any time; in the writer's own process after the writer
+    (an environment is opened once, and the writer's can write); `close` at the end.
+
+    Args:
+        directory: the journal's directory.
+        archive_directory: where archived segments lie, if there is such a place.
+        verify: whether each run's payload checksum is verified when it is read.
+
+    Raises:
+        StorageError: the directory cannot be read.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        archive_directory: str | Path | None = None,
+        *,
+        verify: bool = True,
+    ) -> None:
+        self._directory = Path(directory)
+        self._archive = Path(archive_directory) if archive_directory is not None else None
+        self._verify = verify
+        self._files: list[SegmentFile] = []
+        self._firsts: list[int] = []
+        self._open: dict[int, OpenSegment] = {}
+        self._indexes: dict[int, SegmentIndex] = {}
+        # What is left of the last block read, for the read that goes on behind it.
+        self._rest_after = -1
+        self._rest_key = 0
+        self._rest_block = b""
+        self._rest_offset = 0
+        self._list()
+
+    # -- segments ----------------------------------------------------------------------------
+    def _list(self) -> None:
+        self._files = list_segments(self._directory, self._archive)
+        self._firsts = [file.first_txid for file in self._files]
+
+    def _segment_at(self, txid: int) -> OpenSegment | None:
+        """The segment that holds, or would hold, the id; the oldest one for an id before it."""
+        for _ in range(LISTINGS_MAX):
+            if not self._files:
+                self._list()
+                if not self._files:
+                    return None
+            at = max(0, bisect_right(self._firsts, txid) - 1)
+            try:
+                return self._opened(self._files[at])
+            except FileNotFoundError:
+                self._list()
+        raise self._unsettled()
+
+    def _unsettled(self) -> StorageError:
+        error = StorageError(
+            f"{self._directory} changed {LISTINGS_MAX} times during one read: retry",
+            str(self._directory),
+        )
+        error.retriable = True
+        return error
+
+    def _opened(self, file: SegmentFile) -> OpenSegment:
+        first_txid = file.first_txid
+        segment = self._open.get(first_txid)
+        if segment is None:
+            segment = open_segment(file)
+            if len(self._open) >= OPEN_SEGMENTS_MAX:
+                self._open.pop(next(iter(self._open))).close()
+            self._open[first_txid] = segment
+        elif len(self._open) > 1:
+            # Most recently used last.
+            del self._open[first_txid]
+            self._open[first_txid] = segment
+        return segment
+
+    def _following(self, segment: OpenSegment) -> OpenSegment | None:
+        """The next segment; None where `segment` is the newest.
+
+        Raises:
+            StorageError: segments are missing behind it.
+        """
+        last_txid = segment.last_txid()
+        for _ in range(LISTINGS_MAX):
+            at = bisect_right(self._firsts, segment.first_txid)
+            if at < len(self._files):
+                file = self._files[at]
+                if file.first_txid > last_txid + 1:
+                    # It may have grown, and been followed, since the look at its end.
+                    last_txid = segment.last_txid()
+                    if file.first_txid > last_txid + 1:
+                        raise StorageError(
+                            f"{self._directory}: the segment that begins at transaction id "
+                            f"{last_txid + 1} is missing; the next one is {file.path}",
+                            str(self._directory),
+                        )
+                try:
+                    return self._opened(file)
+                except FileNotFoundError:
+                    self._list()
+                    continue
+            # The newest one listed. A successor has the next id in its name.
+            if os.path.exists(segment_path(self._directory, last_txid + 1, ".live")):
+                if last_txid == 0:
+                    return None
+            elif os.path.exists(segment.file.path):
+                return None
+            before = self._files
+            self._list()
+            if before == self._files:
+                return None
+        raise self._unsettled()
+
+    def _next_blocks(self, txid: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        segment = self._segment_at(txid)
+        while segment is not None:
+            blocks = segment.blocks(txid, bytes_max)
+            if blocks:
+                return blocks
+            following = self._following(segment)
+            if following is None:
+                if len(self._open) > 1:
+                    self._close_all_but(segment)
+                return blocks
+            # The first one may have got its last commits between the look and the rotation.
+            blocks = segment.blocks(txid, bytes_max)
+            if blocks:
+                return blocks
+            segment = following
+        return []
+
+    def _close_all_but(self, kept: OpenSegment | None) -> None:
+        for first_txid, segment in list(self._open.items()):
+            if segment is not kept:
+                del self._open[first_txid]
+                segment.close()
+
+    def release(self) -> None:
+        """Lets go of every segment and its lock, until the next call that needs one."""
+        self._close_all_but(None)
+        self._rest_after = -1
+        self._rest_block = b""
+
+    # -- reading -----------------------------------------------------------------------------
+    def read(self, after_txid: int, bytes_max: int = BLOCK_BYTES_MAX) -> list[Run]:
+        """Committed runs behind `after_txid`; see `JournalReader.read`.
+
+        Raises:
+            CorruptRecord: a run is damaged; names the file.
+        """
+        found: list[Run] = []
+        taken_bytes = 0
+        if self._rest_after == after_txid:
+            taken_bytes = self._take(
+                self._rest_key, self._rest_block, self._rest_offset, after_txid, bytes_max, found
+            )
+            if taken_bytes >= bytes_max:
+                return found
+            if found:
+                after_txid = found[-1].last_txid
+        while True:
+            blocks = self._next_blocks(after_txid + 1, bytes_max - taken_bytes)
+            for key, block in blocks:
+                taken_bytes += self._take(key, block, 0, after_txid, bytes_max - taken_bytes, found)
+                if taken_bytes >= bytes_max:
+                    return found
+            if found or not blocks:
+                return found
+            # Only runs at or before `after_txid`: cannot be, but must not turn for ever.
+            raise CorruptRecord(
+                f"{self._directory}, block {blocks[0][0]}: holds nothing behind {after_txid}",
+                str(self._directory),
+            )
+
+    def _take(
+        self, key: int, block: bytes, offset: int, after: int, bytes_max: int, found: list[Run]
+    ) -> int:
+        """Decodes runs of a block from `offset` on; returns their bytes; remembers the rest."""
+        start = offset
+        end = len(block)
+        limit = start + bytes_max
+        verify = self._verify
+        run: Run | None = None
+        while offset < end and offset < limit:
+            try:
+                run = decode_run(block, offset, verify=verify)
+            except CorruptRecord as error:
+                self._rest_after = -1
+                raise self._damaged(key, error) from None
+            assert run.raw is not None
+            offset += len(run.raw)
+            if run.first_txid <= after:
+                run = run.after(after)
+                if run is None:
+                    start = offset
+                    limit = start + bytes_max
+                    continue
+            found.append(run)
+        if run is not None and offset < end:
+            self._rest_after = run.last_txid
+            self._rest_key, self._rest_block, self._rest_offset = key, block, offset
+        else:
+            self._rest_after = -1
+            self._rest_block = b""
+        return offset - start
+
+    def _damaged(self, key: int, error: CorruptRecord) -> CorruptRecord:
+        segment = self._segment_at(key)
+        if segment is not None:
+            return segment.damaged(key, error)
+        return error
+
+    def _headers(
+        self, txid: int, bytes_max: int = BLOCK_BYTES_MAX
+    ) -> Iterator[tuple[int, bytes, RunHeader]]:
+        """(offset in its block, block, header) of the runs from the one that holds `txid` on."""
+        while True:
+            blocks = self._next_blocks(txid, bytes_max)
+            if not blocks:
+                return
+            for key, block in blocks:
+                segment = self._segment_at(key)
+                assert segment is not None
+                offset = 0
+                for header in segment.headers(key, block):
+                    last_txid = header.run.last_txid
+                    if last_txid >= txid:
+                        yield offset, block, header
+                        txid = last_txid + 1
+                    offset += header.length_bytes
+
+    def read_headers(self, after_txid: int, runs_max: int = 4096) -> list[Run]:
+        """Like `read`, without the payloads; see `JournalReader.read_headers`."""
+        found: list[Run] = []
+        for offset, block, header in self._headers(after_txid + 1):
+            run = header.run
+            if run.kind == Kind.RECORDS and (
+                run.first_txid <= after_txid or not run.flags & Flag.CONTIGUOUS
+            ):
+                cut = decode_run(block, offset, verify=False).after(after_txid)
+                assert cut is not None
+                cut.raw = None
+                if cut.flags & Flag.CONTIGUOUS:
+                    cut.payload = b""
+                run = cut
+            found.append(run)
+            if len(found) >= runs_max:
+                break
+        return found
+
+    # -- look-up -----------------------------------------------------------------------------
+    def _index_of(self, file: SegmentFile) -> SegmentIndex:
+        """A segment's index; kept where the segment is sealed.
+
+        Raises:
+            FileNotFoundError: the file went; list anew.
+        """
+        index = self._indexes.get(file.first_txid)
+        if index is None:
+            segment = self._opened(file)
+            index = segment.index()
+            if segment.file.suffix != ".live":
+                if len(self._indexes) >= INDEXES_MAX:
+                    del self._indexes[next(iter(self._indexes))]
+                self._indexes[file.first_txid] = index
+        return index
+
+    def _listed_indexes(self, newest_first: bool) -> Iterator[SegmentIndex]:
+        """The indexes of all segments, each once, however the directory changes meanwhile."""
+        self._list()
+        done: set[int] = set()
+        for _ in range(LISTINGS_MAX):
+            files = self._files[::-1] if newest_first else self._files
+            try:
+                for file in files:
+                    if file.first_txid not in done:
+                        index = self._index_of(file)
+                        done.add(file.first_txid)
+                        yield index
+                return
+            except FileNotFoundError:
+                self._list()
+        raise self._unsettled()
+
+    def find_sequence(self, publisher: int, sequence: int) -> int | None:
+        """The transaction id of a message, or None when it is not here."""
+        for index in self._listed_indexes(newest_first=True):
+            for first_txid, end_txid in index.places_of(publisher, sequence):
+                for _, _, (_, run, ranges) in self._headers(first_txid):
+                    if run.publisher == publisher and run.kind == Kind.RECORDS:
+                        before = 0
+                        for first, last in ranges:
+                            if first <= sequence <= last:
+                                return run.first_txid + before + sequence - first
+                            before += last - first + 1
+                    if run.last_txid + 1 >= end_txid:
+                        break
+        return None
+
+    def find_time(self, time_us: int) -> int:
+        """The first transaction id received at or after this time; see `JournalReader`."""
+        for index in self._listed_indexes(newest_first=False):
+            if index.last_time_us < time_us:
+                continue
+            first_txid = index.extent_at_time(time_us)
+            if first_txid is None:
+                continue
+            for _, _, (_, run, _) in self._headers(first_txid):
+                if run.receive_time_us >= time_us:
+                    return run.first_txid
+        return self.last_txid + 1
+
+    def segment_summaries(self) -> list[tuple[int, int, PublisherRanges]]:
+        """(first, last transaction id, sequences in it) of each sealed segment, oldest first."""
+        self._list()
+        for _ in range(LISTINGS_MAX):
+            try:
+                found = []
+                for file in self._files:
+                    if file.suffix != ".live":
+                        index = self._index_of(file)
+                        found.append((file.first_txid, index.last_txid, index.summary))
+                return found
+            except FileNotFoundError:
+                self._list()
+        raise self._unsettled()
+
+    @property
+    def first_txid(self) -> int:
+        """The oldest transaction id still here; the next one when there is none."""
+        self._list()
+        return self._firsts[0] if self._firsts else 1
+
+    @property
+    def last_txid(self) -> int:
+        """The newest committed transaction id; 0 when there is none."""
+        for _ in range(LISTINGS_MAX):
+            if not self._files:
+                self._list()
+                if not self._files:
+                    return 0
+            try:
+                segment = self._opened(self._files[-1])
+            except FileNotFoundError:
+                self._list()
+                continue
+            while (following := self._following(segment)) is not None:
+                segment = following
+            return segment.last_txid() or segment.first_txid - 1
+        raise self._unsettled()
+
+    def segments(self) -> list[SegmentInfo]:
+        """Every segment, oldest first, the live one last."""
+        self._list()
+        for _ in range(LISTINGS_MAX):
+            try:
+                return [self._info(file) for file in self._files]
+            except FileNotFoundError:
+                self._list()
+        raise self._unsettled()
+
+    def _info(self, file: SegmentFile) -> SegmentInfo:
+        index = self._index_of(file)
+        return SegmentInfo(
+            first_txid=file.first_txid,
+            last_txid=index.last_txid,
+            state=STATE_OF[file.suffix],
+            archived=file.archived,
+            path=file.path,
+            bytes_on_disk=os.stat(file.path).st_blocks * 512,
+            records=index.records,
+            first_time_us=index.first_time_us,
+            last_time_us=index.last_time_us,
+        )
+
+    def close(self) -> None:
+        """Gives every segment and lock back."""
+        self.release()
+        self._indexes.clear()
+
+    def __enter__(self) -> LmdbJournalReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,749 @@
+"""The journal on LMDB: segments, group commit in one writer thread, rotation, recovery.
+
+What lies where is told in segments.py, segment_index.py and compressed.py. Besides segments a
+directory holds `lock` (one owner), `maintenance.lock` (one process changes files at a time),
+`removable` (the floor for removal, for tools) and `spare.live` (the next segment, made ahead).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Literal
+
+import lmdb
+
+from raylay.services.errors import StorageError, StorageFull
+from raylay.services.messages.records import Run
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file
+from raylay.storage.journal import (
+    BLOCK_BYTES_MAX,
+    SEGMENT_BYTES_DEFAULT,
+    Recovered,
+    SegmentInfo,
+)
+from raylay.storage.journal_reader import LmdbJournalReader
+from raylay.storage.maintenance import (
+    SPARE_STEM,
+    Outcome,
+    SegmentMaintenance,
+    read_floor,
+    write_floor,
+)
+from raylay.storage.segment_index import (
+    HELD_PREFIX,
+    SegmentIndex,
+    check_header,
+    opening_entries,
+    ranges_from_entries,
+)
+from raylay.storage.segments import (
+    META_PREFIX,
+    Environment,
+    EnvironmentSegment,
+    OpenSegment,
+    SegmentFile,
+    list_segments,
+    open_environment,
+    open_segment,
+    read_meta,
+    segment_path,
+)
+
+COMMIT_BYTES_MAX = 8 * 1024 * 1024
+"""What one commit takes, about; a run (at most a frame, 16 MiB) is never divided."""
+MAP_HEADROOM_BYTES = 64 * 1024 * 1024
+"""Address space behind the point where a segment is given up: room for the largest commit and the
+seal. It costs neither memory nor disk."""
+READER_CHECK_COMMITS = 256
+"""Commits between two looks for readers that died with their slot."""
+NEVER_TXID = 1 << 64
+"""Behind every transaction id."""
+
+_KEY = struct.Struct(">Q")
+
+
+class _Stop:
+    """The last thing staged."""
+
+
+class _Active:
+    """The segment that is being written, or was until it is sealed."""
+
+    __slots__ = ("file_bytes", "first_txid", "index", "opened", "path", "shared")
+
+    def __init__(self, shared: Environment, path: Path, first_txid: int) -> None:
+        self.shared = shared
+        self.path = path
+        self.first_txid = first_txid
+        self.index = SegmentIndex()
+        self.opened = False
+        """Whether its first commit, with the opening entries, is on disk."""
+        self.file_bytes = 0
+
+
+class LmdbJournal:
+    """One instance's log on disk (interface: `journal.Journal`).
+
+    Invariants: runs are committed in the order of their ids, each id once; `committed` is called
+    only for what LMDB has synced; the directory is locked by this process.
+    Owner: the Instance. Threads: `stage` on the owner's; a writer thread commits and calls the
+    callbacks, which must not raise; a maintenance thread seals, makes spares and applies retention.
+    Reading is allowed from any thread. Lifecycle: recovered by the constructor, `start`, `close`.
+
+    Args:
+        directory: made when it is missing.
+        segment_bytes: a segment that holds as much is sealed.
+        durability: `fsync` commits at once, `interval` fills a commit for up to
+            `flush_interval_ms`; both sync.
+        retention_bytes, retention_age_s: sealed segments beyond are removed as far as `removable`
+            allows. None: nothing is removed by itself.
+        archive_directory: where archived segments lie.
+        storage_bytes_max: commits that would make the directory (without the archive) larger fail
+            with StorageFull. None: the disk is the limit.
+
+    Raises:
+        StorageLocked: another process owns the directory.
+        StorageError: a segment is torn, damaged, missing or of another version; names the file.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        segment_bytes: int = SEGMENT_BYTES_DEFAULT,
+        durability: Literal["fsync", "interval"] = "fsync",
+        flush_interval_ms: float = 100.0,
+        retention_bytes: int | None = None,
+        retention_age_s: float | None = None,
+        archive_directory: str | Path | None = None,
+        storage_bytes_max: int | None = None,
+    ) -> None:
+        if durability not in ("fsync", "interval"):
+            raise ValueError(f"durability is {durability!r}: give fsync or interval")
+        self._directory = Path(directory)
+        self._archive = Path(archive_directory) if archive_directory is not None else None
+        self._segment_bytes = segment_bytes
+        self._rotate_file_bytes = 2 * segment_bytes + 16 * 1024 * 1024
+        self._map_bytes = self._rotate_file_bytes + MAP_HEADROOM_BYTES
+        self._interval_s = flush_interval_ms / 1000 if durability == "interval" else 0.0
+        self._retention_bytes = retention_bytes
+        self._retention_age_s = retention_age_s
+        self._storage_bytes_max = storage_bytes_max
+        self._closed_bytes = 0
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"{self._directory} cannot be made: {error}", str(self._directory)
+            ) from error
+
+        self._staged: SimpleQueue[Run | _Stop] = SimpleQueue()
+        self._failure_lock = threading.Lock()
+        self._failed_at: int | None = None
+        self._writer: threading.Thread | None = None
+        self._writer_error: BaseException | None = None
+        self._committed: Callable[[int, int], None] = lambda last_txid, commit_ns: None
+        self._failed: Callable[[int, Exception], None] = lambda first_txid, error: None
+        self._commits = 0
+        self._closed = False
+
+        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._maintainer: threading.Thread | None = None
+        self._maintenance = SegmentMaintenance(self._directory, self._archive)
+        self._spare: Environment | None = None
+        self._spare_lock = threading.Lock()
+        self._unsealed: deque[_Active] = deque()
+        self._maintenance_error: Exception | None = None
+        # The floor must pass this id before there is more to remove.
+        self._next_boundary_txid = 0
+
+        self._lock = FileLock(self._directory / "lock")
+        self._reader_lock = threading.RLock()
+        self._reader: LmdbJournalReader | None = None
+        self._active: _Active | None = None
+        try:
+            self.recovered = self._recover()
+            self._reader = _OwnReader(self)
+        except BaseException:
+            self._close_files()
+            raise
+
+    # -- recovery ----------------------------------------------------------------------------
+    def _recover(self) -> Recovered:
+        started = time.perf_counter()
+        self._maintenance.tidy()
+        files = list_segments(self._directory, self._archive)
+        if not files or files[-1].suffix != ".live":
+            self._active = self._create_active(self._end_of_sealed(files) + 1)
+        else:
+            self._active = self._reopen(files[-1])
+        for file in files[:-1]:
+            if file.suffix == ".live":
+                # A crash between the rotation and the sealing of the older one.
+                older = self._reopen(file)
+                self._seal(older)
+        active = self._active
+        self._held = self._held_at_opening(active, files)
+        held = self._held.copy()
+        held.update(active.index.summary)
+        first_txid = files[0].first_txid if files else active.first_txid
+        self._last_txid = active.index.last_txid or active.first_txid - 1
+        self._next_txid = self._expected_txid = self._last_txid + 1
+        self._floor = read_floor(self._directory)
+        self._closed_bytes = self._measure_closed()
+        return Recovered(
+            next_txid=self._next_txid,
+            held=held,
+            segments=max(1, len(files)),
+            records=self._last_txid - first_txid + 1,
+            seconds=time.perf_counter() - started,
+        )
+
+    def _end_of_sealed(self, files: list[SegmentFile]) -> int:
+        """Last transaction id of the newest segment, which is not live; 0 without segments."""
+        if not files:
+            return 0
+        with _opened(files[-1]) as segment:
+            return segment.last_txid()
+
+    def _held_at_opening(self, active: _Active, files: list[SegmentFile]) -> PublisherRanges:
+        """Everything held before the active segment."""
+        if active.opened:
+            with active.shared.env.begin(buffers=True) as transaction:
+                entries = read_meta(transaction)
+            return ranges_from_entries(entries, HELD_PREFIX, str(active.path))
+        older = [file for file in files if file.first_txid < active.first_txid]
+        if not older:
+            return PublisherRanges()
+        # The newest one was never committed to: the snapshot before it, and what is behind that.
+        with _opened(list_segments(self._directory, self._archive)[len(older) - 1]) as segment:
+            held = ranges_from_entries(segment.entries(), HELD_PREFIX, str(segment.file.path))
+            held.update(segment.index().summary)
+        return held
+
+    def _reopen(self, file: SegmentFile) -> _Active:
+        """A live segment as a crash left it, every run header read and verified."""
+        shared = open_environment(file.path, writable=True, map_bytes=self._map_bytes)
+        active = _Active(shared, file.path, file.first_txid)
+        segment = None
+        try:
+            shared.env.reader_check()
+            segment = EnvironmentSegment(file)
+            entries = segment.entries()
+            active.opened = bool(entries)
+            if active.opened:
+                check_header(entries, file.first_txid, str(file.path))
+            active.index = segment.index()
+        except BaseException:
+            shared.close()
+            raise
+        finally:
+            if segment is not None:
+                segment.close()
+        active.file_bytes = _file_bytes(shared.env)
+        return active
+
+    def _create_active(self, first_txid: int) -> _Active:
+        shared = self._take_spare()
+        path = segment_path(self._directory, first_txid, ".live")
+        # The lock table first: whoever sees the segment finds its lock table.
+        os.rename(f"{shared.path}-lock", f"{path}-lock")
+        fault_point("rotate.lock_renamed")
+        os.rename(shared.path, path)
+        fault_point("rotate.renamed")
+        sync_directory(self._directory)
+        shared.path = path
+        return _Active(shared, path, first_txid)
+
+    # -- staging -----------------------------------------------------------------------------
+    def stage(self, run: Run) -> None:
+        """Takes the next run; never blocks. After a failed commit, see `start`.
+
+        The run must not be changed until it is committed.
+
+        Raises:
+            ValueError: the run's first transaction id is not the next one.
+            StorageError: the journal is closed, or its writer thread died.
+        """
+        first_txid = run.first_txid
+        if first_txid != self._next_txid:
+            with self._failure_lock:
+                if first_txid != self._failed_at:
+                    raise ValueError(
+                        f"run begins at transaction id {first_txid}, "
+                        f"the next one is {self._next_txid}"
+                    )
+                self._failed_at = None
+        if self._closed or self._writer_error is not None:
+            raise StorageError(
+                f"{self._directory}: the journal is closed"
+                + (f" ({self._writer_error!r})" if self._writer_error else ""),
+                str(self._directory),
+            )
+        self._next_txid = first_txid + run.count
+        self._staged.put(run)
+
+    def start(
+        self,
+        committed: Callable[[int, int], None],
+        failed: Callable[[int, Exception], None],
+    ) -> None:
+        """Starts the writer thread; see `Journal.start`.
+
+        After `failed(first_txid, error)` everything staged from that id on is dropped, whatever is
+        staged before the caller knows of it included, until a run with that id is staged again.
+        """
+        if self._writer is not None:
+            raise RuntimeError("the journal was started before")
+        self._committed = committed
+        self._failed = failed
+        self._maintainer = threading.Thread(target=self._maintain, name="journal-maintenance")
+        self._maintainer.daemon = True
+        self._maintainer.start()
+        self._tasks.put(self._make_spare)
+        self._tasks.put(self._release)
+        self._writer = threading.Thread(target=self._write, name="journal-writer")
+        self._writer.daemon = True
+        self._writer.start()
+
+    # -- the writer thread -------------------------------------------------------------------
+    def _write(self) -> None:
+        try:
+            while self._write_once():
+                pass
+        except BaseException as error:
+            self._writer_error = error
+            raise
+
+    def _write_once(self) -> bool:
+        """One group commit; false when the journal was closed."""
+        staged = self._staged
+        item = staged.get()
+        deadline_s = time.monotonic() + self._interval_s if self._interval_s else 0.0
+        runs: list[Run] = []
+        taken_bytes = 0
+        stopped = False
+        while True:
+            if isinstance(item, _Stop):
+                stopped = True
+                break
+            if item.first_txid == self._expected_txid:
+                runs.append(item)
+                self._expected_txid += item.count
+                taken_bytes += len(item.payload)
+                if taken_bytes >= COMMIT_BYTES_MAX:
+                    break
+            # else: staged behind a failed commit by a caller who did not know of it yet
+            try:
+                item = staged.get_nowait()
+            except Empty:
+                if not deadline_s or taken_bytes >= BLOCK_BYTES_MAX:
+                    break
+                try:
+                    item = staged.get(timeout=max(0.0, deadline_s - time.monotonic()))
+                except Empty:
+                    break
+        if runs:
+            self._commit(runs)
+        return not stopped
+
+    def _commit(self, runs: list[Run]) -> None:
+        blocks, lengths, bytes_in_all = _pack(runs)
+        started_ns = time.perf_counter_ns()
+        first_txid = runs[0].first_txid
+        try:
+            self._check_room(bytes_in_all)
+            active = self._active
+            assert active is not None
+            if active.opened and (
+                active.index.bytes_used >= self._segment_bytes
+                or active.file_bytes >= self._rotate_file_bytes
+            ):
+                active = self._rotate(first_txid)
+            fault_point("commit.begin")
+            try:
+                self._put(active, blocks)
+            except (lmdb.MapFullError, lmdb.ReadersFullError, lmdb.TxnFullError, lmdb.PanicError):
+                if not active.opened:
+                    raise
+                active = self._rotate(first_txid)
+                self._put(active, blocks)
+            fault_point("commit.synced")
+        except Exception as error:
+            with self._failure_lock:
+                self._failed_at = self._expected_txid = first_txid
+            self._failed(first_txid, self._explained(error))
+            return
+        index = active.index
+        for run, length in zip(runs, lengths, strict=True):
+            index.add(run, run.ranges(), length)
+        self._last_txid = runs[-1].last_txid
+        self._commits += 1
+        if self._commits % READER_CHECK_COMMITS == 0:
+            active.shared.env.reader_check()
+        self._committed(self._last_txid, time.perf_counter_ns() - started_ns)
+
+    def _put(self, active: _Active, blocks: list[tuple[bytes, bytes]]) -> None:
+        env = active.shared.env
+        with env.begin(write=True) as transaction:
+            if not active.opened:
+                for key, value in opening_entries(active.first_txid, self._held).items():
+                    transaction.put(META_PREFIX + key, value)
+            for key, block in blocks:
+                transaction.put(key, block, append=True)
+        active.opened = True
+        active.file_bytes = _file_bytes(env)
+
+    def _check_room(self, bytes_wanted: int) -> None:
+        limit_bytes = self._storage_bytes_max
+        if limit_bytes is None:
+            return
+        active = self._active
+        assert active is not None
+        if self._closed_bytes + active.file_bytes + bytes_wanted <= limit_bytes:
+            return
+        # Something may have been removed or compressed meanwhile.
+        self._closed_bytes = self._measure_closed()
+        if self._closed_bytes + active.file_bytes + bytes_wanted > limit_bytes:
+            raise StorageFull(
+                f"{active.path}: {bytes_wanted} bytes more would exceed the limit of "
+                f"{limit_bytes} bytes for {self._directory}: raise it, or remove segments",
+                str(active.path),
+            )
+
+    def _measure_closed(self) -> int:
+        """Bytes on disk of all segments of the directory but the active one."""
+        active = self._active
+        total = 0
+        for file in list_segments(self._directory, None):
+            if active is None or file.first_txid != active.first_txid:
+                try:
+                    total += os.stat(file.path).st_size
+                except FileNotFoundError:
+                    pass
+        return total
+
+    def _explained(self, error: Exception) -> Exception:
+        if isinstance(error, StorageError):
+            return error
+        active = self._active
+        assert active is not None
+        path = str(active.path)
+        if (
+            isinstance(error, lmdb.DiskError | lmdb.MapFullError)
+            or "No space left" in str(error)
+            or "quota exceeded" in str(error)
+        ):
+            return StorageFull(f"{path}: no space left: {error}", path)
+        return StorageError(f"{path} cannot be written: {error}", path)
+
+    def _rotate(self, first_txid: int) -> _Active:
+        """Opens the next segment; the old one is sealed by the maintenance thread."""
+        old = self._active
+        assert old is not None
+        fresh = self._create_active(first_txid)
+        self._held.update(old.index.summary)
+        self._closed_bytes += old.file_bytes
+        self._active = fresh
+        self._unsealed.append(old)
+        self._tasks.put(self._seal_pending)
+        self._tasks.put(self._make_spare)
+        self._tasks.put(self._release)
+        return fresh
+
+    # -- the maintenance thread --------------------------------------------------------------
+    def _maintain(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            try:
+                task()
+            except Exception as error:
+                # Nothing is lost by it: the next rotation, or a restart, tries again.
+                self._maintenance_error = error
+            else:
+                self._maintenance_error = None
+
+    @property
+    def maintenance_error(self) -> Exception | None:
+        """Why the last piece of maintenance failed; None when it did not."""
+        return self._maintenance_error
+
+    def settle(self) -> None:
+        """Waits until the maintenance asked for so far (sealing, spares, retention) is done."""
+        if self._maintainer is not None and self._maintainer.is_alive():
+            done = threading.Event()
+            self._tasks.put(done.set)
+            done.wait()
+
+    def _make_spare(self) -> None:
+        """Makes the next segment's file, so that a rotation only renames it."""
+        with self._spare_lock:
+            if self._spare is None:
+                self._spare = self._new_spare()
+
+    def _new_spare(self) -> Environment:
+        path = self._directory / f"{SPARE_STEM}.live"
+        for stale in (path, Path(f"{path}-lock")):
+            stale.unlink(missing_ok=True)
+        fault_point("spare.begin")
+        shared = open_environment(path, writable=True, map_bytes=self._map_bytes, create=True)
+        sync_file(path)
+        return shared
+
+    def _take_spare(self) -> Environment:
+        with self._spare_lock:
+            shared, self._spare = self._spare, None
+            if shared is None:
+                shared = self._new_spare()
+            return shared
+
+    def _seal_pending(self) -> None:
+        while self._unsealed:
+            self._seal(self._unsealed[0])
+            self._unsealed.popleft()
+
+    def _seal(self, active: _Active) -> None:
+        """Writes summary and index into a segment, in its last transaction, and renames it."""
+        entries = active.index.seal_entries()
+        fault_point("seal.begin")
+        with active.shared.env.begin(write=True) as transaction:
+            for key, value in entries.items():
+                transaction.put(META_PREFIX + key, value)
+        fault_point("seal.synced")
+        sealed = active.path.with_suffix(".sealed")
+        os.rename(active.path, sealed)
+        fault_point("seal.renamed")
+        Path(f"{active.path}-lock").unlink(missing_ok=True)
+        sync_directory(self._directory)
+        active.shared.close()
+
+    def _apply_retention(self) -> None:
+        limit_bytes, age_s = self._retention_bytes, self._retention_age_s
+        if limit_bytes is None and age_s is None:
+            return
+        surplus_bytes = -1
+        if limit_bytes is not None:
+            total_bytes = 0
+            for file in list_segments(self._directory, self._archive):
+                total_bytes += os.stat(file.path).st_size
+            surplus_bytes = total_bytes - limit_bytes
+        now_us = time.time_ns() // 1000
+
+        def keep(file: SegmentFile, last_txid: int) -> bool:
+            nonlocal surplus_bytes
+            if surplus_bytes > 0:
+                surplus_bytes -= os.stat(file.path).st_size
+                return False
+            if age_s is None or file.suffix == ".live":
+                return True
+            with _opened(file) as segment:
+                return segment.index().last_time_us > now_us - int(age_s * 1e6)
+
+        self.remove(self._last_txid + 1, keep=keep)
+
+    def removable(self, before_txid: int) -> None:
+        """See `Journal.removable`. A floor that moves back is on disk when this returns."""
+        floor = self._floor
+        if before_txid == floor:
+            return
+        self._floor = before_txid
+        if before_txid < floor:
+            write_floor(self._directory, before_txid)
+            return
+        # A higher one matters only where it passes the end of a segment.
+        if before_txid > self._next_boundary_txid:
+            self._tasks.put(self._release)
+
+    def _release(self) -> None:
+        floor = self._floor
+        if floor != read_floor(self._directory):
+            write_floor(self._directory, floor)
+        closed = self._maintenance.closed_segments()
+        pending = [last_txid for _, last_txid in closed if last_txid >= floor]
+        # Without a pending one only a rotation, which comes here again, brings more to remove.
+        self._next_boundary_txid = pending[0] if pending else NEVER_TXID
+        self._seal_pending()
+        self._apply_retention()
+
+    def compress(self, before_txid: int | None = None) -> list[Outcome]:
+        """Compresses sealed segments wholly below `before_txid` (None: all). Takes its time."""
+        self._let_go()
+        return self._maintenance.compress(before_txid)
+
+    def archive(self, before_txid: int | None = None) -> list[Outcome]:
+        """Moves sealed segments wholly below `before_txid` (None: all) to the archive directory."""
+        self._let_go()
+        return self._maintenance.archive(before_txid)
+
+    def remove(
+        self,
+        before_txid: int,
+        *,
+        force: bool = False,
+        keep: Callable[[SegmentFile, int], bool] | None = None,
+    ) -> list[Outcome]:
+        """Removes sealed segments wholly below `before_txid`, oldest first, as `removable` allows.
+
+        `keep(file, last txid)` may stop it at a segment.
+        """
+        self._let_go()
+        return self._maintenance.remove(before_txid, self._floor, force=force, keep=keep)
+
+    def _let_go(self) -> None:
+        """Closes what this journal's own reader has open, so that it stands in nobody's way."""
+        with self._reader_lock:
+            if self._reader is not None:
+                self._reader.release()
+
+    # -- reading -----------------------------------------------------------------------------
+    def _reading(self) -> LmdbJournalReader:
+        if self._reader is None:
+            raise StorageError(f"{self._directory}: the journal is closed", str(self._directory))
+        return self._reader
+
+    @property
+    def first_txid(self) -> int:
+        """The oldest transaction id still here; the next one when there is none."""
+        with self._reader_lock:
+            return self._reading().first_txid
+
+    @property
+    def last_txid(self) -> int:
+        """The newest committed transaction id; 0 when there is none."""
+        return self._last_txid
+
+    def read(self, after_txid: int, bytes_max: int = BLOCK_BYTES_MAX) -> list[Run]:
+        """Committed runs behind `after_txid`; see `JournalReader.read`."""
+        if after_txid >= self._last_txid:
+            return []
+        with self._reader_lock:
+            return self._reading().read(after_txid, bytes_max)
+
+    def read_headers(self, after_txid: int, runs_max: int = 4096) -> list[Run]:
+        """Like `read`, without the payloads; see `JournalReader.read_headers`."""
+        if after_txid >= self._last_txid:
+            return []
+        with self._reader_lock:
+            return self._reading().read_headers(after_txid, runs_max)
+
+    def find_sequence(self, publisher: int, sequence: int) -> int | None:
+        """The transaction id of a message, or None when it is not here."""
+        with self._reader_lock:
+            return self._reading().find_sequence(publisher, sequence)
+
+    def find_time(self, time_us: int) -> int:
+        """The first transaction id received at or after this time; see `JournalReader`."""
+        with self._reader_lock:
+            return self._reading().find_time(time_us)
+
+    def segment_summaries(self) -> list[tuple[int, int, PublisherRanges]]:
+        """(first, last transaction id, sequences in it) of each sealed segment, oldest first."""
+        with self._reader_lock:
+            return self._reading().segment_summaries()
+
+    def segments(self) -> list[SegmentInfo]:
+        """Every segment, oldest first, the live one last."""
+        with self._reader_lock:
+            return self._reading().segments()
+
+    def reader(self) -> LmdbJournalReader:
+        """A reader of its own for another thread of this process; the caller closes it."""
+        return LmdbJournalReader(self._directory, self._archive)
+
+    # -- end ---------------------------------------------------------------------------------
+    def close(self) -> None:
+        """Commits what is staged, ends the threads, frees the directory."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._writer is not None:
+            self._staged.put(_Stop())
+            self._writer.join()
+        if self._maintainer is not None:
+            self._tasks.put(self._seal_pending)
+            self._tasks.put(None)
+            self._maintainer.join()
+        if self._floor != read_floor(self._directory):
+            write_floor(self._directory, self._floor)
+        self._close_files()
+
+    def _close_files(self) -> None:
+        with self._reader_lock:
+            if self._reader is not None:
+                self._reader.close()
+                self._reader = None
+        if self._active is not None:
+            self._active.shared.close()
+            self._active = None
+        while self._unsealed:
+            self._unsealed.popleft().shared.close()
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+        self._lock.release()
+
+
+class _OwnReader(LmdbJournalReader):
+    """The writer's own reader: of the live segment it uses the index that the writer keeps."""
+
+    def __init__(self, journal: LmdbJournal) -> None:
+        super().__init__(journal._directory, journal._archive)
+        self._journal = journal
+
+    def _index_of(self, file: SegmentFile) -> SegmentIndex:
+        active = self._journal._active
+        if active is not None and active.first_txid == file.first_txid:
+            return active.index
+        return super()._index_of(file)
+
+
+class _opened:
+    """A segment opened for the length of a `with`."""
+
+    def __init__(self, file: SegmentFile) -> None:
+        self._segment = open_segment(file)
+
+    def __enter__(self) -> OpenSegment:
+        return self._segment
+
+    def __exit__(self, *_: object) -> None:
+        self._segment.close()
+
+
+def _file_bytes(env: Any) -> int:
+    """Bytes of the environment's file, as far as LMDB uses it."""
+    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
+
+
+def _pack(runs: list[Run]) -> tuple[list[tuple[bytes, bytes]], list[int], int]:
+    """(key, block) for each block, each run's length in bytes, and all bytes."""
+    blocks: list[tuple[bytes, bytes]] = []
+    lengths: list[int] = []
+    parts: list[bytes] = []
+    block_bytes = total_bytes = 0
+    first_txid = 0
+    for run in runs:
+        encoded = run.encode()
+        length = len(encoded)
+        if parts and block_bytes + length > BLOCK_BYTES_MAX:
+            blocks.append((_KEY.pack(first_txid), b"".join(parts)))
+            parts.clear()
+            block_bytes = 0
+        if not parts:
+            first_txid = run.first_txid
+        parts.append(encoded)
+        block_bytes += length
+        total_bytes += length
+        lengths.append(length)
+    blocks.append((_KEY.pack(first_txid), parts[0] if len(parts) == 1 else b"".join(parts)))
+    return blocks, lengths, total_bytes
+
+
+__all__ = ["COMMIT_BYTES_MAX", "LmdbJournal", "LmdbJournalReader"]

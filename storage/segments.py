@@ -1,0 +1,461 @@
+"""Segment files: their names, what a directory holds, and how one is opened for reading.
+
+    journal-<first txid, 16 hex digits>.live      an LMDB environment, the writer appends to it
+    journal-<first txid, 16 hex digits>.sealed    the same file, never written again
+    journal-<first txid, 16 hex digits>.zst       a compressed segment (compressed.py)
+
+In an environment a block's key is its first transaction id, 8 bytes big-endian. Meta entries
+(segment_index.py) have 8 zero bytes and their own key: they sort before every block.
+
+A reader holds a shared flock on each segment file it has open; who compresses or removes one takes
+it exclusively first and passes over a file that is in use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from raylay.services.errors import CorruptRecord, StorageError, StorageFull
+from raylay.services.messages import records
+from raylay.storage.compressed import Container
+from raylay.storage.files import shared_lock
+from raylay.storage.journal import BLOCK_BYTES_MAX
+from raylay.storage.segment_index import SegmentIndex, check_header, read_header
+
+READERS_MAX = 1024
+META_PREFIX = b"\0" * 8
+SUFFIXES = (".live", ".sealed", ".zst")
+STATE_OF = {".live": "live", ".sealed": "sealed", ".zst": "compressed"}
+
+_KEY = struct.Struct(">Q")
+_NAME = re.compile(r"^journal-([0-9a-f]{16})(\.live|\.sealed|\.zst)$")
+_LENGTH = struct.Struct("<I")
+_RUN = records._RUN
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """One segment's file, as a directory listing shows it."""
+
+    first_txid: int
+    suffix: str
+    archived: bool
+    path: Path
+
+
+def segment_path(directory: Path, first_txid: int, suffix: str) -> Path:
+    """Where a segment lies."""
+    return directory / f"journal-{first_txid:016x}{suffix}"
+
+
+def all_files(directory: Path, archive: Path | None) -> list[SegmentFile]:
+    """Every segment file, duplicates included, by first transaction id.
+
+    Raises:
+        StorageError: the directory cannot be listed.
+    """
+    found: list[SegmentFile] = []
+    for folder, archived in ((directory, False), (archive, True)):
+        if folder is None:
+            continue
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError:
+            if archived:
+                continue
+            raise StorageError(f"{folder} is no journal: no such directory", str(folder)) from None
+        except OSError as error:
+            raise StorageError(f"{folder} cannot be listed: {error}", str(folder)) from error
+        for name in names:
+            match = _NAME.match(name)
+            if match:
+                found.append(SegmentFile(int(match[1], 16), match[2], archived, folder / name))
+    # Of several forms of one segment the first is as good as any: each appeared only when whole.
+    found.sort(key=lambda file: (file.first_txid, file.archived, SUFFIXES.index(file.suffix)))
+    return found
+
+
+def list_segments(directory: Path, archive: Path | None) -> list[SegmentFile]:
+    """One file a segment, oldest first."""
+    found: list[SegmentFile] = []
+    for file in all_files(directory, archive):
+        if not found or found[-1].first_txid != file.first_txid:
+            found.append(file)
+    return found
+
+
+# -- environments --------------------------------------------------------------------------------
+class Environment:
+    """An open LMDB environment, shared by all its users in this process."""
+
+    __slots__ = ("_identity", "_users", "env", "path", "writable")
+
+    def __init__(self, env: Any, identity: tuple[int, int], path: Path, writable: bool) -> None:
+        self.env = env
+        self.path = path
+        self.writable = writable
+        self._identity = identity
+        self._users = 1
+
+    def close(self) -> None:
+        """Ends this use; the last one closes the environment."""
+        with _registry_lock:
+            self._users -= 1
+            if self._users == 0:
+                del _registry[self._identity]
+                self.env.close()
+
+
+_registry: dict[tuple[int, int], Environment] = {}
+_registry_lock = threading.Lock()
+
+
+def open_environment(
+    path: Path, *, writable: bool = False, map_bytes: int = 0, create: bool = False
+) -> Environment:
+    """The environment of a file, opened once in a process however many use it.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        StorageError: it is no sound environment.
+    """
+    with _registry_lock:
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            if not create:
+                raise
+        else:
+            shared = _registry.get((status.st_dev, status.st_ino))
+            if shared is not None:
+                if writable and not shared.writable:
+                    raise StorageError(
+                        f"{path} is open for reading in this process: "
+                        "open the journal before its readers",
+                        str(path),
+                    )
+                shared._users += 1
+                return shared
+            if not status.st_size:
+                raise CorruptRecord(f"{path} is torn: it is empty", str(path))
+        live = path.suffix != ".sealed"
+        try:
+            env = lmdb.open(
+                str(path),
+                subdir=False,
+                map_size=map_bytes,
+                readonly=not writable,
+                lock=live,
+                create=create,
+                max_readers=READERS_MAX,
+                max_spare_txns=4,
+                meminit=False,
+                max_dbs=0,
+            )
+        except lmdb.Error as error:
+            if not create and not path.exists():
+                raise FileNotFoundError(path) from None
+            if isinstance(error, lmdb.DiskError):
+                raise StorageFull(f"{path}: no space left: {error}", str(path)) from error
+            raise StorageError(f"{path} cannot be opened: {error}", str(path)) from error
+        status = os.stat(path)
+        # Reading a page behind the end of a mapped file kills the process: refuse a torn file.
+        needed_bytes = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+        if status.st_size < needed_bytes and not create:
+            env.close()
+            raise CorruptRecord(
+                f"{path} is torn: {status.st_size} bytes of {needed_bytes}",
+                str(path),
+                status.st_size,
+            )
+        identity = (status.st_dev, status.st_ino)
+        shared = _registry[identity] = Environment(env, identity, path, writable)
+        return shared
+
+
+def read_meta(transaction: Any) -> dict[bytes, bytes]:
+    """All meta entries of an environment."""
+    entries: dict[bytes, bytes] = {}
+    with transaction.cursor() as cursor:
+        if cursor.first():
+            for key, value in cursor.iternext():
+                key = bytes(key)
+                if not key.startswith(META_PREFIX):
+                    break
+                entries[key[8:]] = bytes(value)
+    return entries
+
+
+def block_last_txid(block: bytes | memoryview, path: Path) -> int:
+    """The last transaction id in a block, by a walk over the lengths."""
+    offset = start = 0
+    end = len(block)
+    while offset < end:
+        start = offset
+        length = _LENGTH.unpack_from(block, offset)[0] if offset + 4 <= end else 0
+        if length < records.RUN_HEADER_BYTES:
+            break
+        offset += length
+    if offset != end or not end:
+        raise CorruptRecord(
+            f"{path} holds a block with lengths that do not fit (byte {offset} of the block)",
+            str(path),
+            offset,
+        )
+    fields = _RUN.unpack_from(block, start)
+    last: int = fields[5] + fields[10] - 1
+    return last
+
+
+# -- open segments -------------------------------------------------------------------------------
+class OpenSegment:
+    """A segment that is open for reading.
+
+    Invariants: holds a shared lock on its file as long as it is open.
+    Owner: one reader. Lifecycle: opened by `open_segment`, used until `close`.
+    """
+
+    file: SegmentFile
+
+    def blocks(self, txid: int, bytes_max: int = BLOCK_BYTES_MAX) -> list[tuple[int, bytes]]:
+        """Blocks in order from the one that holds `txid`, or the next; at least one if there is
+        any, then as long as the sum stays below `bytes_max`."""
+        raise NotImplementedError
+
+    def last_txid(self) -> int:
+        """The last committed transaction id in it; 0 while it is empty."""
+        raise NotImplementedError
+
+    def entries(self) -> dict[bytes, bytes]:
+        """Its meta entries, as stored."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Gives lock and file back."""
+        raise NotImplementedError
+
+    @property
+    def first_txid(self) -> int:
+        """The first transaction id in it."""
+        return self.file.first_txid
+
+    def index(self) -> SegmentIndex:
+        """Its index: as sealed, or built from the run headers where it is not sealed yet."""
+        found = SegmentIndex.from_entries(self.entries(), str(self.file.path))
+        return found if found is not None else self._scan()
+
+    def _scan(self, index: SegmentIndex | None = None) -> SegmentIndex:
+        index = index if index is not None else SegmentIndex()
+        while True:
+            at = max(self.first_txid, index.last_txid + 1)
+            blocks = self.blocks(at)
+            if not blocks:
+                return index
+            for key, block in blocks:
+                for header in self.headers(key, block):
+                    index.add(header.run, header.ranges, header.length_bytes)
+
+    def headers(self, key: int, block: bytes) -> Iterator[Any]:
+        """The run headers of a block.
+
+        Raises:
+            CorruptRecord: one is damaged; names the file.
+        """
+        offset = 0
+        end = len(block)
+        while offset < end:
+            try:
+                header = read_header(block, offset)
+            except CorruptRecord as error:
+                raise self.damaged(key, error) from None
+            yield header
+            offset += header.length_bytes
+
+    def damaged(self, key: int, error: CorruptRecord) -> CorruptRecord:
+        """The error of a run, with the file and the block it lies in."""
+        path = self.file.path
+        return CorruptRecord(f"{path}, block {key}: {error}", str(path), error.offset)
+
+
+class EnvironmentSegment(OpenSegment):
+    """A live or sealed segment."""
+
+    def __init__(self, file: SegmentFile) -> None:
+        self.file = file
+        self._lock_fd = shared_lock(file.path)
+        try:
+            self._shared = open_environment(file.path)
+            self._env = self._shared.env
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+        self._last_key = b""
+        self._last_txid = 0
+        self._index: SegmentIndex | None = None
+        try:
+            entries = self.entries()
+            if entries or file.suffix != ".live":
+                check_header(entries, file.first_txid, str(file.path))
+        except BaseException:
+            self.close()
+            raise
+
+    def blocks(self, txid: int, bytes_max: int = BLOCK_BYTES_MAX) -> list[tuple[int, bytes]]:
+        """See OpenSegment. The read transaction ends before this returns."""
+        found: list[tuple[int, bytes]] = []
+        wanted = _KEY.pack(txid)
+        try:
+            with self._env.begin(buffers=True) as transaction:
+                cursor = transaction.cursor()
+                if not cursor.set_range(wanted):
+                    # Behind the last block's first id: in that block, or at the end of the segment.
+                    if not cursor.last() or self._end_of(cursor) < txid:
+                        return found
+                elif cursor.key() != wanted and cursor.prev() and len(cursor.key()) != 8:
+                    cursor.next()  # a meta entry: the wanted id is before the first block
+                taken_bytes = 0
+                while True:
+                    value = cursor.value()
+                    taken_bytes += len(value)
+                    if found and taken_bytes > bytes_max:
+                        break
+                    found.append((_KEY.unpack(cursor.key())[0], bytes(value)))
+                    if taken_bytes >= bytes_max or not cursor.next():
+                        break
+        except lmdb.Error as error:
+            raise _readable(error, self.file.path, self._env) from error
+        return found
+
+    def _end_of(self, cursor: Any) -> int:
+        """Last transaction id of the block under the cursor, the environment's last; 0 if none."""
+        key = bytes(cursor.key())
+        if key == self._last_key:
+            return self._last_txid
+        if len(key) != 8:
+            return 0
+        self._last_txid = block_last_txid(cursor.value(), self.file.path)
+        self._last_key = key
+        return self._last_txid
+
+    def last_txid(self) -> int:
+        """See OpenSegment."""
+        try:
+            with self._env.begin(buffers=True) as transaction:
+                cursor = transaction.cursor()
+                return self._end_of(cursor) if cursor.last() else 0
+        except lmdb.Error as error:
+            raise _readable(error, self.file.path, self._env) from error
+
+    def entries(self) -> dict[bytes, bytes]:
+        """See OpenSegment."""
+        try:
+            with self._env.begin(buffers=True) as transaction:
+                return read_meta(transaction)
+        except lmdb.Error as error:
+            raise _readable(error, self.file.path, self._env) from error
+
+    def index(self) -> SegmentIndex:
+        """See OpenSegment; that of a live segment grows with each call."""
+        if self.file.suffix == ".live":
+            self._index = self._scan(self._index)
+            return self._index
+        return super().index()
+
+    def close(self) -> None:
+        """See OpenSegment."""
+        if self._lock_fd >= 0:
+            self._shared.close()
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+
+def _readable(error: Exception, path: Path, env: Any) -> StorageError:
+    """An LMDB error of a reader as ours."""
+    if isinstance(error, lmdb.ReadersFullError):
+        cleared = env.reader_check()
+        made = StorageError(
+            f"{path} has {READERS_MAX} readers, the limit; {cleared} dead ones were cleared: retry",
+            str(path),
+        )
+        made.retriable = True
+        return made
+    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
+        return CorruptRecord(f"{path} is damaged: {error}", str(path))
+    return StorageError(f"{path} cannot be read: {error}", str(path))
+
+
+class CompressedSegment(OpenSegment):
+    """A compressed segment."""
+
+    def __init__(self, file: SegmentFile) -> None:
+        self.file = file
+        self._lock_fd = shared_lock(file.path)
+        try:
+            self._container = Container(file.path)
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+        try:
+            check_header(self._container.entries, file.first_txid, str(file.path))
+        except BaseException:
+            self.close()
+            raise
+
+    def blocks(self, txid: int, bytes_max: int = BLOCK_BYTES_MAX) -> list[tuple[int, bytes]]:
+        """See OpenSegment."""
+        found: list[tuple[int, bytes]] = []
+        container = self._container
+        if txid > container.last_txid:
+            return found
+        number = container.group_of(txid)
+        taken_bytes = 0
+        while number < len(container.groups):
+            group = container.read_group(number)
+            for at, (key, block) in enumerate(group):
+                if not found and at + 1 < len(group) and group[at + 1][0] <= txid:
+                    continue
+                taken_bytes += len(block)
+                if found and taken_bytes > bytes_max:
+                    return found
+                found.append((key, block))
+                if taken_bytes >= bytes_max:
+                    return found
+            number += 1
+        return found
+
+    def last_txid(self) -> int:
+        """See OpenSegment."""
+        last_txid: int = self._container.last_txid
+        return last_txid
+
+    def entries(self) -> dict[bytes, bytes]:
+        """See OpenSegment."""
+        return self._container.entries
+
+    def close(self) -> None:
+        """See OpenSegment."""
+        if self._lock_fd >= 0:
+            self._container.close()
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+
+def open_segment(file: SegmentFile) -> OpenSegment:
+    """Opens a segment for reading.
+
+    Raises:
+        FileNotFoundError: the file went (renamed, compressed, moved or removed): list anew.
+        StorageError: it is damaged or of another version.
+    """
+    if file.suffix == ".zst":
+        return CompressedSegment(file)
+    return EnvironmentSegment(file)
