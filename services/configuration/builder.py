@@ -1,0 +1,315 @@
+"""Declares a fabric in a few calls. Python scripts and YAML files both come through here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from raylay.services.configuration.model import (
+    ClientSettings,
+    DestinationSettings,
+    DowngradeSettings,
+    FabricSettings,
+    InstanceSettings,
+    JournalSettings,
+    LogSettings,
+    MetricsSettings,
+    TopicSettings,
+    TracingSettings,
+)
+from raylay.services.configuration.topology import problems
+from raylay.services.errors import ConfigurationError
+
+TopicLike = TopicSettings | str | Mapping[str, Any]
+Mode = str
+"""`sync` or `async`."""
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class FabricBuilder:
+    """The declaration of a fabric, call by call; `settings()` checks and completes it."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        topics: Iterable[TopicLike] = (".*",),
+        journal: JournalSettings | Mapping[str, Any] | None = None,
+        downgrade: DowngradeSettings | Mapping[str, Any] | None = None,
+        tracing: TracingSettings | Mapping[str, Any] | None = None,
+        metrics: MetricsSettings | Mapping[str, Any] | None = None,
+        logs: LogSettings | Mapping[str, Any] | None = None,
+        client: ClientSettings | Mapping[str, Any] | None = None,
+        downgrade_age: str | None = None,
+    ) -> None:
+        """
+        Args:
+            name: of the fabric; other processes attach to it by this name.
+            topics: journaled topics: names or regular expressions; default is every topic.
+            journal, downgrade, tracing, metrics, logs, client: sections as in the file.
+            downgrade_age: short for `downgrade={"age": …}`.
+
+        Raises:
+            ConfigurationError: a value is wrong.
+        """
+        if downgrade_age is not None:
+            if downgrade is not None:
+                raise ConfigurationError("give either downgrade or downgrade_age")
+            downgrade = {"age": downgrade_age}
+        sections: dict[str, Any] = {"name": name, "topics": tuple(topics)}
+        for key, value in (
+            ("journal", journal),
+            ("downgrade", downgrade),
+            ("tracing", tracing),
+            ("metrics", metrics),
+            ("logs", logs),
+            ("client", client),
+        ):
+            if value is not None:
+                sections[key] = value
+        self._sections = sections
+        self._instances: dict[str, dict[str, Any]] = {}
+        self._destinations: dict[str, list[DestinationSettings]] = {}
+        self._regions: list[str] = []
+        self.origins: dict[tuple[str, ...], str] = {}
+        """Where an instance, or a destination of one, was declared; leads its error messages."""
+        self.settings_base = _validated(FabricSettings, sections, f"fabric {name}")
+
+    # -- declaring ---------------------------------------------------------------------------
+    def region(
+        self,
+        name: str,
+        instances: int | Sequence[str] = 2,
+        *,
+        links: Mode | None = "sync",
+        origin: str = "",
+        **options: Any,
+    ) -> Self:
+        """A group of instances, each linked to each other one with PassThrough `.*`.
+
+        Args:
+            name: of the region, which is the group of its instances.
+            instances: how many (then they are called `name-1`, `name-2`, …) or their names.
+            links: `sync`, `async`, or None for no links inside.
+            options: of every instance, as in `instance`.
+
+        Raises:
+            ConfigurationError: a value is wrong or a name is taken.
+        """
+        if name in self._regions:
+            raise ConfigurationError(f"region {name} is declared twice")
+        if isinstance(instances, int):
+            if instances < 1:
+                raise ConfigurationError(f"region {name} has {instances} instances: give 1 or more")
+            names = [f"{name}-{number}" for number in range(1, instances + 1)]
+        else:
+            names = list(instances)
+            if not names:
+                raise ConfigurationError(f"region {name} has no instances: name one or more")
+        sync = _is_sync(links, f"region {name}") if links is not None else False
+        for member in names:
+            self.instance(member, group=name, origin=origin, **options)
+        self._regions.append(name)
+        for member in names if links is not None else ():
+            for other in names:
+                if other != member:
+                    self.destination(
+                        member, to=[other], sync=sync, pass_through=".*", group=name, origin=origin
+                    )
+        return self
+
+    def connect_regions(
+        self,
+        mode: Mode = "async",
+        *,
+        origin: str = "",
+        pass_through: str | None = "own",
+        **options: Any,
+    ) -> Self:
+        """Every instance of every region to every other region: a failover list of that region's
+        instances, PassThrough its own group only, so that each message crosses once.
+
+        Args:
+            mode: `async` or `sync`.
+            pass_through: `own`: the instance's own group; else as in `destination`.
+            options: as in `destination`.
+
+        Raises:
+            ConfigurationError: fewer than two regions, or a wrong value.
+        """
+        if len(self._regions) < 2:
+            raise ConfigurationError(
+                "connect_regions needs two regions or more: declare them first"
+            )
+        sync = _is_sync(mode, "connect_regions")
+        members = {region: self._members(region) for region in self._regions}
+        for region, names in members.items():
+            for name in names:
+                for other in self._regions:
+                    if other != region:
+                        self.destination(
+                            name,
+                            to=members[other],
+                            name=other,
+                            sync=sync,
+                            pass_through=f"^{re.escape(region)}$"
+                            if pass_through == "own"
+                            else pass_through,
+                            group=other,
+                            origin=origin,
+                            **options,
+                        )
+        return self
+
+    def instance(
+        self, name: str, group: str | None = None, *, origin: str = "", **options: Any
+    ) -> Self:
+        """One instance; for one that a region declared, more options of it.
+
+        Args:
+            group: for a new instance; default is its name.
+            options: of `InstanceSettings`: host, client_port, replication_port, metrics_port,
+                directory, node_labels, journal, downgrade.
+
+        Raises:
+            ConfigurationError: a value is wrong, or the name is taken in another group.
+        """
+        known = self._instances.get(name)
+        if known is not None and (not options or (group is not None and group != known["group"])):
+            first = self.origins.get((name,), "")
+            raise ConfigurationError(
+                f"instance {name} is declared twice" + (f", first at {first}" if first else "")
+            )
+        made = {**(known or {"name": name, "group": group or name}), **options}
+        _validated(InstanceSettings, made, f"instance {name}")
+        self._instances[name] = made
+        self._destinations.setdefault(name, [])
+        if origin:
+            self.origins.setdefault((name,), origin)
+        return self
+
+    def destination(
+        self,
+        source: str,
+        to: str | Sequence[str],
+        *,
+        sync: bool = False,
+        pass_through: str | None = None,
+        topics: Iterable[TopicLike] = (".*",),
+        name: str = "",
+        group: str = "",
+        origin: str = "",
+        **options: Any,
+    ) -> Self:
+        """A destination of an instance.
+
+        Args:
+            source: the instance that sends.
+            to: instances in order of priority, or `host:port` of another fabric's.
+            sync: whether publishers' acks wait for it.
+            pass_through: regular expression over the group a message came from; None: only what
+                clients published at `source`.
+            topics: which are sent.
+            name: default is the one instance's name, or the group of several.
+            group: needed only for another fabric's instances.
+            options: compression, ack_conflation.
+
+        Raises:
+            ConfigurationError: a value is wrong.
+        """
+        targets = [to] if isinstance(to, str) else list(to)
+        if source not in self._instances:
+            raise ConfigurationError(
+                f"destination from {source}: no instance of that name is declared; there are "
+                f"{', '.join(self._instances) or 'none'}"
+            )
+        if not group:
+            group = next((self._instances[t]["group"] for t in targets if t in self._instances), "")
+        if not name:
+            single = len(targets) == 1 and ":" not in targets[0]
+            name = targets[0] if single else group or "destination"
+        made = _validated(
+            DestinationSettings,
+            {
+                "name": name,
+                "group": group,
+                "to": tuple(targets),
+                "sync": sync,
+                "pass_through": pass_through,
+                "topics": tuple(topics),
+                **options,
+            },
+            f"destination {name} of {source}",
+        )
+        self._destinations[source].append(made)
+        if origin:
+            self.origins[(source, name)] = origin
+        return self
+
+    # -- the result --------------------------------------------------------------------------
+    def _members(self, region: str) -> list[str]:
+        return [name for name, made in self._instances.items() if made["group"] == region]
+
+    def settings(self) -> FabricSettings:
+        """The whole fabric, checked.
+
+        Raises:
+            ConfigurationError: with one line for each thing that is wrong.
+        """
+        instances = tuple(
+            _validated(
+                InstanceSettings,
+                {**made, "destinations": tuple(self._destinations[name])},
+                f"instance {name}",
+            )
+            for name, made in self._instances.items()
+        )
+        settings = self.settings_base.model_copy(update={"instances": instances})
+        found = problems(settings)
+        if found:
+            raise ConfigurationError(
+                "\n".join(
+                    f"{origin}: {problem.text}" if origin else problem.text
+                    for problem in found
+                    for origin in [self._origin(problem.subject)]
+                )
+            )
+        return settings
+
+    def _origin(self, subject: tuple[str, ...]) -> str:
+        return self.origins.get(subject) or self.origins.get(subject[:1], "")
+
+
+def _is_sync(mode: Mode, where: str) -> bool:
+    if mode not in ("sync", "async"):
+        raise ConfigurationError(f"{where}: expected sync or async, got {mode!r}")
+    return mode == "sync"
+
+
+def _validated(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise ConfigurationError(
+            "\n".join(f"{where}: {text}" for _, text in explain(error))
+        ) from None
+
+
+def explain(error: ValidationError) -> list[tuple[tuple[int | str, ...], str]]:
+    """(path, what was expected) of each thing that pydantic found."""
+    found = []
+    for entry in error.errors(include_url=False):
+        path = entry["loc"]
+        shown = ".".join(str(part) for part in path)
+        message = entry["msg"].removeprefix("Value error, ")
+        if entry["type"] == "extra_forbidden":
+            message = "this key is unknown here"
+        elif entry["type"] == "missing":
+            message = "is missing"
+        elif "got" not in message and not isinstance(entry["input"], dict | list):
+            message = f"{message[:1].lower()}{message[1:]}, got {entry['input']!r}"
+        found.append((path, f"{shown}: {message}" if shown else message))
+    return found

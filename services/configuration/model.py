@@ -1,0 +1,283 @@
+"""The model of a fabric: what is declared, checked and completed. Immutable.
+
+Names in files have no units (`segment_size: 64MiB`), attributes have them (`segment_bytes`).
+The checks that need the whole fabric are in `topology.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    model_validator,
+)
+
+from raylay.services.configuration.units import (
+    format_bytes,
+    format_milliseconds,
+    parse_bytes,
+    parse_milliseconds,
+)
+from raylay.services.errors import ConfigurationError
+from raylay.services.replication.routing import compile_regex, is_regex
+from raylay.storage.journal import SEGMENT_BYTES_DEFAULT
+
+PORT_MAX = 65_535
+SEGMENT_BYTES_MIN = 1024 * 1024
+CHECK_INTERVAL_MS_DEFAULT = 100
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def _unit_error(parse: Any) -> Any:
+    # pydantic adds the place to a ValueError; any other exception would lose it.
+    def convert(value: object) -> int:
+        try:
+            return int(parse(value, ""))
+        except ConfigurationError as error:
+            raise ValueError(str(error).removeprefix(": ")) from None
+
+    return convert
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(
+            f"expected a name of letters, digits, '.', '_' and '-' (at most 64), got {value!r}"
+        )
+    return value
+
+
+def _pattern(value: str) -> str:
+    try:
+        compile_regex(value, "")
+    except ConfigurationError as error:
+        raise ValueError(str(error).removeprefix(": ")) from None
+    return value
+
+
+def _topic_name(value: str) -> str:
+    if not value or len(value.encode()) > 1024:
+        raise ValueError("expected a topic name of 1 to 1,024 bytes")
+    return _pattern(value) if is_regex(value) else value
+
+
+Bytes = Annotated[int, BeforeValidator(_unit_error(parse_bytes)), PlainSerializer(format_bytes)]
+Milliseconds = Annotated[
+    int, BeforeValidator(_unit_error(parse_milliseconds)), PlainSerializer(format_milliseconds)
+]
+Name = Annotated[str, AfterValidator(_name)]
+Port = Annotated[int, Field(ge=0, le=PORT_MAX)]
+"""0: a free one is chosen at the first start and kept in the data directory."""
+TopicName = Annotated[str, AfterValidator(_topic_name)]
+Pattern = Annotated[str, AfterValidator(_pattern)]
+
+
+class Section(BaseModel):
+    """What all parts of the model have in common: immutable, no unknown keys, aliases in files."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=False, populate_by_name=True, str_strip_whitespace=True
+    )
+
+
+class TopicSettings(Section):
+    """A topic, or with a regular expression several, and whether they are journaled.
+
+    What no journaled entry matches is delivered but neither stored nor replicated.
+    """
+
+    name: TopicName
+    message_type: Annotated[str, Field(min_length=1, max_length=255)] = "*"
+    journaled: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class RetentionSettings(Section):
+    """When journal segments are removed, oldest first; never before every destination has what is
+    routed to it. By default nothing is removed."""
+
+    age_ms: Milliseconds | None = Field(default=None, alias="age")
+    size_bytes: Bytes | None = Field(default=None, alias="size")
+
+
+class JournalSettings(Section):
+    """The transaction log of an instance."""
+
+    durability: Literal["fsync", "interval"] = "fsync"
+    """`fsync` commits at once; `interval` waits up to `flush_interval` to fill a commit. Both sync
+    before anything is acknowledged."""
+    flush_interval_ms: Milliseconds = Field(default=10, alias="flush_interval")
+    segment_bytes: Annotated[Bytes, Field(ge=SEGMENT_BYTES_MIN)] = Field(
+        default=SEGMENT_BYTES_DEFAULT, alias="segment_size"
+    )
+    retention: RetentionSettings = RetentionSettings()
+
+
+class DowngradeSettings(Section):
+    """When a sync destination is treated as async, so that publishers are answered without it."""
+
+    age_ms: Milliseconds | None = Field(default=None, alias="age")
+    """Of the oldest message that it has not answered. None: never."""
+    upgrade_age_ms: Milliseconds | None = Field(default=None, alias="upgrade_age")
+    """Back to sync below this age; None: half of `age`."""
+    min_sync_destinations: Annotated[int, Field(ge=0)] = 0
+    check_interval_ms: Annotated[Milliseconds, Field(ge=10)] = Field(
+        default=CHECK_INTERVAL_MS_DEFAULT, alias="check_interval"
+    )
+
+
+class DestinationSettings(Section):
+    """One destination of an instance."""
+
+    name: Name
+    group: str
+    to: tuple[str, ...]
+    """Instances in order of priority: names of this fabric, or `host:port` of another one."""
+    sync: bool = False
+    topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
+    pass_through: Pattern | None = None
+    """Over the group of the direct sender. None: only what clients published here goes there."""
+    compression: bool = False
+    ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
+
+
+class InstanceSettings(Section):
+    """One instance."""
+
+    name: Name
+    group: Name
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    client_port: Port = 0
+    replication_port: Port = 0
+    metrics_port: Port | None = None
+    """For Prometheus. None: as the fabric says."""
+    directory: str = ""
+    """Its data directory. Empty: a folder of its name in the fabric's directory."""
+    node_labels: dict[str, str] = {}
+    """Labels of the Ray node that holds its data; empty: any node."""
+    journal: JournalSettings | None = None
+    downgrade: DowngradeSettings | None = None
+    destinations: tuple[DestinationSettings, ...] = ()
+
+
+class TracingSettings(Section):
+    """Traces of sampled messages; without an exporter nothing is traced."""
+
+    sampling_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = 0.001
+    otlp_endpoint: str = ""
+    console: bool = False
+    directory: str = ""
+    """For trace files. A relative path is taken from the fabric's directory."""
+
+
+class MetricsSettings(Section):
+    """Metrics for Prometheus, one port an instance."""
+
+    enabled: bool = False
+    """Free ports are chosen for instances that name none."""
+
+
+class LogSettings(Section):
+    """What the processes of the fabric log and where."""
+
+    level: Literal["debug", "info", "warning", "error", "off"] = "info"
+    target: Literal["stderr", "file", "none"] = "stderr"
+    directory: str = ""
+    format: Literal["text", "json"] = "text"
+
+
+class ClientSettings(Section):
+    """What clients made by `Fabric.client` begin with."""
+
+    heartbeat_ms: Milliseconds = Field(default=5_000, alias="heartbeat")
+    ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
+    publish_timeout_ms: Milliseconds = Field(default=30_000, alias="publish_timeout")
+
+
+class FabricSettings(Section):
+    """A whole fabric."""
+
+    name: Name
+    topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
+    instances: tuple[InstanceSettings, ...] = ()
+    journal: JournalSettings = JournalSettings()
+    downgrade: DowngradeSettings = DowngradeSettings()
+    tracing: TracingSettings = TracingSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    logs: LogSettings = LogSettings()
+    client: ClientSettings = ClientSettings()
+
+    def instance(self, name: str) -> InstanceSettings:
+        """The instance of this name.
+
+        Raises:
+            ConfigurationError: there is none; names those there are.
+        """
+        for instance in self.instances:
+            if instance.name == name:
+                return instance
+        raise ConfigurationError(
+            f"fabric {self.name} has no instance {name}; it has "
+            f"{', '.join(other.name for other in self.instances) or 'none'}"
+        )
+
+    def group(self, name: str) -> list[InstanceSettings]:
+        """The instances of a group, in the order declared.
+
+        Raises:
+            ConfigurationError: there are none; names the groups there are.
+        """
+        found = [instance for instance in self.instances if instance.group == name]
+        if not found:
+            raise ConfigurationError(
+                f"fabric {self.name} has no group {name}; "
+                f"it has {', '.join(self.groups()) or 'none'}"
+            )
+        return found
+
+    def groups(self) -> list[str]:
+        """The names of the groups, in the order declared."""
+        return list(dict.fromkeys(instance.group for instance in self.instances))
+
+    def links(self) -> Iterator[tuple[InstanceSettings, DestinationSettings]]:
+        """Every destination with its instance."""
+        for instance in self.instances:
+            for destination in instance.destinations:
+                yield instance, destination
+
+    def journal_of(self, instance: InstanceSettings) -> JournalSettings:
+        """The instance's own journal settings, or the fabric's."""
+        return instance.journal or self.journal
+
+    def downgrade_of(self, instance: InstanceSettings) -> DowngradeSettings:
+        """The instance's own downgrade settings, or the fabric's."""
+        return instance.downgrade or self.downgrade
+
+    def to_json(self) -> str:
+        """The inverse of `from_json`."""
+        return json.dumps(self.model_dump(mode="json", by_alias=True, exclude_defaults=True))
+
+    @classmethod
+    def from_json(cls, text: str) -> FabricSettings:
+        """Settings that `to_json` wrote.
+
+        Raises:
+            ConfigurationError: the text is no such JSON.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValueError as error:
+            raise ConfigurationError(f"these are no fabric settings: {error}") from None

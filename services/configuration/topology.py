@@ -1,0 +1,149 @@
+"""Checks that need the whole fabric: names, links, ports, limits. Values in, values out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from raylay.services.configuration.model import FabricSettings, InstanceSettings
+from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, compile_regex, is_regex
+
+
+class Problem(NamedTuple):
+    """Something that makes a fabric impossible.
+
+    Attributes:
+        subject: the instance, and the destination where it is one: keys of the builder's origins.
+        text: what is wrong and what to do.
+    """
+
+    subject: tuple[str, ...]
+    text: str
+
+
+def problems(settings: FabricSettings) -> list[Problem]:
+    """Everything that is wrong with a fabric, in the order declared; empty: it can be started."""
+    if not settings.instances:
+        return [Problem((), f"fabric {settings.name} has no instances: declare a region or one")]
+    found = list(_topics(settings))
+    found += _names(settings)
+    found += _ports(settings)
+    for instance in settings.instances:
+        found += _destinations(settings, instance)
+    return found
+
+
+def _topics(settings: FabricSettings) -> Iterator[Problem]:
+    journaled = [topic for topic in settings.topics if topic.journaled]
+    for topic in settings.topics:
+        if topic.journaled:
+            continue
+        for other in journaled:
+            same_type = "*" in (topic.message_type, other.message_type) or (
+                topic.message_type == other.message_type
+            )
+            same_name = topic.name == other.name or (
+                not is_regex(topic.name)
+                and is_regex(other.name)
+                and compile_regex(other.name, "topic").search(topic.name)
+            )
+            if same_type and same_name:
+                yield Problem(
+                    ("topics", topic.name),
+                    f"topic {topic.name} is declared as not journaled, but the journaled topic "
+                    f"{other.name} matches it: narrow that expression",
+                )
+
+
+def _names(settings: FabricSettings) -> Iterator[Problem]:
+    counted = Counter(instance.name for instance in settings.instances)
+    for name, count in counted.items():
+        if count > 1:
+            yield Problem((name,), f"{count} instances are named {name}: names are unique")
+    # Data directories are named after instances, and some file systems ignore case.
+    folded = Counter(name.lower() for name in counted)
+    for name in counted:
+        if folded[name.lower()] > 1:
+            yield Problem((name,), f"instance {name} differs from another one only by case")
+
+
+def _ports(settings: FabricSettings) -> Iterator[Problem]:
+    taken: dict[tuple[str, int], str] = {}
+    for instance in settings.instances:
+        for kind, port in (
+            ("client_port", instance.client_port),
+            ("replication_port", instance.replication_port),
+            ("metrics_port", instance.metrics_port or 0),
+        ):
+            if not port:
+                continue
+            # Whoever listens on every address of a host clashes with all of them.
+            for host in (instance.host, "0.0.0.0", "*"):
+                other = taken.get((host, port))
+                if other is not None:
+                    yield Problem(
+                        (instance.name,),
+                        f"instance {instance.name}: {kind} {port} on {instance.host} is taken by "
+                        f"{other}",
+                    )
+                    break
+            else:
+                taken[(instance.host, port)] = f"{kind} of {instance.name}"
+
+
+def _destinations(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Problem]:
+    known = {other.name: other for other in settings.instances}
+    names = Counter(destination.name for destination in instance.destinations)
+    for name, count in names.items():
+        if count > 1:
+            yield Problem(
+                (instance.name, name),
+                f"instance {instance.name} has {count} destinations named {name}: give each a name",
+            )
+    syncs = sum(1 for destination in instance.destinations if destination.sync)
+    if syncs > SYNC_DESTINATIONS_MAX:
+        yield Problem(
+            (instance.name,),
+            f"instance {instance.name} has {syncs} sync destinations: at most "
+            f"{SYNC_DESTINATIONS_MAX} are possible; make the others async",
+        )
+    claimed: dict[str, str] = {}
+    for destination in instance.destinations:
+        subject = (instance.name, destination.name)
+        where = f"destination {destination.name} of {instance.name}"
+        if not destination.to:
+            yield Problem(subject, f"{where} names no instance to go to")
+        if not destination.group and all(":" in target for target in destination.to):
+            yield Problem(subject, f"{where} goes to another fabric: give the group there")
+        for target in destination.to:
+            if ":" in target:
+                if not _is_address(target):
+                    yield Problem(subject, f"{where}: {target!r} is no address: give host:port")
+            elif target == instance.name:
+                yield Problem(subject, f"{where} goes to {target} itself")
+            elif target not in known:
+                yield Problem(
+                    subject,
+                    f"{where}: no instance is named {target}; there are {', '.join(known)}",
+                )
+            elif known[target].group != destination.group:
+                yield Problem(
+                    subject,
+                    f"{where}: {target} is in group {known[target].group}, expected "
+                    f"{destination.group}: the instances of one destination are of one group",
+                )
+        if len(set(destination.to)) != len(destination.to):
+            yield Problem(subject, f"{where} names an instance twice")
+        if len(destination.to) == 1:
+            other = claimed.setdefault(destination.to[0], destination.name)
+            if other != destination.name:
+                yield Problem(
+                    subject,
+                    f"{where} and {other} go to the same instance {destination.to[0]}: join them",
+                )
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdigit() and 0 < int(port) < 65_536

@@ -1,0 +1,99 @@
+"""Sizes and times as people write them: `64MiB`, `500ms`, `10s`."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from raylay.services.errors import ConfigurationError
+
+_QUANTITY = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$")
+
+# Decimal and binary prefixes mean what they mean in the field: kB is 1,000, KiB is 1,024.
+_BYTES = {
+    "B": 1,
+    "kB": 1000,
+    "KB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "TB": 1000**4,
+    "KiB": 1024,
+    "MiB": 1024**2,
+    "GiB": 1024**3,
+    "TiB": 1024**4,
+}
+_MILLISECONDS = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+
+
+def parse_bytes(value: object, where: str = "size") -> int:
+    """Bytes of `64MiB`, `1.5GB`, `4096B` or a whole number of bytes.
+
+    Raises:
+        ConfigurationError: naming `where`, the value and the units that are understood.
+    """
+    return _parse(value, where, "size", _BYTES, plain="bytes")
+
+
+def parse_milliseconds(value: object, where: str = "time") -> int:
+    """Milliseconds of `500ms`, `10s`, `1.5m`, `2h` or `7d`. A number without a unit is refused,
+    except 0: nobody can see whether it means seconds or milliseconds.
+
+    Raises:
+        ConfigurationError: naming `where`, the value and the units that are understood.
+    """
+    if value == 0 and not isinstance(value, bool):
+        return 0
+    return _parse(value, where, "time", _MILLISECONDS, plain=None)
+
+
+def format_bytes(value_bytes: int) -> str:
+    """The largest binary unit that gives a whole number: `64MiB`."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if value_bytes and value_bytes % _BYTES[unit] == 0:
+            return f"{value_bytes // _BYTES[unit]}{unit}"
+    return f"{value_bytes}B"
+
+
+def format_milliseconds(value_ms: int) -> str:
+    """The largest unit that gives a whole number: `10s`."""
+    for unit in ("d", "h", "m", "s"):
+        if value_ms and value_ms % _MILLISECONDS[unit] == 0:
+            return f"{value_ms // _MILLISECONDS[unit]}{unit}"
+    return f"{value_ms}ms"
+
+
+def _parse(
+    value: object, where: str, kind: str, units: dict[str, int], *, plain: str | None
+) -> int:
+    expected = f"expected a {kind} such as {_example(kind)} (units: {', '.join(units)})"
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ConfigurationError(f"{where}: {expected}, got {value!r}")
+    if isinstance(value, int | float):
+        if plain is None or value != int(value) or value < 0:
+            raise ConfigurationError(f"{where}: {expected}, got {value!r} without a unit")
+        return int(value)
+    match = _QUANTITY.match(value)
+    if match is None:
+        raise ConfigurationError(f"{where}: {expected}, got {value!r}")
+    number, unit = match.groups()
+    if not unit and plain is not None and "." not in number:
+        return int(number)
+    if unit not in units:
+        raise ConfigurationError(f"{where}: {expected}, got {value!r}")
+    amount = float(number) * units[unit]
+    if not math.isclose(amount, round(amount), abs_tol=1e-6):
+        raise ConfigurationError(
+            f"{where}: {value!r} is no whole number of {'bytes' if plain else 'milliseconds'}"
+        )
+    return round(amount)
+
+
+def _example(kind: str) -> str:
+    return "64MiB" if kind == "size" else "500ms or 10s"

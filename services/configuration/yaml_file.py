@@ -1,0 +1,313 @@
+"""A fabric in a YAML file. Errors name the file and the line.
+
+fabric: flights
+topics:
+  - {name: flights/.*, message_type: json}
+regions:                     # a number of instances, their names, or a section
+  Chicago: 2
+  NewYork: [NewYork-1, NewYork-2]
+  London: {instances: 2, links: sync}
+connect_regions: async
+instances:                   # others, or more about those of a region
+  Audit: {client_port: 9001}
+links:
+  - {from: Chicago-1, to: Audit, mode: async, pass_through: Chicago}
+downgrade: {age: 5s}
+journal: {segment_size: 64MiB, durability: fsync}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from raylay.services.configuration.builder import FabricBuilder, explain
+from raylay.services.configuration.model import (
+    ClientSettings,
+    DowngradeSettings,
+    FabricSettings,
+    JournalSettings,
+    LogSettings,
+    MetricsSettings,
+    Milliseconds,
+    Name,
+    Port,
+    Section,
+    TopicSettings,
+    TracingSettings,
+)
+from raylay.services.errors import ConfigurationError
+
+FILE_BYTES_MAX = 4 * 1024 * 1024
+DEPTH_MAX = 32
+
+Path_ = tuple[int | str, ...]
+Lines = dict[Path_, int]
+"""Path of a value in the file to its line, from 1."""
+
+
+class _InstanceEntry(Section):
+    group: Name | None = None
+    host: str | None = None
+    client_port: Port | None = None
+    replication_port: Port | None = None
+    metrics_port: Port | None = None
+    directory: str | None = None
+    node_labels: dict[str, str] | None = None
+    journal: JournalSettings | None = None
+    downgrade: DowngradeSettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_nothing(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    def options(self) -> dict[str, Any]:
+        """What the file gave, for `FabricBuilder.instance`."""
+        return {key: getattr(self, key) for key in self.model_fields_set if key != "group"}
+
+
+class _RegionEntry(Section):
+    instances: int | tuple[Name, ...] = 2
+    links: Literal["sync", "async", "none"] = "sync"
+    host: str | None = None
+    node_labels: dict[str, str] | None = None
+    journal: JournalSettings | None = None
+    downgrade: DowngradeSettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_short(cls, value: Any) -> Any:
+        if value is None:
+            return {}
+        if isinstance(value, str):
+            raise ValueError(
+                f"expected a number of instances, a list of names or a section, got {value!r}"
+            )
+        return {"instances": value} if isinstance(value, int | list) else value
+
+    def options(self) -> dict[str, Any]:
+        """What the file gave, for `FabricBuilder.region`."""
+        chosen = self.model_fields_set - {"instances", "links"}
+        return {key: getattr(self, key) for key in chosen}
+
+
+class _LinkEntry(Section):
+    source: str = Field(alias="from")
+    to: str | tuple[str, ...]
+    mode: Literal["sync", "async"] = "async"
+    pass_through: str | None = None
+    topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
+    name: str = ""
+    group: str = ""
+    compression: bool = False
+    ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
+
+
+class _File(Section):
+    fabric: Name
+    topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
+    regions: dict[str, _RegionEntry] = Field(default_factory=dict)
+    connect_regions: Literal["sync", "async"] | None = None
+    instances: dict[str, _InstanceEntry] = Field(default_factory=dict)
+    links: tuple[_LinkEntry, ...] = ()
+    journal: JournalSettings = JournalSettings()
+    downgrade: DowngradeSettings = DowngradeSettings()
+    tracing: TracingSettings = TracingSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    logs: LogSettings = LogSettings()
+    client: ClientSettings = ClientSettings()
+
+
+def load(path: str | Path) -> FabricSettings:
+    """The fabric that a file declares.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or one line for each thing that is wrong:
+            file, line, what was found and what was expected.
+    """
+    path = Path(path)
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes > FILE_BYTES_MAX:
+            raise ConfigurationError(
+                f"{path}: {size_bytes} bytes, at most {FILE_BYTES_MAX} are read"
+            )
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: no UTF-8 text: {error.reason}") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str = "<text>") -> FabricSettings:
+    """As `load`, of a text; `name` leads its error messages."""
+    values, lines = _read(text, name)
+    try:
+        file = _File.model_validate(values)
+    except ValidationError as error:
+        raise ConfigurationError(
+            "\n".join(
+                f"{name}:{_line_of(path, lines)}: {message}" for path, message in _explain(error)
+            )
+        ) from None
+    return _build(file, lines, name)
+
+
+def _explain(error: ValidationError) -> list[tuple[Path_, str]]:
+    # A union reports every branch that did not fit; the first is enough for one place.
+    found: dict[int | str | Path_, tuple[Path_, str]] = {}
+    for path, message in explain(error):
+        kept = tuple(p for p in path if not (isinstance(p, str) and ("[" in p or p in _BRANCHES)))
+        shown = ".".join(str(part) for part in kept)
+        _, _, rest = message.partition(": ")
+        found.setdefault(kept, (kept, f"{shown}: {rest or message}" if shown else message))
+    return list(found.values())
+
+
+_BRANCHES = frozenset(("int", "str"))
+
+
+def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
+    def origin(*path: int | str) -> str:
+        return f"{name}:{_line_of(path, lines)}"
+
+    def at(place: str, error: ConfigurationError) -> ConfigurationError:
+        return ConfigurationError("\n".join(f"{place}: {line}" for line in str(error).splitlines()))
+
+    builder = FabricBuilder(
+        file.fabric,
+        topics=file.topics,
+        journal=file.journal,
+        downgrade=file.downgrade,
+        tracing=file.tracing,
+        metrics=file.metrics,
+        logs=file.logs,
+        client=file.client,
+    )
+    for region, entry in file.regions.items():
+        place = origin("regions", region)
+        try:
+            builder.region(
+                region,
+                entry.instances,
+                links=None if entry.links == "none" else entry.links,
+                origin=place,
+                **entry.options(),
+            )
+        except ConfigurationError as error:
+            raise at(place, error) from None
+    for instance, more in file.instances.items():
+        place = origin("instances", instance)
+        try:
+            builder.instance(instance, more.group, origin=place, **more.options())
+        except ConfigurationError as error:
+            raise at(place, error) from None
+    if file.connect_regions is not None:
+        place = origin("connect_regions")
+        try:
+            builder.connect_regions(file.connect_regions, origin=place)
+        except ConfigurationError as error:
+            raise at(place, error) from None
+    for number, link in enumerate(file.links):
+        place = origin("links", number)
+        try:
+            builder.destination(
+                link.source,
+                link.to if isinstance(link.to, str) else list(link.to),
+                sync=link.mode == "sync",
+                pass_through=link.pass_through,
+                topics=link.topics,
+                name=link.name,
+                group=link.group,
+                compression=link.compression,
+                ack_conflation_ms=link.ack_conflation_ms,
+                origin=place,
+            )
+        except ConfigurationError as error:
+            raise at(place, error) from None
+    try:
+        return builder.settings()
+    except ConfigurationError as error:
+        # Problems of single instances carry their line; one of the whole fabric carries none.
+        text = str(error)
+        raise (error if text.startswith(f"{name}:") else at(origin("fabric"), error)) from None
+
+
+# -- reading with lines ----------------------------------------------------------------------
+class _Loader(yaml.SafeLoader):
+    """Reads a node tree; mappings, lists and scalars are built by `_value`."""
+
+
+def _read(text: str, name: str) -> tuple[Any, Lines]:
+    loader = _Loader(text)
+    lines: Lines = {}
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            raise ConfigurationError(f"{name}:1: the file is empty: begin with `fabric: NAME`")
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigurationError(
+                f"{name}:{node.start_mark.line + 1}: expected keys and values, beginning with "
+                "`fabric: NAME`"
+            )
+        return _value(loader, node, (), lines, name, frozenset()), lines
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark is not None else 1
+        problem = getattr(error, "problem", None) or str(error)
+        raise ConfigurationError(f"{name}:{line}: this is no YAML: {problem}") from None
+    finally:
+        loader.dispose()
+
+
+def _value(
+    loader: _Loader,
+    node: yaml.Node,
+    path: Path_,
+    lines: Lines,
+    name: str,
+    open_nodes: frozenset[int],
+) -> Any:
+    line = node.start_mark.line + 1
+    lines[path] = line
+    if len(path) > DEPTH_MAX or id(node) in open_nodes:
+        raise ConfigurationError(f"{name}:{line}: nested too deeply (more than {DEPTH_MAX})")
+    inside = open_nodes | {id(node)}
+    if isinstance(node, yaml.MappingNode):
+        made: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise ConfigurationError(
+                    f"{name}:{key_node.start_mark.line + 1}: a key is a single word"
+                )
+            # The text as written: YAML would read `on` or `5` as something else than a name.
+            key = key_node.value
+            if key in made:
+                raise ConfigurationError(
+                    f"{name}:{key_node.start_mark.line + 1}: {key} is there twice, first on line "
+                    f"{lines[(*path, key)]}"
+                )
+            made[key] = _value(loader, value_node, (*path, key), lines, name, inside)
+            lines[(*path, key)] = key_node.start_mark.line + 1
+        return made
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _value(loader, item, (*path, number), lines, name, inside)
+            for number, item in enumerate(node.value)
+        ]
+    return loader.construct_object(node)
+
+
+def _line_of(path: Sequence[int | str], lines: Mapping[Path_, int]) -> int:
+    # What is missing has no line of its own: its parent's then.
+    for length in range(len(path), -1, -1):
+        line = lines.get(tuple(path[:length]))
+        if line is not None:
+            return line
+    return 1
