@@ -1,0 +1,64 @@
+"""The client library.
+
+    async with Client("desk", servers=["host-a:9007", "host-b:9007"]) as client:
+        sequence = await client.publish("orders", b'{"id": 1}')
+        await client.flush()                       # durable, here and at every sync destination
+        subscription = await client.subscribe("orders", bookmark=EPOCH)
+        async for message in subscription:         # or: async for batch in subscription.batches()
+            print(message.bookmark, message.body)
+
+`SyncClient` is the same for scripts without an event loop. `client.py` and `sync.py` perform what
+`machine.py`, `failover.py` and `resumption.py` decide; these three and `messages.py` are pure.
+
+Tracing: hand in an object with the four methods of `Tracer` (services/tracing.py has one).
+Stores: anything with the methods of `PublishStore` and `BookmarkStore` (storage/stores.py has them
+in memory and on LMDB).
+"""
+
+from __future__ import annotations
+
+from raylay.services.client.client import Client, Tracer
+from raylay.services.client.events import (
+    ClientEvent,
+    Connected,
+    Disconnected,
+    PeerBecameSafe,
+    PeerBecameUnsafe,
+    PublishFailed,
+    ServerRefused,
+    WaitingForSafeInstance,
+    WaitingForServer,
+)
+from raylay.services.client.failover import Server
+from raylay.services.client.machine import ClientMachine, ClientOptions, PublishStore
+from raylay.services.client.messages import Message, MessageBatch
+from raylay.services.client.resumption import BookmarkStore
+from raylay.services.client.subscription import Subscription
+from raylay.services.client.sync import SyncClient, SyncSubscription
+from raylay.services.messages.bookmarks import EPOCH, NOW
+
+__all__ = [
+    "Client",
+    "SyncClient",
+    "Subscription",
+    "SyncSubscription",
+    "Message",
+    "MessageBatch",
+    "EPOCH",
+    "NOW",
+    "Server",
+    "ClientEvent",
+    "Connected",
+    "Disconnected",
+    "PeerBecameSafe",
+    "PeerBecameUnsafe",
+    "PublishFailed",
+    "ServerRefused",
+    "WaitingForSafeInstance",
+    "WaitingForServer",
+    "PublishStore",
+    "BookmarkStore",
+    "Tracer",
+    "ClientMachine",
+    "ClientOptions",
+]

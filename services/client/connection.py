@@ -1,0 +1,111 @@
+"""One stream to a server: bytes to frames, and whether it takes more to write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol.frames import Frame, FrameReader, Header, encode_frame
+
+WRITE_HIGH_WATER_BYTES = 1024 * 1024
+"""Above this the socket does not keep up: publishes then wait in the store, not in a buffer."""
+
+
+class Connection(asyncio.Protocol):
+    """See the top of this file. Owner: the client whose callbacks it is given."""
+
+    def __init__(
+        self,
+        number: int,
+        received: Callable[[Connection, list[Frame]], None],
+        ended: Callable[[Connection, str], None],
+        writable_again: Callable[[], None],
+    ) -> None:
+        self.number = number
+        self.writable = False
+        self._received = received
+        self._ended = ended
+        self._writable_again = writable_again
+        self._reader = FrameReader()
+        self._reading = True
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The stream is there."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        self.writable = True
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        try:
+            frames = self._reader.feed(data)
+        except RemoteProtocolError as error:
+            self.abort()
+            self._ended(self, f"{error.reason}: {error}")
+            return
+        if frames:
+            self._received(self, frames)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The stream is gone."""
+        self.writable = False
+        self.transport = None
+        self._ended(self, str(exc) if exc else "connection closed")
+
+    def pause_writing(self) -> None:
+        """The write buffer is above its limit."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """The write buffer is empty enough again."""
+        self.writable = True
+        self._writable_again()
+
+    def send(self, header: Header, body: bytes = b"") -> None:
+        """Writes one frame."""
+        if self.transport is not None:
+            self.transport.write(encode_frame(header, body))
+
+    def write(self, data: bytes) -> None:
+        """Writes bytes."""
+        if self.transport is not None:
+            self.transport.write(data)
+
+    def set_reading(self, reading: bool) -> None:
+        """Starts or stops reading from the socket."""
+        if self.transport is None or reading is self._reading:
+            return
+        self._reading = reading
+        if reading:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
+
+    def abort(self) -> None:
+        """Drops the stream at once."""
+        self.writable = False
+        if self.transport is not None:
+            self.transport.abort()
+
+
+async def open_connection(address: str, make: Callable[[], Connection]) -> Connection:
+    """Opens a stream to `host:port`, `[v6 address]:port` or `unix:path`.
+
+    Host names are looked up at each call, and every address found is tried.
+
+    Raises:
+        OSError: nobody answers there.
+        ValueError: the address has another form.
+    """
+    loop = asyncio.get_running_loop()
+    if address.startswith("unix:"):
+        _, connection = await loop.create_unix_connection(make, address[5:])
+        return connection
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        raise ValueError(f"address {address!r} is not of the form host:port or unix:path")
+    _, connection = await loop.create_connection(make, host.strip("[]"), int(port))
+    return connection

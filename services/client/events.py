@@ -1,0 +1,269 @@
+"""What the client's machine is told and what it asks for: events past tense, effects imperative."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from raylay.services.client.failover import Server
+from raylay.services.client.resumption import Resumption
+from raylay.services.errors import CommandFailed, RaylayError
+from raylay.services.protocol.frames import Header
+from raylay.services.replication.ranges import PublisherRanges
+
+
+# -- events ------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Started:
+    """The client shall connect."""
+
+
+@dataclass(slots=True)
+class ServersResolved:
+    """The look-up of servers ended. None: it failed, and the last answer stays in force."""
+
+    servers: list[Server] | None
+
+
+@dataclass(slots=True)
+class ConnectionOpened:
+    """The stream is there."""
+
+    connection: int
+
+
+@dataclass(slots=True)
+class ConnectionEnded:
+    """The stream could not be opened, or is gone."""
+
+    connection: int
+    reason: str
+
+
+@dataclass(slots=True)
+class FrameReceived:
+    """Any frame but a delivery."""
+
+    connection: int
+    header: Header
+    body: bytes = b""
+
+
+@dataclass(slots=True)
+class SubscriptionWanted:
+    """The application wants a subscription."""
+
+    subscription: Resumption
+
+
+@dataclass(slots=True)
+class SubscriptionUnwanted:
+    """The application has enough of it."""
+
+    subscription_id: str
+
+
+@dataclass(slots=True)
+class TimePassed:
+    """`wake_s` is reached."""
+
+
+@dataclass(slots=True)
+class Stopped:
+    """The client is closed."""
+
+
+Event = (
+    Started
+    | ServersResolved
+    | ConnectionOpened
+    | ConnectionEnded
+    | FrameReceived
+    | SubscriptionWanted
+    | SubscriptionUnwanted
+    | TimePassed
+    | Stopped
+)
+
+
+# -- what the application is told ------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """Logged on. `resent_messages` are sent again, because the instance does not have them."""
+
+    instance: str
+    group: str
+    address: str
+    resent_messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection to an instance ended."""
+
+    instance: str
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerBecameUnsafe:
+    """`by` called a peer unsafe: this client does not fail over to it until `by` says otherwise."""
+
+    instance: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerBecameSafe:
+    """`by` called a peer safe to fail over to."""
+
+    instance: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRefused:
+    """An instance was not used. It refused the logon for now, or must not be failed over to."""
+
+    instance: str
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingForServer:
+    """Every server that may be used is down; the next attempt comes after a pause."""
+
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingForSafeInstance:
+    """Every server that may be used is down, and some may not be used: instance and reason."""
+
+    refused: tuple[tuple[str, str], ...]
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFailed:
+    """The server refused one publish. It is out of the store; the record is handed back."""
+
+    sequence: int
+    error: CommandFailed
+    record: bytes = field(repr=False)
+
+
+ClientEvent = (
+    Connected
+    | Disconnected
+    | PeerBecameUnsafe
+    | PeerBecameSafe
+    | ServerRefused
+    | WaitingForServer
+    | WaitingForSafeInstance
+    | PublishFailed
+)
+
+
+# -- effects -----------------------------------------------------------------------------------
+@dataclass(slots=True)
+class ResolveServers:
+    """Look the servers up, then feed `ServersResolved`."""
+
+
+@dataclass(slots=True)
+class Connect:
+    """Open a stream, then feed `ConnectionOpened` or `ConnectionEnded`."""
+
+    connection: int
+    address: str
+
+
+@dataclass(slots=True)
+class Disconnect:
+    """Drop the stream at once. `ConnectionEnded` need not be fed."""
+
+    connection: int
+
+
+@dataclass(slots=True)
+class SendFrame:
+    """Send one frame on the current stream."""
+
+    header: Header
+    body: bytes = b""
+
+
+@dataclass(slots=True)
+class SendPublishes:
+    """`next_batch` has something again."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """Every publish up to here is durable or refused."""
+
+    upto: int
+
+
+@dataclass(slots=True)
+class SubscriptionAccepted:
+    """The server accepted a subscription. `have` is to be passed on like a persisted ack's."""
+
+    subscription_id: str
+    have: PublisherRanges | None
+
+
+@dataclass(slots=True)
+class SubscriptionPersisted:
+    """To be handed to `Resumption.passed` when the consumer has taken what came before."""
+
+    subscription_id: str
+    have: PublisherRanges
+
+
+@dataclass(slots=True)
+class SubscriptionCompleted:
+    """The replay has reached the log's end as it was; a bounded subscription has ended."""
+
+    subscription_id: str
+    ended: bool
+
+
+@dataclass(slots=True)
+class SubscriptionFailed:
+    """The server refused or ended a subscription. It is gone."""
+
+    subscription_id: str
+    error: RaylayError
+
+
+@dataclass(slots=True)
+class Tell:
+    """Tell the application."""
+
+    event: ClientEvent
+
+
+@dataclass(slots=True)
+class Fail:
+    """The client is of no further use."""
+
+    error: RaylayError
+
+
+Effect = (
+    ResolveServers
+    | Connect
+    | Disconnect
+    | SendFrame
+    | SendPublishes
+    | Settled
+    | SubscriptionAccepted
+    | SubscriptionPersisted
+    | SubscriptionCompleted
+    | SubscriptionFailed
+    | Tell
+    | Fail
+)

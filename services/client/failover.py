@@ -1,0 +1,247 @@
+"""Where a client may connect next: candidates, safety, back-off (design.md 5, "Safe failover").
+
+Each instance tells its clients about its peers: *safe* or *unsafe to fail over to*. What an
+instance said is its *word*, and outlives it:
+
+- before its first logon a client may use any server;
+- after it, the instance last used, and those that this instance called safe;
+- never an instance that some other instance called unsafe and has not called safe since. Only who
+  gave a word may take it back: what C knows about B says nothing about what A acknowledged while B
+  did not have it. `trust` is the way out for a person who knows that A is gone for good.
+
+Invariants: the instance last used is never unsafe by its own word; a word changes by a statement
+of the instance that gave it, or by `trust`.
+
+No clock, no randomness: the jitter comes from a seeded sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+FailoverRule = Literal["safe", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One place to connect to. Name and group where they are known before the logon."""
+
+    address: str
+    """`host:port`, `[v6 address]:port` or `unix:path`."""
+    instance: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What an instance says of one of its destinations."""
+
+    instance: str
+    group: str
+    addresses: tuple[str, ...]
+    safe: bool
+
+
+def read_peers(value: object) -> list[Peer]:
+    """The peers of a logon answer or a `safety` frame; entries that make no sense are left out."""
+    peers: list[Peer] = []
+    if not isinstance(value, list):
+        return peers
+    for entry in value:
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+            continue
+        addresses = entry.get("addresses")
+        peers.append(
+            Peer(
+                entry["name"],
+                str(entry.get("group") or ""),
+                tuple(str(address) for address in addresses) if isinstance(addresses, list) else (),
+                entry.get("safe") is True,
+            )
+        )
+    return peers
+
+
+class ServerChooser:
+    """Which address to try next, and whether the instance found there may be used."""
+
+    __slots__ = (
+        "_address_of",
+        "_followed",
+        "_group_of",
+        "_instance_at",
+        "_listed",
+        "_words",
+        "allow_other_groups",
+        "current",
+        "current_address",
+        "failover",
+        "group",
+    )
+
+    def __init__(
+        self,
+        servers: Iterable[Server] = (),
+        *,
+        group: str = "",
+        allow_other_groups: bool = False,
+        failover: FailoverRule = "safe",
+    ) -> None:
+        self.group = group
+        self.allow_other_groups = allow_other_groups
+        self.failover = failover
+        self.current = ""
+        """The instance last used; empty before the first logon."""
+        self.current_address = ""
+        # By instance that spoke: its word on each of its peers.
+        self._words: dict[str, dict[str, bool]] = {}
+        self._listed: list[str] = []
+        # Addresses that instances told of, beside those that the caller listed.
+        self._followed: dict[str, str] = {}
+        self._instance_at: dict[str, str] = {}
+        self._address_of: dict[str, str] = {}
+        self._group_of: dict[str, str] = {}
+        self.set_servers(servers)
+
+    # -- what is told ------------------------------------------------------------------------
+    def set_servers(self, servers: Iterable[Server]) -> None:
+        """Takes a list of servers, in order of preference, in place of the old one."""
+        self._listed = []
+        for server in servers:
+            if server.address not in self._listed:
+                self._listed.append(server.address)
+            if server.instance:
+                self._learn(server.address, server.instance, server.group)
+
+    def _learn(self, address: str, instance: str, group: str) -> None:
+        self._instance_at[address] = instance
+        if group:
+            self._group_of[instance] = group
+
+    def found(self, address: str, instance: str, group: str) -> None:
+        """Notes which instance a logon found behind an address."""
+        self._learn(address, instance, group)
+        self._address_of[instance] = address
+
+    def use(self, address: str, instance: str) -> None:
+        """Notes that the client now uses this instance."""
+        self.current = instance
+        self.current_address = address
+
+    def heard(
+        self, speaker: str, peers: Sequence[Peer], *, complete: bool = False
+    ) -> tuple[list[str], list[str]]:
+        """Takes an instance's word on its peers. Returns who became unsafe, and who safe, by it.
+
+        `complete`: the peers are all that it has (a logon answer). One that it no longer names is
+        no longer safe by its word; what it called unsafe stays so.
+        """
+        words = self._words.setdefault(speaker, {})
+        if complete:
+            named = {peer.instance for peer in peers}
+            for name in [name for name, safe in words.items() if safe and name not in named]:
+                del words[name]
+        unsafe: list[str] = []
+        safe: list[str] = []
+        for peer in peers:
+            if words.get(peer.instance) is not peer.safe:
+                (safe if peer.safe else unsafe).append(peer.instance)
+            words[peer.instance] = peer.safe
+            for address in peer.addresses:
+                self._learn(address, peer.instance, peer.group)
+                self._followed[address] = peer.instance
+        return unsafe, safe
+
+    def trust(self, instance: str) -> None:
+        """Takes back every word that calls this instance unsafe, and calls it safe by the
+        instance last used. For a person who knows that the instance that said so is gone."""
+        for words in self._words.values():
+            if words.get(instance) is False:
+                del words[instance]
+        if self.current:
+            self._words.setdefault(self.current, {})[instance] = True
+
+    # -- what is asked -----------------------------------------------------------------------
+    def refusal(self, instance: str, group: str = "") -> str:
+        """Why this instance may not be used now; empty when it may."""
+        group = group or self._group_of.get(instance, "")
+        if self.group and group and group != self.group and not self.allow_other_groups:
+            return f"it is in group {group}, not {self.group}"
+        if not self.current or instance == self.current or self.failover == "any":
+            return ""
+        for speaker, words in self._words.items():
+            if words.get(instance) is False:
+                return f"{speaker} called it unsafe to fail over to"
+        if not self._words.get(self.current, {}).get(instance):
+            return f"{self.current} has not called it safe to fail over to"
+        return ""
+
+    def refused(self) -> dict[str, str]:
+        """Known instances that may not be used now, each with the reason."""
+        names = {self._instance_at[a] for a in self._all_addresses() if a in self._instance_at}
+        reasons = {name: self.refusal(name) for name in sorted(names)}
+        return {name: reason for name, reason in reasons.items() if reason}
+
+    def _all_addresses(self) -> list[str]:
+        addresses = list(self._listed)
+        group = self.group or self._group_of.get(self.current, "")
+        for address, instance in self._followed.items():
+            same_group = self._group_of.get(instance, "") == group
+            if address not in addresses and (same_group or self.allow_other_groups):
+                addresses.append(address)
+        if self.current_address and self.current_address not in addresses:
+            addresses.append(self.current_address)
+        return addresses
+
+    def candidates(self) -> list[str]:
+        """Addresses to try in this round, in order. The one last used comes last.
+
+        An address whose instance is not known yet is tried: the logon answer then decides.
+        """
+        addresses = self._all_addresses()
+        if self.current_address in addresses:
+            at = addresses.index(self.current_address) + 1
+            addresses = addresses[at:] + addresses[:at]
+        return [
+            address
+            for address in addresses
+            if (name := self._instance_at.get(address)) is None or not self.refusal(name)
+        ]
+
+
+class Backoff:
+    """Growing pauses with jitter from a seed, so that clients of a dead instance do not all come
+    back in the same millisecond and a simulation still replays."""
+
+    __slots__ = ("_max_s", "_min_s", "_state", "tries")
+
+    def __init__(self, pause_min_ms: int, pause_max_ms: int, seed: int) -> None:
+        self._min_s = pause_min_ms / 1000
+        self._max_s = pause_max_ms / 1000
+        self._state = (seed ^ 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        self.tries = 0
+
+    def next_pause_s(self) -> float:
+        """The next pause, in seconds: doubled each time up to the maximum, then ± 25 %."""
+        pause_s = min(self._max_s, self._min_s * 2.0 ** min(self.tries, 30))
+        self.tries += 1
+        # Knuth's 64-bit linear congruential generator: only jitter hangs on it.
+        self._state = (self._state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
+        return pause_s * (0.75 + (self._state >> 40) / (1 << 24) / 2)
+
+    def reset(self) -> None:
+        """After a success: the next pause is the shortest again."""
+        self.tries = 0
+
+
+def as_server(value: Server | str | Mapping[str, Any]) -> Server:
+    """A server as the caller wrote it: `host:port`, a Server, or a mapping with `address`."""
+    if isinstance(value, Server):
+        return value
+    if isinstance(value, str):
+        return Server(value)
+    return Server(
+        str(value["address"]), str(value.get("instance", "")), str(value.get("group", ""))
+    )

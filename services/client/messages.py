@@ -1,0 +1,253 @@
+"""What a subscriber is given: batches of records as they came, decoded only as far as asked."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from raylay.services.messages.bookmarks import format_bookmark
+from raylay.services.messages.records import Record, decode_record
+
+# The parts of a record header (services/messages/records.py) that each loop needs, no more: what
+# is not unpacked costs nothing.
+_BODY = struct.Struct("<I10xBBHHH")  # length, type, trace, topic, key and correlation lengths
+_IDENTITY = struct.Struct("<I24xQQ")  # length, publisher, sequence
+_TRACE = struct.Struct("<I11xB")  # length, trace length
+_LENGTH = struct.Struct("<I")
+_HEADER_BYTES = 60
+
+SequenceRange = tuple[int, int, int]
+"""Publisher, first sequence, last sequence: no sequence between them is missing."""
+
+
+def identities(payload: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """(start, end, publisher, sequence) of each record; start and end are bytes."""
+    offset, end = 0, len(payload)
+    unpack = _IDENTITY.unpack_from
+    while offset < end:
+        length, publisher, sequence = unpack(payload, offset)
+        yield offset, offset + length, publisher, sequence
+        offset += length
+
+
+def ranges_of(payload: bytes) -> list[SequenceRange]:
+    """The identities of a payload, as few ranges as possible.
+
+    Publishers that take turns do not make a range a message: each publisher's range stays open
+    until its own sequence jumps.
+    """
+    ranges: list[SequenceRange] = []
+    open_first: dict[int, int] = {}
+    open_last: dict[int, int] = {}
+    current = first = 0
+    last = -2
+    offset, end = 0, len(payload)
+    unpack = _IDENTITY.unpack_from
+    while offset < end:
+        length, publisher, sequence = unpack(payload, offset)
+        offset += length
+        if sequence == last + 1 and publisher == current:
+            last = sequence
+            continue
+        if publisher != current:
+            if current:
+                open_first[current], open_last[current] = first, last
+            current = publisher
+            last = open_last.get(publisher, -2)
+            first = open_first.get(publisher, sequence)
+        if sequence != last + 1:
+            if last >= 0:
+                ranges.append((publisher, first, last))
+            first = sequence
+        last = sequence
+    if current:
+        open_first[current], open_last[current] = first, last
+        ranges.extend((key, open_first[key], open_last[key]) for key in open_first)
+    return ranges
+
+
+class Message:
+    """One message of a batch. Fields are decoded when they are asked for.
+
+    Attributes:
+        batch: the batch that it came in.
+    """
+
+    __slots__ = ("_end", "_offset", "_record", "batch")
+
+    def __init__(self, batch: MessageBatch, offset: int, end: int) -> None:
+        self.batch = batch
+        self._offset = offset
+        self._end = end
+        self._record: Record | None = None
+
+    @property
+    def record(self) -> Record:
+        """The whole record, decoded."""
+        record = self._record
+        if record is None:
+            record = self._record = decode_record(self.batch.payload, self._offset, verify=False)
+        return record
+
+    @property
+    def body(self) -> bytes:
+        """What the publisher published."""
+        at = self._offset
+        payload = self.batch.payload
+        _, typ, trace, topic, key, correlation = _BODY.unpack_from(payload, at)
+        return payload[at + _HEADER_BYTES + topic + typ + key + correlation : self._end - trace]
+
+    @property
+    def topic(self) -> str:
+        """The topic that it was published to."""
+        return self.record.topic
+
+    @property
+    def message_type(self) -> str:
+        """The message type, such as `json`."""
+        return self.record.message_type
+
+    @property
+    def publisher(self) -> int:
+        """The publisher id."""
+        return self.record.publisher
+
+    @property
+    def sequence(self) -> int:
+        """The publisher's sequence."""
+        return self.record.sequence
+
+    @property
+    def bookmark(self) -> str:
+        """`publisher|sequence|`, the same on every instance."""
+        _, publisher, sequence = _IDENTITY.unpack_from(self.batch.payload, self._offset)
+        return format_bookmark(publisher, sequence)
+
+    @property
+    def origin_time_us(self) -> int:
+        """When the client published it, in microseconds since 1970 by the publisher's clock."""
+        return self.record.origin_time_us
+
+    @property
+    def timestamp_us(self) -> int:
+        """When this instance received it, in microseconds since 1970."""
+        return self.batch.timestamp_us
+
+    @property
+    def key(self) -> bytes:
+        """The SOW key; empty when it has none."""
+        return self.record.key
+
+    @property
+    def correlation(self) -> bytes:
+        """The correlation id; empty when it has none."""
+        return self.record.correlation
+
+    @property
+    def trace(self) -> bytes:
+        """The trace context of the publish, 25 bytes, or empty when it is not sampled."""
+        return self.record.trace
+
+    @property
+    def subscription_id(self) -> str:
+        """The subscription that it was delivered to."""
+        return self.batch.subscription_id
+
+    def __repr__(self) -> str:
+        return f"Message({self.topic} {self.bookmark} {self.body[:60]!r})"
+
+
+class MessageBatch:
+    """The messages of one delivery, in order.
+
+    Attributes:
+        subscription_id: the subscription that they were delivered to.
+        count: number of messages.
+        timestamp_us: when the instance received them, in microseconds since 1970.
+        first_txid: the instance's transaction id of the first, 0 for a topic without a journal.
+        payload: the records as they came (services/messages/records.py).
+        ranges: their identities, for a bookmark subscription; else None.
+        traced: whether one of them may carry a trace context.
+    """
+
+    __slots__ = (
+        "count",
+        "first_txid",
+        "payload",
+        "ranges",
+        "subscription_id",
+        "timestamp_us",
+        "traced",
+    )
+
+    def __init__(
+        self,
+        subscription_id: str,
+        count: int,
+        payload: bytes,
+        timestamp_us: int = 0,
+        first_txid: int = 0,
+        ranges: list[SequenceRange] | None = None,
+        traced: bool = False,
+    ) -> None:
+        self.subscription_id = subscription_id
+        self.count = count
+        self.payload = payload
+        self.timestamp_us = timestamp_us
+        self.first_txid = first_txid
+        self.ranges = ranges
+        self.traced = traced
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __repr__(self) -> str:
+        return f"MessageBatch({self.subscription_id}, {self.count} messages)"
+
+    def bodies(self) -> list[bytes]:
+        """Every message's body, in order: the cheapest way to read a delivery."""
+        payload = self.payload
+        found: list[bytes] = []
+        append = found.append
+        offset, end = 0, len(payload)
+        unpack = _BODY.unpack_from
+        while offset < end:
+            length, typ, trace, topic, key, correlation = unpack(payload, offset)
+            body_at = offset + 60 + topic + typ + key + correlation
+            offset += length
+            append(payload[body_at : offset - trace])
+        return found
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.messages()
+
+    def messages(self) -> Iterator[Message]:
+        """Every message, in order."""
+        offset, end = 0, len(self.payload)
+        unpack = _LENGTH.unpack_from
+        while offset < end:
+            following = offset + unpack(self.payload, offset)[0]
+            yield Message(self, offset, following)
+            offset = following
+
+    def prefix_ranges(self, count: int) -> list[SequenceRange]:
+        """The identities of the first `count` messages."""
+        if count >= self.count:
+            return self.ranges if self.ranges is not None else ranges_of(self.payload)
+        offset = 0
+        for _ in range(count):
+            offset += _LENGTH.unpack_from(self.payload, offset)[0]
+        return ranges_of(self.payload[:offset])
+
+    def traced_messages(self) -> list[Message]:
+        """Those that carry a trace context."""
+        payload = self.payload
+        found: list[Message] = []
+        offset, end = 0, len(payload)
+        unpack = _TRACE.unpack_from
+        while offset < end:
+            length, trace = unpack(payload, offset)
+            if trace:
+                found.append(Message(self, offset, offset + length))
+            offset += length
+        return found

@@ -1,0 +1,221 @@
+"""What one subscription has received, and how it goes on after a reconnect.
+
+A bookmark subscription keeps the exact ranges of what it has, per publisher: what lay before its
+start, what was delivered, and what its instance's persisted acks name. After a reconnect, to
+whichever instance, it asks for the rest (`have`), and a message that comes nevertheless a second
+time is left out. An ordinary subscription keeps nothing and begins anew with the next message.
+
+Invariants: a message handed out by `arrived` is in `received`, and no message of a bookmark
+subscription is handed out twice; what the bookmark store has is in `received` too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgpack
+
+from raylay.services.client.messages import MessageBatch, SequenceRange, identities, ranges_of
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.bookmarks import EPOCH, format_bookmark, parse_position
+from raylay.services.protocol.frames import Header
+from raylay.services.replication.ranges import PublisherRanges
+
+HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
+"""A larger `have` goes into the body: a header ends at 64 KiB."""
+
+
+class BookmarkStore(Protocol):
+    """What is remembered of bookmark subscriptions (storage/stores.py)."""
+
+    def seen(self, subscription: str, publisher: int, first: int, last: int) -> None:
+        """Adds messages that the consumer is done with."""
+
+    def persisted(self, subscription: str, ranges: PublisherRanges) -> None:
+        """Adds what is durable and needs no delivery any more."""
+
+    def load(self, subscription: str) -> PublisherRanges:
+        """All that was added."""
+
+    def discard(self, subscription: str) -> None:
+        """Forgets a subscription."""
+
+    def flush(self) -> None:
+        """Makes everything durable that was added before."""
+
+
+def read_have(header: Header, body: bytes = b"") -> PublisherRanges | None:
+    """The `have` of a frame, from its header or, where it is large, its body.
+
+    Raises:
+        RemoteProtocolError: it is no mapping of publishers to sequence sets.
+    """
+    value = header.get("have")
+    if value is None and body:
+        try:
+            value = msgpack.unpackb(body, strict_map_key=False)
+        except Exception:  # msgpack raises many kinds on bad bytes
+            raise RemoteProtocolError("ranges are no msgpack", "bad_ranges") from None
+    return None if value is None else PublisherRanges.from_wire(value)
+
+
+class Resumption:
+    """One subscription, as the client's machine keeps it."""
+
+    __slots__ = (
+        "_exact",
+        "_store",
+        "active",
+        "bookmark",
+        "bounded",
+        "completed",
+        "explicit_discard",
+        "id",
+        "message_type",
+        "options",
+        "received",
+        "suppressed",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        subscription_id: str,
+        topic: str,
+        message_type: str = "",
+        bookmark: str = "",
+        options: dict[str, Any] | None = None,
+        store: BookmarkStore | None = None,
+        *,
+        explicit_discard: bool = False,
+    ) -> None:
+        self.id = subscription_id
+        self.topic = topic
+        self.message_type = message_type
+        self.bookmark = bookmark
+        self.options = options or {}
+        self.explicit_discard = explicit_discard
+        self.active = False
+        """Whether the server of this connection has accepted it."""
+        self.completed = False
+        self.suppressed = 0
+        """Messages that came a second time and were left out."""
+        self.received: PublisherRanges | None = None
+        self.bounded = False
+        self._store = store if bookmark else None
+        # Whether `received` holds what lies before the start: only then is `have` the whole story.
+        self._exact = bookmark == EPOCH
+        if bookmark:
+            self.bounded = parse_position(bookmark).bounded
+            self.received = PublisherRanges()
+            if store is not None:
+                self.received.update(store.load(subscription_id))
+                self._exact = self._exact or bool(self.received)
+
+    def subscribe_frame(self, command_id: str) -> tuple[Header, bytes]:
+        """The command that starts or resumes it."""
+        header: Header = {
+            "c": "subscribe",
+            "cid": command_id,
+            "sub": self.id,
+            "t": self.topic,
+            "a": "processed,completed,persisted" if self.bookmark else "processed",
+        }
+        if self.message_type:
+            header["mt"] = self.message_type
+        options = dict(self.options)
+        body = b""
+        received = self.received
+        if received is not None:
+            header["bm"] = self.bookmark
+            if received:
+                if self._exact:
+                    have = received.to_wire()
+                    if sum(map(len, have.values())) + 16 * len(have) <= HAVE_IN_HEADER_BYTES_MAX:
+                        options["have"] = have
+                    else:
+                        body = msgpack.packb(have)
+                elif not self.bounded:
+                    # The server never said what lay before the start: the documented rule then,
+                    # behind the earliest of the newest; what comes twice is left out below.
+                    header["bm"] = ",".join(
+                        format_bookmark(publisher, sequences.last() or 0)
+                        for publisher, sequences in received.sets.items()
+                        if sequences
+                    )
+        if options:
+            header["o"] = options
+        return header, body
+
+    def accepted(self, have: PublisherRanges | None) -> bool:
+        """The server accepted it. `have`: what lies before its start in the server's log.
+
+        Returns whether `have` is still to be stored, by `passed`, once the consumer is done with
+        what waits for it: on a resumption it may name messages that were delivered before.
+        """
+        self.active = True
+        if have is None or self.received is None:
+            return False
+        fresh = not self.received
+        self.received.update(have)
+        self._exact = True
+        if fresh and self._store is not None:
+            self._store.persisted(self.id, have)
+        return not fresh
+
+    def arrived(self, header: Header, payload: bytes) -> MessageBatch | None:
+        """The batch to hand out; None when all of it was received before."""
+        count = header.get("n") or 0
+        received = self.received
+        if received is None:
+            return self._batch(header, count, payload, None)
+        ranges = ranges_of(payload)
+        for publisher, first, last in ranges:
+            held = received.get(publisher)
+            if held is not None and held.touches(first, last):
+                payload, count, ranges = self._without_received(payload, received)
+                if not count:
+                    return None
+                break
+        for publisher, first, last in ranges:
+            received.add(publisher, first, last)
+        return self._batch(header, count, payload, ranges)
+
+    def _batch(
+        self, header: Header, count: int, payload: bytes, ranges: list[SequenceRange] | None
+    ) -> MessageBatch:
+        get = header.get
+        return MessageBatch(
+            self.id, count, payload, get("ts") or 0, get("tx") or 0, ranges, bool(get("tr"))
+        )
+
+    def _without_received(
+        self, payload: bytes, received: PublisherRanges
+    ) -> tuple[bytes, int, list[SequenceRange]]:
+        kept: list[bytes] = []
+        met: set[tuple[int, int]] = set()
+        for start, end, publisher, sequence in identities(payload):
+            held = received.get(publisher)
+            if (held is not None and sequence in held) or (publisher, sequence) in met:
+                self.suppressed += 1
+                continue
+            met.add((publisher, sequence))
+            kept.append(payload[start:end])
+        payload = b"".join(kept)
+        return payload, len(kept), ranges_of(payload)
+
+    def named_persisted(self, have: PublisherRanges) -> None:
+        """A persisted ack came: everything in it that matches was delivered before it."""
+        if self.received is not None:
+            self.received.update(have)
+
+    def taken(self, ranges: list[SequenceRange] | None) -> None:
+        """The consumer is done with these messages."""
+        if self._store is not None and ranges:
+            for publisher, first, last in ranges:
+                self._store.seen(self.id, publisher, first, last)
+
+    def passed(self, have: PublisherRanges) -> None:
+        """The consumer is done with everything that came before this persisted ack."""
+        if self._store is not None and not self.explicit_discard:
+            self._store.persisted(self.id, have)

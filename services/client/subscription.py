@@ -1,0 +1,189 @@
+"""One subscription as the application holds it: a bounded queue between socket and consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from raylay.services.client.messages import Message, MessageBatch
+from raylay.services.client.resumption import Resumption
+from raylay.services.errors import RaylayError
+from raylay.services.replication.ranges import PublisherRanges
+
+MESSAGE_OVERHEAD_BYTES = 256
+"""What a queued batch costs beside its payload, for the queue's limit."""
+
+
+class Subscription:
+    """Messages of one subscription, singly (`async for message in subscription`) or in batches
+    (`async for batch in subscription.batches()`).
+
+    When the consumer is slow and the queue reaches its limit, the client stops reading from its
+    socket; nothing is dropped. A message counts as seen when the consumer asks for the next one, a
+    batch when it asks for the next batch: after a crash it comes again rather than never. With
+    `explicit_discard` only `discard` makes it seen.
+
+    Owner: the client's event loop. One consumer. It ends by `unsubscribe`, at the end of a bookmark
+    range, or with the error that the server gave.
+    """
+
+    def __init__(
+        self,
+        resumption: Resumption,
+        queue_bytes_max: int,
+        congestion_changed: Callable[[Subscription], None],
+        unsubscribe: Callable[[Subscription], None],
+        taken: Callable[[MessageBatch], None] | None = None,
+    ) -> None:
+        self.id = resumption.id
+        self.topic = resumption.topic
+        self.caught_up = asyncio.Event()
+        """Set when the replay of a bookmark subscription has reached the log's end as it was."""
+        self.congested = False
+        """Whether its queue is at its limit."""
+        self._resumption = resumption
+        self._queue_bytes_max = queue_bytes_max
+        self._congestion_changed = congestion_changed
+        self._unsubscribe = unsubscribe
+        self._on_taken = taken
+        self._items: deque[MessageBatch | PublisherRanges] = deque()
+        self._queued_bytes = 0
+        self._queued_messages = 0
+        self._current: MessageBatch | None = None
+        self._messages: Iterator[Message] | None = None
+        self._handed_out = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+        self._error: RaylayError | None = None
+
+    # -- the client's side -------------------------------------------------------------------
+    def put(self, batch: MessageBatch) -> None:
+        """Queues a delivery."""
+        self._items.append(batch)
+        self._queued_messages += batch.count
+        self._queued_bytes += len(batch.payload) + MESSAGE_OVERHEAD_BYTES
+        if self._queued_bytes >= self._queue_bytes_max and not self.congested:
+            self.congested = True
+            self._congestion_changed(self)
+        self._wake()
+
+    def put_persisted(self, have: PublisherRanges) -> None:
+        """Queues a persisted ack: it counts when what came before it was taken."""
+        if not self._items and self._current is None:
+            self._resumption.passed(have)
+        elif self._items and isinstance(self._items[-1], PublisherRanges):
+            # Each names all that came before it, so the newer one alone says everything.
+            self._items[-1] = have
+        else:
+            self._items.append(have)
+
+    def end(self, error: RaylayError | None = None) -> None:
+        """Ends it: what is queued is still handed out, then iteration stops or raises."""
+        if not self._ended:
+            self._ended = True
+            self._error = error
+            self.caught_up.set()
+            self._wake()
+
+    def settle(self) -> None:
+        """Counts what was handed out as seen. For a client that closes in good order."""
+        self._count_seen(self._handed_out)
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # -- the consumer's side -----------------------------------------------------------------
+    @property
+    def queued_messages(self) -> int:
+        """Messages received and not asked for yet."""
+        return self._queued_messages
+
+    @property
+    def suppressed_messages(self) -> int:
+        """Messages that came a second time, after a reconnect, and were left out."""
+        return self._resumption.suppressed
+
+    async def next_batch(self) -> MessageBatch | None:
+        """The next delivery; None when the subscription has ended.
+
+        Raises:
+            CommandFailed: the server ended the subscription, or refused to resume it.
+            RaylayError: what ended the client.
+        """
+        self._count_seen(self._current.count if self._current is not None else 0)
+        self._current = self._messages = None
+        items = self._items
+        while True:
+            while items:
+                item = items.popleft()
+                if isinstance(item, MessageBatch):
+                    self._take(item)
+                    return item
+                self._resumption.passed(item)
+            if self._ended:
+                if self._error is not None:
+                    raise self._error
+                return None
+            assert self._waiter is None, "one consumer a subscription"
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def _take(self, batch: MessageBatch) -> None:
+        self._current = batch
+        self._handed_out = batch.count
+        self._queued_messages -= batch.count
+        self._queued_bytes -= len(batch.payload) + MESSAGE_OVERHEAD_BYTES
+        if self.congested and self._queued_bytes * 2 <= self._queue_bytes_max:
+            self.congested = False
+            self._congestion_changed(self)
+        if batch.traced and self._on_taken is not None:
+            self._on_taken(batch)
+
+    def _count_seen(self, messages: int) -> None:
+        current = self._current
+        if current is None or current.ranges is None or self._resumption.explicit_discard:
+            return
+        self._resumption.taken(current.prefix_ranges(messages))
+
+    async def batches(self) -> AsyncIterator[MessageBatch]:
+        """Deliveries, one by one, until the subscription ends."""
+        while (batch := await self.next_batch()) is not None:
+            yield batch
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Message:
+        while True:
+            if self._messages is not None:
+                message = next(self._messages, None)
+                if message is not None:
+                    self._handed_out += 1
+                    return message
+            batch = await self.next_batch()
+            if batch is None:
+                raise StopAsyncIteration
+            self._messages = batch.messages()
+            self._handed_out = 0
+
+    def discard(self, message: Message) -> None:
+        """Counts one message as seen. Only of use with `explicit_discard` and a bookmark store."""
+        self._resumption.taken([(message.publisher, message.sequence, message.sequence)])
+
+    def unsubscribe(self) -> None:
+        """Ends the subscription. What is queued is not handed out any more."""
+        self.settle()
+        self._current = self._messages = None
+        self._items.clear()
+        self._queued_bytes = self._queued_messages = 0
+        self.end()
+        if self.congested:
+            self.congested = False
+            self._congestion_changed(self)
+        self._unsubscribe(self)

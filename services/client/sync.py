@@ -1,0 +1,312 @@
+"""The client for scripts and threads: the asyncio client on a loop thread of its own.
+
+A publish from any thread goes into one queue; the loop thread is woken once for whatever has
+gathered there, so that a thread change costs per batch and not per message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from raylay.services.client.client import Client
+from raylay.services.client.machine import RECORD_BYTES_MAX
+from raylay.services.client.messages import Message, MessageBatch
+from raylay.services.client.subscription import Subscription
+from raylay.services.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    PublishStoreFull,
+    RaylayError,
+)
+
+T = TypeVar("T")
+
+HANDED_OVER_MAX = 10_000
+"""Publishes between the callers' threads and the loop thread; above it `publish` blocks."""
+
+_Publish = tuple[str, bytes, str, int, bytes, bytes]
+
+
+class SyncSubscription:
+    """A subscription as a plain iterator of messages; `batches()` iterates deliveries.
+
+    Owner: the thread that iterates. The rules of `Subscription` hold.
+    """
+
+    def __init__(self, client: SyncClient, subscription: Subscription) -> None:
+        self._client = client
+        self._subscription = subscription
+        self._messages: Iterator[Message] | None = None
+
+    @property
+    def id(self) -> str:
+        """The subscription id."""
+        return self._subscription.id
+
+    def next_batch(self, timeout_s: float | None = None) -> MessageBatch | None:
+        """The next delivery; None when the subscription has ended.
+
+        Raises:
+            TimeoutError: none came within `timeout_s`; nothing is lost.
+            RaylayError: what ended the subscription.
+        """
+        return self._client._run(self._next(timeout_s))
+
+    async def _next(self, timeout_s: float | None) -> MessageBatch | None:
+        return await asyncio.wait_for(self._subscription.next_batch(), timeout_s)
+
+    def batches(self) -> Iterator[MessageBatch]:
+        """Deliveries, one by one, until the subscription ends."""
+        while (batch := self.next_batch()) is not None:
+            yield batch
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        while True:
+            if self._messages is not None:
+                message = next(self._messages, None)
+                if message is not None:
+                    return message
+            batch = self.next_batch()
+            if batch is None:
+                raise StopIteration
+            self._messages = batch.messages()
+
+    def discard(self, message: Message) -> None:
+        """Counts one message as seen (`explicit_discard`)."""
+        self._client._call(self._subscription.discard, message)
+
+    def unsubscribe(self) -> None:
+        """Ends the subscription."""
+        self._client._call(self._subscription.unsubscribe)
+
+
+class SyncClient:
+    """The synchronous face of `Client`: the same arguments, usable from any thread.
+
+        with SyncClient("loader", servers=["host-a:9007"]) as client:
+            client.publish("orders", b"{}")
+            client.flush()
+
+    Callbacks (`on_event`, …) run on the loop thread.
+    """
+
+    def __init__(self, name: str, *args: Any, **options: Any) -> None:
+        self.client = Client(name, *args, **options)
+        self._publish_timeout_s = float(options.get("publish_timeout_s", 30.0))
+        self._lock = threading.Condition()
+        self._queue: deque[_Publish] = deque()
+        self._drain_scheduled = False
+        self._drained: asyncio.Task[None] | None = None
+        self._failure: RaylayError | None = None
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name=f"raylay client {name}", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._run(self.client.connect())
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            work.close()
+            raise ConnectionLost(f"client {self.client.name} is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _call(self, function: Any, *args: Any) -> None:
+        async def call() -> None:
+            function(*args)
+
+        self._run(call())
+
+    # -- publishing --------------------------------------------------------------------------
+    def publish(
+        self,
+        topic: str,
+        body: bytes,
+        message_type: str = "json",
+        *,
+        expiration_s: int = 0,
+        key: bytes = b"",
+        correlation: bytes = b"",
+    ) -> None:
+        """Publishes; blocks only for room. One thread's publishes keep their order.
+
+        Raises:
+            PublishStoreFull: no room within `publish_timeout_s`; this message was not published.
+            LocalProtocolError: topic, message type or size break a limit.
+            RaylayError: what ended the client, or the failure of an earlier publish that was still
+                on its way to the loop thread.
+        """
+        self.client.machine.builder(topic, message_type)  # raises here, not on the loop thread
+        if len(body) + len(key) + len(correlation) > RECORD_BYTES_MAX - 2048:
+            raise LocalProtocolError(
+                f"message of {len(body)} bytes on {topic}: a record may have {RECORD_BYTES_MAX}"
+            )
+        with self._lock:
+            if len(self._queue) >= HANDED_OVER_MAX:
+                self._wait_for_room()
+            if self._closed:
+                raise ConnectionLost(f"client {self.client.name} is closed")
+            if self._failure is not None:
+                raise self._failure
+            self._queue.append((topic, body, message_type, expiration_s, key, correlation))
+            wake = not self._drain_scheduled
+            self._drain_scheduled = True
+        if wake:
+            self._loop.call_soon_threadsafe(self._start_drain)
+
+    def _wait_for_room(self) -> None:
+        deadline_s = time.monotonic() + self._publish_timeout_s
+        while len(self._queue) >= HANDED_OVER_MAX and self._failure is None and not self._closed:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not self._lock.wait(left_s):
+                raise PublishStoreFull(
+                    f"publish store of {self.client.name} stayed full for "
+                    f"{self._publish_timeout_s:.3g} s"
+                )
+
+    def _start_drain(self) -> None:
+        self._drained = self._loop.create_task(self._drain())
+
+    async def _drain(self) -> None:
+        """Publishes what the callers queued, until the queue is empty."""
+        client, queue = self.client, self._queue
+        while True:
+            try:
+                for _ in range(HANDED_OVER_MAX):
+                    if not queue:
+                        break
+                    topic, body, message_type, expiration_s, key, correlation = queue[0]
+                    client.publish_nowait(
+                        topic,
+                        body,
+                        message_type,
+                        expiration_s=expiration_s,
+                        key=key,
+                        correlation=correlation,
+                    )
+                    queue.popleft()
+            except PublishStoreFull:
+                self._notify()
+                try:
+                    await client.room(None)
+                except PublishStoreFull:
+                    pass  # the callers see it, each after its own time; nothing is dropped
+                except RaylayError as error:
+                    self._give_up(error)
+                    return
+                continue
+            except RaylayError as error:
+                self._give_up(error)
+                return
+            with self._lock:
+                self._lock.notify_all()
+                if not queue:
+                    self._drain_scheduled = False
+                    return
+            await asyncio.sleep(0)
+
+    def _notify(self) -> None:
+        with self._lock:
+            self._lock.notify_all()
+
+    def _give_up(self, error: RaylayError) -> None:
+        with self._lock:
+            self._failure = error
+            self._lock.notify_all()
+
+    async def _flush(self, timeout_s: float | None) -> None:
+        while self._drain_scheduled and self._failure is None:
+            if self._drained is not None and not self._drained.done():
+                await asyncio.wait((self._drained,))
+            else:
+                await asyncio.sleep(0)  # `_start_drain` is in the loop's queue
+        if self._failure is not None:
+            raise self._failure
+        await self.client.flush(timeout_s)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Blocks until everything published so far is durable.
+
+        Raises:
+            CommandFailed: a publish was refused and there is no `on_publish_failed`.
+            TimeoutError: not within `timeout_s`.
+        """
+        self._run(asyncio.wait_for(self._flush(timeout_s), timeout_s))
+
+    @property
+    def persisted_sequence(self) -> int:
+        """Every publish up to this sequence is durable, or was refused."""
+        return self.client.persisted_sequence
+
+    # -- subscriptions -----------------------------------------------------------------------
+    def subscribe(self, topic: str, **options: Any) -> SyncSubscription:
+        """Subscribes; the options of `Client.subscribe`."""
+        return SyncSubscription(self, self._run(self.client.subscribe(topic, **options)))
+
+    # -- life --------------------------------------------------------------------------------
+    def close(self, *, flush: bool = True) -> None:
+        """Ends the client; with `flush` once everything published is durable (`Client.close`)."""
+        if self._closed:
+            return
+        try:
+            self._run(self._close(flush and self._failure is None))
+        finally:
+            with self._lock:
+                self._closed = True
+                self._lock.notify_all()
+            self._stop_loop()
+
+    async def _close(self, flush: bool) -> None:
+        deadline_s = self._loop.time() + self.client.close_timeout_s
+        try:
+            if flush:
+                try:
+                    await asyncio.wait_for(self._flush(None), self.client.close_timeout_s)
+                except TimeoutError:
+                    pass  # reported below, or by the client's own close
+        finally:
+            if self._drained is not None:
+                self._drained.cancel()
+            left_s = max(0.0, deadline_s - self._loop.time())
+            await self.client.close(flush=flush, timeout_s=left_s)
+        if flush and self._queue:
+            raise ConnectionLost(
+                f"client {self.client.name} closed with {len(self._queue)} publishes that found "
+                "no room in its store"
+            )
+
+    def _stop_loop(self) -> None:
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> SyncClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(flush=error is None)

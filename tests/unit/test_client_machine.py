@@ -1,0 +1,503 @@
+"""The client's machine: events in, effects out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from unit.fake_stores import DictPublishStore
+
+from raylay.services.client.events import (
+    Connect,
+    Connected,
+    ConnectionEnded,
+    ConnectionOpened,
+    Disconnect,
+    Disconnected,
+    Effect,
+    Fail,
+    FrameReceived,
+    PeerBecameUnsafe,
+    PublishFailed,
+    ResolveServers,
+    SendFrame,
+    SendPublishes,
+    ServerRefused,
+    ServersResolved,
+    Settled,
+    Started,
+    Stopped,
+    SubscriptionAccepted,
+    SubscriptionFailed,
+    SubscriptionWanted,
+    Tell,
+    TimePassed,
+    WaitingForSafeInstance,
+    WaitingForServer,
+)
+from raylay.services.client.failover import Server
+from raylay.services.client.machine import ClientMachine, ClientOptions, State
+from raylay.services.client.resumption import Resumption
+from raylay.services.errors import (
+    BookmarkNotFound,
+    CommandFailed,
+    ConnectionLost,
+    LocalProtocolError,
+    LogonRefused,
+    PublishStoreFull,
+    SequenceConflict,
+)
+from raylay.services.messages.records import sequences_of
+
+CLOCK_US = 5_000
+
+
+class Bench:
+    """A machine, its store and a clock."""
+
+    def __init__(self, *names: str, store: DictPublishStore | None = None, **options: Any) -> None:
+        self.store = store if store is not None else DictPublishStore()
+        servers = tuple(Server(f"{name}:1", name, "G") for name in names or ("A", "B"))
+        self.machine = ClientMachine(
+            ClientOptions("desk", servers, clock_us=CLOCK_US, **options), self.store
+        )
+        self.now_s = 100.0
+
+    def step(self, event: Any) -> list[Effect]:
+        effects = self.machine.step(event, self.now_s)
+        self.machine.check_invariants()
+        return effects
+
+    def ack(self, sequence: int, **extra: Any) -> list[Effect]:
+        header = {"c": "ack", "a": "persisted", "s": sequence, "status": "success", **extra}
+        return self.step(FrameReceived(self.machine.connection, header))
+
+    def answer(self, instance: str = "A", **extra: Any) -> list[Effect]:
+        """The server's answer to the logon."""
+        peers = [
+            {"name": name, "group": "G", "addresses": [f"{name}:1"], "safe": safe}
+            for name, safe in extra.pop("peers", {}).items()
+        ]
+        header = {
+            "c": "ack",
+            "a": "processed",
+            "cid": "logon",
+            "status": "success",
+            "v": 1,
+            "instance": instance,
+            "group": "G",
+            "durable": [],
+            "highest": 0,
+            "peers": peers,
+            **extra,
+        }
+        return self.step(FrameReceived(self.machine.connection, header))
+
+    def log_on(self, instance: str = "A", **extra: Any) -> list[Effect]:
+        if self.machine.state is State.NEW:
+            self.step(Started())
+        self.step(ConnectionOpened(self.machine.connection))
+        return self.answer(instance, **extra)
+
+    def lose(self) -> list[Effect]:
+        return self.step(ConnectionEnded(self.machine.connection, "gone"))
+
+    def publish(self, body: bytes = b"x") -> int:
+        return self.machine.publish("t", body, "json", 1)
+
+    def sent(self, bytes_max: int = 1 << 20) -> Iterator[list[int]]:
+        """The sequences of each batch that is to be sent now."""
+        while (batch := self.machine.next_batch(bytes_max)) is not None:
+            found = sequences_of(b"".join(batch.records))
+            assert (batch.first, batch.last) == (found[0], found[-1])
+            yield found
+
+
+def frames(effects: list[Effect], command: str) -> list[dict[str, Any]]:
+    return [e.header for e in effects if isinstance(e, SendFrame) and e.header["c"] == command]
+
+
+def told(effects: list[Effect]) -> list[Any]:
+    return [effect.event for effect in effects if isinstance(effect, Tell)]
+
+
+# -- logon and numbers ---------------------------------------------------------------------------
+def test_connects_logs_on_and_is_connected() -> None:
+    bench = Bench(user_id="u", password="secret", ack_conflation_ms=7)
+    assert bench.step(Started()) == [Connect(1, "A:1")]
+    [logon] = frames(bench.step(ConnectionOpened(1)), "logon")
+    assert logon == {
+        "c": "logon",
+        "v": 1,
+        "client_name": "desk",
+        "low": 0,
+        "cid": "logon",
+        "o": {"ack_conflation_ms": 7},
+        "user_id": "u",
+        "pw": "secret",
+    }
+    effects = bench.answer()
+    assert Connected("A", "G", "A:1", 0) in told(effects)
+    assert bench.machine.instance == "A"
+
+
+@pytest.mark.parametrize(
+    ("store_highest", "server_highest", "first"),
+    [
+        (0, 0, CLOCK_US),  # no past: the clock
+        (0, 9_000, 9_001),  # the server has seen more than the clock
+        (0, 3, CLOCK_US),  # … or less: another instance may have seen more than this one
+        (10, 0, 11),  # the store knows its past
+        (10, 12, 13),  # … and so does the server
+    ],
+)
+def test_first_sequence(store_highest: int, server_highest: int, first: int) -> None:
+    store = DictPublishStore()
+    store.highest = store_highest
+    bench = Bench(store=store)
+    bench.log_on(highest=server_highest)
+    assert bench.publish() == first
+
+
+def test_numbers_go_on_across_a_reconnect() -> None:
+    bench = Bench()
+    bench.log_on()
+    first = bench.publish()
+    bench.lose()
+    assert bench.publish() == first + 1
+    bench.log_on("A")
+    assert bench.publish() == first + 2
+
+
+def test_publish_before_the_first_logon_and_after_the_end_is_refused() -> None:
+    bench = Bench()
+    with pytest.raises(ConnectionLost, match="connect before"):
+        bench.publish()
+    bench.log_on()
+    bench.step(Stopped())
+    with pytest.raises(ConnectionLost, match="closed"):
+        bench.publish()
+    assert bench.store.messages == 0
+
+
+def test_a_full_store_refuses_and_uses_no_number() -> None:
+    bench = Bench(store=DictPublishStore(messages_max=1))
+    bench.log_on()
+    first = bench.publish()
+    with pytest.raises(PublishStoreFull, match="1 messages"):
+        bench.publish()
+    list(bench.sent())
+    bench.ack(first)
+    assert bench.publish() == first + 1
+
+
+def test_a_record_larger_than_a_frame_is_refused() -> None:
+    bench = Bench()
+    bench.log_on()
+    with pytest.raises(LocalProtocolError, match="a record may have"):
+        bench.publish(bytes(16 * 1024 * 1024))
+    assert bench.store.messages == 0
+
+
+# -- sending and acks ----------------------------------------------------------------------------
+def test_batches_are_bounded_in_bytes_and_in_order() -> None:
+    bench = Bench()
+    bench.log_on()
+    published = [bench.publish(bytes(size)) for size in (10, 300, 10, 2_000, 10, 10)]
+    batches = list(bench.sent(bytes_max=500))
+    assert [sequence for batch in batches for sequence in batch] == published
+    assert [len(batch) for batch in batches] == [2, 1, 1, 2]
+    assert not bench.machine.unsent
+
+
+def test_only_what_a_durable_store_has_flushed_is_sent() -> None:
+    bench = Bench()
+    bench.log_on()
+    first = bench.publish()
+    bench.publish()
+    batch = bench.machine.next_batch(1_000, upto=first)
+    assert batch is not None and (batch.first, batch.last) == (first, first)
+    assert bench.machine.next_batch(1_000, upto=first) is None
+    assert bench.machine.unsent
+
+
+def test_acks_empty_the_store_and_settle() -> None:
+    bench = Bench()
+    bench.log_on()
+    first = bench.publish()
+    for _ in range(4):
+        bench.publish()
+    list(bench.sent())
+    assert bench.ack(first + 2) == [Settled(first + 2)]
+    assert list(bench.store.records) == [first + 3, first + 4]
+    assert bench.ack(first + 4) == [Settled(first + 4)]
+    assert bench.ack(first + 4) == [], "nothing new"
+
+
+def test_an_ack_beyond_what_was_sent_here_frees_nothing_more() -> None:
+    bench = Bench()
+    bench.log_on()
+    first = bench.publish()
+    list(bench.sent())
+    bench.publish()
+    bench.ack(first + 1_000)
+    assert list(bench.store.records) == [first + 1]
+
+
+def test_acks_of_an_old_connection_are_void() -> None:
+    bench = Bench()
+    bench.log_on()
+    old = bench.machine.connection
+    first = bench.publish()
+    list(bench.sent())
+    bench.lose()
+    bench.log_on("A")
+    header = {"c": "ack", "a": "persisted", "s": first, "status": "success"}
+    assert bench.step(FrameReceived(old, header)) == []
+    assert list(bench.store.records) == [first]
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [("sequence_conflict", SequenceConflict), ("storage_full", CommandFailed)],
+)
+def test_a_refused_publish_is_handed_back_and_the_others_go_on(
+    reason: str, kind: type[CommandFailed]
+) -> None:
+    bench = Bench()
+    bench.log_on()
+    first = bench.publish(b"a")
+    record = bench.store.records[first]
+    bench.publish(b"b")
+    list(bench.sent())
+    effects = bench.ack(first, status="failure", reason=reason, text="no")
+    [failure] = told(effects)
+    assert isinstance(failure, PublishFailed)
+    assert type(failure.error) is kind
+    assert (failure.sequence, failure.error.reason, str(failure.error)) == (first, reason, "no")
+    assert failure.record == record
+    assert Settled(first) in effects
+    assert list(bench.store.records) == [first + 1]
+
+
+def test_resends_exactly_what_is_not_durable_before_anything_new() -> None:
+    bench = Bench()
+    bench.log_on(peers={"B": True})
+    first = bench.publish()
+    for _ in range(9):
+        bench.publish()
+    list(bench.sent())
+    bench.ack(first)
+    bench.lose()
+    later = bench.publish()  # while there is no connection
+    effects = bench.log_on("B", durable=[[first + 2, first + 4], [first + 7, first + 7]])
+    assert SendPublishes() in effects
+    newest = bench.publish()
+    expected = [first + n for n in (1, 5, 6, 8, 9)]
+    assert [n for batch in bench.sent(bytes_max=200) for n in batch] == [*expected, later, newest]
+    assert Connected("B", "G", "B:1", 6) in told(effects)
+
+
+def test_the_logon_names_the_lowest_unacknowledged() -> None:
+    bench = Bench()
+    bench.log_on()
+    first = bench.publish()
+    bench.publish()
+    list(bench.sent())
+    bench.ack(first)
+    bench.lose()
+    [logon] = frames(bench.step(ConnectionOpened(bench.machine.connection)), "logon")
+    assert logon["low"] == first + 1
+
+
+def test_durable_ranges_of_a_logon_settle_too() -> None:
+    bench = Bench()
+    bench.log_on()
+    first = bench.publish()
+    list(bench.sent())
+    bench.lose()
+    assert Settled(first) in bench.log_on("A", durable=[[first, first]])
+
+
+# -- failover ------------------------------------------------------------------------------------
+def test_goes_to_the_safe_peer_at_once() -> None:
+    bench = Bench("A", "B", "C")
+    bench.log_on(peers={"B": False, "C": True})
+    effects = bench.lose()
+    assert effects[-1] == Connect(bench.machine.connection, "C:1")
+    assert Disconnected("A", "A:1", "gone") in told(effects)
+
+
+def test_waits_for_the_old_instance_where_no_other_is_safe_and_says_so() -> None:
+    bench = Bench("A", "B")
+    bench.log_on(peers={"B": True})
+    notice = {"c": "safety", "peers": [{"name": "B", "safe": False}]}
+    effects = bench.step(FrameReceived(bench.machine.connection, notice))
+    assert told(effects) == [PeerBecameUnsafe("B", "A")]
+    bench.now_s += 60
+    assert bench.lose()[-1] == Connect(bench.machine.connection, "A:1")
+    [waiting] = told(bench.lose())
+    assert isinstance(waiting, WaitingForSafeInstance)
+    assert dict(waiting.refused) == {"B": "A called it unsafe to fail over to"}
+    bench.now_s += waiting.pause_s
+    assert bench.step(TimePassed()) == [Connect(bench.machine.connection, "A:1")]
+
+
+def test_an_unknown_server_is_asked_who_it_is_and_left_when_it_is_not_safe() -> None:
+    bench = Bench("A")
+    bench.machine.chooser.set_servers([Server("A:1"), Server("x:1")])
+    bench.log_on("A", peers={"B": False})
+    first = bench.publish()
+    bench.now_s += 60
+    assert bench.lose()[-1] == Connect(bench.machine.connection, "x:1")
+    probed = bench.machine.connection
+    effects = bench.log_on("B", durable=[[first, first]])
+    assert Disconnect(probed) in effects
+    assert ServerRefused("B", "x:1", "A called it unsafe to fail over to") in told(effects)
+    assert list(bench.store.records) == [first], "nothing is taken from its answer"
+    assert effects[-1] == Connect(bench.machine.connection, "A:1")
+
+
+def test_every_server_down_pauses_grow() -> None:
+    bench = Bench("A", "B", pause_min_ms=100)
+    bench.step(Started())
+    pauses = []
+    for _ in range(3):
+        bench.lose()
+        [waiting] = told(bench.lose())
+        assert isinstance(waiting, WaitingForServer)
+        pauses.append(waiting.pause_s)
+        assert bench.machine.wake_s == bench.now_s + waiting.pause_s
+        bench.now_s += waiting.pause_s
+        assert bench.step(TimePassed()) == [Connect(bench.machine.connection, "A:1")]
+    assert pauses[0] < pauses[1] < pauses[2]
+
+
+def test_a_server_that_throws_the_client_out_again_and_again_is_not_stormed() -> None:
+    bench = Bench("A")
+    bench.log_on()
+    assert bench.lose()[-1] == Connect(bench.machine.connection, "A:1")
+    bench.log_on("A")
+    assert isinstance(told(bench.lose())[-1], WaitingForServer)
+
+
+def test_servers_are_looked_up_for_every_round() -> None:
+    bench = Bench(resolves=True)
+    assert bench.step(Started()) == [ResolveServers()]
+    assert bench.step(ServersResolved([Server("n:1")])) == [Connect(1, "n:1")]
+    bench.lose()
+    assert bench.machine.wake_s is not None
+    bench.now_s = bench.machine.wake_s
+    assert bench.step(TimePassed()) == [ResolveServers()]
+    # The look-up failed: the last answer stays in force.
+    assert bench.step(ServersResolved(None)) == [Connect(2, "n:1")]
+
+
+def test_silence_while_connecting_is_given_up() -> None:
+    bench = Bench("A", "B", connect_timeout_s=2.0)
+    bench.step(Started())
+    bench.now_s += 2.0
+    assert bench.step(TimePassed()) == [Disconnect(1), Connect(2, "B:1")]
+
+
+@pytest.mark.parametrize("reason", ["not_ready", "shutting_down"])
+def test_a_refusal_that_may_pass_goes_elsewhere(reason: str) -> None:
+    bench = Bench("A", "B")
+    effects = bench.log_on("A", status="failure", reason=reason)
+    assert effects[-1] == Connect(2, "B:1")
+
+
+@pytest.mark.parametrize("reason", ["name_in_use", "bad_client_name", "not_entitled"])
+def test_a_refusal_for_good_ends_the_client(reason: str) -> None:
+    bench = Bench("A", "B")
+    effects = bench.log_on("A", status="failure", reason=reason, text="go away")
+    [error] = [effect.error for effect in effects if isinstance(effect, Fail)]
+    assert isinstance(error, LogonRefused)
+    assert (error.reason, str(error)) == (reason, "go away")
+    assert bench.machine.state is State.ENDED
+
+
+def test_another_client_of_the_name_ends_this_one() -> None:
+    bench = Bench("A", "B")
+    bench.log_on(peers={"B": True})
+    header = {"c": "ack", "a": "processed", "status": "failure", "reason": "name_in_use"}
+    effects = bench.step(FrameReceived(1, header))
+    assert any(isinstance(effect, Fail) for effect in effects)
+
+
+# -- heartbeat -----------------------------------------------------------------------------------
+def test_beats_are_sent_and_silence_ends_the_connection() -> None:
+    bench = Bench("A", heartbeat_s=4.0)
+    [start] = frames(bench.log_on(), "heartbeat")
+    assert start["o"] == {"start_s": 4.0}
+    for _ in range(3):
+        assert bench.machine.wake_s is not None
+        bench.now_s = bench.machine.wake_s
+        assert frames(bench.step(TimePassed()), "heartbeat") == [{"c": "heartbeat"}]
+        bench.machine.heard_s = bench.now_s
+    heard_s = bench.now_s
+    while bench.machine.state is State.READY:
+        assert bench.machine.wake_s is not None
+        bench.now_s = bench.machine.wake_s
+        effects = bench.step(TimePassed())
+    assert Disconnected("A", "A:1", "heartbeat") in told(effects)
+    assert bench.now_s - heard_s == 4.0
+
+
+def test_silence_proves_nothing_while_reading_is_paused() -> None:
+    bench = Bench("A", heartbeat_s=4.0)
+    bench.log_on()
+    bench.machine.reading_paused = True
+    for _ in range(10):
+        assert bench.machine.wake_s is not None
+        bench.now_s = bench.machine.wake_s
+        bench.step(TimePassed())
+    assert bench.machine.state is State.READY
+
+
+# -- subscriptions -------------------------------------------------------------------------------
+def test_a_subscription_is_made_again_after_a_reconnect() -> None:
+    bench = Bench()
+    bench.log_on()
+    wanted = Resumption("s", "t.*", "json")
+    [header] = frames(bench.step(SubscriptionWanted(wanted)), "subscribe")
+    assert header == {
+        "c": "subscribe",
+        "cid": "s1",
+        "sub": "s",
+        "t": "t.*",
+        "mt": "json",
+        "a": "processed",
+    }
+    ack = {"c": "ack", "a": "processed", "cid": "s1", "status": "success"}
+    assert bench.step(FrameReceived(1, ack)) == [SubscriptionAccepted("s", None)]
+    assert wanted.active
+    bench.lose()
+    assert not wanted.active
+    [again] = frames(bench.log_on("A"), "subscribe")
+    assert (again["sub"], again["cid"]) == ("s", "s2")
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"), [("bad_regex", CommandFailed), ("bookmark_not_found", BookmarkNotFound)]
+)
+def test_a_refused_subscription_carries_the_servers_reason(
+    reason: str, kind: type[CommandFailed]
+) -> None:
+    bench = Bench()
+    bench.log_on()
+    bench.step(SubscriptionWanted(Resumption("s", "t")))
+    ack = {"c": "ack", "a": "processed", "cid": "s1", "status": "failure", "reason": reason}
+    [failed] = bench.step(FrameReceived(1, ack))
+    assert isinstance(failed, SubscriptionFailed)
+    assert isinstance(failed.error, kind)
+    assert failed.error.reason == reason
+    assert not bench.machine.subscriptions
+
+
+def test_one_subscription_id_once() -> None:
+    bench = Bench()
+    bench.step(SubscriptionWanted(Resumption("s", "t")))
+    with pytest.raises(LocalProtocolError, match="in use"):
+        bench.step(SubscriptionWanted(Resumption("s", "t")))
