@@ -35,6 +35,18 @@ class SegmentInfo:
     last_time_us: int
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What compressing, archiving or removing did to one segment."""
+
+    first_txid: int
+    last_txid: int
+    path: Path
+    done: bool
+    note: str
+    """What was done, or why it was not."""
+
+
 @dataclass(slots=True)
 class Recovered:
     """What a journal found when it was opened."""
@@ -65,7 +77,11 @@ class JournalReader(Protocol):
         when `after_txid` lies inside it. The read transaction ends before this returns."""
 
     def read_headers(self, after_txid: int, runs_max: int = 4096) -> list[Run]:
-        """Like `read`, but the payloads are left out (empty), for scans that need headers only."""
+        """Like `read`, but without the records' bytes, for scans that need headers only.
+
+        Notes keep their payload, and so do runs with gaps in their sequences: `Run.ranges` is
+        right for each.
+        """
 
     def find_sequence(self, publisher: int, sequence: int) -> int | None:
         """The transaction id of a message, or None when it is not here."""
@@ -77,6 +93,9 @@ class JournalReader(Protocol):
     def segment_summaries(self) -> list[tuple[int, int, PublisherRanges]]:
         """(first txid, last txid, the sequences in it) of each sealed segment, oldest first: what a
         resync needs to skip whole segments."""
+
+    def segments(self) -> list[SegmentInfo]:
+        """Every segment, oldest first, the live one last."""
 
     def close(self) -> None:
         """Gives everything back."""
@@ -98,12 +117,17 @@ class Journal(JournalReader, Protocol):
     ) -> None:
         """Starts the writer thread. `committed(last_txid, commit_ns)` is called on it after each
         synced commit, with the nanoseconds that the commit took. `failed(first_txid, error)` is
-        called when a commit failed: everything staged from that id on is dropped and must be staged
-        again under the same ids if it is wanted."""
+        called when a commit failed: everything staged from that id on is dropped, also what is
+        staged before the caller knows of it, until a run with that first id is staged again."""
 
     def removable(self, before_txid: int) -> None:
         """Law 4: segments whose last transaction id is below `before_txid` may be removed by
-        retention. Nothing is removed before the first call."""
+        retention or by hand. Nothing is removed before the first call. A floor that moves back is
+        on disk when this returns."""
+
+    def remove(self, before_txid: int, *, force: bool = False) -> list[Outcome]:
+        """Removes sealed segments wholly below `before_txid`, oldest first, never leaving a gap.
+        Stops at the first that is in use, or not `removable` unless forced."""
 
     def close(self) -> None:
         """Commits what is staged, ends the thread, frees the directory."""

@@ -1,0 +1,153 @@
+"""Small values that must be on disk before they are acted upon (interface: `journal.StateStore`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from raylay.services.errors import StorageError, StorageFull
+
+MAP_BYTES = 1024 * 1024 * 1024
+"""Address space, which costs nothing; what is stored here is kilobytes to megabytes."""
+KEY_BYTES_MAX = 511
+
+
+def open_store(path: Path) -> Any:
+    """The LMDB environment of a small store, made when it is missing.
+
+    Raises:
+        StorageError: it cannot be opened; names the file.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return lmdb.open(str(path), subdir=False, map_size=MAP_BYTES, meminit=False, max_dbs=0)
+    except (lmdb.Error, OSError) as error:
+        raise explained(error, path) from error
+
+
+def explained(error: Exception, path: Path) -> StorageError:
+    """An LMDB or system error as one of ours, naming the file."""
+    if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or "No space left" in str(error):
+        return StorageFull(f"{path}: no space left: {error}", str(path))
+    return StorageError(f"{path} cannot be used: {error}", str(path))
+
+
+def _encoded(key: str) -> bytes:
+    encoded = key.encode()
+    if not 1 <= len(encoded) <= KEY_BYTES_MAX:
+        raise ValueError(f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(encoded)}")
+    return encoded
+
+
+class LmdbStateStore:
+    """A StateStore in one LMDB file.
+
+    Invariant: `put` returns only when all of its keys are on disk, and writes all or none.
+    Owner: one process; any of its threads.
+
+    Raises:
+        StorageError: the file cannot be used.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._env = open_store(self._path)
+
+    def get(self, key: str) -> bytes | None:
+        """The value of a key."""
+        try:
+            with self._env.begin() as transaction:
+                value: bytes | None = transaction.get(_encoded(key))
+                return value
+        except lmdb.Error as error:
+            raise explained(error, self._path) from error
+
+    def put(self, values: dict[str, bytes | None]) -> None:
+        """Writes (or, with None, removes) all of the keys in one synced transaction.
+
+        Raises:
+            StorageFull: no space; nothing was written.
+        """
+        if not values:
+            return
+        try:
+            with self._env.begin(write=True) as transaction:
+                for key, value in values.items():
+                    if value is None:
+                        transaction.delete(_encoded(key))
+                    else:
+                        transaction.put(_encoded(key), value)
+        except lmdb.Error as error:
+            raise explained(error, self._path) from error
+
+    def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """All keys that begin with `prefix`, in order, as they are at the call."""
+        start = prefix.encode()
+        found: list[tuple[str, bytes]] = []
+        try:
+            with self._env.begin() as transaction, transaction.cursor() as cursor:
+                if cursor.set_range(start) if start else cursor.first():
+                    for key, value in cursor.iternext():
+                        if not key.startswith(start):
+                            break
+                        found.append((key.decode(), value))
+        except lmdb.Error as error:
+            raise explained(error, self._path) from error
+        return iter(found)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._env.close()
+
+
+class MemoryStateStore:
+    """A StateStore in memory, for the simulator and tests.
+
+    Every `put` counts as synced, so a crash loses nothing; `fail_next` is how a disk fails.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._fail_next: Exception | None = None
+
+    def get(self, key: str) -> bytes | None:
+        """The value of a key."""
+        return self._values.get(key)
+
+    def put(self, values: dict[str, bytes | None]) -> None:
+        """Writes (or, with None, removes) all of the keys, or none."""
+        if self._fail_next is not None:
+            error, self._fail_next = self._fail_next, None
+            raise error
+        for key in values:
+            _encoded(key)
+        for key, value in values.items():
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = bytes(value)
+
+    def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """All keys that begin with `prefix`, in order, as they are at the call."""
+        return iter(
+            sorted(
+                ((key, value) for key, value in self._values.items() if key.startswith(prefix)),
+                key=lambda pair: pair[0].encode(),
+            )
+        )
+
+    def fail_next(self, error: Exception) -> None:
+        """Makes the next `put` raise this error and write nothing."""
+        self._fail_next = error
+
+    def crash(self) -> MemoryStateStore:
+        """The store as a restart finds it."""
+        other = MemoryStateStore()
+        other._values = self._values.copy()
+        return other
+
+    def close(self) -> None:
+        """Nothing to give back."""
