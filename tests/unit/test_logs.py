@@ -27,11 +27,11 @@ def lines_in(directory: Path) -> list[str]:
     return [line for path in sorted(directory.iterdir()) for line in path.read_text().splitlines()]
 
 
-def to_file(directory: Path, level: str = "info", **options: str | int) -> None:
-    logs.configure(
-        "A1",
-        LogOptions(level=level, target="file", directory=str(directory), **options),  # type: ignore[arg-type]
-    )
+def to_file(
+    directory: Path, level: str = "info", format: str = "text", file_bytes_max: int = 1 << 20
+) -> None:
+    options = LogOptions(level, "file", str(directory), format, file_bytes_max)
+    logs.configure("A1", options)
 
 
 def test_an_event_is_one_line_of_fields(tmp_path: Path) -> None:

@@ -1,0 +1,383 @@
+"""The laws of the tree that a machine can check: who imports whom, what stays pure and small.
+
+actors ──▶ services, storage        storage ──▶ value types of services only
+the pure part of services ──▶ the pure part of services
+nobody ──▶ actors, but the fabric launcher
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("actors", "services", "storage")
+WATCHED = (*PARTS, "tests", "benchmarks", "examples", "deploy", "docs")
+
+PURE_FOLDERS = tuple(
+    f"services/{name}/"
+    for name in (
+        "messages",
+        "protocol",
+        "replication",
+        "subscriptions",
+        "expressions",
+        "sow",
+        "queues",
+        "capacity",
+    )
+)
+PURE_FILES = (
+    "services/errors.py",
+    "services/client/failover.py",
+    "services/client/machine.py",
+    "services/client/messages.py",
+    "services/client/resumption.py",
+)
+# Sockets, clocks, disks, chance, threads and actors: what a value-in, values-out core never has.
+BANNED_IN_PURE = frozenset(
+    {
+        "asyncio",
+        "concurrent",
+        "http",
+        "importlib",
+        "io",
+        "lmdb",
+        "logging",
+        "multiprocessing",
+        "opentelemetry",
+        "os",
+        "pathlib",
+        "prometheus_client",
+        "pyspark",
+        "queue",
+        "random",
+        "ray",
+        "sched",
+        "secrets",
+        "select",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "socketserver",
+        "sqlite3",
+        "ssl",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "time",
+        "urllib",
+        "uuid",
+        "uvloop",
+    }
+)
+BANNED_CALLS_IN_PURE = frozenset({"open", "__import__", "print", "input", "exec", "eval"})
+VALUE_TYPES = (
+    "raylay.services.errors",
+    "raylay.services.messages",
+    "raylay.services.replication.ranges",
+)
+LAUNCHERS = ("services/fabric.py", "services/fabric/")
+
+FUNCTION_LINES_MAX = 90
+# Functions that are longer, with their length. A number here may only fall: the test fails when
+# the function grew, and when it shrank until the number is lowered or the entry removed.
+LONG_FUNCTIONS = {
+    # The one loop over messages on the way in: a call a message would double its time.
+    "services/messages/records.py:scan": 111,
+}
+LINE_LENGTH_MAX = 100
+
+# Pure modules that need no test file of their own, and why.
+WITHOUT_TEST_FILE = {
+    "services/errors.py": "declarations only",
+    "services/replication/effects.py": "declarations only",
+}
+
+
+def files(*folders: str, suffix: str = ".py") -> list[Path]:
+    """The files of the folders, in order."""
+    found = [path for folder in folders for path in (ROOT / folder).rglob(f"*{suffix}")]
+    return sorted(path for path in found if "__pycache__" not in path.parts)
+
+
+def name_of(path: Path) -> str:
+    """The path from the root, with slashes."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def is_pure(name: str) -> bool:
+    """Whether the file is in the pure part."""
+    return name in PURE_FILES or name.startswith(PURE_FOLDERS)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, module) of every import of a file, those inside functions included.
+
+    `from raylay.services import errors` gives `raylay.services.errors`.
+    """
+    package = ["raylay", *path.relative_to(ROOT).parent.parts]
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = ROOT.joinpath(*module.split(".")[1:], alias.name)
+                is_module = module.startswith("raylay") and (
+                    inner.is_dir() or inner.with_suffix(".py").is_file()
+                )
+                yield node.lineno, f"{module}.{alias.name}" if is_module else module
+
+
+def is_within(module: str, *parents: str) -> bool:
+    """Whether the module is one of the parents or lies below one."""
+    return any(module == parent or module.startswith(parent + ".") for parent in parents)
+
+
+def file_of(module: str) -> str:
+    """The file of a raylay module; a package stands for its folder."""
+    path = ROOT.joinpath(*module.split(".")[1:])
+    return name_of(path) + ("/" if path.is_dir() else ".py")
+
+
+def wrong_imports(path: Path) -> Iterator[str]:
+    """What a file of the tree imports against the arrows."""
+    name = name_of(path)
+    part = name.split("/")[0]
+    for line, module in imports(path):
+        where = f"{name}:{line} imports {module}"
+        if is_within(module, *PARTS):
+            yield f"{where}: write raylay.{module}"
+        launches = part == "actors" or name.startswith(LAUNCHERS)
+        if is_within(module, "raylay.actors") and not launches:
+            yield f"{where}: only the fabric launcher imports actors"
+        of_services = is_within(module, "raylay.services")
+        if part == "storage" and of_services and not is_within(module, *VALUE_TYPES):
+            yield f"{where}: storage imports only value types of services"
+        if is_pure(name):
+            if module.split(".")[0] in BANNED_IN_PURE:
+                yield f"{where}: a pure file has no I/O, clock, chance or actor"
+            if is_within(module, "raylay") and not is_pure(file_of(module)):
+                yield f"{where}: a pure file imports pure files only"
+
+
+def test_imports_follow_the_arrows() -> None:
+    wrong = [text for path in files(*PARTS) for text in wrong_imports(path)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_pure_files_call_nothing_that_reaches_out() -> None:
+    wrong = [
+        f"{name_of(path)}:{node.lineno} calls {node.func.id}"
+        for path in files("services")
+        if is_pure(name_of(path))
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in BANNED_CALLS_IN_PURE
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "reason"),
+    [
+        ("storage/x.py", "from raylay.services.tracing import Tracing", "value types"),
+        ("storage/x.py", "import raylay.actors.instance", "fabric launcher"),
+        ("services/cli.py", "from raylay.actors import launch", "fabric launcher"),
+        ("services/messages/x.py", "import os.path", "no I/O"),
+        ("services/messages/x.py", "def f():\n    from time import time_ns", "no I/O"),
+        ("services/replication/x.py", "from raylay.services import tracing", "pure files only"),
+        ("services/replication/x.py", "from ..client import machine as m", None),
+        ("services/replication/x.py", "from .. import logs", "pure files only"),
+        ("services/replication/x.py", "from raylay.storage.journal import Journal", "pure files"),
+        ("services/x.py", "from services.errors import RaylayError", "write raylay."),
+        ("storage/x.py", "from raylay.services.replication.ranges import SequenceSet", None),
+        ("storage/x.py", "import lmdb, os, time", None),
+        ("services/fabric.py", "from raylay.actors.launch import start", None),
+        ("actors/x.py", "from raylay.actors import launch\nimport raylay.storage.journal", None),
+    ],
+)
+def test_the_arrows_are_checked(
+    name: str, source: str, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "parsed", lambda _: ast.parse(source))
+    found = list(wrong_imports(ROOT / name))
+    assert bool(found) == bool(reason), found
+    if reason:
+        assert any(reason in text for text in found)
+
+
+def remote_uses(tree: ast.Module) -> Iterator[int]:
+    """The lines that use `ray.remote`, as a decorator or as a call, however it is named."""
+    names = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "ray"
+        for alias in node.names
+        if alias.name == "remote"
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "remote":
+            if isinstance(node.value, ast.Name) and node.value.id == "ray":
+                yield node.lineno
+        elif isinstance(node, ast.Name) and node.id in names:
+            yield node.lineno
+
+
+def test_actor_classes_are_made_in_the_launcher_only() -> None:
+    wrong = [
+        f"{name_of(path)}:{line}"
+        for path in files(*PARTS)
+        if name_of(path) != "actors/launch.py"
+        for line in remote_uses(parsed(path))
+    ]
+    assert not wrong, f"ray.remote outside actors/launch.py: {wrong}"
+
+
+@pytest.mark.parametrize(
+    ("source", "uses"),
+    [
+        ("import ray\n@ray.remote\nclass A: ...", 1),
+        ("import ray\n@ray.remote(num_cpus=0)\nclass A: ...", 1),
+        ("from ray import remote as r\nr(A)", 1),
+        ("handle.status.remote()", 0),
+    ],
+)
+def test_uses_of_remote_are_found(source: str, uses: int) -> None:
+    assert len(list(remote_uses(ast.parse(source)))) == uses
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:
+    """(qualified name, function) of every function, methods and nested ones included."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, Function):
+            yield prefix + node.name, node
+            yield from functions(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.ClassDef):
+            yield from functions(node, f"{prefix}{node.name}.")
+        else:
+            yield from functions(node, prefix)
+
+
+def test_functions_fit_a_screen() -> None:
+    wrong = []
+    long = dict(LONG_FUNCTIONS)
+    for path in files(*PARTS, "tests", "benchmarks", "examples"):
+        for name, node in functions(parsed(path)):
+            assert node.end_lineno is not None
+            length = node.end_lineno - node.lineno + 1
+            where = f"{name_of(path)}:{name}"
+            limit = long.pop(where, FUNCTION_LINES_MAX)
+            if length > limit:
+                wrong.append(f"{where} has {length} lines, the limit is {limit}")
+            elif limit > FUNCTION_LINES_MAX and length < limit:
+                wrong.append(f"{where} shrank to {length} lines: lower its limit from {limit}")
+    wrong += [f"{where} is no more: take it out of LONG_FUNCTIONS" for where in long]
+    assert not wrong, "\n".join(wrong)
+
+
+def text_files() -> list[Path]:
+    """What people read and write in this tree."""
+    suffixes = (".py", ".md", ".toml", ".yaml", ".yml", ".sh", ".json", ".xml")
+    found = [path for suffix in suffixes for path in files(*WATCHED, suffix=suffix)]
+    return found + [path for path in ROOT.iterdir() if path.suffix in suffixes]
+
+
+def test_lines_are_short() -> None:
+    wrong = [
+        f"{name_of(path)}:{number} has {len(line)} characters"
+        for path in files(*PARTS, "tests", "benchmarks", "examples")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if len(line) > LINE_LENGTH_MAX
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+LEFT_BEHIND = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:wo" r"rk|ro" r"ot|ho" r"me)/")
+
+
+def test_nothing_is_left_behind() -> None:
+    wrong = [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in text_files()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if LEFT_BEHIND.search(line) or MACHINE_PATH.search(line)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def without_docstring(tree: ast.AST, prefix: str = "") -> Iterator[tuple[int, str]]:
+    """Public classes, functions and methods that say nothing about themselves."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If):  # definitions under TYPE_CHECKING or a version check
+            yield from without_docstring(node, prefix)
+        if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        # A setter and an overload are documented by the definition that they belong to.
+        decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
+        belongs = "overload" in decorators or any(d.endswith(".setter") for d in decorators)
+        if not belongs and not ast.get_docstring(node):
+            yield node.lineno, prefix + node.name
+        if isinstance(node, ast.ClassDef):
+            yield from without_docstring(node, f"{prefix}{node.name}.")
+
+
+def test_everything_public_has_a_docstring() -> None:
+    wrong = []
+    for path in files(*PARTS):
+        tree = parsed(path)
+        if tree.body and not ast.get_docstring(tree):
+            wrong.append(f"{name_of(path)}: the module")
+        wrong += [f"{name_of(path)}:{line} {name}" for line, name in without_docstring(tree)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_says_annotations_are_not_evaluated() -> None:
+    wrong = [
+        name_of(path)
+        for path in files(*PARTS, "tests", "benchmarks", "examples")
+        if any(not isinstance(node, ast.Expr) for node in parsed(path).body)
+        and "from __future__ import annotations" not in path.read_text(encoding="utf-8")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_pure_module_has_a_test_file() -> None:
+    tests = {path.stem for path in files("tests") if path.name.startswith("test_")}
+    wrong = []
+    listed = dict(WITHOUT_TEST_FILE)
+    for path in files("services"):
+        name = name_of(path)
+        if not is_pure(name) or not parsed(path).body:
+            continue
+        # Names need not be unique in the tree: a test file may say its folder, too.
+        stems = (f"test_{path.stem}", f"test_{path.parent.name}_{path.stem}")
+        tested = any(
+            test == stem or test.startswith(stem + "_") for test in tests for stem in stems
+        )
+        if name in listed:
+            del listed[name]
+        elif not tested:
+            wrong.append(f"{name} has no tests/**/{stems[0]}.py")
+    wrong += [f"{name} is no more: take it out of WITHOUT_TEST_FILE" for name in listed]
+    assert not wrong, "\n".join(wrong)

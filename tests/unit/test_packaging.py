@@ -1,0 +1,166 @@
+"""What is installed is what is in the tree, and the commands that the README names exist."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("actors", "services", "storage")
+TARGETS = ("setup", "demo", "test", "check", "sim", "bench", "soak", "clean", "types", "help")
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def modules() -> list[Path]:
+    return [
+        path
+        for part in PARTS
+        for path in sorted((ROOT / part).rglob("*.py"))
+        if "__pycache__" not in path.parts
+    ]
+
+
+def test_every_package_of_the_tree_is_listed(project: dict[str, Any]) -> None:
+    in_tree = {".".join(["raylay", *path.relative_to(ROOT).parent.parts]) for path in modules()}
+    listed = project["tool"]["setuptools"]["packages"]
+    assert sorted(listed) == sorted(in_tree)
+    assert len(listed) == len(set(listed))
+    for path in {path.parent for path in modules()}:
+        assert (path / "__init__.py").is_file(), f"{path} has no __init__.py"
+
+
+def test_no_folder_shadows_a_package(project: dict[str, Any]) -> None:
+    # A raylay/ folder beside the others would shadow the installed package in Ray's workers, and
+    # a test folder named like a package would shadow that.
+    assert not (ROOT / "raylay").exists()
+    assert set(project["tool"]["setuptools"]["package-dir"]) == {f"raylay.{p}" for p in PARTS}
+    names = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
+    assert not names & set(sys.stdlib_module_names)
+    assert not names & {"ray", "raylay", "lmdb", "typer", "rich"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel of a copy of the tree: building in the tree would leave files behind."""
+    copy = tmp_path_factory.mktemp("copy")
+    out = tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    for part in PARTS:
+        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+    program = "import sys, setuptools.build_meta as b; print(b.build_wheel(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(out)],
+        cwd=copy,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return zipfile.ZipFile(next(out.glob("*.whl")))
+
+
+def test_the_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    expected = {"raylay/" + path.relative_to(ROOT).as_posix() for path in modules()}
+    assert {name for name in names if name.endswith(".py")} == expected
+    assert {f"raylay/{part}/py.typed" for part in PARTS} <= names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_dependencies_have_a_lower_and_an_upper_bound(project: dict[str, Any]) -> None:
+    requirements = list(project["project"]["dependencies"])
+    for name, extra in project["project"]["optional-dependencies"].items():
+        requirements += extra if name != "dev" else []
+    unbounded = [r for r in requirements if not re.search(r">=[\d.]+\w*,<\d", r)]
+    assert not unbounded
+
+
+def imported_names() -> set[str]:
+    found = set()
+    for path in modules():
+        text = path.read_text(encoding="utf-8")
+        found |= set(re.findall(r"^\s*(?:import|from)\s+([A-Za-z_]\w*)", text, re.MULTILINE))
+    return found
+
+
+def test_what_is_imported_is_a_dependency(project: dict[str, Any]) -> None:
+    declared = list(project["project"]["dependencies"])
+    declared += [r for e in project["project"]["optional-dependencies"].values() for r in e]
+    distributions = {re.split(r"[\[>=<;! ]", r)[0].lower().replace("_", "-") for r in declared}
+    provided = importlib.metadata.packages_distributions()
+    missing = []
+    for name in sorted(imported_names() - set(sys.stdlib_module_names) - {"raylay"}):
+        if name == "opentelemetry":  # a namespace that several distributions fill
+            assert "opentelemetry-sdk" in distributions
+            continue
+        owners = {owner.lower().replace("_", "-") for owner in provided.get(name, [])}
+        if name in provided and not owners & distributions:
+            missing.append(f"{name} (of {', '.join(sorted(owners))})")
+    # The client library for Prometheus comes with its OpenTelemetry exporter, and only with it.
+    assert [name for name in missing if not name.startswith("prometheus_client")] == []
+
+
+def test_the_script_can_be_loaded(project: dict[str, Any]) -> None:
+    (script,) = project["project"]["scripts"].items()
+    entry = importlib.metadata.EntryPoint(script[0], script[1], "console_scripts")
+    assert entry.name == "raylay"
+    assert callable(entry.load())
+
+
+def test_the_makefile_has_its_targets() -> None:
+    environment = {**os.environ, "MAKEFLAGS": ""}
+    for target in TARGETS:
+        done = subprocess.run(
+            ["make", "--dry-run", "--always-make", target],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_integration_run_is_make_test() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    lines = script.read_text().splitlines()
+    assert "set -euo pipefail" in lines
+    assert lines[-1] == "exec make test"
+    subprocess.run(["bash", "-n", str(script)], check=True, timeout=60)
+
+
+def test_make_sim_passes_its_seeds() -> None:
+    def command(*variables: str) -> str:
+        done = subprocess.run(
+            ["make", "--dry-run", "sim", *variables],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            env={**os.environ, "MAKEFLAGS": ""},
+        )
+        return done.stdout.splitlines()[-1].split("sim.run", 1)[1].strip()
+
+    assert command() == "--seeds 1000"
+    assert command("SEEDS=20") == "--seeds 20"
+    assert command("SEED=5") == "--seeds 1 --seed 5"
+    assert command("SEED=5", "SEEDS=3") == "--seeds 3 --seed 5"
