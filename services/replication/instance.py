@@ -282,6 +282,18 @@ class InstanceMachine:
         oldest = self._pending_ages.oldest(self.pending)
         return self.committed_txid if oldest is None else min(oldest[1] - 1, self.committed_txid)
 
+    def recovery_point(self) -> tuple[int, PublisherRanges]:
+        """What the shell writes down from time to time, so that a restart need not read the whole
+        journal: the durable floor, and what of the journal this instance is awaited for. Nothing
+        that is only staged is in it: it may never come to be."""
+        awaited = self.awaited.copy()
+        for entry in self._staged:
+            if isinstance(entry, _RunStaged):
+                awaited.remove_ranges(entry.run.publisher, entry.run.ranges())
+            elif isinstance(entry, _NoteStaged):
+                awaited.remove_ranges(entry.publisher, entry.ranges)
+        return self.durable_floor(), awaited
+
     # -- clients -----------------------------------------------------------------------------
     def client_logged_on(self, session: int, client: str, low: int) -> LogonAnswer:
         """A client logged on. `low`: its lowest sequence that it does not know to be durable."""

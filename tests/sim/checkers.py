@@ -1,0 +1,490 @@
+"""The laws (design.md 1) as pure functions over one history. They raise nothing: they find.
+
+    acknowledged     1  an acked message is on disk here and along the sync links
+    nothing_lost     1  what was acked is in some log at the end, unless every disk that had it died
+    once             2  a journal holds a message once, a subscriber gets it once
+    order            3  publisher order, unless flagged late, and late only where paths split
+    removal          4  what is removed is where it was routed to
+    loops            5  nothing enters an incarnation twice
+    liveness         7  in the end all acks are given and all logs hold what is routed to them
+    store            –  a publish store forgets only what was acked or refused
+    safety           –  no peer that a client was told is safe lacks what the client was acked
+    subscribers      –  a subscriber has everything of the log that it ended at
+
+A publish without an ack is unknown: it may be anywhere or nowhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raylay.services.replication.routing import Destination
+
+from sim.history import (
+    Acked,
+    Crashed,
+    Delivered,
+    Failed,
+    Heard,
+    History,
+    Journaled,
+    ModeSet,
+    Noted,
+    Published,
+    Removed,
+    Started,
+    ToldSafety,
+    Topology,
+    Used,
+)
+
+Key = tuple[int, int]
+"""(publisher, sequence)."""
+NEVER = -1
+NOW_ASYNC = 1 << 62
+VIOLATIONS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A law that a history breaks."""
+
+    law: str
+    text: str
+    separate: bool = False
+    """Known and reported, and no failure: see `acknowledged`."""
+
+
+@dataclass(slots=True)
+class Copy:
+    """A message in one journal."""
+
+    time_us: int
+    txid: int
+    topic: str
+    path: tuple[int, ...]
+    group: str
+    sender: int
+    """Of the record; of the waiter once there is a note."""
+    waits: bool
+    """Whether the sender is a waiter: the copy or a note was awaited."""
+
+
+class Logs:
+    """The journals at one moment, as a history tells them."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.copies: dict[str, dict[Key, Copy]] = {name: {} for name in topology.members}
+        self.ever: dict[str, set[Key]] = {name: set() for name in topology.members}
+        self.name_of: dict[int, str] = {}
+        self.async_until_us: dict[tuple[str, str], int] = {}
+        for member in topology.members.values():
+            for destination in member.destinations:
+                self.async_until_us[member.name, destination.name] = (
+                    NEVER if destination.sync else NOW_ASYNC
+                )
+
+    def take(self, operation: object) -> None:
+        """Brings the journals up to this operation."""
+        if isinstance(operation, Journaled):
+            copies = self.copies[operation.instance]
+            ever = self.ever[operation.instance]
+            sender = operation.path[-1] if operation.path else 0
+            for i, sequence in enumerate(operation.sequences):
+                key = (operation.publisher, sequence)
+                ever.add(key)
+                copies[key] = Copy(
+                    operation.time_us,
+                    operation.txid + i,
+                    operation.topic,
+                    operation.path,
+                    operation.group,
+                    sender,
+                    operation.awaited,
+                )
+        elif isinstance(operation, Noted):
+            copies = self.copies[operation.instance]
+            for sequence in operation.sequences:
+                copy = copies.get((operation.publisher, sequence))
+                if copy is not None:
+                    copy.sender, copy.waits = operation.sender, True
+        elif isinstance(operation, ModeSet):
+            # After an upgrade the link was async until now.
+            self.async_until_us[operation.instance, operation.destination] = (
+                operation.time_us if operation.sync else NOW_ASYNC
+            )
+        elif isinstance(operation, Started):
+            self.name_of[operation.incarnation] = operation.instance
+        elif isinstance(operation, Crashed):
+            if operation.lost:
+                self.copies[operation.instance] = {}
+
+    def sync_destinations(self, name: str, key: Key, copy: Copy) -> list[Destination]:
+        """The destinations to which the copy is routed and whose links were sync ever since it is
+        there. A link that was async meanwhile may have let an answer out that is on its way."""
+        found = []
+        for destination in self.topology.members[name].destinations:
+            if self.async_until_us[name, destination.name] >= copy.time_us:
+                continue
+            if self.topology.router(name, destination).routed(
+                copy.topic.encode(), b"json", copy.path, copy.group, -1
+            ):
+                found.append(destination)
+        return found
+
+    def rooted(self, name: str, key: Key, root: str) -> bool:
+        """Whether the waiters from this instance on lead to the client at `root`."""
+        met: set[str] = set()
+        while name not in met:
+            met.add(name)
+            copy = self.copies[name].get(key)
+            if copy is None:
+                return False
+            if not copy.sender:
+                return name == root
+            name = self.name_of.get(copy.sender, "")
+            if name not in self.copies:
+                return False
+        return False
+
+
+def acknowledged(history: History) -> list[Violation]:
+    """Law 1 at the moment of each persisted ack, over the whole closure of sync links.
+
+    Excused: instances that had the message and lost their disk; links that were async at some
+    moment since the message came to their instance (an answer may have been let out then).
+
+    By the waiter rule an instance whose waiter is somebody else answers as soon as the message is
+    stored. So where a client published a message at two instances, and the closure of the one
+    passes through an instance that the other one waits for, the ack may come before that other
+    chain has ended. That is told as a separate verdict.
+    """
+    logs = Logs(history.topology)
+    found: list[Violation] = []
+    for operation in history.operations:
+        logs.take(operation)
+        if not isinstance(operation, Acked):
+            continue
+        for sequence in operation.sequences:
+            found += _closure(logs, operation, (operation.publisher, sequence))
+            if len(found) >= VIOLATIONS_MAX:
+                return found
+    return found
+
+
+def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
+    root = ack.instance
+    if key not in logs.copies[root]:
+        return [_unacknowledged(logs, ack, key, root, "", True)]
+    found = []
+    reached = [root]
+    met = {root}
+    while reached:
+        name = reached.pop()
+        copy = logs.copies[name][key]
+        for destination in logs.sync_destinations(name, key, copy):
+            servers = [server for server in destination.addresses if key in logs.ever[server]]
+            if not servers:
+                own = name == root or logs.rooted(name, key, root)
+                found.append(_unacknowledged(logs, ack, key, destination.addresses[0], name, own))
+            for server in servers:
+                if server not in met and key in logs.copies[server]:
+                    met.add(server)
+                    reached.append(server)
+    return found
+
+
+def _unacknowledged(
+    logs: Logs, ack: Acked, key: Key, lacks: str, through: str, own: bool
+) -> Violation:
+    waiters = []
+    name = through
+    while name and name not in waiters and key in logs.copies.get(name, {}):
+        waiters.append(name)
+        sender = logs.copies[name][key].sender
+        name = logs.name_of.get(sender, "") if sender else ""
+    text = (
+        f"at {ack.time_us / 1000:.3f} ms {ack.instance} acked {ack.client} {key[1]} (by {ack.by}), "
+        f"but {lacks} never had it"
+        + (f": sync from {through}, whose waiters are {' <- '.join(waiters)}" if through else "")
+    )
+    law = "acknowledged" if own else "acknowledged, another chain waits"
+    return Violation(law, text, separate=not own)
+
+
+def nothing_lost(history: History) -> list[Violation]:
+    """What was acked is in some log at the end, unless every disk that had it then was lost."""
+    topology = history.topology
+    logs = Logs(topology)
+    holders: dict[Key, dict[str, int]] = {}
+    incarnation_of: dict[str, int] = {}
+    lost: set[int] = set()
+    for operation in history.operations:
+        logs.take(operation)
+        if isinstance(operation, Started):
+            incarnation_of[operation.instance] = operation.incarnation
+        elif isinstance(operation, Crashed) and operation.lost:
+            lost.add(operation.incarnation)
+        elif isinstance(operation, Acked):
+            for sequence in operation.sequences:
+                key = (operation.publisher, sequence)
+                holders.setdefault(
+                    key,
+                    {n: incarnation_of[n] for n, copies in logs.copies.items() if key in copies},
+                )
+    held = {key for final in history.final.values() for key in final.ever}
+    return [
+        Violation("nothing lost", f"{key[1]} of {key[0]} was acked, {sorted(had)} had it, none has")
+        for key, had in holders.items()
+        if key not in held and not all(incarnation in lost for incarnation in had.values())
+    ][:VIOLATIONS_MAX]
+
+
+def once(history: History) -> list[Violation]:
+    """Law 2, and no subscriber gets a message twice."""
+    journaled: set[tuple[int, int, int]] = set()
+    delivered: set[tuple[str, int, int]] = set()
+    found = []
+    for operation in history.operations:
+        if isinstance(operation, Journaled):
+            for sequence in operation.sequences:
+                entry = (operation.incarnation, operation.publisher, sequence)
+                if entry in journaled:
+                    found.append(
+                        Violation("once", f"{operation.instance} journaled {sequence} again")
+                    )
+                journaled.add(entry)
+        elif isinstance(operation, Delivered):
+            for sequence in operation.sequences:
+                got = (operation.subscriber, operation.publisher, sequence)
+                if got in delivered:
+                    found.append(
+                        Violation("once", f"{operation.subscriber} was given {sequence} again")
+                    )
+                delivered.add(got)
+    return found[:VIOLATIONS_MAX]
+
+
+def order(history: History) -> list[Violation]:
+    """Law 3. Late is what comes behind a higher sequence of its publisher on its topic."""
+    highest: dict[tuple[int, int, str], int] = {}
+    split = not history.topology.uniform or any(
+        isinstance(operation, Crashed) and operation.lost for operation in history.operations
+    )
+    found = []
+    for operation in history.operations:
+        if not isinstance(operation, Journaled):
+            continue
+        entry = (operation.incarnation, operation.publisher, operation.topic)
+        before = highest.get(entry, 0)
+        first, last = operation.sequences[0], operation.sequences[-1]
+        if list(operation.sequences) != sorted(operation.sequences):
+            found.append(Violation("order", f"{operation} is not ascending"))
+        if (first < before) != operation.late:
+            word = "not flagged late" if first < before else "flagged late"
+            found.append(Violation("order", f"{operation} is {word}, {before} came before"))
+        if operation.late and not split:
+            found.append(Violation("order", f"{operation} is late though no paths split"))
+        highest[entry] = max(before, last)
+    return found[:VIOLATIONS_MAX]
+
+
+def removal(history: History) -> list[Violation]:
+    """Law 4: a removed record is on disk at the connected server of each destination it is routed
+    to (or was, before that server lost its disk)."""
+    logs = Logs(history.topology)
+    found = []
+    for operation in history.operations:
+        logs.take(operation)
+        if not isinstance(operation, Removed):
+            continue
+        servers = dict(operation.servers)
+        for key, copy in logs.copies[operation.instance].items():
+            if copy.txid > operation.up_to_txid:
+                continue
+            for destination in history.topology.members[operation.instance].destinations:
+                router = history.topology.router(operation.instance, destination)
+                if not router.routed(copy.topic.encode(), b"json", copy.path, copy.group, -1):
+                    continue
+                server = servers[destination.name] or destination.addresses[0]
+                if key not in logs.ever[server]:
+                    found.append(
+                        Violation(
+                            "removal",
+                            f"{operation.instance} removed {key[1]}, {server} never had it",
+                        )
+                    )
+    return found[:VIOLATIONS_MAX]
+
+
+def loops(history: History) -> list[Violation]:
+    """Law 5."""
+    found = []
+    for operation in history.operations:
+        if isinstance(operation, Journaled):
+            path = operation.path
+            if operation.incarnation in path or len(set(path)) < len(path):
+                found.append(Violation("loops", f"{operation} came round in a circle"))
+    return found[:VIOLATIONS_MAX]
+
+
+def liveness(history: History) -> list[Violation]:
+    """Law 7, after healing: every ack is given, and what a log holds is at every destination to
+    which it is routed. Whoever got it there passes it on by the same rule: that is the fixpoint.
+    """
+    found = []
+    for client, left in history.unacked.items():
+        if left:
+            found.append(Violation("liveness", f"{client} waits for {left} acks"))
+    logs = Logs(history.topology)
+    for operation in history.operations:
+        logs.take(operation)
+    for name, final in history.final.items():
+        if final.owed or final.pending:
+            found.append(
+                Violation("liveness", f"{name} is owed {final.owed}, pending are {final.pending}")
+            )
+        for destination in history.topology.members[name].destinations:
+            server = final.servers.get(destination.name, "")
+            if not server:
+                found.append(Violation("liveness", f"{name} is not connected: {destination.name}"))
+                continue
+            router = history.topology.router(name, destination)
+            there = history.final[server]
+            for key in sorted(final.present - there.ever):
+                copy = logs.copies[name][key]
+                if router.routed(
+                    copy.topic.encode(), b"json", copy.path, copy.group, there.incarnation
+                ):
+                    found.append(
+                        Violation("liveness", f"{server} never got {key} from {name}: {copy}")
+                    )
+    return found[:VIOLATIONS_MAX]
+
+
+def store(history: History) -> list[Violation]:
+    """A publish store forgets only what some instance acked or refused, and nothing acked is
+    refused later by anyone."""
+    settled: set[Key] = set()
+    acked: set[Key] = set()
+    published: set[Key] = set()
+    found = []
+    for operation in history.operations:
+        if isinstance(operation, Published):
+            key = (operation.publisher, operation.sequence)
+            if key in published:
+                found.append(Violation("store", f"{operation} has a number that was used before"))
+            published.add(key)
+        elif isinstance(operation, Acked):
+            keys = {(operation.publisher, sequence) for sequence in operation.sequences}
+            acked |= keys
+            settled |= keys
+            if not keys <= published:
+                found.append(Violation("store", f"{operation} acks what was never published"))
+        elif isinstance(operation, Failed):
+            key = (operation.publisher, operation.sequence)
+            settled.add(key)
+            if key in acked:
+                found.append(Violation("store", f"{operation} was acked before"))
+        elif isinstance(operation, Heard):
+            for sequence in operation.sequences:
+                if (operation.publisher, sequence) not in settled:
+                    found.append(
+                        Violation("store", f"{operation.client} forgot {sequence}, never acked")
+                    )
+    return found[:VIOLATIONS_MAX]
+
+
+def safety(history: History) -> list[Violation]:
+    """A peer that an instance called safe has everything that the instance acked to that client.
+
+    So the notice of a downgrade comes before the acks that the downgrade releases.
+    """
+    logs = Logs(history.topology)
+    safe: dict[int, tuple[str, ...]] = {}
+    found = []
+    for operation in history.operations:
+        logs.take(operation)
+        if isinstance(operation, ToldSafety):
+            safe[operation.session] = operation.safe
+        elif isinstance(operation, Acked):
+            member = history.topology.members[operation.instance]
+            for destination in member.destinations:
+                router = history.topology.router(member.name, destination)
+                for server in destination.addresses:
+                    if server not in safe.get(operation.session, ()):
+                        continue
+                    for sequence in operation.sequences:
+                        key = (operation.publisher, sequence)
+                        copy = logs.copies[member.name].get(key)
+                        if (
+                            copy is not None
+                            and key not in logs.ever[server]
+                            and router.routed(
+                                copy.topic.encode(), b"json", copy.path, copy.group, -1
+                            )
+                        ):
+                            found.append(
+                                Violation(
+                                    "safety",
+                                    f"{operation.instance} acked {sequence} to {operation.client}, "
+                                    f"which believes that {server} has it",
+                                )
+                            )
+    return found[:VIOLATIONS_MAX]
+
+
+def subscribers(history: History) -> list[Violation]:
+    """In the end a subscriber has every matching message of the log that it ended at."""
+    got: defaultdict[str, set[Key]] = defaultdict(set)
+    topic_of: dict[Key, str] = {}
+    for operation in history.operations:
+        if isinstance(operation, Delivered):
+            for sequence in operation.sequences:
+                got[operation.subscriber].add((operation.publisher, sequence))
+        elif isinstance(operation, Published):
+            topic_of[operation.publisher, operation.sequence] = operation.topic
+    found = []
+    for subscriber, (instance, topic) in history.subscribed.items():
+        if not instance:
+            found.append(Violation("subscribers", f"{subscriber} is connected to nobody"))
+            continue
+        present = history.final[instance].present
+        wanted = {key for key in present if topic in (".*", topic_of[key])}
+        missing = sorted(wanted - got[subscriber])
+        if missing:
+            found.append(
+                Violation(
+                    "subscribers",
+                    f"{subscriber} at {instance} never got {missing[:5]} of {len(missing)}",
+                )
+            )
+        foreign = sorted(key for key in got[subscriber] if topic_of.get(key) is None)
+        if foreign:
+            found.append(Violation("subscribers", f"{subscriber} got {foreign[:5]} from nowhere"))
+    return found[:VIOLATIONS_MAX]
+
+
+LAWS: tuple[Callable[[History], list[Violation]], ...] = (
+    acknowledged,
+    nothing_lost,
+    once,
+    order,
+    removal,
+    loops,
+    liveness,
+    store,
+    safety,
+    subscribers,
+)
+
+
+def check_all(history: History) -> list[Violation]:
+    """Everything that is wrong with a history."""
+    return [violation for law in LAWS for violation in law(history)]
+
+
+__all__ = ["LAWS", "Used", "Violation", "check_all"]

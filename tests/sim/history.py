@@ -1,0 +1,267 @@
+"""What happened in a fabric, as plain values in order of time: what the checkers judge.
+
+Times are microseconds. An operation is written down when it takes effect: a record when it is on
+disk, an acknowledgment when the instance gives it. A publish that is never acknowledged is
+*unknown*: it may be in the logs or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from raylay.services.replication.routing import Destination, Router
+
+Sequences = tuple[int, ...]
+
+
+class Started(NamedTuple):
+    """An instance came up."""
+
+    time_us: int
+    instance: str
+    incarnation: int
+    ready: bool
+
+
+class Crashed(NamedTuple):
+    """An instance died; `lost`: its disk with it."""
+
+    time_us: int
+    instance: str
+    incarnation: int
+    lost: bool
+
+
+class Journaled(NamedTuple):
+    """A run is on disk. The records have the transaction ids from `txid` on."""
+
+    time_us: int
+    instance: str
+    incarnation: int
+    txid: int
+    publisher: int
+    sequences: Sequences
+    topic: str
+    path: tuple[int, ...]
+    group: str
+    awaited: bool
+    late: bool
+
+
+class Noted(NamedTuple):
+    """A waiter is on disk: `sender` (incarnation, 0 a client) waits for these there."""
+
+    time_us: int
+    instance: str
+    incarnation: int
+    sender: int
+    publisher: int
+    sequences: Sequences
+
+
+class ModeSet(NamedTuple):
+    """From now on persisted acks of the instance wait for the destination, or do not."""
+
+    time_us: int
+    instance: str
+    destination: str
+    sync: bool
+
+
+class Published(NamedTuple):
+    """A client's program called publish."""
+
+    time_us: int
+    client: str
+    publisher: int
+    sequence: int
+    topic: str
+
+
+class Acked(NamedTuple):
+    """An instance gave a client a persisted ack for everything up to `sequence` that was sent, or
+    named `sequences` durable at a logon."""
+
+    time_us: int
+    instance: str
+    client: str
+    publisher: int
+    session: int
+    sequences: Sequences
+    by: str
+    """`ack` or `logon`."""
+
+
+class Failed(NamedTuple):
+    """An instance refused a publish for good."""
+
+    time_us: int
+    instance: str
+    client: str
+    publisher: int
+    session: int
+    sequence: int
+    reason: str
+
+
+class ToldSafety(NamedTuple):
+    """An instance told a session which of its peers are safe to fail over to."""
+
+    time_us: int
+    instance: str
+    client: str
+    session: int
+    safe: tuple[str, ...]
+
+
+class Used(NamedTuple):
+    """A client goes on at this instance; `at_start` for its first."""
+
+    time_us: int
+    client: str
+    instance: str
+    previous: str
+
+
+class Heard(NamedTuple):
+    """A client's store dropped these as persisted."""
+
+    time_us: int
+    client: str
+    publisher: int
+    sequences: Sequences
+
+
+class Removed(NamedTuple):
+    """Segments up to a transaction id were removed; `servers`: the server that each destination
+    was connected to."""
+
+    time_us: int
+    instance: str
+    incarnation: int
+    up_to_txid: int
+    servers: tuple[tuple[str, str], ...]
+
+
+class Delivered(NamedTuple):
+    """A subscriber received messages of one publisher."""
+
+    time_us: int
+    subscriber: str
+    instance: str
+    publisher: int
+    sequences: Sequences
+
+
+class Fault(NamedTuple):
+    """The nemesis did something. Checkers ignore it, people read it."""
+
+    time_us: int
+    what: str
+
+
+class Seen(NamedTuple):
+    """An event that an instance reports. Checkers ignore it, people read it."""
+
+    time_us: int
+    instance: str
+    what: str
+
+
+Operation = (
+    Started
+    | Crashed
+    | Journaled
+    | Noted
+    | ModeSet
+    | Published
+    | Acked
+    | Failed
+    | ToldSafety
+    | Used
+    | Heard
+    | Removed
+    | Delivered
+    | Fault
+    | Seen
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An instance of a topology. Addresses of destinations are instance names."""
+
+    name: str
+    group: str
+    destinations: tuple[Destination, ...]
+
+
+@dataclass(slots=True)
+class Topology:
+    """Who replicates to whom.
+
+    Attributes:
+        uniform: every link that brings a topic to an instance carries the same part of it, so that
+            nothing may come late.
+    """
+
+    name: str
+    members: dict[str, Member]
+    uniform: bool = False
+    _routers: dict[tuple[str, str], Router] = field(default_factory=dict)
+
+    def router(self, instance: str, destination: Destination) -> Router:
+        """The four conditions of a destination."""
+        found = self._routers.get((instance, destination.name))
+        if found is None:
+            found = self._routers[(instance, destination.name)] = Router(destination)
+        return found
+
+
+@dataclass(slots=True)
+class FinalLog:
+    """What an instance holds when all is over."""
+
+    incarnation: int
+    present: frozenset[tuple[int, int]]
+    """(publisher, sequence) that are in its segments."""
+    ever: frozenset[tuple[int, int]]
+    """Those, and what was in segments since removed."""
+    servers: dict[str, str]
+    """Destination to the instance that it is connected to; empty when to none."""
+    owed: int
+    """Messages that destinations still owe it."""
+    pending: int
+
+
+@dataclass(slots=True)
+class History:
+    """One run."""
+
+    topology: Topology
+    operations: list[Operation] = field(default_factory=list)
+    final: dict[str, FinalLog] = field(default_factory=dict)
+    unacked: dict[str, int] = field(default_factory=dict)
+    """Client to what was left in its publish store at the end."""
+    subscribed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Subscriber to (the instance it ended at, its topic or `.*`)."""
+
+    def tail(self, lines: int) -> str:
+        """The last operations, a line each."""
+        return "\n".join(describe(operation) for operation in self.operations[-lines:])
+
+
+def describe(operation: Operation) -> str:
+    """An operation as one line."""
+    names = operation._fields[1:]
+    values = [f"{name}={_short(value)}" for name, value in zip(names, operation[1:], strict=True)]
+    return f"{operation[0] / 1000:10.3f} ms  {type(operation).__name__:<10} {' '.join(values)}"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and value > 1 << 32:
+        return f"{value & 0xFFFF:04x}"
+    if isinstance(value, tuple):
+        return "(" + ",".join(_short(item) for item in value) + ")"
+    return str(value)

@@ -1,0 +1,94 @@
+"""Performs the steps of a nemesis script on a world. The scripts are data (sim/plans.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from raylay.services.errors import StorageFull
+
+from sim.world import World
+
+
+def perform(world: World, action: str, arguments: tuple[Any, ...]) -> None:
+    """Performs one step."""
+    _ACTIONS[action](world, *arguments)
+
+
+def _crash(world: World, name: str, down_ms: int) -> None:
+    world.crash(name, down_ms * 1000)
+
+
+def _lose_disk(world: World, name: str, down_ms: int) -> None:
+    """One at a time: who lost the only other copy before it was copied again is beyond help."""
+    if all(disk.was_ready for disk in world.disks.values()):
+        world.crash(name, down_ms * 1000, lose_disk=True)
+
+
+def _crash_link(world: World, name: str, destination: str) -> None:
+    world.crash_link(name, destination)
+
+
+def _break(world: World, name: str, destination: str) -> None:
+    link = world.instances[name].links[destination]
+    if link.connection is not None:
+        world.fault(f"break the connection of {name} {destination}")
+        link.connection.sever()
+
+
+def _partition(world: World, pairs: frozenset[tuple[str, str]], symmetric: bool) -> None:
+    world.partition(set(pairs), symmetric=symmetric)
+
+
+def _heal(world: World) -> None:
+    world.heal()
+
+
+def _downgrade(world: World, name: str, destination: str) -> None:
+    instance = world.instances[name]
+    if instance.alive:
+        instance.downgrade(destination)
+
+
+def _upgrade(world: World, name: str, destination: str) -> None:
+    instance = world.instances[name]
+    if instance.alive:
+        instance.upgrade(destination)
+
+
+def _move(world: World, client: str) -> None:
+    world.clients[client].move()
+
+
+def _fail_commit(world: World, name: str) -> None:
+    instance = world.instances[name]
+    if instance.alive:
+        world.fault(f"the next commit of {name} fails")
+        instance.journal.fail_next(StorageFull("no space left", name))
+
+
+def _remove(world: World) -> None:
+    for instance in world.instances.values():
+        if instance.alive:
+            instance.remove_segments()
+
+
+def _slow(world: World, times: int) -> None:
+    world.fault(f"the network is {times} times as slow")
+    world.slow = times
+
+
+_ACTIONS: dict[str, Callable[..., None]] = {
+    "crash": _crash,
+    "lose_disk": _lose_disk,
+    "crash_link": _crash_link,
+    "break": _break,
+    "partition": _partition,
+    "heal": _heal,
+    "downgrade": _downgrade,
+    "upgrade": _upgrade,
+    "move": _move,
+    "fail_commit": _fail_commit,
+    "remove": _remove,
+    "slow": _slow,
+}

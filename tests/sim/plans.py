@@ -1,0 +1,268 @@
+"""What a seed stands for: a topology, a workload and a nemesis script, all of them data."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from raylay.services.replication.instance import DowngradePolicy
+from raylay.services.replication.routing import Destination, TopicRule
+
+from sim.history import Member, Topology
+from sim.world import Timing
+
+TOPICS = ("orders", "trades")
+ALL = (TopicRule(".*"),)
+
+Step = tuple[int, str, tuple[Any, ...]]
+"""(time in milliseconds, action of the nemesis, its arguments)."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """All that a run needs beside its seed."""
+
+    topology: Topology
+    clients: list[tuple[str, list[str], str, str]]
+    """(name, servers, group, topic it subscribes to or empty)."""
+    publishes: list[tuple[int, str, list[str]]]
+    """(time in milliseconds, client, topics)."""
+    script: list[Step]
+    end_ms: int
+    timing: Timing = field(default_factory=Timing)
+    policy: DowngradePolicy = field(default_factory=DowngradePolicy)
+    window_bytes: int = 4_000
+    segment_bytes: int = 6_000
+    encode: bool = False
+    check_every: int = 8
+
+
+# -- topologies --------------------------------------------------------------------------------
+def destination(
+    to: str | tuple[str, ...],
+    group: str,
+    *,
+    sync: bool = True,
+    pass_through: str | None = ".*",
+    topics: tuple[TopicRule, ...] = ALL,
+) -> Destination:
+    """A destination named after the first server in its list."""
+    addresses = (to,) if isinstance(to, str) else to
+    return Destination(f"to-{addresses[0]}", group, sync, topics, pass_through, addresses)
+
+
+def mesh(size: int) -> Topology:
+    """Every instance replicates to every other one, sync, passing everything on."""
+    names = [f"m{i}" for i in range(1, size + 1)]
+    members = {
+        name: Member(
+            name, "mesh", tuple(destination(other, "mesh") for other in names if other != name)
+        )
+        for name in names
+    }
+    return Topology(f"mesh of {size}", members, uniform=True)
+
+
+def regions() -> Topology:
+    """The published three regions: sync inside, async across with failover lists."""
+    groups = ("chicago", "newyork", "london")
+    members = {}
+    for group in groups:
+        for i in (1, 2):
+            name = f"{group}{i}"
+            found = [destination(f"{group}{3 - i}", group)]
+            for other in groups:
+                if other != group:
+                    found.append(
+                        destination(
+                            (f"{other}1", f"{other}2"), other, sync=False, pass_through=group
+                        )
+                    )
+            members[name] = Member(name, group, tuple(found))
+    return Topology("three regions", members)
+
+
+def chain(rng: random.Random) -> Topology:
+    """One after the other, sync and async mixed, one or both ways."""
+    size = rng.randint(3, 5)
+    names = [f"c{i}" for i in range(1, size + 1)]
+    groups = [f"g{i // 2}" for i in range(size)]
+    both = rng.random() < 0.5
+    found: dict[str, list[Destination]] = {name: [] for name in names}
+    for i in range(size - 1):
+        found[names[i]].append(
+            destination(names[i + 1], groups[i + 1], sync=rng.random() < 0.6)
+        )
+        if both:
+            found[names[i + 1]].append(
+                destination(names[i], groups[i], sync=rng.random() < 0.6)
+            )
+    members = {n: Member(n, g, tuple(found[n])) for n, g in zip(names, groups, strict=True)}
+    return Topology("chain", members)
+
+
+def random_topology(rng: random.Random) -> Topology:
+    """Any links between 2 to 6 instances, with filters and PassThrough of all kinds."""
+    size = rng.randint(2, 6)
+    names = [f"r{i}" for i in range(1, size + 1)]
+    groups = {name: f"g{rng.randint(1, max(1, size // 2))}" for name in names}
+    members = {}
+    for name in names:
+        found = []
+        listed: set[str] = set()
+        others = [other for other in names if other != name]
+        rng.shuffle(others)
+        for other in others:
+            if other in listed or rng.random() > (0.9 if size < 4 else 0.5):
+                continue
+            servers = [other]
+            if rng.random() < 0.2:
+                servers += [
+                    n for n in others if groups[n] == groups[other] and n not in (other, *listed)
+                ][:1]
+            listed.update(servers)
+            topics = ALL if rng.random() < 0.7 else (TopicRule(rng.choice(TOPICS)),)
+            pass_through = rng.choice((".*", ".*", ".*", None, groups[name]))
+            found.append(
+                destination(
+                    tuple(servers),
+                    groups[other],
+                    sync=rng.random() < 0.6,
+                    pass_through=pass_through,
+                    topics=topics,
+                )
+            )
+        members[name] = Member(name, groups[name], tuple(found))
+    return Topology("random", members)
+
+
+# -- a seed ------------------------------------------------------------------------------------
+PUBLISHES = 200
+CRASHES = 5
+PARTITIONS = 2
+
+
+def draw(seed: int) -> Plan:
+    """The plan of a seed."""
+    rng = random.Random(seed * 2 + 1)
+    kind = rng.random()
+    if kind < 0.15:
+        topology = mesh(2)
+    elif kind < 0.37:
+        topology = mesh(3)
+    elif kind < 0.45:
+        topology = mesh(4)
+    elif kind < 0.55:
+        topology = regions()
+    elif kind < 0.75:
+        topology = chain(rng)
+    else:
+        topology = random_topology(rng)
+    end_ms = rng.choice((1_200, 2_000, 3_500))
+    clients = _clients(rng, topology)
+    timing = Timing()
+    if rng.random() < 0.3:
+        timing.network_us = (200, 25_000)
+    if rng.random() < 0.2:
+        timing.commit_us = (100, 30_000)
+    age_ms = rng.choice((None, 120, 250, 400))
+    return Plan(
+        topology,
+        clients,
+        _workload(rng, clients, end_ms),
+        _nemesis(rng, topology, clients, end_ms),
+        end_ms,
+        timing,
+        DowngradePolicy(age_ms, None, rng.choice((0, 0, 0, 1))),
+        rng.choice((300, 2_000, 8_000)),
+        rng.choice((2_000, 6_000, 1 << 20)),
+        rng.random() < 0.06,
+        rng.choice((1, 16, 16, 16)),
+    )
+
+
+def _clients(rng: random.Random, topology: Topology) -> list[tuple[str, list[str], str, str]]:
+    members = list(topology.members.values())
+    rng.shuffle(members)
+    clients = []
+    for i in range(rng.randint(3, 4)):
+        member = members[i % len(members)]
+        clients.append((f"p{i + 1}", _servers(rng, topology, member), member.group, ""))
+    member = rng.choice(members)
+    clients.append(
+        ("s1", _servers(rng, topology, member), member.group, rng.choice((".*", TOPICS[0])))
+    )
+    return clients
+
+
+def _servers(rng: random.Random, topology: Topology, first: Member) -> list[str]:
+    others = [m.name for m in topology.members.values() if m.group == first.group and m is not first]
+    rng.shuffle(others)
+    return [first.name, *others]
+
+
+def _workload(
+    rng: random.Random, clients: list[tuple[str, list[str], str, str]], end_ms: int
+) -> list[tuple[int, str, list[str]]]:
+    publishers = [name for name, _, _, topic in clients if not topic]
+    found: list[tuple[int, str, list[str]]] = []
+    left = PUBLISHES
+    while left:
+        count = min(left, rng.choice((1, 2, 3, 5)))
+        left -= count
+        topics = [TOPICS[rng.random() < 0.3] for _ in range(count)]
+        found.append((rng.randint(5, end_ms), rng.choice(publishers), topics))
+    found.sort(key=lambda entry: entry[:2])
+    return found
+
+
+def _nemesis(
+    rng: random.Random,
+    topology: Topology,
+    clients: list[tuple[str, list[str], str, str]],
+    end_ms: int,
+) -> list[Step]:
+    names = list(topology.members)
+    links = [
+        (member.name, found.name)
+        for member in topology.members.values()
+        for found in member.destinations
+    ]
+    found: list[Step] = []
+
+    def when() -> int:
+        return rng.randint(20, end_ms)
+
+    for _ in range(CRASHES):
+        found.append((when(), "crash", (rng.choice(names), rng.randint(30, 700))))
+    for _ in range(PARTITIONS):
+        start = when()
+        shuffled = rng.sample(names, len(names))
+        cut = rng.randint(1, len(names) - 1)
+        pairs = frozenset((a, b) for a in shuffled[:cut] for b in shuffled[cut:])
+        found.append((start, "partition", (pairs, rng.random() < 0.7)))
+        found.append((start + rng.randint(10, 600), "heal", ()))
+    if links:
+        for _ in range(rng.randint(0, 3)):
+            found.append((when(), "crash_link", rng.choice(links)))
+        for _ in range(rng.randint(0, 3)):
+            found.append((when(), "break", rng.choice(links)))
+        if rng.random() < 0.5:
+            link = rng.choice(links)
+            start = when()
+            found.append((start, "downgrade", link))
+            found.append((start + rng.randint(5, 400), "upgrade", link))
+    for _ in range(rng.randint(1, 3)):
+        found.append((when(), "move", (rng.choice(clients)[0],)))
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        found.append((when(), "fail_commit", (rng.choice(names),)))
+    for _ in range(rng.choice((0, 0, 2))):
+        found.append((when(), "remove", ()))
+    if rng.random() < 0.3:
+        found.append((when(), "slow", (rng.randint(3, 10),)))
+        found.append((when(), "slow", (1,)))
+    if rng.random() < 0.35:
+        found.append((when(), "lose_disk", (rng.choice(names), rng.randint(30, 500))))
+    found.sort(key=lambda step: step[:2])
+    return found

@@ -1,0 +1,143 @@
+"""Runs seeds: `python -m sim.run --seeds N [--seed S] [--base B]`, with tests/ on PYTHONPATH."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sim import checkers, nemesis, plans
+from sim.history import History
+from sim.world import Machines, SimClient, World
+
+LIVENESS_MS = 20_000
+"""So long after healing everything must be acknowledged and copied, in simulated time."""
+STEP_MS = 50
+STEPS_MAX = 400_000
+SHOWN_OPERATIONS = 200
+
+
+@dataclass(slots=True)
+class Result:
+    """How a seed went."""
+
+    seed: int
+    topology: str
+    violations: list[checkers.Violation] = field(default_factory=list)
+    separate: list[checkers.Violation] = field(default_factory=list)
+    """Verdicts that do not fail a seed."""
+    probes: Counter[str] = field(default_factory=Counter)
+    tail: str = ""
+    steps: int = 0
+
+
+def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> World:
+    """Runs a plan: safety first, with faults, then liveness, without."""
+    world = World(
+        seed,
+        plan.topology,
+        timing=plan.timing,
+        machines=machines,
+        policy=plan.policy,
+        window_bytes=plan.window_bytes,
+        segment_bytes=plan.segment_bytes,
+        encode=plan.encode,
+        check_every=plan.check_every,
+    )
+    for name, servers, group, topic in plan.clients:
+        SimClient(world, name, servers, group, subscribe=topic)
+    for time_ms, client, topics in plan.publishes:
+        world.at(time_ms * 1000, world.clients[client].publish, topics)
+    for time_ms, action, arguments in plan.script:
+        world.at(time_ms * 1000, nemesis.perform, world, action, arguments)
+    world.run_until(plan.end_ms * 1000)
+    # The last faults of the script may lie behind the end of the publishing.
+    world.run_until(max(plan.end_ms, *(step[0] for step in plan.script), 0) * 1000 + 1000)
+    world.everything_heals()
+    for _ in range(LIVENESS_MS // STEP_MS):
+        world.run_until(world.now_us + STEP_MS * 1000)
+        if world.settled() or world.steps > STEPS_MAX:
+            break
+    return world
+
+
+def run_seed(seed: int, machines: Machines | None = None) -> Result:
+    """Runs and judges one seed."""
+    plan = plans.draw(seed)
+    result = Result(seed, plan.topology.name)
+    history: History | None = None
+    try:
+        world = execute(plan, seed, machines)
+        history = world.finish()
+        result.probes, result.steps = world.probes, world.steps
+        for violation in checkers.check_all(history):
+            (result.separate if violation.separate else result.violations).append(violation)
+    except Exception:
+        result.violations.append(checkers.Violation("crash", traceback.format_exc(limit=-6)))
+    if result.violations and history is not None:
+        result.tail = history.tail(SHOWN_OPERATIONS)
+    return result
+
+
+def run_seeds(seeds: Iterable[int], processes: int | None = None) -> Iterable[Result]:
+    """Runs seeds on all cores, results in order."""
+    count = processes or os.cpu_count() or 1
+    if count == 1:
+        yield from map(run_seed, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(count) as pool:
+        yield from pool.imap(run_seed, seeds, chunksize=4)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="sim.run", description="Simulated fabrics.")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many")
+    parser.add_argument("--seed", type=int, help="the first one: with --seeds 1 it is replayed")
+    parser.add_argument("--base", type=int, help="the first one, where --seed is not given")
+    parser.add_argument("--probes", action="store_true", help="show how often each was hit")
+    parser.add_argument("--failures", type=int, default=3, help="failing seeds shown in full")
+    options = parser.parse_args(arguments)
+    base = options.seed if options.seed is not None else options.base
+    if base is None:
+        base = random.SystemRandom().randrange(1 << 31)
+    print(f"sim: base seed {base}", flush=True)
+    started_s = time.perf_counter()
+    probes: Counter[str] = Counter()
+    laws: Counter[str] = Counter()
+    separate: Counter[str] = Counter()
+    failed = 0
+    for result in run_seeds(range(base, base + options.seeds), 1 if options.seeds == 1 else None):
+        probes.update(result.probes)
+        separate.update(violation.law for violation in result.separate)
+        if result.violations:
+            failed += 1
+            laws.update({violation.law for violation in result.violations})
+            if failed <= options.failures:
+                print(result.tail)
+            print(f"seed {result.seed} ({result.topology}) failed:")
+            for violation in result.violations[:5]:
+                print(f"  {violation.law}: {violation.text}")
+            print(f"  replay: PYTHONPATH=tests python -m sim.run --seeds 1 --seed {result.seed}")
+            sys.stdout.flush()
+    if options.probes:
+        for name, count in sorted(probes.items()):
+            print(f"probe {name}: {count}")
+    for law, count in laws.most_common():
+        print(f"failed law {law}: {count} seeds")
+    for law, count in separate.most_common():
+        print(f"separate verdict {law}: {count} times")
+    elapsed_s = time.perf_counter() - started_s
+    print(f"sim: {options.seeds} seeds, {failed} failed, base seed {base}, {elapsed_s:.1f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
