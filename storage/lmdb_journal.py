@@ -26,13 +26,13 @@ from raylay.storage.files import FileLock, fault_point, sync_directory, sync_fil
 from raylay.storage.journal import (
     BLOCK_BYTES_MAX,
     SEGMENT_BYTES_DEFAULT,
+    Outcome,
     Recovered,
     SegmentInfo,
 )
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import (
     SPARE_STEM,
-    Outcome,
     SegmentMaintenance,
     read_floor,
     write_floor,

@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from raylay.services.errors import CorruptRecord, StorageError
@@ -29,6 +28,7 @@ from raylay.storage.files import (
     try_exclusive,
     write_durably,
 )
+from raylay.storage.journal import Outcome
 from raylay.storage.segments import (
     EnvironmentSegment,
     OpenSegment,
@@ -42,18 +42,6 @@ SPARE_STEM = "spare"
 FLOOR_FILE = "removable"
 MAINTENANCE_LOCK = "maintenance.lock"
 BLOCKS_READ_BYTES = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What was done to one segment."""
-
-    first_txid: int
-    last_txid: int
-    path: Path
-    done: bool
-    note: str
-    """What was done, or why it was not."""
 
 
 def write_floor(directory: Path, before_txid: int) -> None:

@@ -17,6 +17,7 @@ from raylay.services.replication.ranges import PublisherRanges
 from raylay.storage.journal import (
     BLOCK_BYTES_MAX,
     SEGMENT_BYTES_DEFAULT,
+    Outcome,
     Recovered,
     SegmentInfo,
 )
@@ -236,17 +237,20 @@ class MemoryJournal:
         ):
             del self._segments[0]
 
-    def remove(self, before_txid: int, *, force: bool = False) -> list[SegmentInfo]:
-        """Removes sealed segments wholly below `before_txid`, oldest first, and returns them.
-
-        Never the live one, and nothing at or above the floor of `removable` unless forced.
-        """
-        limit = before_txid if force else min(before_txid, self._removable_before)
-        removed: list[SegmentInfo] = []
-        while len(self._segments) > 1 and self._segments[0].last_txid < limit:
-            removed.append(self._info(self._segments[0]))
+    def remove(self, before_txid: int, *, force: bool = False) -> list[Outcome]:
+        """Removes sealed segments wholly below `before_txid`, oldest first; see `Journal`."""
+        outcomes: list[Outcome] = []
+        while len(self._segments) > 1 and self._segments[0].last_txid < before_txid:
+            oldest = self._info(self._segments[0])
+            allowed = force or oldest.last_txid < self._removable_before
+            note = "removed" if allowed else f"still needed from {self._removable_before} on"
+            outcomes.append(
+                Outcome(oldest.first_txid, oldest.last_txid, oldest.path, allowed, note)
+            )
+            if not allowed:
+                break
             del self._segments[0]
-        return removed
+        return outcomes
 
     # -- reading -----------------------------------------------------------------------------
     @property
@@ -311,7 +315,8 @@ class MemoryJournal:
                     cut = run.after(after_txid)
                     assert cut is not None
                     run = cut
-                found.append(_copy(run, b"" if run.kind == Kind.RECORDS else run.payload))
+                needless = run.kind == Kind.RECORDS and run.contiguous
+                found.append(_copy(run, b"" if needless else run.payload))
                 index += 1
             at, index = at + 1, 0
         return found

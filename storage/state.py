@@ -1,4 +1,4 @@
-"""Small values that must be on disk before they are acted upon (interface: `journal.StateStore`)."""
+"""Small values that must be on disk before they are acted upon (`journal.StateStore`)."""
 
 from __future__ import annotations
 

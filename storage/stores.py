@@ -15,6 +15,7 @@ XXH3-128 of the subscription id (16 bytes) and the publisher (8 bytes big-endian
 
 from __future__ import annotations
 
+import builtins
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -65,7 +66,7 @@ class PublishStore(Protocol):
     def full(self) -> bool:
         """Whether a `put` would be refused."""
 
-    def put(self, sequence: int, record: bytes) -> None:
+    def put(self, sequence: int, record: builtins.bytes) -> None:
         """Adds a record, whose sequence is above `highest`. Durable from the next `flush` on.
 
         Raises:
@@ -89,7 +90,7 @@ class PublishStore(Protocol):
     def drop(self, ranges: Iterable[Range]) -> None:
         """Drops the inclusive ranges of sequences."""
 
-    def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
+    def replay(self, first: int = 0) -> Iterator[tuple[int, builtins.bytes]]:
         """(sequence, record) from `first` on, in order, as the store is at the call."""
 
     def close(self) -> None:
