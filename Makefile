@@ -63,4 +63,4 @@ soak: $(STAMP)  ## the tests that run for long
 
 clean:  ## remove what the tools made; the virtual environment stays
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find actors services storage tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
+	find . -path ./$(VENV) -prune -o -name __pycache__ -prune -exec rm -rf {} +
