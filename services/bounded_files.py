@@ -88,7 +88,7 @@ class BoundedFile:
         mine = re.compile(rf"{re.escape(self._name)}-\d+(\.\d+)?\.{re.escape(self._suffix)}")
         found = []
         for entry in os.scandir(self._directory):
-            if mine.fullmatch(entry.name):
+            if mine.fullmatch(entry.name) and entry.name != self.path.name:
                 try:
                     status = entry.stat()
                 except FileNotFoundError:
