@@ -1,0 +1,310 @@
+"""From a fabric's settings to what each instance is started with: ports, directories, addresses.
+
+`fabric.json` in the fabric's directory keeps what was chosen at the first start, so that later
+starts, and other processes, find the same fabric.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from raylay.services.configuration.model import (
+    DestinationSettings,
+    FabricSettings,
+    InstanceSettings,
+)
+from raylay.services.errors import FabricError
+from raylay.services.logs import LogOptions
+from raylay.services.replication.instance import DowngradePolicy
+from raylay.services.replication.routing import TopicRule
+from raylay.services.server.config import DestinationConfig, InstanceConfig
+from raylay.services.tracing import TracingOptions
+
+FABRIC_FILE = "fabric.json"
+FREE_PORT_MIN = 20_000
+EPHEMERAL_PORT_MIN_DEFAULT = 32_768
+PORTS_TRIED_MAX = 4_000
+
+
+@dataclass(slots=True)
+class InstancePorts:
+    """The ports of one instance. metrics: None where it serves none."""
+
+    client: int
+    replication: int
+    metrics: int | None = None
+
+
+@dataclass(slots=True)
+class FabricRecord:
+    """What is kept of a fabric between starts.
+
+    Attributes:
+        settings: as JSON.
+        ports: by instance.
+        settled: instances that have been ready once: from then on an empty data directory means a
+            lost disk, and the instance catches up with a peer before it admits clients.
+    """
+
+    name: str
+    directory: str
+    settings: str
+    ports: dict[str, InstancePorts] = field(default_factory=dict)
+    settled: list[str] = field(default_factory=list)
+
+    def save(self) -> None:
+        """Writes it into its directory, whole or not at all."""
+        directory = Path(self.directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        aside = directory / f".{FABRIC_FILE}.{os.getpid()}"
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(self.to_json())
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(directory / FABRIC_FILE)
+
+    def to_json(self) -> str:
+        """The inverse of `from_json`."""
+        return json.dumps(asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> FabricRecord:
+        """What `to_json` wrote.
+
+        Raises:
+            FabricError: it is something else.
+        """
+        try:
+            values = json.loads(text)
+            values["ports"] = {
+                name: InstancePorts(**ports) for name, ports in values["ports"].items()
+            }
+            return cls(**values)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FabricError(f"{where} is no record of a fabric: {error}") from None
+
+    @classmethod
+    def load(cls, directory: str | Path) -> FabricRecord | None:
+        """The record in a directory; None where there is none.
+
+        Raises:
+            FabricError: it cannot be read.
+        """
+        path = Path(directory) / FABRIC_FILE
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise FabricError(f"{path} cannot be read: {error.strerror}") from None
+        return cls.from_json(text, str(path))
+
+
+def record_of(settings: FabricSettings, directory: Path) -> FabricRecord:
+    """The record for a start: the one in the directory, brought up to date, or a new one.
+
+    Ports of the settings go before kept ones; for the others free ones are chosen.
+
+    Raises:
+        FabricError: the directory holds another fabric, or too few ports are free.
+    """
+    record = FabricRecord.load(directory)
+    if record is None:
+        record = FabricRecord(settings.name, str(directory), settings.to_json())
+    elif record.name != settings.name:
+        raise FabricError(
+            f"{directory} holds fabric {record.name}, not {settings.name}: give another directory"
+        )
+    record.directory = str(directory)
+    record.settings = settings.to_json()
+    chosen = {
+        port
+        for instance in settings.instances
+        for port in (instance.client_port, instance.replication_port, instance.metrics_port)
+        if port
+    }
+    ports: dict[str, InstancePorts] = {}
+    for instance in settings.instances:
+        kept = record.ports.get(instance.name)
+        wants_metrics = settings.metrics.enabled or instance.metrics_port is not None
+        ports[instance.name] = InstancePorts(
+            instance.client_port or _kept(kept and kept.client, chosen, instance.host),
+            instance.replication_port or _kept(kept and kept.replication, chosen, instance.host),
+            (instance.metrics_port or _kept(kept and kept.metrics, chosen, instance.host))
+            if wants_metrics
+            else None,
+        )
+    record.ports = ports
+    return record
+
+
+def _kept(port: int | None, chosen: set[int], host: str) -> int:
+    if port and port not in chosen:
+        chosen.add(port)
+        return port
+    return free_port(chosen, host)
+
+
+def free_port(chosen: set[int], host: str = "127.0.0.1") -> int:
+    """A port that nothing listens on, and that is not in `chosen`; it is added there.
+
+    Taken below the ports that the kernel gives to outgoing connections: an instance must find its
+    port free again when it restarts, and a link that dials a dead peer's port must not be given
+    that very port as its own and meet itself.
+
+    Raises:
+        FabricError: none was found.
+    """
+    top = max(FREE_PORT_MIN + 1_000, _ephemeral_port_min())
+    span = top - FREE_PORT_MIN
+    # Fabrics that start at the same time begin at different places.
+    start = int.from_bytes(os.urandom(4), "little") % span
+    for step in range(min(span, PORTS_TRIED_MAX)):
+        port = FREE_PORT_MIN + (start + step) % span
+        if port in chosen:
+            continue
+        try:
+            with socket.socket(
+                socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM
+            ) as probe:
+                probe.bind((host, port))
+        except OSError as error:
+            if isinstance(error, socket.gaierror):
+                raise FabricError(f"host {host} is not known: {error.strerror}") from None
+            continue
+        chosen.add(port)
+        return port
+    raise FabricError(f"no free port on {host} between {FREE_PORT_MIN} and {top}")
+
+
+def _ephemeral_port_min() -> int:
+    try:
+        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+        return int(text.split()[0])
+    except (OSError, ValueError, IndexError):
+        return EPHEMERAL_PORT_MIN_DEFAULT
+
+
+# -- configurations ----------------------------------------------------------------------------
+def data_directory(record: FabricRecord, instance: InstanceSettings) -> Path:
+    """Where the instance keeps its data."""
+    directory = instance.directory or instance.name
+    return Path(record.directory) / directory
+
+
+def client_address(record: FabricRecord, instance: InstanceSettings) -> str:
+    """`host:port` for clients."""
+    return f"{_shown(instance.host)}:{record.ports[instance.name].client}"
+
+
+def replication_address(record: FabricRecord, instance: InstanceSettings) -> str:
+    """`host:port` for links."""
+    return f"{_shown(instance.host)}:{record.ports[instance.name].replication}"
+
+
+def _shown(host: str) -> str:
+    # A server that listens everywhere is reached here by loopback.
+    if host in ("0.0.0.0", "*", "::"):
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def instance_config(
+    settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
+) -> InstanceConfig:
+    """What one instance is started with.
+
+    Raises:
+        ConfigurationError: a value is wrong.
+    """
+    journal = settings.journal_of(instance)
+    downgrade = settings.downgrade_of(instance)
+    ports = record.ports[instance.name]
+    age_ms = journal.retention.age_ms
+    config = InstanceConfig(
+        name=instance.name,
+        group=instance.group,
+        topics=tuple(
+            TopicRule(topic.name, topic.message_type)
+            for topic in settings.topics
+            if topic.journaled
+        ),
+        destinations=tuple(
+            _destination_config(settings, record, destination)
+            for destination in instance.destinations
+        ),
+        client_host=instance.host,
+        client_port=ports.client,
+        client_advertised=client_address(record, instance),
+        replication_host=instance.host,
+        replication_port=ports.replication,
+        first=instance.name not in record.settled,
+        durability=journal.durability,
+        flush_interval_ms=journal.flush_interval_ms,
+        segment_bytes=journal.segment_bytes,
+        retention_bytes=journal.retention.size_bytes,
+        retention_age_s=None if age_ms is None else age_ms / 1000,
+        policy=DowngradePolicy(
+            downgrade.age_ms, downgrade.upgrade_age_ms, downgrade.min_sync_destinations
+        ),
+        check_interval_ms=downgrade.check_interval_ms,
+        tracing=tracing_options(settings, record),
+        log=log_options(settings, record),
+        metrics_port=ports.metrics,
+        metrics_host=instance.host,
+    )
+    config.check()
+    return config
+
+
+def _destination_config(
+    settings: FabricSettings, record: FabricRecord, destination: DestinationSettings
+) -> DestinationConfig:
+    addresses: list[str] = []
+    clients: list[str] = []
+    for target in destination.to:
+        if ":" in target:
+            addresses.append(target)
+            continue
+        other = settings.instance(target)
+        addresses.append(replication_address(record, other))
+        clients.append(client_address(record, other))
+    return DestinationConfig(
+        name=destination.name,
+        group=destination.group,
+        sync=destination.sync,
+        addresses=tuple(addresses),
+        topics=tuple(TopicRule(topic.name, topic.message_type) for topic in destination.topics),
+        pass_through=destination.pass_through,
+        compression=destination.compression,
+        ack_conflation_ms=destination.ack_conflation_ms,
+        client_addresses=tuple(clients),
+    )
+
+
+def tracing_options(settings: FabricSettings, record: FabricRecord) -> TracingOptions:
+    """Where the processes of the fabric, clients included, write their traces."""
+    tracing = settings.tracing
+    directory = tracing.directory
+    return TracingOptions(
+        sampling_ratio=tracing.sampling_ratio,
+        otlp_endpoint=tracing.otlp_endpoint,
+        console=tracing.console,
+        file_directory=str(Path(record.directory) / directory) if directory else "",
+    )
+
+
+def log_options(settings: FabricSettings, record: FabricRecord) -> LogOptions:
+    """Where the processes of the fabric log."""
+    logs = settings.logs
+    directory = logs.directory or ("logs" if logs.target == "file" else "")
+    return LogOptions(
+        level=logs.level,
+        target=logs.target,
+        directory=str(Path(record.directory) / directory) if directory else "",
+        format=logs.format,
+    )
