@@ -26,6 +26,7 @@ from raylay.services.client.events import (
     PeerBecameUnsafe,
     PublishFailed,
     ServerRefused,
+    StoreFailed,
     WaitingForSafeInstance,
     WaitingForServer,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "PeerBecameUnsafe",
     "PublishFailed",
     "ServerRefused",
+    "StoreFailed",
     "WaitingForSafeInstance",
     "WaitingForServer",
     "PublishStore",

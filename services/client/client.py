@@ -32,6 +32,7 @@ from raylay.services.client.events import (
     Settled,
     Started,
     Stopped,
+    StoreFailed,
     SubscriptionAccepted,
     SubscriptionCompleted,
     SubscriptionFailed,
@@ -52,8 +53,10 @@ from raylay.services.errors import (
     LocalProtocolError,
     PublishStoreFull,
     RaylayError,
+    StorageError,
 )
 from raylay.services.protocol.frames import Frame, encode_front
+from raylay.storage.stores import MemoryPublishStore
 
 PUBLISH_FRAME_BYTES = 256 * 1024
 """Records in one `pb` frame: large enough that its cost vanishes, small enough that the server can
@@ -62,15 +65,17 @@ QUEUE_BYTES_MAX_DEFAULT = 16 * 1024 * 1024
 PUBLISHES_A_TURN = 256
 """`publish` lets the event loop run after as many, so that acks and sockets are attended to."""
 SAMPLING_RATIO_DEFAULT = 0.001
+STORE_RETRY_S = 1.0
 
 ServerLike = Server | str | Mapping[str, Any]
 Resolver = Callable[[], Sequence[ServerLike] | Awaitable[Sequence[ServerLike]]]
 
 
-def _memory_store() -> PublishStore:
-    from raylay.storage.stores import MemoryPublishStore
-
-    return MemoryPublishStore()
+def _sample_every(sampling_ratio: float) -> int:
+    """One publish in how many is sampled; 0: none."""
+    if not 0 <= sampling_ratio <= 1:
+        raise ConfigurationError(f"sampling_ratio is {sampling_ratio}: give one of 0 to 1")
+    return round(1 / sampling_ratio) if sampling_ratio else 0
 
 
 class Tracer(Protocol):
@@ -113,6 +118,8 @@ class Client:
         heartbeat_s: a server that is silent as long is left; 0: never.
         publish_timeout_s: how long `publish` waits for room in the store.
         connect_wait_s: how long `connect` tries before it gives up.
+        bookmark_flush_ms: what was seen is on disk after as long at most; a crash brings back what
+            was not.
         ack_conflation_ms: upper bound by which the server may delay acks to merge them.
         sampling_ratio: share of publishes that `tracer` is told of.
         on_event: called for each ClientEvent, on the event loop; must not block.
@@ -141,6 +148,7 @@ class Client:
         close_timeout_s: float = 10.0,
         pause_min_ms: int = 50,
         pause_max_ms: int = 3_000,
+        bookmark_flush_ms: int = 100,
         ack_conflation_ms: int = 0,
         sampling_ratio: float = SAMPLING_RATIO_DEFAULT,
         tracer: Tracer | None = None,
@@ -152,19 +160,16 @@ class Client:
         listed: Iterable[ServerLike] = () if callable(servers) else servers
         if self._resolver is None and not listed:
             raise ConfigurationError(f"client {name} has no servers: list one or give a look-up")
-        if not 0 <= sampling_ratio <= 1:
-            raise ConfigurationError(f"sampling_ratio is {sampling_ratio}: give one of 0 to 1")
-        store = publish_store if publish_store is not None else _memory_store()
+        store = publish_store if publish_store is not None else MemoryPublishStore()
         self.name = name
         self.on_event = on_event
         self.on_persisted = on_persisted
         self.on_publish_failed = on_publish_failed
         self._store = store
-        # A durable store is flushed before what it holds is sent: a crash must not leave a server
-        # with sequences that the store would give out again.
-        self._store_is_durable = bool(getattr(store, "durable", False))
-        self._flushed_upto = 0
-        self._flushing: asyncio.Task[None] | None = None
+        # A store that the caller gave outlives this client, and what it holds with it.
+        self._owns_store = publish_store is None
+        self._pump_again: asyncio.TimerHandle | None = None
+        self._bookmark_flush: asyncio.TimerHandle | None = None
         self._bookmark_store = bookmark_store
         self._machine = ClientMachine(
             ClientOptions(
@@ -186,13 +191,13 @@ class Client:
             ),
             store,
         )
+        self._bookmark_flush_s = bookmark_flush_ms / 1000
         self._connect_wait_s = connect_wait_s
         self._publish_timeout_s = publish_timeout_s
         self.close_timeout_s = close_timeout_s
         self._tracer = tracer
-        every = round(1 / sampling_ratio) if tracer is not None and sampling_ratio > 0 else 0
-        self._sample_every = every
-        self._until_sample = every
+        self._sample_every = _sample_every(sampling_ratio) if tracer is not None else 0
+        self._until_sample = self._sample_every
         self._until_yield = PUBLISHES_A_TURN
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connection: Connection | None = None
@@ -211,7 +216,10 @@ class Client:
         self._waiting_for_server = 0
         self._error: RaylayError | None = None
         self._refusals: dict[str, str] = {}
-        self._performers: dict[type[Any], Callable[[Any], None]] = {
+        self._performers = self._make_performers()
+
+    def _make_performers(self) -> dict[type[Any], Callable[[Any], None]]:
+        return {
             ResolveServers: self._resolve_servers,
             Connect: self._connect_to,
             Disconnect: self._disconnect,
@@ -256,8 +264,8 @@ class Client:
         to `timeout_s` (`close_timeout_s` when not given).
 
         Raises:
-            ConnectionLost: something published is not known durable and a store in memory ends
-                with this client. A durable store keeps it for the next client of this name.
+            ConnectionLost: something published is not known durable, and the store in memory ends
+                with this client. A store that was handed in keeps it for the next client.
         """
         unsettled = 0
         if timeout_s is None:
@@ -270,7 +278,7 @@ class Client:
                     unsettled = self._store.messages
         finally:
             await self._shut_down()
-        if unsettled and not self._store_is_durable:
+        if unsettled and self._owns_store:
             raise ConnectionLost(
                 f"client {self.name} closed with {unsettled} publishes that were not acknowledged "
                 f"within {timeout_s} s"
@@ -285,18 +293,17 @@ class Client:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._flushing is not None:
-            await asyncio.gather(self._flushing, return_exceptions=True)
+        for timer in (self._pump_again, self._bookmark_flush):
+            if timer is not None:
+                timer.cancel()
         for subscription in list(self._subscriptions.values()):
             subscription.settle()
             subscription.end(self._error)
         self._subscriptions.clear()
         self._fail_waiters(self._error or ConnectionLost(f"client {self.name} is closed"))
-        loop = asyncio.get_running_loop()
-        if self._store_is_durable:
-            await loop.run_in_executor(None, self._store.flush)
+        self._store.flush()
         if self._bookmark_store is not None:
-            await loop.run_in_executor(None, self._bookmark_store.flush)
+            self._bookmark_store.flush()
 
     async def __aenter__(self) -> Client:
         await self.connect()
@@ -498,17 +505,17 @@ class Client:
     def _pump(self) -> None:
         """Sends what was published, frame by frame, for as long as the socket takes it."""
         self._pump_scheduled = False
-        connection = self._connection
-        if connection is None or not connection.writable:
+        try:
+            self._store.flush()
+        except StorageError as error:
+            self._store_failed(error)
             return
-        upto: int | None = None
-        if self._store_is_durable:
-            upto = self._flushed_upto
-            if upto < self._machine.next_sequence - 1:
-                self._flush_store()
+        connection = self._connection
+        if connection is None:
+            return
         next_batch = self._machine.next_batch
         while connection.writable:
-            batch = next_batch(PUBLISH_FRAME_BYTES, upto)
+            batch = next_batch(PUBLISH_FRAME_BYTES)
             if batch is None:
                 return
             records = batch.records
@@ -516,21 +523,16 @@ class Client:
             records.insert(0, encode_front(header, sum(map(len, records))))
             connection.write(b"".join(records))
 
-    def _flush_store(self) -> None:
-        if self._flushing is None or self._flushing.done():
-            assert self._loop is not None
-            self._flushing = self._loop.create_task(self._flush_and_pump())
-
-    async def _flush_and_pump(self) -> None:
+    def _store_failed(self, error: StorageError) -> None:
+        """Nothing is sent that the store could not keep: later again, or never."""
+        if not error.retriable:
+            self._fail(Fail(error))
+            return
         assert self._loop is not None
-        while self._flushed_upto < (upto := self._machine.next_sequence - 1):
-            try:
-                await self._loop.run_in_executor(None, self._store.flush)
-            except RaylayError as error:
-                self._fail(Fail(error))
-                return
-            self._flushed_upto = upto
-            self._pump()
+        if self._pump_again is not None:
+            self._pump_again.cancel()
+        self._pump_again = self._loop.call_later(STORE_RETRY_S, self._pump)
+        self._tell(Tell(StoreFailed(error)))
 
     # -- subscriptions -----------------------------------------------------------------------
     async def subscribe(
@@ -579,7 +581,9 @@ class Client:
         if not subscription_id:
             self._subscription_number += 1
             subscription_id = (
-                f"{topic}|{message_type}" if bookmark else f"sub-{self._subscription_number}"
+                f"{topic}|{message_type}"
+                if bookmark and self._bookmark_store is not None
+                else f"sub-{self._subscription_number}"
             )
         resumption = Resumption(
             subscription_id,
@@ -595,6 +599,7 @@ class Client:
             queue_bytes_max,
             self._congestion_changed,
             self._unsubscribe,
+            self._bookmarks_changed if bookmark and self._bookmark_store is not None else None,
             self._tell_tracer if self._tracer is not None else None,
         )
         if subscription_id in self._subscriptions:
@@ -622,6 +627,21 @@ class Client:
     def _unsubscribe(self, subscription: Subscription) -> None:
         if self._subscriptions.pop(subscription.id, None) is not None:
             self._step(SubscriptionUnwanted(subscription.id))
+
+    def _bookmarks_changed(self) -> None:
+        if self._bookmark_flush is None and self._loop is not None:
+            self._bookmark_flush = self._loop.call_later(
+                self._bookmark_flush_s, self._flush_bookmarks
+            )
+
+    def _flush_bookmarks(self) -> None:
+        self._bookmark_flush = None
+        assert self._bookmark_store is not None
+        try:
+            self._bookmark_store.flush()
+        except StorageError as error:
+            self._tell(Tell(StoreFailed(error)))
+            self._bookmarks_changed()
 
     def _congestion_changed(self, subscription: Subscription) -> None:
         if subscription.congested:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from raylay.services.client.failover import Server
 from raylay.services.client.resumption import Resumption
-from raylay.services.errors import CommandFailed, RaylayError
+from raylay.services.errors import CommandFailed, RaylayError, StorageError
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.ranges import PublisherRanges
 
@@ -154,6 +154,13 @@ class PublishFailed:
     record: bytes = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """A store could not write. Nothing is lost: it is tried again."""
+
+    error: StorageError
+
+
 ClientEvent = (
     Connected
     | Disconnected
@@ -163,6 +170,7 @@ ClientEvent = (
     | WaitingForServer
     | WaitingForSafeInstance
     | PublishFailed
+    | StoreFailed
 )
 
 

@@ -80,7 +80,6 @@ from raylay.services.errors import (
     ConnectionLost,
     LocalProtocolError,
     LogonRefused,
-    PublishStoreFull,
     RaylayError,
     RemoteProtocolError,
     SequenceConflict,
@@ -117,10 +116,17 @@ class PublishStore(Protocol):
     """What was published and is not known durable yet (storage/stores.py)."""
 
     def put(self, sequence: int, record: bytes) -> None:
-        """Adds the record of the next sequence."""
+        """Adds the record of the next sequence.
+
+        Raises:
+            PublishStoreFull: a limit is reached; nothing was added.
+        """
 
     def flush(self) -> None:
-        """Makes durable what was put, where the store is durable. May block."""
+        """Makes durable what was put, where the store is durable. Blocks for a synced write."""
+
+    def advance(self, highest: int) -> None:
+        """Raises `highest` without a record."""
 
     def acknowledge(self, upto: int) -> None:
         """Forgets every sequence up to `upto`."""
@@ -128,8 +134,8 @@ class PublishStore(Protocol):
     def drop(self, ranges: list[tuple[int, int]]) -> None:
         """Forgets the inclusive ranges."""
 
-    def replay(self, from_sequence: int) -> Iterator[tuple[int, bytes]]:
-        """(sequence, record) in ascending order, from a sequence on."""
+    def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(sequence, record) in ascending order, from a sequence on, as it is at the call."""
 
     @property
     def lowest(self) -> int:
@@ -288,12 +294,6 @@ class ClientMachine:
         builder = self._builders.get((topic, message_type))
         if builder is None:
             builder = self.builder(topic, message_type)
-        store = self.store
-        if store.full:
-            raise PublishStoreFull(
-                f"publish store of {self.options.client_name} is full with {store.messages} "
-                "messages that are not acknowledged"
-            )
         sequence = self.next_sequence
         if self.ended:
             raise ConnectionLost(f"client {self.options.client_name} is closed")
@@ -315,42 +315,34 @@ class ClientMachine:
             raise LocalProtocolError(
                 f"message of {len(body)} bytes on {topic}: a record may have {RECORD_BYTES_MAX}"
             )
-        store.put(sequence, record)
+        self.store.put(sequence, record)
         self._tail.append(record)
         self._tail_bytes += len(record)
         self.next_sequence = sequence + 1
         return sequence
 
-    def next_batch(self, bytes_max: int, upto: int | None = None) -> PublishBatch | None:
-        """What to send next; None when nothing waits or nobody listens.
-
-        Args:
-            bytes_max: bytes of records in the batch; a single larger record still goes.
-            upto: the highest sequence that may be sent: what a durable store has flushed.
-        """
+    def next_batch(self, bytes_max: int) -> PublishBatch | None:
+        """What to send next, up to `bytes_max` of records; a single larger record still goes. None
+        when nothing waits or nobody listens. The caller has flushed the store before: a crash must
+        not leave a server with a sequence that the store would give out again."""
         if self.state is not State.READY:
             return None
         if self._resend_next is not None:
-            # What was resent is of use only whole: the store was flushed up to its end before.
-            if upto is not None and upto < self._resend_upto:
-                return None
             return self._next_resend(bytes_max)
         tail = self._tail
         first = self._tail_first
-        available = len(tail) if upto is None else min(len(tail), upto - first + 1)
-        if available <= 0:
+        if not tail:
             return None
         records: list[bytes] = []
-        if self._tail_bytes <= bytes_max and available == len(tail):
+        if self._tail_bytes <= bytes_max:
             records.extend(tail)
             tail.clear()
             self._tail_bytes = 0
         else:
             size = 0
-            while available and (not records or size + len(tail[0]) <= bytes_max):
+            while tail and (not records or size + len(tail[0]) <= bytes_max):
                 record = tail.popleft()
                 size += len(record)
-                available -= 1
                 records.append(record)
             self._tail_bytes -= size
         self._tail_first = first + len(records)
@@ -598,6 +590,7 @@ class ClientMachine:
         self._deadline_s = None
         self._ready_since_s = self.heard_s = now_s
         self._hear(header, True, effects)
+        first = not self.next_sequence
         self._take_durable(header)
         resent = self.store.messages
         effects.append(Tell(Connected(instance, group, self._address, resent)))
@@ -605,6 +598,9 @@ class ClientMachine:
         if heartbeat_s > 0:
             self._beat_due_s = now_s + heartbeat_s / 2
             effects.append(SendFrame({"c": "heartbeat", "o": {"start_s": heartbeat_s}}))
+        if first:
+            # What is settled at the first logon was not published by this client.
+            self._settled_upto = self.settled_upto
         self._settle(effects)
         if resent:
             effects.append(SendPublishes())
@@ -621,6 +617,7 @@ class ClientMachine:
         if not self.next_sequence and not store.highest:
             highest = max(highest, self.options.clock_us - 1)
         self.next_sequence = max(self.next_sequence, highest + 1)
+        store.advance(self.next_sequence - 1)
         self._resend_upto = self.next_sequence - 1
         self._sent_upto = 0
         lowest = store.lowest

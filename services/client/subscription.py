@@ -34,6 +34,7 @@ class Subscription:
         queue_bytes_max: int,
         congestion_changed: Callable[[Subscription], None],
         unsubscribe: Callable[[Subscription], None],
+        bookmarks_changed: Callable[[], None] | None = None,
         taken: Callable[[MessageBatch], None] | None = None,
     ) -> None:
         self.id = resumption.id
@@ -46,6 +47,7 @@ class Subscription:
         self._queue_bytes_max = queue_bytes_max
         self._congestion_changed = congestion_changed
         self._unsubscribe = unsubscribe
+        self._bookmarks_changed = bookmarks_changed
         self._on_taken = taken
         self._items: deque[MessageBatch | PublisherRanges] = deque()
         self._queued_bytes = 0
@@ -71,7 +73,7 @@ class Subscription:
     def put_persisted(self, have: PublisherRanges) -> None:
         """Queues a persisted ack: it counts when what came before it was taken."""
         if not self._items and self._current is None:
-            self._resumption.passed(have)
+            self._pass(have)
         elif self._items and isinstance(self._items[-1], PublisherRanges):
             # Each names all that came before it, so the newer one alone says everything.
             self._items[-1] = have
@@ -122,7 +124,7 @@ class Subscription:
                 if isinstance(item, MessageBatch):
                     self._take(item)
                     return item
-                self._resumption.passed(item)
+                self._pass(item)
             if self._ended:
                 if self._error is not None:
                     raise self._error
@@ -150,6 +152,13 @@ class Subscription:
         if current is None or current.ranges is None or self._resumption.explicit_discard:
             return
         self._resumption.taken(current.prefix_ranges(messages))
+        if self._bookmarks_changed is not None:
+            self._bookmarks_changed()
+
+    def _pass(self, have: PublisherRanges) -> None:
+        self._resumption.passed(have)
+        if self._bookmarks_changed is not None:
+            self._bookmarks_changed()
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
         """Deliveries, one by one, until the subscription ends."""
@@ -175,6 +184,8 @@ class Subscription:
     def discard(self, message: Message) -> None:
         """Counts one message as seen. Only of use with `explicit_discard` and a bookmark store."""
         self._resumption.taken([(message.publisher, message.sequence, message.sequence)])
+        if self._bookmarks_changed is not None:
+            self._bookmarks_changed()
 
     def unsubscribe(self) -> None:
         """Ends the subscription. What is queued is not handed out any more."""

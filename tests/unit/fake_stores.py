@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from raylay.services.errors import PublishStoreFull
 from raylay.services.replication.ranges import PublisherRanges
 
 
@@ -18,6 +19,8 @@ class DictPublishStore:
 
     def put(self, sequence: int, record: bytes) -> None:
         assert sequence > self.highest
+        if self.full:
+            raise PublishStoreFull("the store is full")
         self.records[sequence] = record
         self.highest = sequence
 
@@ -33,8 +36,11 @@ class DictPublishStore:
             for sequence in [n for n in self.records if first <= n <= last]:
                 del self.records[sequence]
 
-    def replay(self, from_sequence: int) -> Iterator[tuple[int, bytes]]:
-        return iter([pair for pair in self.records.items() if pair[0] >= from_sequence])
+    def advance(self, highest: int) -> None:
+        self.highest = max(self.highest, highest)
+
+    def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
+        return iter([pair for pair in self.records.items() if pair[0] >= first])
 
     @property
     def lowest(self) -> int:

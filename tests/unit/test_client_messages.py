@@ -1,0 +1,71 @@
+"""Batches and messages: what is decoded, and the ranges of a payload."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.fake_server import records
+
+from raylay.services.client.messages import MessageBatch, ranges_of
+from raylay.services.messages.records import RecordBuilder
+from raylay.services.replication.ranges import PublisherRanges
+
+TRACE = bytes(range(25))
+
+
+def batch_of_three() -> MessageBatch:
+    orders = RecordBuilder(7, "orders", "json")
+    fills = RecordBuilder(8, "fills", "binary")
+    payload = (
+        orders.build(1, b"one", 111)
+        + fills.build(5, b"", 222, TRACE, key=b"k", correlation=b"c")
+        + orders.build(2, b"three", 333, TRACE)
+    )
+    return MessageBatch("s", 3, payload, timestamp_us=99, first_txid=40, traced=True)
+
+
+def test_bodies_and_messages_agree() -> None:
+    batch = batch_of_three()
+    assert batch.bodies() == [b"one", b"", b"three"]
+    assert [message.body for message in batch] == batch.bodies()
+    assert len(batch) == 3
+
+
+def test_every_field_of_a_message() -> None:
+    message = list(batch_of_three().messages())[1]
+    assert (message.topic, message.message_type) == ("fills", "binary")
+    assert (message.publisher, message.sequence, message.bookmark) == (8, 5, "8|5|")
+    assert (message.key, message.correlation, message.trace) == (b"k", b"c", TRACE)
+    assert (message.origin_time_us, message.timestamp_us) == (222, 99)
+    assert message.subscription_id == "s"
+
+
+def test_traced_messages_are_found() -> None:
+    assert [message.bookmark for message in batch_of_three().traced_messages()] == ["8|5|", "7|2|"]
+
+
+def test_ranges_of_publishers_that_take_turns_are_one_each() -> None:
+    payload = b"".join(
+        records(publisher, [sequence]) for sequence in range(10, 20) for publisher in (1, 2)
+    )
+    assert sorted(ranges_of(payload)) == [(1, 10, 19), (2, 10, 19)]
+
+
+def test_ranges_of_a_prefix() -> None:
+    batch = MessageBatch("s", 4, records(1, [3, 4, 7, 8]))
+    assert batch.prefix_ranges(3) == [(1, 3, 4), (1, 7, 7)]
+    assert batch.prefix_ranges(0) == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 40)), unique=True, max_size=60))
+def test_ranges_are_exactly_the_identities(identities: list[tuple[int, int]]) -> None:
+    payload = b"".join(records(publisher, [sequence]) for publisher, sequence in identities)
+    found = PublisherRanges()
+    for publisher, first, last in ranges_of(payload):
+        held = found.get(publisher)
+        assert held is None or not held.touches(first, last), "no identity twice"
+        found.add(publisher, first, last)
+    expected = PublisherRanges()
+    for publisher, sequence in identities:
+        expected.add(publisher, sequence, sequence)
+    assert found == expected

@@ -1,0 +1,149 @@
+"""What a bookmark subscription asks for after a reconnect, and what it hands out once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+from unit.fake_server import records
+from unit.fake_stores import DictBookmarkStore
+
+from raylay.services.client.messages import MessageBatch
+from raylay.services.client.resumption import Resumption, read_have
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.bookmarks import EPOCH, NOW
+from raylay.services.messages.records import sequences_of
+from raylay.services.replication.ranges import PublisherRanges, SequenceSet
+
+
+def ranges(**sets: list[tuple[int, int]]) -> PublisherRanges:
+    """`ranges(p7=[(1, 3)])`."""
+    return PublisherRanges({int(name[1:]): SequenceSet(found) for name, found in sets.items()})
+
+
+def arrive(subscription: Resumption, payload: bytes) -> MessageBatch | None:
+    return subscription.arrived({"n": len(sequences_of(payload))}, payload)
+
+
+def asked(subscription: Resumption) -> tuple[Any, PublisherRanges | None]:
+    """(`bm`, `have`) of the subscribe that it would send now."""
+    header, body = subscription.subscribe_frame("c1")
+    return header.get("bm"), read_have(header.get("o", {}), body)
+
+
+def test_an_ordinary_subscription_begins_anew() -> None:
+    subscription = Resumption("s", "t")
+    arrive(subscription, records(7, [1, 2]))
+    batch = arrive(subscription, records(7, [1, 2]))
+    assert batch is not None and batch.count == 2, "it suppresses nothing"
+    assert asked(subscription) == (None, None)
+
+
+def test_from_the_epoch_it_asks_for_all_but_what_it_received() -> None:
+    subscription = Resumption("s", "t", bookmark=EPOCH)
+    assert asked(subscription) == (EPOCH, None)
+    arrive(subscription, records(7, [1, 2, 5]) + records(8, [3]))
+    assert asked(subscription) == (EPOCH, ranges(p7=[(1, 2), (5, 5)], p8=[(3, 3)]))
+
+
+def test_from_now_it_asks_for_nothing_that_lay_before_its_start() -> None:
+    subscription = Resumption("s", "t", bookmark=NOW)
+    subscription.accepted(ranges(p7=[(1, 100)]))
+    arrive(subscription, records(7, [101, 102]))
+    assert asked(subscription) == (NOW, ranges(p7=[(1, 102)]))
+
+
+def test_without_knowing_what_lay_before_it_resumes_behind_the_newest_bookmarks() -> None:
+    subscription = Resumption("s", "t", bookmark=NOW)
+    subscription.accepted(None)
+    assert asked(subscription) == (NOW, None)
+    arrive(subscription, records(7, [5, 6]) + records(8, [9]))
+    assert asked(subscription) == ("7|6|,8|9|", None)
+
+
+def test_a_persisted_ack_makes_have_compact() -> None:
+    subscription = Resumption("s", "t", bookmark=EPOCH)
+    arrive(subscription, records(7, [2, 4, 6]))
+    subscription.named_persisted(ranges(p7=[(1, 6)]))
+    assert asked(subscription) == (EPOCH, ranges(p7=[(1, 6)]))
+
+
+def test_what_comes_again_is_left_out_and_counted() -> None:
+    subscription = Resumption("s", "t", bookmark=EPOCH)
+    arrive(subscription, records(7, [1, 2, 3]))
+    batch = arrive(subscription, records(7, [2, 3, 4, 5]) + records(8, [2]))
+    assert batch is not None
+    assert [(message.publisher, message.sequence) for message in batch] == [(7, 4), (7, 5), (8, 2)]
+    assert (batch.count, subscription.suppressed) == (3, 2)
+    assert arrive(subscription, records(7, [1])) is None
+
+
+def test_a_gap_filled_later_is_handed_out() -> None:
+    subscription = Resumption("s", "t", bookmark=EPOCH)
+    arrive(subscription, records(7, [1, 4]))
+    batch = arrive(subscription, records(7, [2, 3]))
+    assert batch is not None and batch.bodies() == [b"2", b"3"]
+
+
+def test_the_store_knows_only_what_the_consumer_took() -> None:
+    store = DictBookmarkStore()
+    subscription = Resumption("s", "t", bookmark=EPOCH, store=store)
+    batch = arrive(subscription, records(7, [1, 2, 3]))
+    assert batch is not None
+    assert not store.load("s")
+    subscription.taken(batch.prefix_ranges(2))
+    again = Resumption("s", "t", bookmark=EPOCH, store=store)
+    assert asked(again) == (EPOCH, ranges(p7=[(1, 2)]))
+
+
+def test_a_store_goes_before_the_bookmark() -> None:
+    store = DictBookmarkStore()
+    store.seen("s", 7, 1, 9)
+    assert asked(Resumption("s", "t", bookmark=NOW, store=store)) == (NOW, ranges(p7=[(1, 9)]))
+
+
+def test_what_lay_before_the_start_is_stored_at_once_only_when_nothing_waits() -> None:
+    store = DictBookmarkStore()
+    fresh = Resumption("s", "t", bookmark=NOW, store=store)
+    assert fresh.accepted(ranges(p7=[(1, 5)])) is False
+    assert store.load("s") == ranges(p7=[(1, 5)])
+    # Resumed with a message that still waits for the consumer: the server's word covers it.
+    arrive(fresh, records(7, [6]))
+    assert fresh.accepted(ranges(p7=[(1, 6)])) is True
+    assert store.load("s") == ranges(p7=[(1, 5)])
+    fresh.passed(ranges(p7=[(1, 6)]))
+    assert store.load("s") == ranges(p7=[(1, 6)])
+
+
+def test_with_explicit_discard_an_ack_of_the_server_discards_nothing() -> None:
+    store = DictBookmarkStore()
+    subscription = Resumption("s", "t", bookmark=EPOCH, store=store, explicit_discard=True)
+    arrive(subscription, records(7, [1]))
+    subscription.passed(ranges(p7=[(1, 1)]))
+    assert not store.load("s")
+
+
+def test_a_have_that_outgrows_the_header_goes_into_the_body() -> None:
+    subscription = Resumption("s", "t", bookmark=EPOCH)
+    received = subscription.received
+    assert received is not None
+    for sequence in range(1, 600_000, 2):
+        received.add(7, sequence, sequence)
+    header, body = subscription.subscribe_frame("c1")
+    assert "have" not in header.get("o", {}) and len(body) > 32 * 1024
+    assert read_have({}, body) == received
+
+
+@pytest.mark.parametrize("body", [b"\xc1", msgpack.packb(5), msgpack.packb({1: b"xx"})])
+def test_ranges_that_are_none_are_refused(body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read_have({}, body)
+
+
+def test_a_range_with_an_end_keeps_it_when_it_resumes() -> None:
+    subscription = Resumption("s", "t", bookmark="[0:7|9|)")
+    assert subscription.bounded
+    subscription.accepted(ranges())
+    arrive(subscription, records(7, [1]))
+    assert asked(subscription) == ("[0:7|9|)", ranges(p7=[(1, 1)]))

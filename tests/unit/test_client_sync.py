@@ -1,0 +1,152 @@
+"""The synchronous face: threads, order, back-pressure, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
+
+import pytest
+from unit.fake_server import FakeServer, records
+
+from raylay.services.client import EPOCH, SyncClient
+from raylay.services.errors import (
+    CommandFailed,
+    ConnectionLost,
+    LocalProtocolError,
+    PublishStoreFull,
+)
+from raylay.storage.stores import MemoryPublishStore
+
+T = TypeVar("T")
+
+
+class ServerThread:
+    """A fake server on a loop of its own, since the test itself blocks."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.server: FakeServer = self.run(FakeServer().start())
+        self.server.auto_ack = True
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
+
+    def call(self, function: Any, *args: Any) -> None:
+        async def call() -> None:
+            function(*args)
+
+        self.run(call())
+
+    def stop(self) -> None:
+        self.run(self.server.stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+@pytest.fixture
+def there() -> Iterator[ServerThread]:
+    made = ServerThread()
+    yield made
+    made.stop()
+
+
+def test_publishes_of_many_threads_keep_each_threads_order(there: ServerThread) -> None:
+    with SyncClient("desk", [there.server.address]) as client:
+
+        def publish(name: int) -> None:
+            for n in range(2_000):
+                client.publish("t", b"%d %d" % (name, n))
+
+        threads = [threading.Thread(target=publish, args=(name,)) for name in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        client.flush(10)
+        assert client.persisted_sequence == client.client.last_sequence
+    session = there.server.session
+    assert len(session.bodies) == 6_000
+    for name in range(3):
+        mine = [body for body in session.bodies if body.startswith(b"%d " % name)]
+        assert mine == [b"%d %d" % (name, n) for n in range(2_000)]
+    assert len(session.commands("pb")) < 3_000, "batched between the threads"
+
+
+def test_closing_flushes(there: ServerThread) -> None:
+    with SyncClient("desk", [there.server.address]) as client:
+        for n in range(100):
+            client.publish("t", b"%d" % n)
+    assert len(there.server.session.bodies) == 100
+    with pytest.raises(ConnectionLost):
+        client.publish("t", b"x")
+
+
+def test_a_message_that_breaks_a_limit_raises_where_it_was_published(there: ServerThread) -> None:
+    with SyncClient("desk", [there.server.address]) as client:
+        with pytest.raises(LocalProtocolError):
+            client.publish("", b"x")
+        with pytest.raises(LocalProtocolError):
+            client.publish("t", bytes(17 * 1024 * 1024))
+        client.publish("t", b"fine")
+    assert there.server.session.bodies == [b"fine"]
+
+
+def test_a_full_store_blocks_then_raises(there: ServerThread, monkeypatch: Any) -> None:
+    monkeypatch.setattr("raylay.services.client.sync.HANDED_OVER_MAX", 10)
+    there.server.auto_ack = False
+    store = MemoryPublishStore(messages_max=5)
+    client = SyncClient(
+        "desk",
+        [there.server.address],
+        publish_store=store,
+        publish_timeout_s=0.1,
+        close_timeout_s=0.1,
+    )
+    with pytest.raises(PublishStoreFull):
+        for n in range(16):
+            client.publish("t", b"%d" % n)
+    there.run(there.server.wait(lambda: len(there.server.session.bodies) == 5))
+    there.server.auto_ack = True
+    there.call(there.server.session.ack, there.server.session.published[-1])
+    client.flush(5)
+    assert there.server.session.bodies == [b"%d" % n for n in range(15)], "the 16th was refused"
+    client.close()
+
+
+def test_a_refused_publish_reaches_flush(there: ServerThread) -> None:
+    there.server.auto_ack = False
+    with SyncClient("desk", [there.server.address]) as client:
+        client.publish("t", b"x")
+        there.run(there.server.wait(lambda: there.server.session.published))
+        session = there.server.session
+        there.call(session.refuse, session.published[0], "storage_full", "no space")
+        with pytest.raises(CommandFailed, match="no space"):
+            client.flush(5)
+
+
+def test_iterates_messages_and_batches(there: ServerThread) -> None:
+    with SyncClient("desk", [there.server.address]) as client:
+        subscription = client.subscribe("t", bookmark=EPOCH)
+        for payload in (records(7, [1, 2]), records(7, [3]), records(7, [4])):
+            there.call(there.server.session.deliver, subscription.id, payload)
+        assert [next(subscription).sequence for _ in range(3)] == [1, 2, 3]
+        assert [message.sequence for message in next(subscription.batches())] == [4]
+        with pytest.raises(TimeoutError):
+            subscription.next_batch(timeout_s=0.02)
+        there.call(there.server.session.deliver, subscription.id, records(7, [5]))
+        assert next(subscription).body == b"5"
+        subscription.unsubscribe()
+        assert list(subscription) == []
+
+
+def test_a_failed_connect_leaves_no_thread(there: ServerThread) -> None:
+    there.server.logon_refusal = "bad_client_name"
+    before = threading.active_count()
+    with pytest.raises(CommandFailed):
+        SyncClient("desk", [there.server.address])
+    assert threading.active_count() == before
