@@ -2,7 +2,8 @@
 
 What lies where is told in segments.py, segment_index.py and compressed.py. Besides segments a
 directory holds `lock` (one owner), `maintenance.lock` (one process changes files at a time),
-`removable` (the floor for removal, for tools) and `spare.live` (the next segment, made ahead).
+`removable` (the floor for removal, for tools) and `spare-N.live` (the next segment, made
+ahead).
 """
 
 from __future__ import annotations
@@ -159,6 +160,7 @@ class LmdbJournal:
         self._maintainer: threading.Thread | None = None
         self._maintenance = SegmentMaintenance(self._directory, self._archive)
         self._spare: Environment | None = None
+        self._spares = 0
         self._spare_lock = threading.Lock()
         self._unsealed: deque[_Active] = deque()
         self._maintenance_error: Exception | None = None
@@ -489,7 +491,9 @@ class LmdbJournal:
                 self._spare = self._new_spare()
 
     def _new_spare(self) -> Environment:
-        path = self._directory / f"{SPARE_STEM}.live"
+        # A name of its own: the one before may be taken but not renamed yet.
+        self._spares += 1
+        path = self._directory / f"{SPARE_STEM}-{self._spares}.live"
         for stale in (path, Path(f"{path}-lock")):
             stale.unlink(missing_ok=True)
         fault_point("spare.begin")

@@ -268,7 +268,7 @@ class SegmentMaintenance:
                 for path in list(folder.iterdir()):
                     name = path.name
                     aside = name.endswith(ASIDE_SUFFIX)
-                    spare = folder == self._directory and name.startswith(SPARE_STEM + ".")
+                    spare = folder == self._directory and name.startswith(SPARE_STEM + "-")
                     segment = path.with_name(name.removesuffix("-lock"))
                     orphan = name.endswith(".live-lock") and not segment.exists()
                     if aside or spare or orphan:

@@ -1,0 +1,70 @@
+"""Run as a process by the crash tests: writes `numbered_run`s until it is killed.
+
+    journal_child.py DIRECTORY ARCHIVE RUNS
+
+Prints `committed <last txid>` from the writer's callback, and nothing before that.
+With RUNS 0 it goes on for ever. A second thread compresses, archives and removes all the while.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from raylay.storage.lmdb_journal import LmdbJournal
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from journal_cases import numbered_run
+
+SEGMENT_BYTES = 128 * 1024
+STAGED_MAX = 64
+
+
+def main(directory: str, archive: str, runs: int) -> None:
+    journal = LmdbJournal(directory, segment_bytes=SEGMENT_BYTES, archive_directory=archive)
+    room = threading.Semaphore(STAGED_MAX)
+    committed = threading.Condition()
+    staged_ends: list[int] = []
+
+    def on_committed(last_txid: int, commit_ns: int) -> None:
+        os.write(1, f"committed {last_txid}\n".encode())
+        while staged_ends and staged_ends[0] <= last_txid:
+            staged_ends.pop(0)
+            room.release()
+        with committed:
+            committed.notify_all()
+
+    def on_failed(first_txid: int, error: Exception) -> None:
+        os.write(1, f"failed {first_txid} {error!r}\n".encode())
+        os._exit(3)
+
+    def maintain() -> None:
+        last = 0
+        while True:
+            with committed:
+                committed.wait_for(lambda: journal.last_txid > last + 3_000)
+            last = journal.last_txid
+            journal.compress(last - 3_000)
+            journal.archive(last - 6_000)
+            journal.removable(max(1, last - 12_000))
+            journal.remove(last - 12_000)
+
+    journal.start(on_committed, on_failed)
+    threading.Thread(target=maintain, daemon=True).start()
+    txid = journal.recovered.next_txid
+    written = 0
+    while not runs or written < runs:
+        run = numbered_run(txid)
+        room.acquire()
+        staged_ends.append(run.last_txid)
+        journal.stage(run)
+        txid = run.last_txid + 1
+        written += 1
+    journal.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
