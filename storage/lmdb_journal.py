@@ -690,6 +690,8 @@ class LmdbJournal:
             self._unsealed.popleft().shared.close()
         if self._spare is not None:
             self._spare.close()
+            for path in (self._spare.path, Path(f"{self._spare.path}-lock")):
+                path.unlink(missing_ok=True)
             self._spare = None
         self._lock.release()
 

@@ -47,7 +47,14 @@ def a_run(
 def a_note(first_txid: int, payload: bytes = b"who waits for what") -> Run:
     """A note, which uses one transaction id."""
     return Run(
-        0, 0, 0, 1, payload, kind=Kind.WAITER, first_txid=first_txid, receive_time_us=first_txid * 10
+        0,
+        0,
+        0,
+        1,
+        payload,
+        kind=Kind.WAITER,
+        first_txid=first_txid,
+        receive_time_us=first_txid * 10,
     )
 
 

@@ -45,7 +45,8 @@ def main(directory: str, archive: str, runs: int) -> None:
         last = 0
         while True:
             with committed:
-                committed.wait_for(lambda: journal.last_txid > last + 3_000)
+                while journal.last_txid <= last + 3_000:
+                    committed.wait()
             last = journal.last_txid
             journal.compress(last - 3_000)
             journal.archive(last - 6_000)

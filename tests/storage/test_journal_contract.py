@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from journal_cases import StepJournal, a_note, a_run
+
 from raylay.services.errors import StorageError, StorageFull
 from raylay.services.messages.records import Kind, Run, iterate_records
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.storage.lmdb_journal import LmdbJournalReader
 from raylay.storage.memory_journal import MemoryJournal
-from journal_cases import StepJournal, a_note, a_run
 
 AnyJournal = MemoryJournal | StepJournal
 SEGMENT_BYTES = 8 * 1024

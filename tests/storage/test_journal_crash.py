@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from journal_cases import numbered_run
+
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.files import FAULT_VARIABLE
 from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
@@ -59,7 +60,9 @@ def check(directory: Path, acknowledged: int) -> int:
         last = journal.last_txid
         assert last >= acknowledged
         assert journal.recovered.next_txid == last + 1
-        assert journal.recovered.held == PublisherRanges({7: SequenceSet([(1, last)])} if last else {})
+        assert journal.recovered.held == PublisherRanges(
+            {7: SequenceSet([(1, last)])} if last else {}
+        )
         at = journal.first_txid - 1
         while runs := journal.read(at):
             for run in runs:
