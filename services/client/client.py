@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import struct
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ from raylay.services.client.events import (
     ConnectionEnded,
     ConnectionOpened,
     Disconnect,
+    Disconnected,
     Effect,
     Event,
     Fail,
@@ -51,6 +53,7 @@ from raylay.services.errors import (
     ConfigurationError,
     ConnectionLost,
     LocalProtocolError,
+    NoSafeInstance,
     PublishStoreFull,
     RaylayError,
     StorageError,
@@ -343,6 +346,11 @@ class Client:
         """Every publish up to this sequence is durable, or was refused."""
         return self._machine.settled_upto
 
+    @property
+    def status(self) -> str:
+        """Where the client stands, in words."""
+        return self._machine.status
+
     def trust(self, instance: str) -> None:
         """Allows to fail over to an instance that another called unsafe. For a person who knows
         that the other is gone for good."""
@@ -457,7 +465,7 @@ class Client:
             except TimeoutError:
                 raise PublishStoreFull(
                     f"publish store of {self.name} stayed full with {self._store.messages} "
-                    f"messages: no acknowledgment made room within {timeout_s:.3g} s"
+                    f"messages: no acknowledgment made room within {timeout_s:.3g} s; {self.status}"
                 ) from None
 
     async def flush(self, timeout_s: float | None = None) -> None:
@@ -570,7 +578,8 @@ class Client:
         Raises:
             CommandFailed: the server refused, with its reason (`bad_regex`, `not_journaled`, …).
             BookmarkNotFound: with `bookmark_not_found="fail"`.
-            ConnectionLost: no server answered within `timeout_s`.
+            ConnectionLost: no server answered within `timeout_s`; NoSafeInstance where the only
+                ones left must not be failed over to.
         """
         self._raise_if_ended()
         assert self._loop is not None, "connect first"
@@ -616,8 +625,9 @@ class Client:
         except BaseException as error:
             subscription.unsubscribe()
             if isinstance(error, TimeoutError):
-                raise ConnectionLost(
-                    f"no answer to the subscribe of {topic!r} within {timeout_s} s"
+                kind = NoSafeInstance if self._machine.waits_for_safe_instance else ConnectionLost
+                raise kind(
+                    f"no answer to the subscribe of {topic!r} within {timeout_s} s: {self.status}"
                 ) from None
             raise
         finally:
@@ -701,17 +711,22 @@ class Client:
         assert self._loop is not None
         machine = self._machine
         machine.heard_s = self._loop.time()
-        for header, body in frames:
-            if header["c"] == "p":
-                batch = machine.arrived(header, body)
-                if batch is not None:
-                    subscription = self._subscriptions.get(batch.subscription_id)
-                    if subscription is not None:
-                        subscription.put(batch)
-            else:
-                self._step(FrameReceived(connection.number, header, body))
-                if connection is not self._connection:
-                    return
+        try:
+            for header, body in frames:
+                if header["c"] == "p":
+                    batch = machine.arrived(header, body)
+                    if batch is not None:
+                        subscription = self._subscriptions.get(batch.subscription_id)
+                        if subscription is not None:
+                            subscription.put(batch)
+                else:
+                    self._step(FrameReceived(connection.number, header, body))
+                    if connection is not self._connection:
+                        return
+        except (AttributeError, KeyError, TypeError, ValueError, struct.error) as error:
+            # A frame whose values are not what the protocol says. What follows cannot be trusted.
+            connection.abort()
+            self._stream_ended(connection, f"bad_frame: {type(error).__name__}: {error}")
 
     def _stream_ended(self, connection: Connection, reason: str) -> None:
         if connection is self._connection:
@@ -818,6 +833,8 @@ class Client:
         if isinstance(event, Connected):
             if self._connected is not None and not self._connected.done():
                 self._connected.set_result(None)
+            self._update_reading()
+        elif isinstance(event, Disconnected):
             self._update_reading()
         elif isinstance(event, ServerRefused):
             self._refusals[event.address] = event.reason

@@ -46,8 +46,8 @@ class Connection(asyncio.Protocol):
             self.abort()
             self._ended(self, f"{error.reason}: {error}")
             return
-        if frames:
-            self._received(self, frames)
+        # No whole frame is also a sign of life.
+        self._received(self, frames)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The stream is gone."""

@@ -123,7 +123,8 @@ class PeerBecameSafe:
 
 @dataclass(frozen=True, slots=True)
 class ServerRefused:
-    """An instance was not used. It refused the logon for now, or must not be failed over to."""
+    """A server was not used: it must not be failed over to, refused the logon for now, or did not
+    answer it. `instance` is empty where it did not say who it is."""
 
     instance: str
     address: str

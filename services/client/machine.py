@@ -385,6 +385,20 @@ class ClientMachine:
         lowest = self.store.lowest
         return (lowest or self.next_sequence) - 1 if self.next_sequence else 0
 
+    @property
+    def waits_for_safe_instance(self) -> bool:
+        """Whether it is not connected, and some servers must not be failed over to."""
+        return self.state not in (State.READY, State.ENDED) and bool(self.chooser.refused())
+
+    @property
+    def status(self) -> str:
+        """Where it stands, in words."""
+        if self.state is State.READY:
+            return f"connected to {self.instance} at {self._address}"
+        refused = "; ".join(f"{name}: {why}" for name, why in self.chooser.refused().items())
+        waiting = f", not usable: {refused}" if refused and self.state is not State.ENDED else ""
+        return f"not connected ({self.state.value}){waiting}"
+
     # -- deliveries --------------------------------------------------------------------------
     def arrived(self, header: Header, payload: bytes) -> MessageBatch | None:
         """The messages of a delivery that are to be handed out; None when there are none."""
@@ -485,6 +499,8 @@ class ClientMachine:
         self, event: ConnectionEnded, now_s: float, effects: list[Effect]
     ) -> None:
         if event.connection == self.connection:
+            if self.state is State.LOGGING_ON:
+                effects.append(Tell(ServerRefused("", self._address, event.reason)))
             self._lost(event.reason, now_s, effects)
 
     def _lost(self, reason: str, now_s: float, effects: list[Effect]) -> None:
@@ -530,7 +546,9 @@ class ClientMachine:
             if self.state is State.PAUSING:
                 self._begin_round(now_s, effects)
             elif self.state in (State.CONNECTING, State.LOGGING_ON):
-                self._give_up("no answer in time", now_s, effects)
+                reason = f"no answer within {self.options.connect_timeout_s} s"
+                effects.append(Tell(ServerRefused("", self._address, reason)))
+                self._give_up(reason, now_s, effects)
             return
         if self.state is not State.READY or self._beat_due_s is None or now_s < self._beat_due_s:
             return

@@ -169,11 +169,11 @@ class Resumption:
         received = self.received
         if received is None:
             return self._batch(header, count, payload, None)
-        ranges = ranges_of(payload)
+        ranges = ranges_of(payload, count)
         for publisher, first, last in ranges:
             held = received.get(publisher)
             if held is not None and held.touches(first, last):
-                payload, count, ranges = self._without_received(payload, received)
+                payload, count, ranges = self._without_received(payload, count, received)
                 if not count:
                     return None
                 break
@@ -190,11 +190,11 @@ class Resumption:
         )
 
     def _without_received(
-        self, payload: bytes, received: PublisherRanges
+        self, payload: bytes, count: int, received: PublisherRanges
     ) -> tuple[bytes, int, list[SequenceRange]]:
         kept: list[bytes] = []
         met: set[tuple[int, int]] = set()
-        for start, end, publisher, sequence in identities(payload):
+        for start, end, publisher, sequence in identities(payload, count):
             held = received.get(publisher)
             if (held is not None and sequence in held) or (publisher, sequence) in met:
                 self.suppressed += 1
@@ -202,7 +202,7 @@ class Resumption:
             met.add((publisher, sequence))
             kept.append(payload[start:end])
         payload = b"".join(kept)
-        return payload, len(kept), ranges_of(payload)
+        return payload, len(kept), ranges_of(payload, len(kept))
 
     def named_persisted(self, have: PublisherRanges) -> None:
         """A persisted ack came: everything in it that matches was delivered before it."""

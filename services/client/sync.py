@@ -28,7 +28,8 @@ from raylay.services.errors import (
 T = TypeVar("T")
 
 HANDED_OVER_MAX = 10_000
-"""Publishes between the callers' threads and the loop thread; above it `publish` blocks."""
+HANDED_OVER_BYTES_MAX = 64 * 1024 * 1024
+"""Publishes between the callers' threads and the loop thread; above either, `publish` blocks."""
 
 _Publish = tuple[str, bytes, str, int, bytes, bytes]
 
@@ -104,6 +105,7 @@ class SyncClient:
         self._publish_timeout_s = float(options.get("publish_timeout_s", 30.0))
         self._lock = threading.Condition()
         self._queue: deque[_Publish] = deque()
+        self._queue_bytes = 0
         self._drain_scheduled = False
         self._drained: asyncio.Task[None] | None = None
         self._failure: RaylayError | None = None
@@ -161,21 +163,25 @@ class SyncClient:
                 f"message of {len(body)} bytes on {topic}: a record may have {RECORD_BYTES_MAX}"
             )
         with self._lock:
-            if len(self._queue) >= HANDED_OVER_MAX:
+            if self._crowded():
                 self._wait_for_room()
             if self._closed:
                 raise ConnectionLost(f"client {self.client.name} is closed")
             if self._failure is not None:
                 raise self._failure
+            self._queue_bytes += len(body)
             self._queue.append((topic, body, message_type, expiration_s, key, correlation))
             wake = not self._drain_scheduled
             self._drain_scheduled = True
         if wake:
             self._loop.call_soon_threadsafe(self._start_drain)
 
+    def _crowded(self) -> bool:
+        return len(self._queue) >= HANDED_OVER_MAX or self._queue_bytes >= HANDED_OVER_BYTES_MAX
+
     def _wait_for_room(self) -> None:
         deadline_s = time.monotonic() + self._publish_timeout_s
-        while len(self._queue) >= HANDED_OVER_MAX and self._failure is None and not self._closed:
+        while self._crowded() and self._failure is None and not self._closed:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or not self._lock.wait(left_s):
                 raise PublishStoreFull(
@@ -190,10 +196,10 @@ class SyncClient:
         """Publishes what the callers queued, until the queue is empty."""
         client, queue = self.client, self._queue
         while True:
+            failure: RaylayError | None = None
+            taken_bytes = 0
             try:
-                for _ in range(HANDED_OVER_MAX):
-                    if not queue:
-                        break
+                for _ in range(min(len(queue), HANDED_OVER_MAX)):
                     topic, body, message_type, expiration_s, key, correlation = queue[0]
                     client.publish_nowait(
                         topic,
@@ -203,30 +209,29 @@ class SyncClient:
                         key=key,
                         correlation=correlation,
                     )
+                    taken_bytes += len(body)
                     queue.popleft()
-            except PublishStoreFull:
-                self._notify()
+            except RaylayError as error:
+                failure = error
+            with self._lock:
+                self._queue_bytes -= taken_bytes
+                self._lock.notify_all()
+                if not queue:
+                    self._drain_scheduled = False
+                    return
+            if isinstance(failure, PublishStoreFull):
                 try:
-                    await client.room(None)
+                    await client.room()
                 except PublishStoreFull:
                     pass  # the callers see it, each after its own time; nothing is dropped
                 except RaylayError as error:
                     self._give_up(error)
                     return
-                continue
-            except RaylayError as error:
-                self._give_up(error)
+            elif failure is not None:
+                self._give_up(failure)
                 return
-            with self._lock:
-                self._lock.notify_all()
-                if not queue:
-                    self._drain_scheduled = False
-                    return
-            await asyncio.sleep(0)
-
-    def _notify(self) -> None:
-        with self._lock:
-            self._lock.notify_all()
+            else:
+                await asyncio.sleep(0)
 
     def _give_up(self, error: RaylayError) -> None:
         with self._lock:

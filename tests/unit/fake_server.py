@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from raylay.services.messages.records import RecordBuilder, iterate_records, sequences_of
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
@@ -28,8 +28,7 @@ class Session(asyncio.Protocol):
         self.ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
         self.server.sessions.append(self)
 
     def data_received(self, data: bytes) -> None:

@@ -28,6 +28,7 @@ from raylay.services.errors import (
     ConfigurationError,
     ConnectionLost,
     LogonRefused,
+    NoSafeInstance,
     PublishStoreFull,
     SequenceConflict,
 )
@@ -603,3 +604,65 @@ async def test_a_bounded_subscription_ends_and_an_open_one_has_caught_up() -> No
         await opened.caught_up.wait()
         assert opened.queued_messages == 2
     await server.stop()
+
+
+# -- bad servers ---------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"c": "ack", "a": "persisted", "s": "x", "status": "success"},
+        {"c": "p", "sub": "s", "n": 3},
+        {"c": "p", "sub": "s", "n": "three"},
+        {"c": "p", "sub": ["s"], "n": 1},
+    ],
+)
+def test_a_frame_that_makes_no_sense_ends_the_connection_not_the_client(
+    header: dict[str, Any],
+) -> None:
+    @run
+    async def test() -> None:
+        server = await FakeServer().start()
+        events = Events()
+        async with client_of(server, on_event=events) as client:
+            await client.subscribe("t", bookmark=EPOCH, subscription_id="s")
+            server.session.send(header, b"no records")
+            lost = await events.wait(Disconnected)
+            assert lost.reason.startswith("bad_frame")
+            await events.wait(Connected, 2)
+            assert client.instance == "A"
+        await server.stop()
+
+    test()
+
+
+@run
+async def test_bytes_that_are_no_frame_end_the_connection() -> None:
+    server = await FakeServer().start()
+    events = Events()
+    async with client_of(server, on_event=events):
+        transport = server.session.transport
+        assert transport is not None
+        transport.write(b"\xff" * 64)
+        lost = await events.wait(Disconnected)
+        assert lost.reason.startswith("frame_too_large")
+        await events.wait(Connected, 2)
+    await server.stop()
+
+
+@run
+async def test_subscribing_says_that_it_waits_for_a_safe_instance() -> None:
+    server = await FakeServer("A", B=False).start()
+    other = await FakeServer("B").start()
+    server.peer_addresses = {"B": [other.address]}
+    events = Events()
+    async with client_of(server, other, on_event=events) as client:
+        server.session.safety(B=False)
+        await server.stop()
+        await events.wait(WaitingForSafeInstance)
+        with pytest.raises(NoSafeInstance, match="B: A called it unsafe"):
+            await client.subscribe("t", timeout_s=0.02)
+        client.trust("B")
+        await events.wait(Connected, 2)
+        assert client.instance == "B"
+        await client.subscribe("t")
+    await other.stop()

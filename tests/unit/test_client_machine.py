@@ -387,7 +387,8 @@ def test_silence_while_connecting_is_given_up() -> None:
     bench = Bench("A", "B", connect_timeout_s=2.0)
     bench.step(Started())
     bench.now_s += 2.0
-    assert bench.step(TimePassed()) == [Disconnect(1), Connect(2, "B:1")]
+    refused = ServerRefused("", "A:1", "no answer within 2.0 s")
+    assert bench.step(TimePassed()) == [Tell(refused), Disconnect(1), Connect(2, "B:1")]
 
 
 @pytest.mark.parametrize("reason", ["not_ready", "shutting_down"])

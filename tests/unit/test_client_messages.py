@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from unit.fake_server import records
@@ -48,7 +51,7 @@ def test_ranges_of_publishers_that_take_turns_are_one_each() -> None:
     payload = b"".join(
         records(publisher, [sequence]) for sequence in range(10, 20) for publisher in (1, 2)
     )
-    assert sorted(ranges_of(payload)) == [(1, 10, 19), (2, 10, 19)]
+    assert sorted(ranges_of(payload, 20)) == [(1, 10, 19), (2, 10, 19)]
 
 
 def test_ranges_of_a_prefix() -> None:
@@ -61,7 +64,7 @@ def test_ranges_of_a_prefix() -> None:
 def test_ranges_are_exactly_the_identities(identities: list[tuple[int, int]]) -> None:
     payload = b"".join(records(publisher, [sequence]) for publisher, sequence in identities)
     found = PublisherRanges()
-    for publisher, first, last in ranges_of(payload):
+    for publisher, first, last in ranges_of(payload, len(identities)):
         held = found.get(publisher)
         assert held is None or not held.touches(first, last), "no identity twice"
         found.add(publisher, first, last)
@@ -69,3 +72,10 @@ def test_ranges_are_exactly_the_identities(identities: list[tuple[int, int]]) ->
     for publisher, sequence in identities:
         expected.add(publisher, sequence, sequence)
     assert found == expected
+
+
+def test_a_record_of_no_length_does_not_hang() -> None:
+    batch = MessageBatch("s", 3, bytes(300))
+    assert len(batch.bodies()) == 3
+    with pytest.raises(struct.error):
+        MessageBatch("s", 3, b"short").bodies()
