@@ -11,13 +11,15 @@ import os
 import socket
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from raylay.services.client.failover import Server
 from raylay.services.configuration.model import (
     DestinationSettings,
     FabricSettings,
     InstanceSettings,
 )
-from raylay.services.errors import FabricError
+from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.logs import LogOptions
 from raylay.services.replication.instance import DowngradePolicy
 from raylay.services.replication.routing import TopicRule
@@ -132,9 +134,10 @@ def record_of(settings: FabricSettings, directory: Path) -> FabricRecord:
         kept = record.ports.get(instance.name)
         wants_metrics = settings.metrics.enabled or instance.metrics_port is not None
         ports[instance.name] = InstancePorts(
-            instance.client_port or _kept(kept and kept.client, chosen, instance.host),
-            instance.replication_port or _kept(kept and kept.replication, chosen, instance.host),
-            (instance.metrics_port or _kept(kept and kept.metrics, chosen, instance.host))
+            instance.client_port or _kept(kept.client if kept else None, chosen, instance.host),
+            instance.replication_port
+            or _kept(kept.replication if kept else None, chosen, instance.host),
+            (instance.metrics_port or _kept(kept.metrics if kept else None, chosen, instance.host))
             if wants_metrics
             else None,
         )
@@ -204,6 +207,40 @@ def client_address(record: FabricRecord, instance: InstanceSettings) -> str:
 def replication_address(record: FabricRecord, instance: InstanceSettings) -> str:
     """`host:port` for links."""
     return f"{_shown(instance.host)}:{record.ports[instance.name].replication}"
+
+
+def servers_of(record: FabricRecord, group: str, client: str) -> dict[str, Any]:
+    """`servers` and `group` for a Client, in the order declared.
+
+    Args:
+        group: may be empty where the fabric has only one.
+        client: the client's name, for the error.
+
+    Raises:
+        ConfigurationError: there is no such group, or it has to be named.
+    """
+    settings = FabricSettings.from_json(record.settings)
+    groups = settings.groups()
+    if not group:
+        if len(groups) > 1:
+            raise ConfigurationError(
+                f"client {client}: name one group of {', '.join(groups)}: a client uses one group"
+            )
+        group = groups[0]
+    return {"servers": servers(settings, record, group), "group": group}
+
+
+def servers(settings: FabricSettings, record: FabricRecord, group: str | None) -> list[Server]:
+    """Addresses for clients, of one group or (None) of all instances, in the order declared.
+
+    Raises:
+        ConfigurationError: there is no such group.
+    """
+    members = settings.group(group) if group is not None else settings.instances
+    return [
+        Server(client_address(record, instance), instance.name, instance.group)
+        for instance in members
+    ]
 
 
 def _shown(host: str) -> str:

@@ -1,0 +1,69 @@
+"""The only place that makes Ray actors: names, namespace, restarts, concurrency, placement.
+
+The actors' classes stay plain (they are called directly in tests); here they get their options.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raylay.actors.destination_link import DestinationLink
+from raylay.actors.instance import Instance
+
+RESTARTS_ENDLESS = -1
+CONTROL_CALLS_AT_ONCE = 8
+"""Control calls that one actor serves at the same time: a slow one must not hold up `status`."""
+
+
+def launch_instance(
+    name: str, directory: str, namespace: str, node_labels: dict[str, str] | None = None
+) -> Any:
+    """Starts the actor of an instance: named and detached, so that the driver may leave, and
+    restarted by Ray for ever. Its configuration lies in its data directory on that node.
+
+    Args:
+        name: of the instance, and of the actor in `namespace`.
+        directory: its data directory.
+        node_labels: of the node that holds the data: elsewhere it does not start.
+
+    Raises:
+        ValueError: Ray has a live actor of this name.
+    """
+    options: dict[str, Any] = {
+        "name": name,
+        "namespace": namespace,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "max_restarts": RESTARTS_ENDLESS,
+        "max_concurrency": CONTROL_CALLS_AT_ONCE,
+    }
+    if node_labels:
+        options["label_selector"] = node_labels
+    return ray.remote(**options)(Instance).remote(directory, name)
+
+
+def launch_link(config_json: str) -> Any:
+    """Starts the actor of a link, from within its instance's actor, on the same node.
+
+    Not detached: Ray ends it with its owner. Not restarted by Ray: its instance starts it again,
+    because only the instance knows whether the dead one's socket is closed.
+
+    Args:
+        config_json: a LinkConfig (services/server/config.py).
+    """
+    here = ray.get_runtime_context().get_node_id()
+    options: dict[str, Any] = {
+        "num_cpus": 0,
+        "max_restarts": 0,
+        "max_concurrency": CONTROL_CALLS_AT_ONCE,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False),
+    }
+    return ray.remote(**options)(DestinationLink).remote(config_json)
+
+
+def task(function: Any, **options: Any) -> Any:
+    """A function as a Ray task that needs no CPU, for errands on another node."""
+    return ray.remote(num_cpus=0, **options)(function)

@@ -1,0 +1,393 @@
+"""The `raylay` command: start a fabric, look at it, publish, subscribe, stop it.
+
+`raylay up` starts a Ray of its own on this machine and holds it (in the background with
+`--detach`); `raylay down` ends that process. `status`, `events`, `publish` and `subscribe` find the
+fabric through its entry in the user's runtime directory (services/fabric_registry.py); the last two
+talk to instances only and never to Ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from raylay.services import fabric_registry as registry
+from raylay.services.configuration.yaml_file import load
+from raylay.services.errors import FabricError, RaylayError
+from raylay.services.trace_report import trace_command
+
+STOP_TIMEOUT_S = 60.0
+DETACH_TIMEOUT_S = 120.0
+READY_LINE = "raylay is up"
+
+app = typer.Typer(
+    help="Raylay, a leaderless replicated message broker on Ray.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("trace")(trace_command)
+if importlib.util.find_spec("raylay.services.journal_commands") is not None:
+    app.add_typer(
+        importlib.import_module("raylay.services.journal_commands").journal_app, name="journal"
+    )
+
+FabricOption = Annotated[
+    str, typer.Option("--fabric", "-f", help="Which fabric; needed where several run.")
+]
+GroupOption = Annotated[str, typer.Option("--group", "-g", help="Region whose instances to use.")]
+ServerOption = Annotated[
+    list[str] | None, typer.Option("--server", help="host:port instead of a fabric; repeatable.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+
+
+def main() -> None:
+    """The entry point: errors of ours are one line and exit code 1."""
+    try:
+        app()
+    except RaylayError as error:
+        print(f"raylay: {error}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        # The reader of our output is gone, as with `| head`: nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"raylay {importlib.metadata.version('raylay')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Version.")
+    ] = False,
+) -> None:
+    pass
+
+
+# -- up and down ---------------------------------------------------------------------------------
+@app.command()
+def up(
+    file: Annotated[Path, typer.Argument(help="The fabric's YAML file.")],
+    directory: Annotated[
+        Path | None, typer.Option(help="For data and logs; default: data/NAME here.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is up.")] = False,
+    address: Annotated[
+        str, typer.Option(help="A running Ray (or `auto`); its actors outlive this command.")
+    ] = os.environ.get("RAY_ADDRESS", ""),
+) -> None:
+    """Start the fabric of a file; again on the data that is there."""
+    settings = load(file)
+    place = directory or Path("data") / settings.name
+    if detach and not address:
+        _up_in_background(settings.name, file, place)
+        return
+    from raylay.services.fabric import Fabric
+
+    stopping = threading.Event()
+    fabric = Fabric.of(settings)
+    with _stop_signals(stopping):
+        fabric.start(place, address=address or None)
+        _print_status(fabric.status(), as_json=False)
+        typer.echo(f"{READY_LINE}: {settings.name} in {place}")
+        sys.stdout.flush()
+        if address:
+            fabric.leave()
+            return
+        stopping.wait()
+        typer.echo(f"stopping {settings.name}")
+        fabric.stop()
+
+
+@contextmanager
+def _stop_signals(stopping: threading.Event) -> Iterator[None]:
+    def stop(*_: object) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _up_in_background(name: str, file: Path, place: Path) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    log = place / "up.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "raylay.services.cli", "up", str(file), "--directory", place],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    deadline_s = time.monotonic() + DETACH_TIMEOUT_S
+    while (entry := registry.find(name)) is None or entry.host_pid != process.pid:
+        try:
+            process.wait(timeout=0.1)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() < deadline_s:
+                continue
+            process.terminate()
+            raise FabricError(
+                f"{name} was not up after {DETACH_TIMEOUT_S:.0f} s: see {log}"
+            ) from None
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise FabricError((lines[-1] if lines else f"see {log}").removeprefix("raylay: "))
+    typer.echo(f"{READY_LINE}: {name} in {place}")
+
+
+@app.command()
+def down(fabric: FabricOption = "") -> None:
+    """Stop a fabric: its data stays."""
+    from raylay.services.fabric import Fabric, await_process_end
+
+    entry = _running(fabric)
+    if entry.host_pid:
+        os.kill(entry.host_pid, signal.SIGTERM)
+        await_process_end(entry.host_pid, STOP_TIMEOUT_S)
+        if registry.find(entry.name) is not None:
+            raise FabricError(
+                f"{entry.name}: process {entry.host_pid} did not end within {STOP_TIMEOUT_S:.0f} s"
+            )
+    else:
+        Fabric.attach(entry.name).stop()
+    typer.echo(f"{entry.name} is down; its data is in {entry.directory}")
+
+
+def _running(name: str) -> registry.Entry:
+    if name:
+        entry = registry.find(name)
+        if entry is not None:
+            return entry
+    running = registry.running()
+    names = ", ".join(entry.name for entry in running) or "none; start one with `raylay up FILE`"
+    if name:
+        raise FabricError(f"no fabric {name} runs here; there are {names}")
+    if len(running) != 1:
+        raise FabricError(f"say which fabric with --fabric; there are {names}")
+    return running[0]
+
+
+# -- looking -------------------------------------------------------------------------------------
+@app.command()
+def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
+    """Show every instance and its destinations. Exit code 1 where one is not ready."""
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(_running(fabric).name) as attached:
+        found = attached.status()
+    _print_status(found, as_json)
+    if not all(instance["ready"] for instance in found["instances"]):
+        raise typer.Exit(1)
+
+
+def _print_status(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(found, default=str))
+        return
+    table = Table(title=f"fabric {found['fabric']}", title_justify="left")
+    for column, right in (
+        ("instance", False),
+        ("group", False),
+        ("state", False),
+        ("clients", True),
+        ("messages", True),
+        ("destination", False),
+        ("mode", False),
+        ("owed", True),
+        ("age", True),
+    ):
+        table.add_column(column, justify="right" if right else "left")
+    for instance in found["instances"]:
+        state = "ready" if instance["ready"] else f"{instance['state']}: {instance['reason']}"
+        front = (
+            instance["name"],
+            instance["group"],
+            state,
+            str(instance.get("sessions", "")),
+            str(instance.get("last_txid", "")),
+        )
+        rows = [destination_row(each) for each in instance.get("destinations", [])] or [("",) * 4]
+        for number, row in enumerate(rows):
+            table.add_row(*(front if not number else ("",) * 5), *row)
+    Console().print(table)
+
+
+def destination_row(destination: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Name, mode, owed messages and age of one destination, for a table."""
+    mode = "sync" if destination.get("sync") else "async"
+    if destination.get("downgraded"):
+        mode = "async (downgraded)"
+    if not destination.get("connected"):
+        mode += ", disconnected"
+    owed = int(destination.get("owed", 0))
+    return (
+        str(destination.get("name", "")),
+        mode,
+        f"{owed:,}",
+        f"{destination.get('age_ms', 0)} ms" if owed else "",
+    )
+
+
+@app.command()
+def events(
+    fabric: FabricOption = "",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with new ones.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what happened: connects, downgrades, resyncs, late or conflicting records, …"""
+    from raylay.services.fabric import Fabric
+
+    stopping = threading.Event()
+    with _stop_signals(stopping), Fabric.attach(_running(fabric).name) as attached:
+        for event in attached.events(follow=follow, stop=stopping.is_set):
+            typer.echo(json.dumps(event, default=str) if as_json else event_line(event))
+            sys.stdout.flush()
+
+
+def event_line(event: dict[str, Any]) -> str:
+    """One event as a line for people."""
+    moment = datetime.fromtimestamp(event["time_us"] / 1e6, UTC)
+    details = " ".join(
+        f"{key}={value}"
+        for key, value in event.items()
+        if key not in ("number", "time_us", "event", "instance")
+    )
+    return f"{moment:%H:%M:%S.%f} {event['instance']:<14} {event['event']} {details}".rstrip()
+
+
+# -- publishing and subscribing ------------------------------------------------------------------
+def _client_options(
+    fabric: str, group: str, servers: list[str] | None, name: str
+) -> dict[str, Any]:
+    """Arguments of a client, from the fabric's own record: no Ray is asked."""
+    if servers:
+        return {"name": name, "servers": servers, "group": group}
+    from raylay.services.fabric_plan import FabricRecord, servers_of
+
+    entry = _running(fabric)
+    record = FabricRecord.load(entry.directory)
+    if record is None:
+        raise FabricError(f"{entry.directory} has no record of fabric {entry.name}")
+    return {"name": name, **servers_of(record, group, name)}
+
+
+@app.command()
+def publish(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    body: Annotated[
+        str | None, typer.Argument(help="The message; without it each line of the input is one.")
+    ] = None,
+    message_type: Annotated[str, typer.Option("--type", help="The message type.")] = "json",
+    client: Annotated[str, typer.Option(help="The client name.")] = "",
+    fabric: FabricOption = "",
+    group: GroupOption = "",
+    server: ServerOption = None,
+) -> None:
+    """Publish; returns when everything is persisted."""
+    name = client or f"raylay-publish-{os.getpid()}"
+    options = _client_options(fabric, group, server, name)
+    count, seconds = asyncio.run(_publish(options, topic, body, message_type))
+    typer.echo(f"{count:,} persisted in {seconds:.3f} s", err=True)
+
+
+async def _publish(
+    options: dict[str, Any], topic: str, body: str | None, message_type: str
+) -> tuple[int, float]:
+    from raylay.services.client import Client
+
+    count = 0
+    started_s = time.monotonic()
+    async with Client(**options) as client:
+        lines = sys.stdin.buffer if body is None else [body.encode()]
+        for line in lines:
+            await client.publish(topic, line.rstrip(b"\r\n"), message_type)
+            count += 1
+        await client.flush()
+    return count, time.monotonic() - started_s
+
+
+@app.command()
+def subscribe(
+    topic: Annotated[str, typer.Argument(help="A topic or a regular expression over topics.")],
+    bookmark: Annotated[
+        str, typer.Option(help="Where to begin: 0 for the first message, a bookmark, a time, …")
+    ] = "",
+    count: Annotated[int, typer.Option(min=0, help="End after as many; 0: never.")] = 0,
+    client: Annotated[str, typer.Option(help="The client name.")] = "",
+    fabric: FabricOption = "",
+    group: GroupOption = "",
+    server: ServerOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One object a line, with topic and bookmark.")
+    ] = False,
+) -> None:
+    """Print messages, one a line, as they come."""
+    name = client or f"raylay-subscribe-{os.getpid()}"
+    options = _client_options(fabric, group, server, name)
+    try:
+        asyncio.run(_subscribe(options, topic, bookmark, count, as_json))
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+async def _subscribe(
+    options: dict[str, Any], topic: str, bookmark: str, count: int, as_json: bool
+) -> None:
+    from raylay.services.client import Client
+
+    left = count
+    async with Client(**options) as client:
+        subscription = await client.subscribe(topic, bookmark=bookmark)
+        async for batch in subscription.batches():
+            for message in batch:
+                if as_json:
+                    line = json.dumps(
+                        {
+                            "topic": message.topic,
+                            "bookmark": message.bookmark,
+                            "timestamp_us": message.timestamp_us,
+                            "body": message.body.decode("utf-8", "replace"),
+                        }
+                    )
+                    sys.stdout.write(f"{line}\n")
+                else:
+                    sys.stdout.buffer.write(message.body + b"\n")
+                left -= 1
+                if not left:
+                    sys.stdout.flush()
+                    return
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

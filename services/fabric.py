@@ -1,0 +1,791 @@
+"""A fabric from a driver script: declare, start, attach, ask, break, stop.
+
+    fabric = Fabric("flights", topics=[Topic("flights/.*", "json")], downgrade_age="5s")
+    for city in ("Chicago", "NewYork", "London"):
+        fabric.region(city, instances=2)        # a sync pair inside
+    fabric.connect_regions("async")             # every instance to every other region
+    with fabric.start():
+        print(fabric.status())
+
+Every method blocks; an asyncio program calls those that ask Ray through `asyncio.to_thread`.
+Messages never pass through here: clients talk to instances, whose addresses `servers` gives.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from raylay.services import fabric_registry as registry
+from raylay.services.client import Client, Server, SyncClient
+from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.configuration.model import (
+    DowngradeSettings,
+    FabricSettings,
+    InstanceSettings,
+    JournalSettings,
+)
+from raylay.services.configuration.model import TopicSettings as _TopicSettings
+from raylay.services.configuration.yaml_file import load
+from raylay.services.errors import FabricError
+from raylay.services.fabric_plan import (
+    FabricRecord,
+    data_directory,
+    instance_config,
+    record_of,
+    servers_of,
+    tracing_options,
+)
+from raylay.services.fabric_plan import servers as servers_of_group
+from raylay.services.tracing import ClientTracer, Tracing, start_tracing
+
+START_TIMEOUT_S_DEFAULT = 60.0
+STOP_TIMEOUT_S_DEFAULT = 15.0
+STATUS_TIMEOUT_S = 5.0
+POLL_S = 0.05
+FOLLOW_S = 0.25
+OBJECT_STORE_BYTES = 80 * 1024 * 1024
+"""Nothing but control calls goes through Ray: its least possible object store."""
+HEAD_OUTAGE_S = 600
+"""How long the nodes of a Ray that we start outlive its head."""
+
+
+def Topic(name: str, message_type: str = "*", *, journaled: bool = True) -> _TopicSettings:
+    """A topic, or by a regular expression several, for `Fabric(topics=…)`."""
+    return _TopicSettings(name=name, message_type=message_type, journaled=journaled)
+
+
+class Fabric(FabricBuilder):
+    """The declaration of a fabric, and once it is started or attached to, its remote control."""
+
+    def __init__(self, name: str, **sections: Any) -> None:
+        """Declares an empty fabric; the arguments are those of `FabricBuilder`."""
+        super().__init__(name, **sections)
+        self.name = name
+        self._settings: FabricSettings | None = None
+        self._record: FabricRecord | None = None
+        self._handles: dict[str, Any] = {}
+        self._started_ray = False
+        self._temporary = False
+        self._owns = False
+        self._tracing: Tracing | None = None
+        self._local_node = True
+
+    # -- where fabrics come from -------------------------------------------------------------
+    @classmethod
+    def load(cls, path: str | Path) -> Fabric:
+        """The fabric that a YAML file declares.
+
+        Raises:
+            ConfigurationError: the file is wrong; names file and line.
+        """
+        return cls.of(load(path))
+
+    @classmethod
+    def of(cls, settings: FabricSettings) -> Fabric:
+        """A fabric of settings that were checked before."""
+        fabric = cls(settings.name)
+        fabric._settings = settings
+        return fabric
+
+    @classmethod
+    def attach(cls, name: str, address: str | None = None) -> Fabric:
+        """A fabric that runs: started by another process, which may have left.
+
+        Args:
+            name: of the fabric.
+            address: of its Ray; not needed on the machine and for the user that started it.
+
+        Raises:
+            FabricError: no such fabric runs.
+        """
+        entry = registry.find(name)
+        if entry is None and address is None:
+            running = ", ".join(other.name for other in registry.running())
+            raise FabricError(
+                f"no fabric {name} runs here"
+                + (f"; there are {running}" if running else "; start it with `raylay up FILE`")
+            )
+        where = address or (entry.address if entry else None)
+        started_ray = _join_ray(where)
+        record = FabricRecord.load(entry.directory) if entry is not None else None
+        if record is None:
+            record = _stored_record(name)
+        if record is None:
+            if started_ray:
+                _leave_ray()
+            raise FabricError(f"the Ray at {where} has no fabric {name}")
+        fabric = cls.of(FabricSettings.from_json(record.settings))
+        fabric._record = record
+        fabric._started_ray = started_ray
+        return fabric
+
+    # -- life --------------------------------------------------------------------------------
+    def start(
+        self,
+        directory: str | Path | None = None,
+        *,
+        address: str | None = None,
+        timeout_s: float = START_TIMEOUT_S_DEFAULT,
+    ) -> Self:
+        """Starts every instance and returns when all are ready.
+
+        Args:
+            directory: for data, ports and logs; what is there is used again. None: a temporary
+                one, which goes with `stop`.
+            address: of a running Ray, or `auto`; None: the Ray that this process is connected to,
+                else one that is started here and ends with this process.
+            timeout_s: for all of it.
+
+        Raises:
+            ConfigurationError: the declaration is wrong.
+            FabricError: an instance did not become ready; names it and its reason. Nothing of the
+                fabric is left running then.
+        """
+        settings = self._settings or self.settings()
+        if self._handles:
+            raise FabricError(f"fabric {self.name} was started before")
+        running = registry.find(self.name)
+        if running is not None:
+            raise FabricError(
+                f"fabric {self.name} runs already, in {running.directory}: attach to it, or stop it"
+            )
+        self._temporary = directory is None
+        place = Path(directory or tempfile.mkdtemp(prefix=f"raylay-{self.name}-")).absolute()
+        self._settings = settings
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            self._record = record = record_of(settings, place)
+            self._check_ports(settings, record)
+            record.save()
+            self._started_ray = _join_ray(address, start=address is None)
+            _store_record(record)
+            self._owns = True
+            for instance in settings.instances:
+                self._launch(instance)
+            self.wait_ready(timeout_s=max(0.0, deadline_s - time.monotonic()))
+            self._settle()
+            registry.register(_entry(record, self._started_ray and address is None))
+        except BaseException:
+            self._abandon()
+            raise
+        return self
+
+    def _settle(self) -> None:
+        """From now on an empty data directory is a lost disk."""
+        settings, record = self._known()
+        record.settled = [instance.name for instance in settings.instances]
+        record.save()
+        _store_record(record)
+        for instance in settings.instances:
+            self._write_config(instance)
+
+    def _write_config(self, instance: InstanceSettings) -> None:
+        settings, record = self._known()
+        directory = data_directory(record, instance)
+        config = instance_config(settings, record, instance)
+        if instance.node_labels:
+            _on_node(instance.node_labels, _save_config, config.to_json(), str(directory))
+        else:
+            config.save(directory)
+
+    def _launch(self, instance: InstanceSettings) -> None:
+        from raylay.actors.launch import launch_instance
+
+        _, record = self._known()
+        self._write_config(instance)
+        try:
+            self._handles[instance.name] = launch_instance(
+                instance.name,
+                str(data_directory(record, instance)),
+                namespace_of(self.name),
+                instance.node_labels,
+            )
+        except ValueError as error:
+            raise FabricError(
+                f"instance {instance.name}: an actor of this name runs in {namespace_of(self.name)}"
+                f" already: attach to the fabric, or stop it ({error})"
+            ) from None
+
+    def _check_ports(self, settings: FabricSettings, record: FabricRecord) -> None:
+        for instance in settings.instances:
+            if instance.node_labels:
+                continue
+            ports = record.ports[instance.name]
+            for kind, port in (("client", ports.client), ("replication", ports.replication)):
+                try:
+                    family = socket.AF_INET6 if ":" in instance.host else socket.AF_INET
+                    with socket.socket(family, socket.SOCK_STREAM) as probe:
+                        # As the instance does: a port that only waits to be forgotten is free.
+                        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                        probe.bind((instance.host, port))
+                except OSError as error:
+                    raise FabricError(
+                        f"instance {instance.name}: {kind} port {port} on {instance.host}: "
+                        f"{error.strerror}"
+                    ) from None
+
+    def _abandon(self) -> None:
+        """After a failed start: ends what was started, leaves what was there before."""
+        for name in list(self._handles):
+            self._end(name)
+        self._finish()
+
+    def wait_ready(
+        self, name: str | None = None, timeout_s: float = START_TIMEOUT_S_DEFAULT
+    ) -> None:
+        """Waits until one instance, or every one, admits clients.
+
+        Raises:
+            FabricError: one did not within `timeout_s`; names it and its reason.
+        """
+        settings, _ = self._known()
+        waiting = [name] if name is not None else [i.name for i in settings.instances]
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            reasons: dict[str, str] = {}
+            left_s = max(0.1, deadline_s - time.monotonic())
+            for status in self._statuses(waiting, min(STATUS_TIMEOUT_S, left_s)):
+                if not status.get("ready"):
+                    reasons[status["name"]] = str(status.get("reason") or status.get("state"))
+            if not reasons:
+                return
+            if time.monotonic() >= deadline_s:
+                raise FabricError(
+                    "; ".join(
+                        f"instance {name} is not ready after {timeout_s:.0f} s: {reason}"
+                        for name, reason in reasons.items()
+                    )
+                )
+            waiting = list(reasons)
+            time.sleep(POLL_S)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S_DEFAULT) -> None:
+        """Stops every instance: each first commits and sends what it took. A second call does
+        nothing."""
+        if self._record is None:
+            return
+        settings, _ = self._known()
+        pids: list[int] = []
+        asked: list[Any] = []
+        ray = _ray()
+        for instance in settings.instances:
+            handle = self._handle(instance.name)
+            if handle is None:
+                continue
+            state = _actor_state(handle)
+            pids.append(int(state.get("pid") or 0))
+            asked.append(handle.stop.remote())
+        if asked:
+            ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
+        for instance in settings.instances:
+            self._end(instance.name)
+        if self._local_node:
+            for pid in pids:
+                await_process_end(pid, timeout_s)
+        registry.unregister(self.name)
+        _forget_record(self.name)
+        self._finish()
+
+    def _end(self, name: str) -> None:
+        handle = self._handle(name)
+        self._handles.pop(name, None)
+        if handle is not None:
+            _ray().kill(handle, no_restart=True)
+
+    def _finish(self) -> None:
+        if self._tracing is not None:
+            self._tracing.close()
+            self._tracing = None
+        record, self._record = self._record, None
+        if record is not None and self._temporary:
+            shutil.rmtree(record.directory, ignore_errors=True)
+        if self._started_ray:
+            _leave_ray()
+            self._started_ray = False
+
+    def leave(self) -> None:
+        """Disconnects from the fabric and lets it run on."""
+        self._record = None
+        self._handles.clear()
+        if self._started_ray:
+            _leave_ray()
+            self._started_ray = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stops a fabric that was started here; leaves one that was attached to."""
+        if self._owns:
+            self.stop()
+        else:
+            self.leave()
+
+    # -- asking ------------------------------------------------------------------------------
+    @property
+    def directory(self) -> Path:
+        """The fabric's directory."""
+        return Path(self._known()[1].directory)
+
+    @property
+    def declared(self) -> FabricSettings:
+        """The checked settings."""
+        return self._settings or self.settings()
+
+    def data_directory(self, name: str) -> Path:
+        """An instance's data directory."""
+        settings, record = self._known()
+        return data_directory(record, settings.instance(name))
+
+    def status(self) -> dict[str, Any]:
+        """How every instance is: what its own `status` says, or why it cannot be asked."""
+        settings, record = self._known()
+        return {
+            "fabric": self.name,
+            "directory": record.directory,
+            "instances": self._statuses([instance.name for instance in settings.instances]),
+        }
+
+    def _statuses(
+        self, names: Iterable[str], timeout_s: float = STATUS_TIMEOUT_S
+    ) -> list[dict[str, Any]]:
+        settings, _ = self._known()
+        ray = _ray()
+        asked: dict[str, Any] = {}
+        for name in names:
+            handle = self._handle(name)
+            asked[name] = handle.status.remote() if handle is not None else None
+        wanted = [ref for ref in asked.values() if ref is not None]
+        if wanted:
+            ray.wait(wanted, num_returns=len(wanted), timeout=timeout_s)
+        found: list[dict[str, Any]] = []
+        for name, ref in asked.items():
+            base = {"name": name, "group": settings.instance(name).group, "ready": False}
+            if ref is None:
+                found.append({**base, "state": "stopped", "reason": "no such actor runs"})
+                continue
+            try:
+                found.append({**base, "state": "", "reason": "", **ray.get(ref, timeout=0)})
+            except ray.exceptions.RayError as error:
+                handle = self._handle(name)
+                state = _actor_state(handle) if handle is not None else {}
+                reason = str(state.get("reason") or _first_line(error))
+                found.append({**base, "state": state.get("state", "unknown"), "reason": reason})
+        return found
+
+    def events(
+        self, *, follow: bool = False, after_us: int = 0, stop: Callable[[], bool] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Events of all instances, oldest first: connects, downgrades, resyncs, conflicts, …
+
+        Each has `instance`, `time_us` (microseconds since 1970), `event` and its details. An
+        instance keeps its last 10,000 since its process started.
+
+        Args:
+            follow: go on with new ones for ever.
+            after_us: only those after this time.
+            stop: asked between rounds of `follow`.
+        """
+        settings, _ = self._known()
+        ray = _ray()
+        cursors: dict[str, tuple[int, int]] = {}
+        while True:
+            asked: list[tuple[str, int, Any]] = []
+            for instance in settings.instances:
+                handle = self._handle(instance.name)
+                if handle is None:
+                    continue
+                pid = int(_actor_state(handle).get("pid") or 0)
+                seen_pid, number = cursors.get(instance.name, (pid, 0))
+                # A new process counts from 1 again.
+                asked.append((instance.name, pid, handle.events.remote(number * (pid == seen_pid))))
+            refs = [ref for _, _, ref in asked]
+            if refs:
+                ray.wait(refs, num_returns=len(refs), timeout=STATUS_TIMEOUT_S)
+            batch: list[dict[str, Any]] = []
+            for name, pid, ref in asked:
+                try:
+                    found = ray.get(ref, timeout=0)
+                except ray.exceptions.RayError:
+                    continue
+                if found:
+                    cursors[name] = (pid, found[-1]["number"])
+                batch += [{"instance": name, **event} for event in found]
+            batch.sort(key=lambda event: int(event["time_us"]))
+            yield from (event for event in batch if event["time_us"] > after_us)
+            if batch:
+                continue
+            if not follow or (stop is not None and stop()):
+                return
+            time.sleep(FOLLOW_S)
+
+    # -- clients -----------------------------------------------------------------------------
+    def servers(self, group: str | None = None) -> list[Server]:
+        """The addresses for clients: of one group, or of all instances, in the order declared.
+
+        Raises:
+            ConfigurationError: there is no such group.
+        """
+        settings, record = self._known()
+        return servers_of_group(settings, record, group)
+
+    def client(self, name: str, *, group: str | None = None, **options: Any) -> Client:
+        """A client of one group's instances; it is not connected yet (`async with`).
+
+        Args:
+            group: may be left out where the fabric has only one.
+            options: of `Client`; the fabric's client section where they are not given.
+
+        Raises:
+            ConfigurationError: there is no such group, or it has to be named.
+        """
+        return Client(name, **self._client_options(name, group, options))
+
+    def sync_client(self, name: str, *, group: str | None = None, **options: Any) -> SyncClient:
+        """The same for scripts without an event loop; it connects at once."""
+        return SyncClient(name, **self._client_options(name, group, options))
+
+    def _client_options(
+        self, name: str, group: str | None, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        settings, record = self._known()
+        client = settings.client
+        made: dict[str, Any] = {
+            **servers_of(record, group or "", name),
+            "heartbeat_s": client.heartbeat_ms / 1000,
+            "ack_conflation_ms": client.ack_conflation_ms,
+            "publish_timeout_s": client.publish_timeout_ms / 1000,
+        }
+        tracing = tracing_options(settings, record)
+        if tracing.enabled:
+            if self._tracing is None:
+                self._tracing = start_tracing(f"clients-{os.getpid()}", tracing)
+            made["sampling_ratio"] = tracing.sampling_ratio
+            made["tracer"] = ClientTracer(self._tracing, name)
+        return {**made, **options}
+
+    # -- breaking and mending ----------------------------------------------------------------
+    def pid(self, name: str) -> int:
+        """The process of an instance; 0 while it has none."""
+        handle = self._handle(name)
+        return int(_actor_state(handle).get("pid") or 0) if handle is not None else 0
+
+    def kill(self, name: str, *, restart: bool = True) -> int:
+        """SIGKILL to the process of an instance. Returns its pid.
+
+        Args:
+            restart: Ray starts it again at once; else it stays away until `restart(name)`.
+
+        Raises:
+            FabricError: it does not run.
+        """
+        self.declared.instance(name)
+        handle = self._handle(name)
+        state = _actor_state(handle) if handle is not None else {}
+        pid = int(state.get("pid") or 0)
+        if handle is None or not pid or state.get("state") != "ALIVE":
+            raise FabricError(f"instance {name} does not run: {state.get('state', 'no actor')}")
+        if not restart:
+            self._handles.pop(name, None)
+            _ray().kill(handle, no_restart=True)
+        _kill_on_node(str(state.get("node") or ""), pid)
+        return pid
+
+    def kill_link(self, name: str, destination: str) -> int:
+        """SIGKILL to the process of one link. Returns its pid.
+
+        Raises:
+            FabricError: there is no such link, or its process is not known.
+        """
+        self.declared.instance(name)
+        for found in self._statuses([name])[0].get("destinations", []):
+            if found.get("name") == destination:
+                pid = int(found.get("pid") or 0)
+                if not pid:
+                    raise FabricError(f"link {destination} of {name} has no process now")
+                handle = self._handle(name)
+                node = str(_actor_state(handle).get("node") or "") if handle is not None else ""
+                _kill_on_node(node, pid)
+                return pid
+        raise FabricError(f"instance {name} has no destination {destination}")
+
+    def restart(self, name: str, timeout_s: float = START_TIMEOUT_S_DEFAULT) -> None:
+        """Ends an instance's process, if it has one, and returns when it is ready again.
+
+        Raises:
+            FabricError: it did not become ready within `timeout_s`.
+        """
+        settings, _ = self._known()
+        instance = settings.instance(name)
+        handle = self._handle(name)
+        if handle is None:
+            self._launch(instance)
+        elif _actor_state(handle).get("state") == "ALIVE":
+            pid = self.pid(name)
+            _ray().kill(handle, no_restart=False)
+            if self._local_node:
+                await_process_end(pid, timeout_s)
+        self.wait_ready(name, timeout_s)
+
+    def downgrade(self, name: str, destination: str) -> None:
+        """From now on acks of instance `name` do not wait for this destination.
+
+        Raises:
+            FabricError: there is no such destination, or the instance cannot be asked.
+        """
+        self._control(name, destination, "downgrade")
+
+    def upgrade(self, name: str, destination: str) -> None:
+        """Back to the configured sync.
+
+        Raises:
+            FabricError: there is no such destination, or the instance cannot be asked.
+        """
+        self._control(name, destination, "upgrade")
+
+    def _control(self, name: str, destination: str, verb: str) -> None:
+        instance = self.declared.instance(name)
+        if destination not in {known.name for known in instance.destinations}:
+            raise FabricError(f"instance {name} has no destination {destination}")
+        handle = self._handle(name)
+        if handle is None:
+            raise FabricError(f"instance {name} does not run")
+        ray = _ray()
+        try:
+            ray.get(getattr(handle, verb).remote(destination), timeout=STATUS_TIMEOUT_S)
+        except ray.exceptions.RayError as error:
+            raise FabricError(f"{verb} of {destination} at {name}: {_first_line(error)}") from None
+
+    # -- helpers -----------------------------------------------------------------------------
+    def _known(self) -> tuple[FabricSettings, FabricRecord]:
+        if self._settings is None or self._record is None:
+            raise FabricError(f"fabric {self.name} is not started: start it or attach to it")
+        return self._settings, self._record
+
+    def _handle(self, name: str) -> Any:
+        handle = self._handles.get(name)
+        if handle is None:
+            try:
+                handle = _ray().get_actor(name, namespace=namespace_of(self.name))
+            except ValueError:
+                return None
+            self._handles[name] = handle
+        return handle
+
+
+def namespace_of(fabric: str) -> str:
+    """The Ray namespace of a fabric's actors."""
+    return f"raylay-{fabric}"
+
+
+def lookup(fabric: str, group: str) -> Callable[[], list[Server]]:
+    """A look-up of servers by fabric name, for `Client(servers=lookup("flights", "London"))`.
+
+    Asks no controller: it reads the fabric's own record on this machine, anew each time.
+
+    Raises (when it is called):
+        FabricError: no such fabric runs here.
+    """
+
+    def find() -> list[Server]:
+        entry = registry.find(fabric)
+        record = FabricRecord.load(entry.directory) if entry is not None else None
+        if record is None:
+            raise FabricError(f"no fabric {fabric} runs here")
+        return servers_of_group(FabricSettings.from_json(record.settings), record, group)
+
+    return find
+
+
+def _entry(record: FabricRecord, holds_ray: bool) -> registry.Entry:
+    pid = os.getpid() if holds_ray else 0
+    address = str(_ray().get_runtime_context().gcs_address)
+    return registry.Entry(
+        record.name, record.directory, address, pid, registry.process_start(pid) if pid else 0
+    )
+
+
+# -- Ray -----------------------------------------------------------------------------------------
+def _ray() -> Any:
+    # Imported late: it takes half a second, which `raylay --help` should not.
+    import ray
+
+    return ray
+
+
+def _join_ray(address: str | None, *, start: bool = False) -> bool:
+    """Connects to Ray unless this process is connected. Returns whether it did.
+
+    `start`: begin one on this machine, which ends with this process.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_OUTAGE_S))
+    ray = _ray()
+    if ray.is_initialized():
+        return False
+    quiet = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "raylay"}
+    try:
+        if start:
+            ray.init(
+                address="local",
+                num_cpus=1,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                **quiet,
+            )
+        else:
+            ray.init(address=address or "auto", **quiet)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise FabricError(
+            f"no Ray can be reached at {address or 'this machine'}: {_first_line(error)}"
+        ) from None
+    _silence()
+    return True
+
+
+def _silence() -> None:
+    """Ray prints every death of a worker on the driver's terminal, whatever it was told; the
+    fabric's events tell the same in one line."""
+    try:
+        from ray._private import ray_logging
+
+        ray_logging.global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
+    except Exception:
+        pass  # another version's other place: then the lines appear, and nothing is lost
+
+
+def _leave_ray() -> None:
+    _ray().shutdown()
+
+
+def _actor_state(handle: Any) -> dict[str, Any]:
+    """State, pid, node and reason of death of an actor, as Ray's head knows them; works for an
+    actor that does not answer. Empty where it is not known."""
+    from ray._private import state as ray_state
+
+    try:
+        found = ray_state.actors(handle._actor_id.hex())
+    except Exception:
+        return {}
+    if not found:
+        return {}
+    address = found.get("Address") or {}
+    return {
+        "state": found.get("State", ""),
+        "pid": found.get("Pid") or 0,
+        "node": address.get("NodeID", ""),
+        "restarts": found.get("NumRestarts", 0),
+    }
+
+
+def _kill_on_node(node: str, pid: int) -> None:
+    ray = _ray()
+    if not node or node == ray.get_runtime_context().get_node_id():
+        _kill_process(pid)
+        return
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    ray.get(_task(_kill_process, scheduling_strategy=there).remote(pid), timeout=STATUS_TIMEOUT_S)
+
+
+def _on_node(labels: dict[str, str], function: Callable[..., None], *arguments: Any) -> None:
+    ray = _ray()
+    try:
+        reference = _task(function, label_selector=labels).remote(*arguments)
+        ray.get(reference, timeout=START_TIMEOUT_S_DEFAULT)
+    except ray.exceptions.RayError as error:
+        raise FabricError(f"no node with labels {labels} answered: {_first_line(error)}") from None
+
+
+def _task(function: Callable[..., None], **options: Any) -> Any:
+    from raylay.actors.launch import task
+
+    return task(function, **options)
+
+
+def _kill_process(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it is gone, which was the aim
+
+
+def _save_config(text: str, directory: str) -> None:
+    from raylay.services.server.config import InstanceConfig
+
+    InstanceConfig.from_json(text).save(Path(directory))
+
+
+def await_process_end(pid: int, timeout_s: float) -> None:
+    """Returns when the process is gone, so that its directory and ports are free."""
+    if not pid:
+        return
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        poller.poll(timeout_s * 1000)
+    finally:
+        os.close(descriptor)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (
+        lines[-1] if lines and "Traceback" in str(error) else (lines[0] if lines else repr(error))
+    )
+
+
+# -- the record in Ray's head, for drivers on other machines ---------------------------------
+_KV_NAMESPACE = b"raylay"
+
+
+def _store_record(record: FabricRecord) -> None:
+    from ray.experimental import internal_kv
+
+    internal_kv._internal_kv_put(
+        record.name.encode(), record.to_json().encode(), overwrite=True, namespace=_KV_NAMESPACE
+    )
+
+
+def _stored_record(name: str) -> FabricRecord | None:
+    from ray.experimental import internal_kv
+
+    text = internal_kv._internal_kv_get(name.encode(), namespace=_KV_NAMESPACE)
+    return FabricRecord.from_json(text.decode(), f"the record of {name}") if text else None
+
+
+def _forget_record(name: str) -> None:
+    from ray.experimental import internal_kv
+
+    internal_kv._internal_kv_del(name.encode(), namespace=_KV_NAMESPACE)
+
+
+__all__ = [
+    "Fabric",
+    "Topic",
+    "FabricSettings",
+    "JournalSettings",
+    "DowngradeSettings",
+    "lookup",
+    "namespace_of",
+]
