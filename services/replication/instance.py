@@ -609,7 +609,16 @@ class InstanceMachine:
 
     def _mark_late(self, run: Run) -> None:
         """Late: behind a higher sequence of its publisher on its topic (law 3)."""
-        if run.first_sequence < self._topic_highest.get(run.publisher, {}).get(run.topic, 0):
+        topics = self._topic_highest.setdefault(run.publisher, {})
+        highest = topics.get(run.topic)
+        if highest is None:
+            # Not seen since the start, or since a failed commit: the journal knows.
+            held = self._lookup(run.publisher, run.first_sequence, self._highest[run.publisher])
+            highest = topics[run.topic] = max(
+                (r.last_sequence for r in held if r.kind == Kind.RECORDS and r.topic == run.topic),
+                default=0,
+            )
+        if run.first_sequence < highest:
             run.flags |= Flag.LATE
             self.counters.late += run.count
             self._report(

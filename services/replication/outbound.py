@@ -147,13 +147,17 @@ class OutboundLink:
         )
 
     def skip_segments(self, summaries: list[tuple[int, int, PublisherRanges]]) -> None:
-        """Moves the cursor over sealed segments (oldest first) that the destination holds whole."""
+        """Moves the cursor over sealed segments (oldest first) that the destination held whole when
+        the connection began. What it was seen to hold since then is for `take`: its answer is
+        still to be asked for."""
+        held = self._at_connect
+        if held is None:
+            return
         for first, last, content in summaries:
             if last <= self.cursor:
                 continue
             if first > self.cursor + 1 or last > self.resync_to:
                 break
-            held = self._held
             if not all(
                 held.covers(publisher, ranges) for publisher, ranges in content.sets.items()
             ):

@@ -30,6 +30,7 @@ from sim.history import (
     Heard,
     History,
     Journaled,
+    Linked,
     ModeSet,
     Noted,
     Published,
@@ -42,6 +43,10 @@ from sim.history import (
 
 Key = tuple[int, int]
 """(publisher, sequence)."""
+OWN = "acknowledged"
+ELSEWHERE = "acknowledged, another chain waits"
+DEAD = "acknowledged, the waiter has lost its disk"
+DOWNGRADED = "acknowledged, the waiter's own link is async"
 NEVER = -1
 NOW_ASYNC = 1 << 62
 VIOLATIONS_MAX = 20
@@ -80,6 +85,8 @@ class Logs:
         self.copies: dict[str, dict[Key, Copy]] = {name: {} for name in topology.members}
         self.ever: dict[str, set[Key]] = {name: set() for name in topology.members}
         self.name_of: dict[int, str] = {}
+        self.incarnation_of: dict[str, int] = {}
+        self.server: dict[tuple[str, str], str] = {}
         self.async_until_us: dict[tuple[str, str], int] = {}
         for member in topology.members.values():
             for destination in member.destinations:
@@ -116,8 +123,11 @@ class Logs:
             self.async_until_us[operation.instance, operation.destination] = (
                 operation.time_us if operation.sync else NOW_ASYNC
             )
+        elif isinstance(operation, Linked):
+            self.server[operation.instance, operation.destination] = operation.server
         elif isinstance(operation, Started):
             self.name_of[operation.incarnation] = operation.instance
+            self.incarnation_of[operation.instance] = operation.incarnation
         elif isinstance(operation, Crashed):
             if operation.lost:
                 self.copies[operation.instance] = {}
@@ -135,20 +145,37 @@ class Logs:
                 found.append(destination)
         return found
 
-    def rooted(self, name: str, key: Key, root: str) -> bool:
-        """Whether the waiters from this instance on lead to the client at `root`."""
+    def followed(self, name: str, destination: Destination) -> tuple[str, ...]:
+        """The servers of a destination whose own sync links count: of several the one that the
+        link was connected to last."""
+        if len(destination.addresses) == 1:
+            return destination.addresses
+        return (self.server.get((name, destination.name), ""),)
+
+    def waiting(self, name: str, key: Key, root: str) -> str:
+        """Who waits for what this instance still owes: `own` when the waiters from here on lead to
+        the client at `root` over links that are sync; else why nobody there waits."""
         met: set[str] = set()
         while name not in met:
             met.add(name)
             copy = self.copies[name].get(key)
             if copy is None:
-                return False
+                return ELSEWHERE
             if not copy.sender:
-                return name == root
-            name = self.name_of.get(copy.sender, "")
-            if name not in self.copies:
-                return False
-        return False
+                return OWN if name == root else ELSEWHERE
+            waiter = self.name_of.get(copy.sender, "")
+            if self.incarnation_of.get(waiter) != copy.sender:
+                return DEAD
+            held = self.copies.get(waiter, {}).get(key)
+            if held is None:
+                return ELSEWHERE
+            if not any(
+                name in self.followed(waiter, destination)
+                for destination in self.sync_destinations(waiter, key, held)
+            ):
+                return DOWNGRADED
+            name = waiter
+        return ELSEWHERE
 
 
 def acknowledged(history: History) -> list[Violation]:
@@ -158,9 +185,10 @@ def acknowledged(history: History) -> list[Violation]:
     moment since the message came to their instance (an answer may have been let out then).
 
     By the waiter rule an instance whose waiter is somebody else answers as soon as the message is
-    stored. So where a client published a message at two instances, and the closure of the one
-    passes through an instance that the other one waits for, the ack may come before that other
-    chain has ended. That is told as a separate verdict.
+    stored, so the ack may come before what that instance owes is done. Three cases of it are told
+    as separate verdicts: a client published the message at two instances, and the waiter belongs
+    to the other one's chain; the waiter is of this chain, but its own link to the instance was
+    downgraded, so that nobody waits any more; the waiter is an incarnation that is gone for good.
     """
     logs = Logs(history.topology)
     found: list[Violation] = []
@@ -178,7 +206,7 @@ def acknowledged(history: History) -> list[Violation]:
 def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
     root = ack.instance
     if key not in logs.copies[root]:
-        return [_unacknowledged(logs, ack, key, root, "", True)]
+        return [_unacknowledged(logs, ack, key, root, "", OWN)]
     found = []
     reached = [root]
     met = {root}
@@ -188,17 +216,17 @@ def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
         for destination in logs.sync_destinations(name, key, copy):
             servers = [server for server in destination.addresses if key in logs.ever[server]]
             if not servers:
-                own = name == root or logs.rooted(name, key, root)
-                found.append(_unacknowledged(logs, ack, key, destination.addresses[0], name, own))
-            for server in servers:
-                if server not in met and key in logs.copies[server]:
+                law = OWN if name == root else logs.waiting(name, key, root)
+                found.append(_unacknowledged(logs, ack, key, destination.addresses[0], name, law))
+            for server in logs.followed(name, destination):
+                if server not in met and key in logs.copies.get(server, ()):
                     met.add(server)
                     reached.append(server)
     return found
 
 
 def _unacknowledged(
-    logs: Logs, ack: Acked, key: Key, lacks: str, through: str, own: bool
+    logs: Logs, ack: Acked, key: Key, lacks: str, through: str, law: str
 ) -> Violation:
     waiters = []
     name = through
@@ -211,8 +239,7 @@ def _unacknowledged(
         f"but {lacks} never had it"
         + (f": sync from {through}, whose waiters are {' <- '.join(waiters)}" if through else "")
     )
-    law = "acknowledged" if own else "acknowledged, another chain waits"
-    return Violation(law, text, separate=not own)
+    return Violation(law, text, separate=law != OWN)
 
 
 def nothing_lost(history: History) -> list[Violation]:
@@ -296,14 +323,17 @@ def removal(history: History) -> list[Violation]:
     """Law 4: a removed record is on disk at the connected server of each destination it is routed
     to (or was, before that server lost its disk)."""
     logs = Logs(history.topology)
+    removed_to: dict[int, int] = {}
     found = []
     for operation in history.operations:
         logs.take(operation)
         if not isinstance(operation, Removed):
             continue
         servers = dict(operation.servers)
+        before = removed_to.get(operation.incarnation, 0)
+        removed_to[operation.incarnation] = operation.up_to_txid
         for key, copy in logs.copies[operation.instance].items():
-            if copy.txid > operation.up_to_txid:
+            if not before < copy.txid <= operation.up_to_txid:
                 continue
             for destination in history.topology.members[operation.instance].destinations:
                 router = history.topology.router(operation.instance, destination)

@@ -69,6 +69,15 @@ class ModeSet(NamedTuple):
     sync: bool
 
 
+class Linked(NamedTuple):
+    """A destination of the instance is connected to this server from now on."""
+
+    time_us: int
+    instance: str
+    destination: str
+    server: str
+
+
 class Published(NamedTuple):
     """A client's program called publish."""
 
@@ -175,6 +184,7 @@ Operation = (
     | Journaled
     | Noted
     | ModeSet
+    | Linked
     | Published
     | Acked
     | Failed

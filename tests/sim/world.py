@@ -82,6 +82,7 @@ from sim.history import (
     Heard,
     History,
     Journaled,
+    Linked,
     Member,
     ModeSet,
     Noted,
@@ -101,7 +102,6 @@ SHOWN_EVENTS = frozenset(
         "late",
         "conflict",
         "upstream_refused",
-        "link_connected",
         "link_caught_up",
         "downgraded",
         "upgraded",
@@ -295,6 +295,8 @@ class World:
         for instance in self.instances.values():
             if not instance.alive or not instance.quiet():
                 return False
+        if any(any(c.dead) and any(c.open) for c in self.connections.values()):
+            return False  # Somebody has still to notice it.
         return all(client.quiet() for client in self.clients.values())
 
     def finish(self) -> History:
@@ -994,8 +996,8 @@ class Instance:
             return
         name = link.destination.name
         self.disk.servers[name] = (welcome.incarnation, welcome.name)
-        ledger = self.machine.destinations[name]
-        before = ledger.incarnation
+        self.world.log(Linked(self.world.now_us, self.name, name, welcome.name))
+        before = self.machine.destinations[name].incarnation
         effects, start = self.machine.link_connected(
             name, welcome.incarnation, welcome.answer.held, welcome.answer.waited, self.world.now_us
         )
@@ -1335,6 +1337,10 @@ class SimStore:
 
     def flush(self) -> None:
         """Nothing to do in memory."""
+
+    def advance(self, highest: int) -> None:
+        """Raises `highest` without a record."""
+        self.highest = max(self.highest, highest)
 
     def acknowledge(self, upto: int) -> None:
         """Forgets every sequence up to `upto`."""
