@@ -1,0 +1,401 @@
+"""Records, runs, blocks and the compressed container, byte for byte, field by field.
+
+A change here is a change of what lies on disks and goes over wires: it needs a new version number.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
+
+from raylay.services.errors import CorruptRecord, StorageError
+from raylay.services.messages.records import (
+    Command,
+    Flag,
+    Kind,
+    RecordBuilder,
+    Run,
+    decode_record,
+    decode_run,
+    decode_runs,
+    iterate_records,
+    publisher_id,
+    scan,
+)
+from raylay.services.replication.ranges import PublisherRanges, SequenceSet
+from raylay.storage.compressed import Container, write_container
+from raylay.storage.segment_index import (
+    SegmentIndex,
+    check_header,
+    opening_entries,
+    read_header,
+    with_checksum,
+)
+from raylay.storage.stores import LmdbPublishStore
+
+PUBLISHER = 0x1122334455667788
+TRACE = bytes(range(25))
+
+# Checksums are written out: were they computed here, another hash function would go unseen.
+CONTENT = b"".join(
+    (
+        b"orders",  # topic
+        b"json",  # message type
+        b"k1",  # SOW key
+        b"c-9",  # correlation id
+        b'{"a": 1}',  # body
+    )
+)
+RECORD_CHECKED = b"".join(
+    (
+        b"\x01",  # version
+        b"\x01",  # command: publish
+        b"\x04",  # type length
+        b"\x19",  # trace length
+        b"\x06\x00",  # topic length
+        b"\x02\x00",  # SOW key length
+        b"\x03\x00",  # correlation id length
+        b"\x00\x00",  # reserved
+        b"\x3c\x00\x00\x00",  # expiration: 60 s
+        b"\x88\x77\x66\x55\x44\x33\x22\x11",  # publisher
+        b"\x2a\x00\x00\x00\x00\x00\x00\x00",  # sequence: 42
+        b"\x00\x40\xb5\x48\xf4\x19\x06\x00",  # origin time in microseconds
+        bytes.fromhex("939195b62fa4d8df"),  # digest of the content
+        CONTENT,
+        TRACE,
+    )
+)
+RECORD = b"".join(
+    (
+        b"\x6c\x00\x00\x00",  # length: 108
+        bytes.fromhex("e2fd11e77ed1b5cf"),  # checksum of all that follows
+        RECORD_CHECKED,
+    )
+)
+ORIGIN_TIME_US = 0x000619F448B54000
+
+RUN_CHECKED = b"".join(
+    (
+        b"\x01",  # version
+        b"\x01",  # kind: records
+        b"\x0d\x00",  # flags: awaited, traced, contiguous
+        b"\x07\x00\x00\x00\x00\x00\x00\x00",  # first txid: 7
+        b"\x01\x40\xb5\x48\xf4\x19\x06\x00",  # receive time
+        b"\x88\x77\x66\x55\x44\x33\x22\x11",  # publisher
+        b"\x2a\x00\x00\x00\x00\x00\x00\x00",  # first sequence
+        b"\x2a\x00\x00\x00\x00\x00\x00\x00",  # last sequence
+        b"\x01\x00\x00\x00",  # count
+        bytes.fromhex("67d77eb0c8a6823b"),  # payload checksum
+        b"\x06\x00",  # topic length
+        b"\x04",  # type length
+        b"\x02",  # path length
+        b"\x07",  # group length
+        b"orders",
+        b"json",
+        b"\xa1\x00\x00\x00\x00\x00\x00\x00",  # path: where it entered
+        b"\xb2\x00\x00\x00\x00\x00\x00\x00",  # path: the direct sender
+        b"Chicago",  # the sender's group
+    )
+)
+RUN = b"".join(
+    (
+        b"\xd6\x00\x00\x00",  # length: 214
+        bytes.fromhex("36233c5fd8cd2980"),  # header checksum
+        RUN_CHECKED,
+        RECORD,
+    )
+)
+
+
+def the_record() -> bytes:
+    return RecordBuilder(PUBLISHER, "orders", "json").build(
+        42,
+        b'{"a": 1}',
+        ORIGIN_TIME_US,
+        TRACE,
+        expiration_s=60,
+        key=b"k1",
+        correlation=b"c-9",
+    )
+
+
+def the_run() -> Run:
+    return Run(
+        PUBLISHER,
+        42,
+        42,
+        1,
+        the_record(),
+        b"orders",
+        b"json",
+        path=(0xA1, 0xB2),
+        group="Chicago",
+        flags=int(Flag.AWAITED | Flag.TRACED | Flag.CONTIGUOUS),
+        first_txid=7,
+        receive_time_us=ORIGIN_TIME_US + 1,
+    )
+
+
+def test_record() -> None:
+    assert the_record() == RECORD
+    record = decode_record(b"before" + RECORD + b"behind", 6)
+    assert record.raw == RECORD
+    assert (record.command, record.publisher, record.sequence) == (Command.PUBLISH, PUBLISHER, 42)
+    assert (record.topic, record.message_type) == ("orders", "json")
+    assert (record.key, record.correlation, record.body) == (b"k1", b"c-9", b'{"a": 1}')
+    assert (record.expiration_s, record.origin_time_us) == (60, ORIGIN_TIME_US)
+    assert (record.trace, record.bookmark) == (TRACE, f"{PUBLISHER}|42|")
+    assert record.digest == xxh3_64_intdigest(CONTENT)
+
+
+def test_the_smallest_record() -> None:
+    record = RecordBuilder(1, "t", "j").build(1, b"", 0)
+    assert record == b"".join(
+        (
+            b"\x3e\x00\x00\x00",  # length: 62
+            bytes.fromhex("97484aec1f192f53"),  # checksum
+            b"\x01\x01\x01\x00",  # version, command, type length, trace length
+            b"\x01\x00\x00\x00\x00\x00\x00\x00",  # topic, key, correlation lengths, reserved
+            b"\x00\x00\x00\x00",  # expiration
+            b"\x01\x00\x00\x00\x00\x00\x00\x00",  # publisher
+            b"\x01\x00\x00\x00\x00\x00\x00\x00",  # sequence
+            b"\x00\x00\x00\x00\x00\x00\x00\x00",  # origin time
+            bytes.fromhex("e538b4f8625e1a64"),  # digest
+            b"tj",
+        )
+    )
+
+
+def test_publisher_id() -> None:
+    assert publisher_id("flights-EWR") == 16222502098681648237
+
+
+def test_run() -> None:
+    assert the_run().encode() == RUN
+    run = decode_run(b"before" + RUN + b"behind", 6)
+    assert run == the_run_with_checksum()
+    assert run.raw == RUN
+    header = read_header(RUN, 0)
+    assert header.length_bytes == len(RUN)
+    assert header.ranges == [(42, 42)]
+    assert (header.run.path, header.run.group) == ((0xA1, 0xB2), "Chicago")
+
+
+def the_run_with_checksum() -> Run:
+    run = the_run()
+    run.encode()
+    return run
+
+
+def test_block() -> None:
+    note = Run(0, 0, 0, 1, b"owed", kind=Kind.WAITER, flags=0, first_txid=8)
+    block = RUN + note.encode()
+    assert len(note.encode()) == 73 + 4
+    assert [run.kind for run in decode_runs(block)] == [Kind.RECORDS, Kind.WAITER]
+    assert [run.first_txid for run in decode_runs(block)] == [7, 8]
+
+
+def u64(value: int) -> bytes:
+    return struct.pack("<Q", value)
+
+
+def test_compressed_container(tmp_path: Path) -> None:
+    path = tmp_path / "container"
+    entries = {b"header": b"value", b"held": b""}
+    write_container(path, 7, 8, [(7, RUN), (8, b"block")], entries)
+    found = path.read_bytes()
+
+    unpacked = b"".join(
+        (
+            u64(7),  # first txid of the block
+            b"\xd6\x00\x00\x00",  # its length
+            RUN,
+            u64(8),
+            b"\x05\x00\x00\x00",
+            b"block",
+        )
+    )
+    header = b"".join(
+        (
+            b"RAYLAYZ\0",  # magic
+            b"\x01\x00",  # version
+            b"\x00\x00",  # reserved
+            b"\x00\x00\x00\x00",  # reserved
+            u64(7),  # first txid
+            u64(8),  # last txid
+        )
+    )
+    assert found[:32] == header
+    tail = found[-40:]
+    footer_at, footer_length, footer_check, header_check = struct.unpack("<QQQQ", tail[:32])
+    assert tail[32:] == b"RAYLAYZ\0"
+    assert header_check == xxh3_64_intdigest(header)
+    packed_footer = found[footer_at : footer_at + footer_length]
+    assert footer_at + footer_length + 40 == len(found)
+    assert footer_check == xxh3_64_intdigest(packed_footer)
+    packed = found[32:footer_at]
+    assert zstandard.decompress(packed) == unpacked
+    assert zstandard.decompress(packed_footer) == b"".join(
+        (
+            b"\x01\x00\x00\x00",  # groups
+            u64(7),  # first txid
+            u64(32),  # file offset
+            struct.pack("<II", len(packed), len(unpacked)),
+            u64(xxh3_64_intdigest(packed)),
+            b"\x02\x00\x00\x00",  # meta entries
+            b"\x06\x00\x05\x00\x00\x00headervalue",
+            b"\x04\x00\x00\x00\x00\x00held",
+        )
+    )
+    container = Container(path)
+    assert (container.first_txid, container.last_txid) == (7, 8)
+    assert container.entries == entries
+    assert container.read_group(0) == [(7, RUN), (8, b"block")]
+    container.close()
+
+
+def test_segment_entries() -> None:
+    held = PublisherRanges({5: SequenceSet([(1, 3)])})
+    entries = opening_entries(9, held)
+    content = b"\x01\x00\x00\x00\x00\x00\x00\x00" + u64(9)  # version, reserved, first txid
+    sequences = b"".join(
+        (
+            b"\x00\x00\x00\x00\x01\x00\x00\x00",  # no full stretch, one partial chunk
+            u64(0) + b"\x01\x00",  # chunk 0, one range
+            b"\x01\x00\x03\x00",  # 1 to 3
+        )
+    )
+    assert entries == {
+        b"header": u64(xxh3_64_intdigest(content)) + content,
+        b"held" + b"\0" * 7 + b"\x05": u64(xxh3_64_intdigest(sequences)) + sequences,
+    }
+    check_header(entries, 9, "here")
+    with pytest.raises(StorageError, match="here holds the segment of transaction id 9"):
+        check_header(entries, 10, "here")
+    other = with_checksum(b"\x02\x00" + content[2:])
+    with pytest.raises(StorageError, match="here has version 2, this software reads 1"):
+        check_header({b"header": other}, 9, "here")
+
+    index = SegmentIndex()
+    index.add(the_run(), [(42, 42)], len(RUN))
+    sealed = index.seal_entries()
+    time_us = ORIGIN_TIME_US + 1
+    publisher = PUBLISHER.to_bytes(8, "big")
+    assert {key: value[8:] for key, value in sealed.items()} == {
+        # last txid, records, runs, bytes, first time, latest time
+        b"seal": struct.pack("<QQQQQQ", 7, 1, 1, len(RUN), time_us, time_us),
+        b"extents": struct.pack("<QQ", 7, time_us),  # first txid, latest time
+        b"sum" + publisher: SequenceSet([(42, 42)]).to_bytes(),
+        b"idx" + publisher: struct.pack("<QQQ", 0, 42, 42),  # extent, lowest, highest
+    }
+
+
+def test_publish_store_file(tmp_path: Path) -> None:
+    store = LmdbPublishStore(tmp_path / "publishes")
+    store.put(3, b"abc")
+    store.put(5, b"de")
+    store.flush()
+    with store._env.begin() as transaction:
+        stored = dict(transaction.cursor())
+    store.close()
+    assert stored == {
+        b"\0meta": u64(5) + u64(0) + b"\0" * 8,  # highest, acknowledged, gone: none
+        b"\0\0\0\0\0\0\0\x03": b"".join(
+            (u64(3), b"\x03\x00\x00\x00", b"abc", u64(5), b"\x02\x00\x00\x00", b"de")
+        ),
+    }
+
+
+# -- bytes that are no records -------------------------------------------------------------------
+@pytest.mark.parametrize("at", range(len(RECORD)))
+def test_every_changed_byte_of_a_record_is_noticed(at: int) -> None:
+    hurt = bytearray(RECORD)
+    hurt[at] ^= 0x41
+    for read in (lambda: decode_record(bytes(hurt)), lambda: scan(bytes(hurt))):
+        with pytest.raises(CorruptRecord):
+            read()
+
+
+@pytest.mark.parametrize("at", range(len(RUN)))
+def test_every_changed_byte_of_a_run_is_noticed(at: int) -> None:
+    hurt = bytearray(RUN)
+    hurt[at] ^= 0x41
+    with pytest.raises(CorruptRecord):
+        decode_run(bytes(hurt))
+
+
+@pytest.mark.parametrize("length", range(len(RUN)))
+def test_a_run_cut_short_is_noticed(length: int) -> None:
+    with pytest.raises(CorruptRecord):
+        decode_run(RUN[:length])
+    if length < len(RECORD):
+        with pytest.raises(CorruptRecord):
+            decode_record(RECORD[:length])
+
+
+def read_anything(data: bytes) -> None:
+    """Every reader of records: gives something back or raises CorruptRecord, nothing else."""
+    for verify in (True, False):
+        for read in (
+            lambda v=verify: decode_record(data, verify=v),
+            lambda v=verify: list(iterate_records(data, verify=v)),
+            lambda v=verify: decode_runs(data, verify=v),
+        ):
+            try:
+                read()
+            except CorruptRecord:
+                pass
+        try:
+            scan(data, verify=verify)
+        except CorruptRecord:
+            pass
+    try:
+        read_header(data, 0)
+    except CorruptRecord:
+        pass
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=400))
+def test_any_bytes(data: bytes) -> None:
+    read_anything(data)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from([RECORD, RUN, RECORD + RECORD, RUN + RUN]),
+    st.lists(st.tuples(st.integers(0, 443), st.integers(0, 255)), max_size=6),
+    st.integers(0, 444),
+)
+def test_hurt_bytes(sound: bytes, changes: list[tuple[int, int]], length: int) -> None:
+    hurt = bytearray(sound)
+    for at, value in changes:
+        if at < len(hurt):
+            hurt[at] = value
+    read_anything(bytes(hurt[:length]))
+
+
+def test_every_changed_byte_of_a_container_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "container"
+    write_container(path, 7, 8, [(7, RUN), (8, b"block")], {b"header": b"value"})
+    sound = path.read_bytes()
+    for at in range(len(sound)):
+        hurt = bytearray(sound)
+        hurt[at] ^= 0x41
+        path.write_bytes(hurt)
+        with pytest.raises(StorageError, match="container"):
+            container = Container(path)
+            try:
+                container.verify()
+            finally:
+                container.close()
+    for length in range(0, len(sound), 7):
+        path.write_bytes(sound[:length])
+        with pytest.raises(CorruptRecord):
+            Container(path)
