@@ -1,0 +1,19 @@
+"""The servers: shells around the pure machines of services/replication and services/subscriptions.
+
+    config.InstanceConfig, DestinationConfig    plain values; `save(directory)`, `load(directory)`
+    instance_server.InstanceServer(config, directory, link_factory)
+        await start()      listens, recovers, serves; raises ConfigurationError, StorageLocked, …
+        await stop()       graceful; await finished() waits for it
+        status() -> dict, events(after, limit) -> list[dict], snapshot() -> dict (metrics)
+        await downgrade(destination), upgrade(destination)
+        await maintenance("compress" | "archive" | "remove", before_txid, force=False)
+    link_server.LinkServer(LinkConfig).run()    one destination's link, until its instance is gone
+    runner.InstanceThread(directory, name, link_factory), runner.LinkThread(config)
+        the same on a thread of their own: what the actors hold
+    run_instance, run_link                      the same as processes, without Ray
+
+A LinkFactory is called in a thread with a LinkConfig, starts the link and returns a handle with
+`kill()`. The *instance* starts a link again when its Unix socket closes, with a growing pause:
+whoever starts links for it (an actor, a subprocess) must not restart them, so Ray actors of links
+have max_restarts=0.
+"""

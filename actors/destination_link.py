@@ -1,0 +1,28 @@
+"""The DestinationLink actor: a thin shell. The link runs on a thread of its own and ends the process
+when its instance's Unix socket closes. Its instance starts it again; Ray must not."""
+
+from __future__ import annotations
+
+import os
+
+import ray
+
+from raylay.services.server.config import LinkConfig
+from raylay.services.server.runner import LinkThread
+
+
+class DestinationLink:
+    """One destination's link. Lifecycle: child of its Instance actor, max_restarts=0.
+
+    Args:
+        config: a LinkConfig as JSON.
+    """
+
+    def __init__(self, config: str) -> None:
+        self._thread = LinkThread(LinkConfig.from_json(config))
+        self._thread.start()
+
+    @ray.method(num_returns=1)
+    def pid(self) -> int:
+        """Of the process."""
+        return os.getpid()

@@ -1,0 +1,64 @@
+"""The Instance actor: a thin shell. The server runs on a thread of its own; nothing per message
+passes through a method of this class, because Ray wraps every method in tracing code."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import ray
+
+from raylay.services.server.link_control import LinkFactory
+from raylay.services.server.runner import InstanceThread
+
+
+class Instance:
+    """One instance of a fabric. Lifecycle: named and detached; Ray restarts it.
+
+    Args:
+        directory: its data directory, which holds its configuration.
+        name: of the instance.
+        link_factory: makes its links (actors/launch.py).
+    """
+
+    def __init__(self, directory: str, name: str, link_factory: LinkFactory) -> None:
+        # Nothing here may raise: Ray never retries a failed constructor.
+        self._thread = InstanceThread(directory, name, link_factory)
+        self._thread.start()
+
+    @ray.method(num_returns=1)
+    def status(self) -> dict[str, Any]:
+        """What it is and how it goes."""
+        return self._thread.status()
+
+    @ray.method(num_returns=1)
+    def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
+        """The last events behind number `after`."""
+        return self._thread.events(after, limit)
+
+    @ray.method(num_returns=1)
+    def downgrade(self, destination: str) -> None:
+        """Persisted acks wait no more for this destination."""
+        self._thread.downgrade(destination)
+
+    @ray.method(num_returns=1)
+    def upgrade(self, destination: str) -> None:
+        """Persisted acks wait for this destination again."""
+        self._thread.upgrade(destination)
+
+    @ray.method(num_returns=1)
+    def maintenance(
+        self, action: str, before_txid: int | None = None, force: bool = False
+    ) -> list[dict[str, Any]]:
+        """`compress`, `archive` or `remove` of sealed segments."""
+        return self._thread.maintenance(action, before_txid, force)
+
+    @ray.method(num_returns=1)
+    def stop(self) -> bool:
+        """Stops gracefully; the process lives on until Ray ends it. Whether it stopped in time."""
+        return self._thread.stop()
+
+    @ray.method(num_returns=1)
+    def pid(self) -> int:
+        """Of the process."""
+        return os.getpid()

@@ -1,0 +1,146 @@
+"""What an instance and its own links say to each other over the instance's Unix socket: frames.
+
+    link to instance
+      hello         destination, start (number of this start), pid
+      dial          asks for what a logon downstream needs
+      connected     incarnation, name, client, address, same; body: held, waited (range sets)
+      disconnected  why
+      answered      w: withdrawal, at: ns when it was answered there; body: persisted, conflicts
+      progress      tx: stored_txid, u: caught up, skipped; body: resending (ranges)
+      event         event, details
+      counts        sent records, sent bytes, in flight …: for status only
+
+    instance to link
+      epoch         epoch, digest: the answer to `dial`; the epoch is on disk
+      start         sync, w: withdrawal, tx: last_txid; body: notice, mark (ranges), held (range
+                    sets, when the digests agreed)
+      told          tx: committed up to here
+      notice        w; body: awaited (ranges)
+      mode          sync
+      stop          go away
+
+Both ends are of one version: they are started from one installation, so nothing is negotiated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+
+from raylay.services.protocol.frames import Header, encode_frame
+from raylay.services.replication.effects import LinkAnswered, LinkProgress, Ranges
+from raylay.services.replication.instance import LinkStart
+from raylay.services.replication.ranges import PublisherRanges
+
+CONTROL_FRAME_BYTES_MAX = 256 * 1024 * 1024
+
+_pack = msgpack.Packer(use_bin_type=True).pack
+
+
+def _body(*values: Any) -> bytes:
+    packed: bytes = _pack(values)
+    return packed
+
+
+def _values(body: bytes) -> list[Any]:
+    found: list[Any] = msgpack.unpackb(body, strict_map_key=False)
+    return found
+
+
+def _ranges(value: dict[int, list[list[int]]]) -> Ranges:
+    return {key: [(first, last) for first, last in pairs] for key, pairs in value.items()}
+
+
+def hello(destination: str, start_number: int, pid: int) -> bytes:
+    """A link says which one it is."""
+    return encode_frame(
+        {"c": "hello", "destination": destination, "start": start_number, "pid": pid}
+    )
+
+
+def connected(
+    incarnation: int,
+    name: str,
+    client: str,
+    address: str,
+    held: PublisherRanges | None,
+    waited: PublisherRanges,
+) -> bytes:
+    """The link is connected. `held` is None where the digests agreed."""
+    header: Header = {
+        "c": "connected",
+        "incarnation": incarnation,
+        "name": name,
+        "client": client,
+        "address": address,
+        "same": held is None,
+    }
+    return encode_frame(header, _body(held.to_wire() if held is not None else {}, waited.to_wire()))
+
+
+def read_connected(body: bytes) -> tuple[PublisherRanges, PublisherRanges]:
+    """(held, waited) of `connected`."""
+    held, waited = _values(body)
+    return PublisherRanges.from_wire(held), PublisherRanges.from_wire(waited)
+
+
+def answered(effect: LinkAnswered, at_ns: int) -> bytes:
+    """The destination answered."""
+    return encode_frame(
+        {"c": "answered", "w": effect.withdrawal, "at": at_ns},
+        _body(effect.persisted, effect.conflicts),
+    )
+
+
+def read_answered(body: bytes) -> tuple[Ranges, Ranges]:
+    """(persisted, conflicts) of `answered`."""
+    persisted, conflicts = _values(body)
+    return _ranges(persisted), _ranges(conflicts)
+
+
+def progress(effect: LinkProgress) -> bytes:
+    """How far the link is."""
+    return encode_frame(
+        {
+            "c": "progress",
+            "tx": effect.stored_txid,
+            "u": effect.caught_up,
+            "skipped": effect.skipped,
+        },
+        _body(effect.resending) if effect.resending else b"",
+    )
+
+
+def read_progress(header: Header, body: bytes) -> LinkProgress:
+    """The inverse of `progress`."""
+    resending = _ranges(_values(body)[0]) if body else {}
+    return LinkProgress(header["tx"], resending, header["u"], header["skipped"])
+
+
+def start(start_: LinkStart, held: PublisherRanges | None) -> bytes:
+    """What a connected link begins with. `held`: what the destination holds, where the link does
+    not know it because the digests agreed."""
+    return encode_frame(
+        {"c": "start", "sync": start_.sync, "w": start_.withdrawal, "tx": start_.last_txid},
+        _body(start_.notice, start_.mark, held.to_wire() if held is not None else None),
+    )
+
+
+def read_start(header: Header, body: bytes) -> tuple[LinkStart, PublisherRanges | None]:
+    """The inverse of `start`."""
+    notice, mark, held = _values(body)
+    return (
+        LinkStart(header["sync"], _ranges(notice), _ranges(mark), header["w"], header["tx"]),
+        None if held is None else PublisherRanges.from_wire(held),
+    )
+
+
+def notice(withdrawal: int, awaited: Ranges) -> bytes:
+    """Ask the destination again."""
+    return encode_frame({"c": "notice", "w": withdrawal}, _body(awaited))
+
+
+def read_notice(body: bytes) -> Ranges:
+    """The awaited ranges of `notice`."""
+    return _ranges(_values(body)[0])

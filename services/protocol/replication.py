@@ -1,0 +1,314 @@
+"""What a link and the instance downstream say to each other: frames (frames.py), one connection.
+
+    link to instance
+      logon      v: 1, name, group, incarnation, expect (group), destination, epoch,
+                 digest (u64: of what the link's own instance holds)
+      batch      n: number, m: marked, u: ends the resync, w: bytes of `awaited` at the body's
+                 start, z: `zstd` when the rest of the body is compressed
+                 body: awaited (ranges), then runs back to back
+      beat
+
+    instance to link
+      accepted   v: 1, name, group, incarnation, client (its address for clients), same: the digest
+                 was of what is held here
+      held, waited   more: true until the last of both; body: a part of the sets, msgpack map of
+                 publisher to SequenceSet bytes. First all of held (unless same), then all of waited
+      ack        n: batches up to it are stored, at: nanoseconds since 1970; body: msgpack array of
+                 held, persisted, conflicts (ranges)
+      refused    reason, text: the connection ends
+      beat
+
+`ranges` are a msgpack map of publisher to a flat array: first, last, first, last, …
+Numbers are per connection and start at 1. Range sets are cut into parts of about 1 MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol.frames import Header, encode_frame, encode_front
+from raylay.services.replication.effects import AckUpstream, Ranges
+from raylay.services.replication.ranges import PublisherRanges, Range
+
+REPLICATION_VERSION = 1
+REPLICATION_FRAME_BYTES_MAX = 64 * 1024 * 1024
+"""A batch is about 1 MiB, or one run, which a client's frame bounds to 16 MiB; a set of one
+publisher is bounded by what it holds."""
+PART_BYTES = 1024 * 1024
+RANGES_IN_ACK_MAX = 100_000
+
+BEAT = encode_frame({"c": "beat"})
+
+_pack = msgpack.Packer(use_bin_type=True).pack
+
+
+def pack_ranges(ranges: Ranges) -> bytes:
+    """Ranges as bytes; nothing for none."""
+    if not ranges:
+        return b""
+    packed: bytes = _pack(_flat(ranges))
+    return packed
+
+
+def _flat(ranges: Ranges) -> dict[int, list[int]]:
+    return {
+        publisher: [number for pair in pairs for number in pair]
+        for publisher, pairs in ranges.items()
+    }
+
+
+def _paired(value: Any) -> Ranges:
+    if type(value) is not dict:
+        raise RemoteProtocolError("ranges are no map", "bad_ranges")
+    found: Ranges = {}
+    for publisher, flat in value.items():
+        if type(publisher) is not int or type(flat) is not list or len(flat) % 2:
+            raise RemoteProtocolError("ranges of a publisher are no pairs", "bad_ranges")
+        pairs: list[Range] = []
+        for first, last in zip(flat[::2], flat[1::2], strict=True):
+            if type(first) is not int or type(last) is not int or not 0 <= first <= last < 1 << 63:
+                raise RemoteProtocolError("a range is no pair of sequences", "bad_ranges")
+            pairs.append((first, last))
+        if pairs:
+            found[publisher] = pairs
+    return found
+
+
+def _unpacked(data: bytes | memoryview) -> Any:
+    try:
+        return msgpack.unpackb(data, strict_map_key=False)
+    except Exception:  # msgpack raises many kinds on bad bytes
+        raise RemoteProtocolError("ranges are no msgpack", "bad_ranges") from None
+
+
+def unpack_ranges(data: bytes | memoryview) -> Ranges:
+    """The inverse of `pack_ranges`.
+
+    Raises:
+        RemoteProtocolError: the bytes are no ranges.
+    """
+    return _paired(_unpacked(data)) if len(data) else {}
+
+
+@dataclass(slots=True)
+class UpstreamLogon:
+    """`logon` of a link."""
+
+    name: str
+    group: str
+    incarnation: int
+    expect: str
+    destination: str
+    epoch: int
+    digest: int
+
+
+def link_logon(logon: UpstreamLogon) -> bytes:
+    """The link's first frame."""
+    return encode_frame(
+        {
+            "c": "logon",
+            "v": REPLICATION_VERSION,
+            "name": logon.name,
+            "group": logon.group,
+            "incarnation": logon.incarnation,
+            "expect": logon.expect,
+            "destination": logon.destination,
+            "epoch": logon.epoch,
+            "digest": logon.digest,
+        }
+    )
+
+
+def read_link_logon(header: Header) -> UpstreamLogon:
+    """The inverse of `link_logon`.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_version`, `not_logged_on` or `bad_command`.
+    """
+    if header["c"] != "logon":
+        raise RemoteProtocolError(
+            f"{header['c'][:64]} came before the logon of a link", "not_logged_on"
+        )
+    if header.get("v") != REPLICATION_VERSION:
+        raise RemoteProtocolError(
+            f"replication version {str(header.get('v'))[:20]} is not spoken here: "
+            f"use {REPLICATION_VERSION}",
+            "bad_version",
+        )
+    texts = [header.get(key) for key in ("name", "group", "expect", "destination")]
+    numbers = [header.get(key) for key in ("incarnation", "epoch", "digest")]
+    if not all(type(text) is str and len(text) <= 255 for text in texts) or not all(
+        type(number) is int and 0 <= number < 1 << 64 for number in numbers
+    ):
+        raise RemoteProtocolError("a link's logon has wrong values", "bad_command")
+    name, group, expect, destination = (str(text) for text in texts)
+    incarnation, epoch, digest = (int(number or 0) for number in numbers)
+    return UpstreamLogon(name, group, incarnation, expect, destination, epoch, digest)
+
+
+@dataclass(slots=True)
+class Accepted:
+    """`accepted`: who answers."""
+
+    name: str
+    group: str
+    incarnation: int
+    client: str
+    same: bool
+
+
+def exchange_frames(
+    accepted: Accepted, held: PublisherRanges | None, waited: PublisherRanges
+) -> list[bytes]:
+    """The whole answer to a link's logon. `held` is None where the digests agreed."""
+    frames = [
+        encode_frame(
+            {
+                "c": "accepted",
+                "v": REPLICATION_VERSION,
+                "name": accepted.name,
+                "group": accepted.group,
+                "incarnation": accepted.incarnation,
+                "client": accepted.client,
+                "same": held is None,
+            }
+        )
+    ]
+    if held is not None:
+        frames += [encode_frame({"c": "held", "more": True}, part) for part in _parts(held)]
+    parts = list(_parts(waited)) or [b""]
+    for number, part in enumerate(parts, 1):
+        frames.append(encode_frame({"c": "waited", "more": number < len(parts)}, part))
+    return frames
+
+
+def _parts(sets: PublisherRanges) -> Iterator[bytes]:
+    part: dict[int, bytes] = {}
+    size = 0
+    for publisher, data in sets.to_wire().items():
+        part[publisher] = data
+        size += len(data) + 16
+        if size >= PART_BYTES:
+            yield _pack(part)
+            part, size = {}, 0
+    if part:
+        yield _pack(part)
+
+
+def read_accepted(header: Header) -> Accepted:
+    """The inverse of what `exchange_frames` begins with."""
+    texts = [header.get(key) for key in ("name", "group", "client")]
+    incarnation = header.get("incarnation")
+    if not all(type(text) is str for text in texts) or type(incarnation) is not int:
+        raise RemoteProtocolError("an answer to a link's logon has wrong values", "bad_command")
+    name, group, client = (str(text) for text in texts)
+    return Accepted(name, group, incarnation, client, bool(header.get("same")))
+
+
+def read_part(body: bytes, into: PublisherRanges) -> None:
+    """Adds one `held` or `waited` frame's sets."""
+    if body:
+        into.update(PublisherRanges.from_wire(_unpacked(body)))
+
+
+def batch_front(
+    number: int, marked: bool, caught_up: bool, awaited: bytes, compressed: bool, body_bytes: int
+) -> bytes:
+    """The front of a batch, `awaited` included; `body_bytes` counts what follows it."""
+    header: Header = {"c": "batch", "n": number}
+    if marked:
+        header["m"] = True
+    if caught_up:
+        header["u"] = True
+    if awaited:
+        header["w"] = len(awaited)
+    if compressed:
+        header["z"] = "zstd"
+    front = encode_front(header, len(awaited) + body_bytes)
+    return front + awaited if awaited else front
+
+
+@dataclass(slots=True)
+class Batch:
+    """`batch`, with its runs still as bytes."""
+
+    number: int
+    marked: bool
+    caught_up: bool
+    awaited: Ranges
+    compressed: bool
+    block: bytes
+
+
+def read_batch(header: Header, body: bytes) -> Batch:
+    """The inverse of `batch_front`.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_command` or `bad_ranges`.
+    """
+    number = header.get("n")
+    awaited_bytes = header.get("w", 0)
+    compression = header.get("z")
+    if (
+        type(number) is not int
+        or type(awaited_bytes) is not int
+        or not 0 <= awaited_bytes <= len(body)
+        or compression not in (None, "zstd")
+    ):
+        raise RemoteProtocolError("a batch has wrong values", "bad_command")
+    awaited = unpack_ranges(body[:awaited_bytes]) if awaited_bytes else {}
+    return Batch(
+        number,
+        bool(header.get("m")),
+        bool(header.get("u")),
+        awaited,
+        compression is not None,
+        body[awaited_bytes:] if awaited_bytes else body,
+    )
+
+
+def ack_frames(ack: AckUpstream, at_ns: int) -> list[bytes]:
+    """An ack; several frames where its ranges are very many. Each part stands for itself."""
+    count = sum(
+        len(pairs) for part in (ack.held, ack.persisted, ack.conflicts) for pairs in part.values()
+    )
+    header: Header = {"c": "ack", "n": ack.number, "at": at_ns}
+    if count <= RANGES_IN_ACK_MAX:
+        parts = [_flat(part) for part in (ack.held, ack.persisted, ack.conflicts)]
+        return [encode_frame(header, _pack(parts) if count else b"")]
+    frames = []
+    for at, whole in enumerate((ack.held, ack.persisted, ack.conflicts)):
+        for publisher, pairs in whole.items():
+            for start in range(0, len(pairs), RANGES_IN_ACK_MAX):
+                triple: list[dict[int, list[int]]] = [{}, {}, {}]
+                triple[at] = _flat({publisher: pairs[start : start + RANGES_IN_ACK_MAX]})
+                frames.append(encode_frame(header, _pack(triple)))
+    return frames
+
+
+def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Ranges, Ranges]:
+    """(number, held, persisted, conflicts) of an ack.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_command` or `bad_ranges`.
+    """
+    number = header.get("n")
+    if type(number) is not int:
+        raise RemoteProtocolError("an ack has no number", "bad_command")
+    if not body:
+        return number, {}, {}, {}
+    value = _unpacked(body)
+    if type(value) is not list or len(value) != 3:
+        raise RemoteProtocolError("an ack has no three maps of ranges", "bad_ranges")
+    return number, _paired(value[0]), _paired(value[1]), _paired(value[2])
+
+
+def refusal(reason: str, text: str) -> bytes:
+    """Why a connection ends."""
+    return encode_frame({"c": "refused", "reason": reason, "text": text[:1024]})

@@ -1,0 +1,502 @@
+"""A client's session as the server sees it: which command is allowed when, and what it says.
+
+Bytes in, commands out. The answers are built here too, so that this file and docs/protocol.md say
+the same. A command that is wrong in itself becomes a `Refused`, which the client is told, and the
+session goes on; what breaks the protocol is a RemoteProtocolError, and the session ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import msgpack
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX
+from raylay.services.protocol.frames import (
+    FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
+    UNAUTHENTICATED_FRAME_BYTES_MAX,
+    FrameReader,
+    Header,
+    encode_frame,
+)
+from raylay.services.replication.ranges import PublisherRanges, Range
+
+CLIENT_NAME_BYTES_MAX = 1024
+SUBSCRIPTION_ID_BYTES_MAX = 1024
+HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
+"""Larger range sets travel in the body: a header ends at 64 KiB."""
+
+
+class State(Enum):
+    """Where a session is."""
+
+    NEW = "new"
+    LOGGED_ON = "logged on"
+    CLOSED = "closed"
+
+
+NEW, LOGGED_ON, CLOSED = State.NEW, State.LOGGED_ON, State.CLOSED
+
+_ONCE_LOGGED_ON = (
+    "p",
+    "pb",
+    "subscribe",
+    "unsubscribe",
+    "flush",
+    "heartbeat",
+    "ping",
+)
+ALLOWED: dict[State, frozenset[str]] = {
+    NEW: frozenset(("logon",)),
+    LOGGED_ON: frozenset(_ONCE_LOGGED_ON),
+    CLOSED: frozenset(),
+}
+"""The commands of each state. A known command elsewhere is `not_logged_on` (or, for a second
+logon, `bad_command`); an unknown one is `unknown_command`. All of these end the session."""
+
+COMMANDS = frozenset(command for commands in ALLOWED.values() for command in commands)
+
+
+@dataclass(slots=True)
+class Logon:
+    """`logon`."""
+
+    client_name: str
+    low: int
+    command_id: str
+    user_id: str
+    password: str
+    ack_conflation_ms: int
+
+
+@dataclass(slots=True)
+class Publish:
+    """`p`: one message."""
+
+    topic: str
+    message_type: str
+    body: bytes
+    sequence: int
+    command_id: str
+    acks: frozenset[str]
+    expiration_s: int
+    key: bytes
+    correlation: bytes
+
+
+@dataclass(slots=True)
+class PublishBatch:
+    """`pb`: records as the client built them."""
+
+    payload: bytes
+
+
+@dataclass(slots=True)
+class Subscribe:
+    """`subscribe`. `have`: what a durable subscriber already has."""
+
+    subscription: str
+    topic: str
+    message_type: str
+    bookmark: str
+    command_id: str
+    acks: frozenset[str]
+    bookmark_not_found: str
+    have: PublisherRanges | None
+    persisted_ms: int
+    fully_durable: bool
+    non_regex_topic: bool
+
+
+@dataclass(slots=True)
+class Unsubscribe:
+    """`unsubscribe`. `subscriptions` is None for all."""
+
+    subscriptions: tuple[str, ...] | None
+    command_id: str
+    acks: frozenset[str]
+
+
+@dataclass(slots=True)
+class Flush:
+    """`flush`."""
+
+    command_id: str
+    acks: frozenset[str]
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """`heartbeat`. `start_s` is None for a mere beat."""
+
+    start_s: float | None
+    command_id: str
+
+
+@dataclass(slots=True)
+class Ping:
+    """`ping`."""
+
+    command_id: str
+
+
+@dataclass(slots=True)
+class Refused:
+    """A command that cannot be done; the session goes on."""
+
+    header: Header
+    command_id: str
+    reason: str
+    text: str
+
+
+Command = (
+    Logon | Publish | PublishBatch | Subscribe | Unsubscribe | Flush | Heartbeat | Ping | Refused
+)
+
+
+class _BadValue(Exception):
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class ServerSession:
+    """One client's session: feed `receive`, call `logged_on` when its logon is accepted.
+
+    Invariant: no command but a logon comes out before `logged_on`.
+    Owner: the client's connection. Lifecycle: one connection.
+    """
+
+    state: State = NEW
+    reader: FrameReader = field(
+        default_factory=lambda: FrameReader(frame_bytes_max=UNAUTHENTICATED_FRAME_BYTES_MAX)
+    )
+
+    def receive(self, data: bytes) -> list[Command]:
+        """The commands that `data` completes.
+
+        Raises:
+            RemoteProtocolError: the session is over; its reason is to be told.
+        """
+        commands: list[Command] = []
+        for header, body in self.reader.feed(data):
+            command = header["c"]
+            if command == "pb" and self.state is LOGGED_ON:
+                commands.append(PublishBatch(body))
+                continue
+            if command not in ALLOWED[self.state]:
+                raise self._unexpected(command)
+            try:
+                commands.append(_READERS[command](header, body))
+            except _BadValue as error:
+                if command == "logon":
+                    raise RemoteProtocolError(str(error), error.reason) from None
+                commands.append(
+                    Refused(header, _text_or(header.get("cid")), error.reason, str(error))
+                )
+        return commands
+
+    def _unexpected(self, command: str) -> RemoteProtocolError:
+        if command not in COMMANDS:
+            return RemoteProtocolError(
+                f"command {command[:64]!r} is unknown: docs/protocol.md lists what there is",
+                "unknown_command",
+            )
+        if self.state is NEW:
+            return RemoteProtocolError(
+                f"{command} came before the logon: log on first", "not_logged_on"
+            )
+        return RemoteProtocolError(
+            f"{command} came when the session was {self.state.value}", "bad_command"
+        )
+
+    def logged_on(self) -> None:
+        """The logon was accepted."""
+        self.state = LOGGED_ON
+        self.reader.frame_bytes_max = FRAME_BYTES_MAX
+
+    def closed(self) -> None:
+        """The connection ended."""
+        self.state = CLOSED
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def _text_or(value: Any) -> str:
+    return value if isinstance(value, str) else str(value) if isinstance(value, int) else ""
+
+
+def _text(header: Header, key: str, default: str = "") -> str:
+    value = header.get(key)
+    if value is None:
+        return default
+    if type(value) is not str:
+        raise _BadValue("bad_command", f"`{key}` of {header['c']} is no text")
+    return value
+
+
+def _whole(header: Header, key: str, low: int = 0, high: int = (1 << 63) - 1) -> int:
+    value = header.get(key)
+    if value is None:
+        return 0
+    if type(value) is not int or not low <= value <= high:
+        raise _BadValue(
+            "bad_command", f"`{key}` of {header['c']} is no whole number from {low} to {high}"
+        )
+    return value
+
+
+def _bytes(header: Header, key: str) -> bytes:
+    value = header.get(key)
+    if value is None:
+        return b""
+    if isinstance(value, str):
+        value = value.encode()
+    if type(value) is not bytes or len(value) > 65_535:
+        raise _BadValue("bad_command", f"`{key}` of {header['c']} is no text of up to 64 KiB")
+    return value
+
+
+def _acks(header: Header) -> frozenset[str]:
+    value = header.get("a")
+    if not value:
+        return frozenset()
+    if type(value) is not str:
+        raise _BadValue("bad_command", f"`a` of {header['c']} is no comma list of ack types")
+    return frozenset(value.split(","))
+
+
+def _options(header: Header) -> dict[str, Any]:
+    value = header.get("o")
+    if value is None:
+        return {}
+    if type(value) is not dict:
+        raise _BadValue("bad_command", f"`o` of {header['c']} is no map of options")
+    return value
+
+
+def _topic(header: Header) -> str:
+    topic = _text(header, "t")
+    length = len(topic.encode("utf-8", "surrogatepass"))
+    if not 1 <= length <= TOPIC_BYTES_MAX:
+        raise _BadValue("bad_topic", f"topic of {length} bytes: give one of 1 to {TOPIC_BYTES_MAX}")
+    return topic
+
+
+def _message_type(header: Header, default: str) -> str:
+    message_type = _text(header, "mt", default)
+    if len(message_type.encode("utf-8", "surrogatepass")) > TYPE_BYTES_MAX:
+        raise _BadValue("bad_command", f"message type is longer than {TYPE_BYTES_MAX} bytes")
+    return message_type
+
+
+def _read_logon(header: Header, _: bytes) -> Logon:
+    version = header.get("v")
+    if version != PROTOCOL_VERSION:
+        raise RemoteProtocolError(
+            f"protocol version {str(version)[:20]} is not spoken here: use {PROTOCOL_VERSION}",
+            "bad_version",
+        )
+    name = header.get("client_name")
+    if (
+        type(name) is not str
+        or not 1 <= len(name.encode("utf-8", "surrogatepass")) <= CLIENT_NAME_BYTES_MAX
+    ):
+        raise RemoteProtocolError(
+            f"client_name is no text of 1 to {CLIENT_NAME_BYTES_MAX} bytes", "bad_client_name"
+        )
+    conflation_ms = _options(header).get("ack_conflation_ms") or 0
+    if type(conflation_ms) not in (int, float) or not 0 <= conflation_ms <= 60_000:
+        raise _BadValue("bad_command", "ack_conflation_ms is no number from 0 to 60000")
+    return Logon(
+        name,
+        _whole(header, "low"),
+        _text_or(header.get("cid")),
+        _text(header, "user_id"),
+        _text(header, "pw"),
+        int(conflation_ms),
+    )
+
+
+def _read_publish(header: Header, body: bytes) -> Publish:
+    return Publish(
+        _topic(header),
+        _message_type(header, "json") or "json",
+        body,
+        _whole(header, "s"),
+        _text_or(header.get("cid")),
+        _acks(header),
+        _whole(header, "e", 0, 0xFFFFFFFF),
+        _bytes(header, "k"),
+        _bytes(header, "x"),
+    )
+
+
+def _read_batch(_: Header, body: bytes) -> PublishBatch:
+    return PublishBatch(body)
+
+
+def _read_subscribe(header: Header, body: bytes) -> Subscribe:
+    options = _options(header)
+    subscription = _text(header, "sub")
+    if not 1 <= len(subscription.encode("utf-8", "surrogatepass")) <= SUBSCRIPTION_ID_BYTES_MAX:
+        raise _BadValue("bad_command", "subscribe needs a subscription id `sub`")
+    not_found = options.get("bookmark_not_found", "now")
+    if not_found not in ("now", "epoch", "fail"):
+        raise _BadValue("bad_command", "bookmark_not_found is none of now, epoch, fail")
+    have = options.get("have")
+    if have is None and body:
+        try:
+            have = msgpack.unpackb(body, strict_map_key=False)
+        except Exception:  # msgpack raises many kinds on bad bytes
+            raise _BadValue("bad_command", "the body of subscribe is no msgpack") from None
+    try:
+        ranges = None if have is None else PublisherRanges.from_wire(have)
+    except (RemoteProtocolError, TypeError, ValueError) as error:
+        raise _BadValue("bad_command", f"`have` is no ranges: {error}") from None
+    persisted_ms = options.get("persisted_ms") or 0
+    if type(persisted_ms) is not int or not 0 <= persisted_ms <= 3_600_000:
+        raise _BadValue("bad_command", "persisted_ms is no whole number from 0 to 3600000")
+    if options.get("window"):
+        raise _BadValue("bad_command", "window: credits are not spoken yet, leave it out or 0")
+    return Subscribe(
+        subscription,
+        _topic(header),
+        _message_type(header, ""),
+        _text(header, "bm"),
+        _text_or(header.get("cid")),
+        _acks(header),
+        not_found,
+        ranges,
+        persisted_ms,
+        bool(options.get("fully_durable")),
+        bool(options.get("non_regex_topic")),
+    )
+
+
+def _read_unsubscribe(header: Header, _: bytes) -> Unsubscribe:
+    value = header.get("sub")
+    subscriptions: tuple[str, ...] | None
+    if value == "all":
+        subscriptions = None
+    elif isinstance(value, str) and value:
+        subscriptions = (value,)
+    elif isinstance(value, list) and all(isinstance(item, str) for item in value):
+        subscriptions = tuple(value)
+    else:
+        raise _BadValue("bad_command", "unsubscribe needs `sub`: one id, a list, or all")
+    return Unsubscribe(subscriptions, _text_or(header.get("cid")), _acks(header))
+
+
+def _read_flush(header: Header, _: bytes) -> Flush:
+    return Flush(_text_or(header.get("cid")), _acks(header))
+
+
+def _read_heartbeat(header: Header, _: bytes) -> Heartbeat:
+    start_s = _options(header).get("start_s")
+    if start_s is not None and (type(start_s) not in (int, float) or not 0.01 <= start_s <= 86_400):
+        raise _BadValue("bad_command", "start_s is no number of seconds from 0.01 to 86400")
+    return Heartbeat(start_s, _text_or(header.get("cid")))
+
+
+def _read_ping(header: Header, _: bytes) -> Ping:
+    return Ping(_text_or(header.get("cid")))
+
+
+_READERS: dict[str, Callable[[Header, bytes], Command]] = {
+    "logon": _read_logon,
+    "p": _read_publish,
+    "pb": _read_batch,
+    "subscribe": _read_subscribe,
+    "unsubscribe": _read_unsubscribe,
+    "flush": _read_flush,
+    "heartbeat": _read_heartbeat,
+    "ping": _read_ping,
+}
+
+
+# -- answers -------------------------------------------------------------------------------------
+
+HEARTBEAT = encode_frame({"c": "heartbeat"})
+
+
+def acknowledgment(
+    kind: str,
+    command_id: str = "",
+    reason: str = "",
+    text: str = "",
+    body: bytes = b"",
+    **extras: Any,
+) -> bytes:
+    """An ack of a command; with a `reason` it says that the command failed."""
+    header: Header = {"c": "ack", "a": kind}
+    if command_id:
+        header["cid"] = command_id
+    header["status"] = "failure" if reason else "success"
+    if reason:
+        header["reason"] = reason
+        header["text"] = text[:1024]
+    header.update(extras)
+    return encode_frame(header, body)
+
+
+def logon_answer(
+    command_id: str,
+    *,
+    instance: str,
+    group: str,
+    incarnation: int,
+    publisher: int,
+    durable: list[Range],
+    highest: int,
+    peers: list[dict[str, Any]],
+) -> bytes:
+    """The answer to an accepted logon. `durable` is cut where the header would be too long: the
+    client then resends a little more, and is acked for it as for everything durable."""
+    return acknowledgment(
+        "processed",
+        command_id,
+        v=PROTOCOL_VERSION,
+        instance=instance,
+        group=group,
+        incarnation=incarnation,
+        publisher=publisher,
+        durable=durable[:2_000],
+        highest=highest,
+        peers=peers,
+    )
+
+
+def persisted_ack(sequence: int, reason: str = "", text: str = "") -> bytes:
+    """Everything of the connection up to `sequence` is durable; with a reason: it is refused."""
+    if reason:
+        return acknowledgment("persisted", "", reason, text, s=sequence)
+    return encode_frame({"c": "ack", "a": "persisted", "s": sequence, "status": "success"})
+
+
+def safety_notice(peers: list[dict[str, Any]]) -> bytes:
+    """Which peers a client may fail over to."""
+    return encode_frame({"c": "safety", "peers": peers})
+
+
+def ranges_ack(
+    kind: str, subscription: str, have: PublisherRanges | None, command_id: str = ""
+) -> bytes:
+    """An ack about a bookmark subscription, with ranges in the header, or, large ones, the body."""
+    extras: dict[str, Any] = {"sub": subscription}
+    body = b""
+    if have is not None:
+        wire = have.to_wire()
+        if sum(map(len, wire.values())) + 16 * len(wire) <= HAVE_IN_HEADER_BYTES_MAX:
+            extras["have"] = wire
+        else:
+            body = msgpack.packb(wire)
+    return acknowledgment(kind, command_id, body=body, **extras)

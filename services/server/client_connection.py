@@ -1,0 +1,473 @@
+"""A client's connection: its commands into the instance, the instance's answers out to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.errors import CorruptRecord, RemoteProtocolError
+from raylay.services.messages.bookmarks import parse_position
+from raylay.services.messages.records import RecordBuilder, run_of, scan
+from raylay.services.protocol.frames import (
+    FRAME_BYTES_MAX,
+    HEADER_BYTES_MAX,
+    LOGON_TIMEOUT_S,
+    encode_front,
+)
+from raylay.services.protocol.session import (
+    HEARTBEAT,
+    Command,
+    Flush,
+    Heartbeat,
+    Logon,
+    Ping,
+    Publish,
+    PublishBatch,
+    Refused,
+    ServerSession,
+    Subscribe,
+    Unsubscribe,
+    acknowledgment,
+    logon_answer,
+    persisted_ack,
+)
+from raylay.services.server.framed import FramedConnection
+from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
+from raylay.services.subscriptions.delivery import Delivery
+from raylay.services.subscriptions.matching import Subscription, topic_filter
+
+if TYPE_CHECKING:
+    from raylay.services.server.instance_server import InstanceServer
+
+RECORD_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX
+"""Of one published message: its delivery must fit a frame whatever its header says."""
+_OWN_IDS = "\0"
+"""Begins a command id that the server made up, so that a flush can wait for the publish."""
+
+
+class ClientConnection(FramedConnection):
+    """One client. Owner: the instance's event loop. Lifecycle: one connection."""
+
+    def __init__(self, server: InstanceServer) -> None:
+        self.session = ServerSession()
+        super().__init__(server.outbox, server.loop, self.session.reader)
+        self.server = server
+        self.number = server.next_session_number()
+        self.client_name = ""
+        self.user_id = ""
+        self.publisher = 0
+        self.subscriptions: dict[str, Subscription | BookmarkSubscription] = {}
+        self.published_upto = 0
+        self.acked_upto = 0
+        self.reading = True
+        self._wants_persisted = False
+        self._conflation_s = 0.0
+        self._conflated: int = 0
+        self._flushes: list[tuple[int, int, str]] = []
+        self._unnumbered = 0
+        self._unnumbered_acked = 0
+        self._builders: dict[tuple[int, str, str], RecordBuilder] = {}
+        self._logon_timer: asyncio.TimerHandle | None = None
+        self._heartbeat_s = 0.0
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
+
+    # -- the connection ----------------------------------------------------------------------
+    def opened(self) -> None:
+        """Begins the time in which a logon must come."""
+        self.server.clients_connected.add(self)
+        self._logon_timer = self.loop.call_later(LOGON_TIMEOUT_S, self._logon_late)
+
+    def _logon_late(self) -> None:
+        self.end("logon_timeout", f"no logon within {LOGON_TIMEOUT_S:g} s")
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came: performs the commands they complete."""
+        self.received_at_s = self.loop.time()
+        try:
+            for command in self.session.receive(data):
+                if not self.is_open:
+                    return
+                self._perform(command)
+        except RemoteProtocolError as error:
+            if self.is_open:
+                self.end(error.reason, str(error))
+
+    def writable(self) -> None:
+        """There is room again: replays go on."""
+        self.server.replays.connection_writable(self)
+
+    def end(self, reason: str, text: str) -> None:
+        """Ends the session and tells the client why."""
+        if not self.is_open:
+            return
+        if self.client_name:
+            self.server.report(
+                "client_disconnected", client=self.client_name, peer=self.peer, reason=reason
+            )
+        self.send(acknowledgment("processed", "", reason, text))
+        if reason == "slow_client":
+            # It does not read: waiting for it would keep its buffer.
+            self.write_collected()
+            self.abort(text)
+        else:
+            self.close(text)
+
+    def ended(self, why: str) -> None:
+        """The connection is gone: so are its subscriptions."""
+        self.session.closed()
+        for timer in (self._logon_timer, self._heartbeat_timer):
+            if timer is not None:
+                timer.cancel()
+        self.server.client_gone(self)
+
+    def pause_reading(self) -> None:
+        """Publishes outrun the disk: reads no more for now."""
+        if self.reading and self.transport is not None and self.is_open:
+            self.reading = False
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """The disk has caught up."""
+        if not self.reading and self.transport is not None and self.is_open:
+            self.reading = True
+            # What was not read meanwhile is no silence of the client's.
+            self.received_at_s = self.loop.time()
+            self.transport.resume_reading()
+
+    # -- commands ----------------------------------------------------------------------------
+    def _perform(self, command: Command) -> None:
+        if type(command) is PublishBatch:
+            self._publish_batch(command.payload)
+        elif isinstance(command, Publish):
+            self._publish(command)
+        elif isinstance(command, Subscribe):
+            self._subscribe(command)
+        elif isinstance(command, Unsubscribe):
+            self._unsubscribe(command)
+        elif isinstance(command, Flush):
+            self._flush(command)
+        elif isinstance(command, Heartbeat):
+            self._heartbeat(command)
+        elif isinstance(command, Ping):
+            self.send(acknowledgment("processed", command.command_id))
+        elif isinstance(command, Refused):
+            self._refused(command)
+        elif isinstance(command, Logon):
+            self._log_on(command)
+
+    def _refused(self, command: Refused) -> None:
+        sequence = command.header.get("s")
+        if command.header["c"] == "p" and type(sequence) is int:
+            self.send(persisted_ack(sequence, command.reason, command.text))
+        else:
+            subscription = command.header.get("sub")
+            extras: dict[str, Any] = {"sub": subscription} if isinstance(subscription, str) else {}
+            self.send(
+                acknowledgment(
+                    "processed",
+                    command.command_id or ("-" if not extras else ""),
+                    command.reason,
+                    command.text,
+                    **extras,
+                )
+            )
+
+    def _log_on(self, logon: Logon) -> None:
+        server = self.server
+        refusal = server.refusal_of_clients() or server.take_name(logon, self)
+        if refusal is not None:
+            reason, text = refusal
+            self.send(acknowledgment("processed", logon.command_id, reason, text))
+            self.close(text)
+            return
+        self.client_name = logon.client_name
+        self.user_id = logon.user_id
+        self._conflation_s = logon.ack_conflation_ms / 1000
+        answer = server.machine.client_logged_on(self.number, logon.client_name, logon.low)
+        self.publisher = answer.publisher
+        self.session.logged_on()
+        if self._logon_timer is not None:
+            self._logon_timer.cancel()
+        server.client_admitted(self)
+        identity = server.identity
+        self.send(
+            logon_answer(
+                logon.command_id,
+                instance=identity.name,
+                group=identity.group,
+                incarnation=identity.incarnation,
+                publisher=answer.publisher,
+                durable=answer.durable,
+                highest=answer.highest,
+                peers=server.peers(),
+            )
+        )
+
+    # -- publishing --------------------------------------------------------------------------
+    def _publish_batch(self, payload: bytes) -> None:
+        if len(payload) < 60:
+            self.end("bad_record", "a publish batch holds no whole record")
+            return
+        self._wants_persisted = True
+        self._take_records(payload)
+
+    def _take_records(self, payload: bytes) -> bool:
+        server = self.server
+        if server.storage_failure is not None:
+            self.end(*server.storage_failure)
+            return False
+        # The sequence lies at byte 36 of a record (services/messages/records.py).
+        first = int.from_bytes(payload[36:44], "little")
+        if first <= self.published_upto:
+            self.end(
+                "sequence_order",
+                f"sequence {first} came on one connection after {self.published_upto}",
+            )
+            return False
+        try:
+            effects, transient = server.machine.client_published(
+                self.number, payload, server.now_us()
+            )
+        except CorruptRecord as error:
+            self.end("bad_record", str(error))
+            return False
+        self.published_upto = server.received_of(self)
+        server.perform(effects)
+        if transient:
+            server.deliver_transient(transient)
+        server.check_staged(self)
+        return True
+
+    def _publish(self, command: Publish) -> None:
+        server = self.server
+        acks = command.acks
+        sequence = command.sequence
+        publisher = self.publisher
+        if not sequence:
+            publisher, sequence = server.machine.number_for(self.client_name)
+        size_bytes = len(command.body) + len(command.topic) + 256
+        if size_bytes > RECORD_BYTES_MAX:
+            self.send(
+                acknowledgment(
+                    "processed",
+                    command.command_id or "-",
+                    "bad_record",
+                    f"message of {len(command.body)} bytes: at most {RECORD_BYTES_MAX} with topic",
+                )
+            )
+            return
+        now_us = server.now_us()
+        record = self._builder(publisher, command.topic, command.message_type).build(
+            sequence,
+            command.body,
+            now_us,
+            expiration_s=command.expiration_s,
+            key=command.key,
+            correlation=command.correlation,
+        )
+        if "received" in acks:
+            self.send(acknowledgment("received", command.command_id))
+        if command.sequence:
+            if "persisted" in acks:
+                self._wants_persisted = True
+            taken = self._take_records(record)
+        else:
+            taken = self._take_unnumbered(record, command, now_us)
+        if taken and "processed" in acks:
+            self.send(
+                acknowledgment(
+                    "processed", command.command_id, s=sequence, bm=f"{publisher}|{sequence}|"
+                )
+            )
+
+    def _builder(self, publisher: int, topic: str, message_type: str) -> RecordBuilder:
+        key = (publisher, topic, message_type)
+        found = self._builders.get(key)
+        if found is None:
+            if len(self._builders) >= 1024:
+                self._builders.clear()
+            found = self._builders[key] = RecordBuilder(publisher, topic, message_type)
+        return found
+
+    def _take_unnumbered(self, record: bytes, command: Publish, now_us: int) -> bool:
+        server = self.server
+        if server.storage_failure is not None:
+            self.end(*server.storage_failure)
+            return False
+        run = run_of(scan(record, verify=False)[0], record)
+        wanted = command.command_id if "persisted" in command.acks else ""
+        if not server.machine.journaled.matches(run.topic, run.message_type):
+            run.receive_time_us = now_us
+            server.deliver_transient([run])
+            if wanted:
+                self.send(acknowledgment("persisted", wanted))
+            return True
+        self._unnumbered += 1
+        server.perform(
+            server.machine.client_published_unnumbered(
+                self.number, run, wanted or f"{_OWN_IDS}{self._unnumbered}", now_us
+            )
+        )
+        server.check_staged(self)
+        return True
+
+    def persisted(self, sequence: int, reason: str, text: str, command_id: str) -> None:
+        """What the machine says of this client's publishes."""
+        if command_id:
+            self._unnumbered_acked += 1
+            if not command_id.startswith(_OWN_IDS):
+                self.send(acknowledgment("persisted", command_id, reason, text))
+        else:
+            self.acked_upto = max(self.acked_upto, sequence)
+            if reason:
+                self._send_conflated()
+                self.send(persisted_ack(sequence, reason, text))
+            elif self._wants_persisted:
+                self._send_persisted(sequence)
+        if self._flushes:
+            self._answer_flushes()
+
+    def _send_persisted(self, sequence: int) -> None:
+        if not self._conflation_s:
+            self.send(persisted_ack(sequence))
+            return
+        if not self._conflated:
+            self.loop.call_later(self._conflation_s, self._send_conflated)
+        self._conflated = sequence
+
+    def _send_conflated(self) -> None:
+        if self._conflated:
+            self.send(persisted_ack(self._conflated))
+            self._conflated = 0
+
+    def _flush(self, command: Flush) -> None:
+        acks = command.acks
+        if "persisted" in acks:
+            self._flushes.append((self.published_upto, self._unnumbered, command.command_id))
+            self._answer_flushes()
+        if "completed" in acks:
+            self.send(acknowledgment("completed", command.command_id))
+        if "processed" in acks or not acks:
+            self.send(acknowledgment("processed", command.command_id))
+
+    def _answer_flushes(self) -> None:
+        waiting = self._flushes
+        while waiting:
+            sequence, unnumbered, command_id = waiting[0]
+            if sequence > self.acked_upto or unnumbered > self._unnumbered_acked:
+                return
+            waiting.pop(0)
+            self._send_conflated()
+            self.send(acknowledgment("persisted", command_id))
+
+    # -- subscriptions -----------------------------------------------------------------------
+    def _subscribe(self, command: Subscribe) -> None:
+        name = command.subscription
+        try:
+            if name in self.subscriptions:
+                raise RemoteProtocolError(
+                    f"subscription id {name!r} is in use on this connection", "sub_id_in_use"
+                )
+            if "received" in command.acks:
+                self.send(acknowledgment("received", command.command_id, sub=name))
+            wanted = topic_filter(
+                command.topic, command.message_type, literal=command.non_regex_topic
+            )
+            if command.bookmark:
+                self._subscribe_bookmark(command, wanted)
+                return
+        except RemoteProtocolError as error:
+            self.send(
+                acknowledgment("processed", command.command_id, error.reason, str(error), sub=name)
+            )
+            return
+        subscription = Subscription(self.number, name, wanted)
+        self.subscriptions[name] = subscription
+        self.server.subscriptions.add(subscription)
+        if "processed" in command.acks or not command.acks:
+            self.send(acknowledgment("processed", command.command_id, sub=name))
+        if "completed" in command.acks:
+            self.send(acknowledgment("completed", command.command_id, sub=name))
+        if "stats" in command.acks:
+            self.send(
+                acknowledgment("stats", command.command_id, sub=name, matches=0, topic_matches=0)
+            )
+
+    def _subscribe_bookmark(self, command: Subscribe, wanted: object) -> None:
+        server = self.server
+        machine = server.machine
+        filter_ = topic_filter(command.topic, command.message_type, literal=command.non_regex_topic)
+        if filter_.pattern is None:
+            # Without a type, any journaled type of the topic will do.
+            journaled = any(
+                machine.journaled.matches(filter_.topic, kind.encode())
+                for kind in (command.message_type, "json")
+                if kind
+            ) or any(rule.name == command.topic for rule in machine.journaled.rules)
+        else:
+            journaled = bool(machine.journaled.rules)
+        if not journaled:
+            raise RemoteProtocolError(
+                f"topic {command.topic[:200]!r} is not in the transaction log of "
+                f"{server.identity.name}: a bookmark subscription needs one that is",
+                "not_journaled",
+            )
+        position = parse_position(command.bookmark)
+        committed_txid = machine.committed_txid
+        start = resolve(position, command.bookmark_not_found, server.journal, committed_txid)
+        subscription = BookmarkSubscription(
+            self.number,
+            command.subscription,
+            filter_,
+            start,
+            first_txid=server.journal.first_txid,
+            committed_txid=committed_txid,
+            held=machine.held(),
+            have=command.have,
+            fully_durable=command.fully_durable,
+        )
+        self.subscriptions[command.subscription] = subscription
+        server.replays.add(self, subscription, command)
+
+    def deliver(self, subscription: str, delivery: Delivery) -> None:
+        """Sends one delivery; its bytes are shared with other subscribers."""
+        header = {
+            "c": "p",
+            "sub": subscription,
+            "n": delivery.count,
+            "ts": delivery.receive_time_us,
+        }
+        if delivery.first_txid:
+            header["tx"] = delivery.first_txid
+        if delivery.traced:
+            header["tr"] = 1
+        front = encode_front(header, delivery.size_bytes)
+        self.send_parts((front, *delivery.bodies), len(front) + delivery.size_bytes)
+
+    def _unsubscribe(self, command: Unsubscribe) -> None:
+        names = command.subscriptions
+        for name in list(self.subscriptions) if names is None else names:
+            subscription = self.subscriptions.pop(name, None)
+            if subscription is not None:
+                self.server.unsubscribe(self, subscription)
+        if "processed" in command.acks or not command.acks:
+            self.send(acknowledgment("processed", command.command_id))
+
+    # -- heartbeat ---------------------------------------------------------------------------
+    def _heartbeat(self, command: Heartbeat) -> None:
+        if command.start_s is None:
+            return
+        self._heartbeat_s = float(command.start_s)
+        if command.command_id:
+            self.send(acknowledgment("processed", command.command_id))
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
+        self._beat()
+
+    def _beat(self) -> None:
+        silent_s = self.loop.time() - self.received_at_s
+        if silent_s > self._heartbeat_s and self.reading:
+            self.end("heartbeat", f"nothing came for {silent_s:.1f} s")
+            return
+        self.send(HEARTBEAT)
+        self._heartbeat_timer = self.loop.call_later(self._heartbeat_s / 2, self._beat)

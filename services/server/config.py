@@ -1,0 +1,254 @@
+"""What an instance and its links are started with: plain values, kept in the data directory.
+
+`instance.json` lies in the data directory, so that a restart needs no driver. Everything here is
+checked when the instance starts; a wrong value is a ConfigurationError that names it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.logs import LogOptions
+from raylay.services.replication.instance import DowngradePolicy
+from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.tracing import TracingOptions
+
+INSTANCE_FILE = "instance.json"
+CLIENT_BUFFER_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
+STAGED_BYTES_MAX_DEFAULT = 32 * 1024 * 1024
+LINK_HEARTBEAT_MS_DEFAULT = 1_000
+LINK_TIMEOUT_MS_DEFAULT = 5_000
+RETRY_MS_MIN_DEFAULT = 50
+RETRY_MS_MAX_DEFAULT = 5_000
+
+Value = TypeVar("Value")
+
+
+@dataclass(slots=True)
+class DestinationConfig:
+    """One Destination of an instance.
+
+    Attributes:
+        addresses: `host:port` of replication transports, in priority order.
+        client_addresses: `host:port` for clients of the same servers, told to clients as peers
+            until the connected server has named its own.
+        window_bytes: sent and not yet stored there, at most.
+        heartbeat_ms, timeout_ms: a beat when nothing else was sent for so long; the connection
+            ends when nothing came for so long.
+        retry_ms_min, retry_ms_max: pause after all addresses failed; doubles up to the maximum.
+    """
+
+    name: str
+    group: str
+    sync: bool = True
+    addresses: tuple[str, ...] = ()
+    topics: tuple[TopicRule, ...] = (TopicRule(".*"),)
+    pass_through: str | None = None
+    compression: bool = False
+    ack_conflation_ms: int = 0
+    client_addresses: tuple[str, ...] = ()
+    window_bytes: int = 8 * 1024 * 1024
+    heartbeat_ms: int = LINK_HEARTBEAT_MS_DEFAULT
+    timeout_ms: int = LINK_TIMEOUT_MS_DEFAULT
+    retry_ms_min: int = RETRY_MS_MIN_DEFAULT
+    retry_ms_max: int = RETRY_MS_MAX_DEFAULT
+
+    def destination(self) -> Destination:
+        """The part of it that the replication machines need."""
+        return Destination(
+            self.name,
+            self.group,
+            self.sync,
+            self.topics,
+            self.pass_through,
+            self.addresses,
+            self.compression,
+            self.ack_conflation_ms,
+        )
+
+
+@dataclass(slots=True)
+class InstanceConfig:
+    """One instance. Ports of 0 take any free one at the first start and keep it from then on.
+
+    Attributes:
+        topics: which topics are in the transaction log.
+        client_advertised: `host:port` that clients elsewhere reach it by; None: host and port.
+        first: an empty data directory admits clients at once, without a peer to catch up with.
+        durability: `fsync` or `interval` (a commit waits up to flush_interval_ms to fill).
+        check_interval_ms: how often ages are looked at for downgrade and upgrade.
+        client_buffer_bytes_max: unsent bytes of one client, then it is disconnected.
+        staged_bytes_max: bytes waiting for the disk, then publishers are read no further.
+        metrics_port: Prometheus port, 0: any free one, None: off.
+    """
+
+    name: str
+    group: str
+    topics: tuple[TopicRule, ...] = (TopicRule(".*"),)
+    destinations: tuple[DestinationConfig, ...] = ()
+    client_host: str = "127.0.0.1"
+    client_port: int = 0
+    client_advertised: str | None = None
+    replication_host: str = "127.0.0.1"
+    replication_port: int = 0
+    first: bool = False
+    durability: str = "fsync"
+    flush_interval_ms: int = 100
+    segment_bytes: int = 64 * 1024 * 1024
+    retention_bytes: int | None = None
+    retention_age_s: float | None = None
+    archive_directory: str | None = None
+    storage_bytes_max: int | None = None
+    policy: DowngradePolicy = field(default_factory=DowngradePolicy)
+    check_interval_ms: int = 100
+    client_buffer_bytes_max: int = CLIENT_BUFFER_BYTES_MAX_DEFAULT
+    staged_bytes_max: int = STAGED_BYTES_MAX_DEFAULT
+    tracing: TracingOptions = field(default_factory=TracingOptions)
+    log: LogOptions = field(default_factory=LogOptions)
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+
+    def check(self) -> None:
+        """Raises ConfigurationError where values do not fit together."""
+        if not self.name:
+            raise ConfigurationError("an instance needs a name")
+        if self.durability not in ("fsync", "interval"):
+            raise ConfigurationError(
+                f"{self.name}: durability is {self.durability!r}: give fsync or interval"
+            )
+        names = [destination.name for destination in self.destinations]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigurationError(f"{self.name}: two destinations are called {name!r}")
+        for destination in self.destinations:
+            if not destination.addresses:
+                raise ConfigurationError(
+                    f"{self.name}: Destination {destination.name!r} has no address"
+                )
+            for address in (*destination.addresses, *destination.client_addresses):
+                split_address(address)
+
+    def to_json(self) -> str:
+        """As the text of `instance.json`."""
+        return json.dumps(asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str, where: str = INSTANCE_FILE) -> InstanceConfig:
+        """The inverse of `to_json`.
+
+        Raises:
+            ConfigurationError: the text is no such configuration; names the key.
+        """
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigurationError(f"{where} is no JSON: {error}") from None
+        return _made(cls, values, where)
+
+    def save(self, directory: Path) -> None:
+        """Writes `instance.json`, whole or not at all."""
+        directory.mkdir(parents=True, exist_ok=True)
+        aside = directory / f".{INSTANCE_FILE}.{os.getpid()}"
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(self.to_json())
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(directory / INSTANCE_FILE)
+
+    @classmethod
+    def load(cls, directory: Path) -> InstanceConfig:
+        """Reads `instance.json`.
+
+        Raises:
+            ConfigurationError: there is none, or it is wrong.
+        """
+        path = directory / INSTANCE_FILE
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+        return cls.from_json(text, str(path))
+
+
+@dataclass(slots=True)
+class LinkConfig:
+    """What one start of a link is given by its instance.
+
+    Attributes:
+        start_number: counts the starts of links of this instance's process; the instance talks to
+            the link of the last start only.
+    """
+
+    instance: str
+    group: str
+    incarnation: int
+    start_number: int
+    unix_path: str
+    journal_directory: str
+    archive_directory: str | None
+    destination: DestinationConfig
+    tracing: TracingOptions = field(default_factory=TracingOptions)
+    log: LogOptions = field(default_factory=LogOptions)
+
+    @property
+    def process_name(self) -> str:
+        """How it is called in logs, traces and status: `Instance→Destination` without the arrow."""
+        return f"{self.instance}.{self.destination.name}"
+
+    def to_json(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> LinkConfig:
+        """The inverse of `to_json`."""
+        return _made(cls, json.loads(text), "link configuration")
+
+
+_NESTED: dict[str, type] = {
+    "policy": DowngradePolicy,
+    "tracing": TracingOptions,
+    "log": LogOptions,
+    "destination": DestinationConfig,
+}
+_NESTED_LISTS: dict[str, type] = {"topics": TopicRule, "destinations": DestinationConfig}
+
+
+def _made(cls: type[Value], values: Any, where: str) -> Value:
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{where} is no mapping of {cls.__name__} values")
+    known = {item.name for item in fields(cls)}  # type: ignore[arg-type]
+    made: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in known:
+            raise ConfigurationError(f"{where}: {key!r} is no value of {cls.__name__}")
+        inside = f"{where}: {key}"
+        if key in _NESTED:
+            made[key] = _made(_NESTED[key], value, inside)
+        elif key in _NESTED_LISTS:
+            made[key] = tuple(_made(_NESTED_LISTS[key], item, inside) for item in value)
+        elif isinstance(value, list):
+            made[key] = tuple(value)
+        else:
+            made[key] = value
+    try:
+        return cls(**made)
+    except TypeError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`; an IPv6 host stands in brackets.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or not 0 <= int(port) < 65536:
+        raise ConfigurationError(f"address {address!r} is not of the form host:port")
+    return host.strip("[]") or "127.0.0.1", int(port)

@@ -1,0 +1,190 @@
+"""Connections that carry frames: reading, coalesced writing, closing. What both ends are built on.
+
+Written is once per turn of the event loop: `send` only collects, the outbox writes all that was
+collected on a connection in one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol.frames import FrameReader, Header
+
+WRITE_HIGH_BYTES = 1024 * 1024
+WRITE_LOW_BYTES = 256 * 1024
+CLOSE_TIMEOUT_S = 2.0
+
+
+class Outbox:
+    """The connections that have something to write. One an event loop; `flush` writes it all."""
+
+    __slots__ = ("_connections", "_loop", "_scheduled")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._connections: list[FramedConnection] = []
+        self._scheduled = False
+
+    def add(self, connection: FramedConnection) -> None:
+        """This connection has something to write at the end of this turn."""
+        self._connections.append(connection)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush_scheduled)
+
+    def _flush_scheduled(self) -> None:
+        self._scheduled = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes everything collected, now."""
+        connections = self._connections
+        if connections:
+            self._connections = []
+            for connection in connections:
+                connection.write_collected()
+
+
+class FramedConnection(asyncio.Protocol):
+    """One connection. Subclasses take frames and learn of its end, once.
+
+    Owner: the event loop it was made on. Lifecycle: `connection_made` to `ended`.
+    """
+
+    def __init__(self, outbox: Outbox, loop: asyncio.AbstractEventLoop, reader: FrameReader):
+        self.loop = loop
+        self.outbox = outbox
+        self.reader = reader
+        self.transport: asyncio.Transport | None = None
+        self.is_open = False
+        self.may_write = True
+        """False while the socket takes less than is written."""
+        self.received_at_s = 0.0
+        self.sent_at_s = 0.0
+        self.peer = ""
+        self._collected: list[bytes] = []
+        self._collected_bytes = 0
+        self._gone = False
+
+    # -- asyncio -----------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is connected."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
+        address = transport.get_extra_info("peername")
+        self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else ""
+        self.received_at_s = self.sent_at_s = self.loop.time()
+        self.is_open = True
+        self.opened()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        self.received_at_s = self.loop.time()
+        try:
+            for header, body in self.reader.feed(data):
+                if not self.is_open:
+                    return
+                self.frame_received(header, body)
+        except RemoteProtocolError as error:
+            if self.is_open:
+                self.broken(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed."""
+        self._end(f"connection lost: {exc}" if exc else "connection closed by the other side")
+
+    def pause_writing(self) -> None:
+        """The socket takes less than is written."""
+        self.may_write = False
+
+    def resume_writing(self) -> None:
+        """The socket has taken what was written."""
+        self.may_write = True
+        self.writable()
+
+    # -- for subclasses ----------------------------------------------------------------------
+    def opened(self) -> None:
+        """The connection is made."""
+
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame came."""
+        raise NotImplementedError
+
+    def broken(self, error: RemoteProtocolError) -> None:
+        """The other side broke the protocol: the stream is of no further use."""
+        self.close(str(error))
+
+    def writable(self) -> None:
+        """There is room to write again."""
+
+    def ended(self, why: str) -> None:
+        """The connection ended. Called once."""
+
+    # -- writing -----------------------------------------------------------------------------
+    def send(self, frame: bytes) -> None:
+        """Sends one frame with the others of this turn."""
+        if self.is_open:
+            if not self._collected:
+                self.outbox.add(self)
+            self._collected.append(frame)
+            self._collected_bytes += len(frame)
+
+    def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
+        """Sends one frame that lies in several pieces."""
+        if self.is_open:
+            if not self._collected:
+                self.outbox.add(self)
+            self._collected += parts
+            self._collected_bytes += size_bytes
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What is written and not yet taken by the socket."""
+        written = self.transport.get_write_buffer_size() if self.transport is not None else 0
+        return written + self._collected_bytes
+
+    def write_collected(self) -> None:
+        """Hands what was collected to the socket."""
+        collected = self._collected
+        if not collected:
+            return
+        self._collected = []
+        self._collected_bytes = 0
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        self.sent_at_s = self.loop.time()
+        if len(collected) == 1:
+            transport.write(collected[0])
+        else:
+            transport.writelines(collected)
+
+    # -- the end -----------------------------------------------------------------------------
+    def close(self, why: str) -> None:
+        """Ends the connection after what was sent is written; gives it up where that takes long."""
+        if not self.is_open:
+            return
+        self.write_collected()
+        transport = self.transport
+        assert transport is not None
+        transport.close()
+        # A peer that reads no more must not keep its buffer for ever.
+        self.loop.call_later(CLOSE_TIMEOUT_S, transport.abort)
+        self._end(why)
+
+    def abort(self, why: str) -> None:
+        """Ends the connection at once."""
+        if self.transport is not None:
+            self.transport.abort()
+        self._end(why)
+
+    def _end(self, why: str) -> None:
+        self.is_open = False
+        if not self._gone:
+            self._gone = True
+            self._collected = []
+            self._collected_bytes = 0
+            self.ended(why)

@@ -1,0 +1,938 @@
+"""The shell around InstanceMachine: sockets, journal, clock, links (design.md 2 to 6).
+
+It decides nothing: what comes in goes to the machine, what the machine answers is performed, in
+order. One event loop; the journal's writer thread calls back into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgpack
+
+from raylay.services import logs
+from raylay.services.errors import ConfigurationError, RaylayError, StorageError, StorageFull
+from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.metrics import LatencyHistogram, Metrics
+from raylay.services.protocol.session import Logon, safety_notice
+from raylay.services.replication.effects import (
+    AckClient,
+    AckUpstream,
+    Append,
+    BecameReady,
+    CloseSession,
+    CloseUpstream,
+    Committed,
+    Effect,
+    NotifyLink,
+    Ranges,
+    Report,
+    SafetyChanged,
+    SetLinkMode,
+)
+from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, TopicMatcher
+from raylay.services.server.client_connection import ClientConnection
+from raylay.services.server.config import DestinationConfig, InstanceConfig, LinkConfig
+from raylay.services.server.event_log import EventLog
+from raylay.services.server.framed import Outbox
+from raylay.services.server.link_control import (
+    LinkConnection,
+    LinkControl,
+    LinkFactory,
+    LinkHandle,
+    told_frame,
+)
+from raylay.services.server.replay import ReplayPump
+from raylay.services.server.state_thread import StateThread
+from raylay.services.server.upstream_connection import UpstreamConnection
+from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
+from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
+from raylay.services.tracing import Outstanding, Tracing, start_tracing, traced
+from raylay.storage.lmdb_journal import LmdbJournal
+from raylay.storage.state import LmdbStateStore
+
+STATE_FILE = "state.lmdb"
+JOURNAL_DIRECTORY = "journal"
+HINT_INTERVAL_S = 3.0
+REPLAY_TICK_S = 0.05
+PROBE_S = 0.5
+"""After a failed commit publishers are refused for so long; then the next publish tries again."""
+UNIX_PATH_BYTES_MAX = 100
+"""A Unix socket's address ends at 108 bytes."""
+RECOVERY_HEADERS = 4096
+
+Result = TypeVar("Result")
+
+
+def _no_links(config: LinkConfig) -> LinkHandle:
+    raise ConfigurationError(
+        f"{config.instance} has Destination {config.destination.name!r} but was given no "
+        "link_factory to start its link with"
+    )
+
+
+class InstanceServer:
+    """One instance, serving. Everything but `__init__` and `snapshot` runs on one event loop.
+
+    Owner: the Instance actor. Lifecycle: `start` once, `stop` once; `finished` tells of the end.
+
+    Args:
+        config: who it is and what it does.
+        directory: its data directory, made when it is missing.
+        link_factory: starts the links' processes.
+    """
+
+    def __init__(
+        self,
+        config: InstanceConfig,
+        directory: str | Path,
+        link_factory: LinkFactory = _no_links,
+    ) -> None:
+        self.config = config
+        self.directory = Path(directory).absolute()
+        self.link_factory = link_factory
+        self.loop: asyncio.AbstractEventLoop
+        self.outbox: Outbox
+        self.machine: InstanceMachine
+        self.journal: LmdbJournal
+        self.state: StateThread
+        self.identity: Identity
+        self.tracing: Tracing
+        self.replays: ReplayPump
+        self.is_serving = False
+        self.is_stopping = False
+        self.phase = "not started"
+        self.events_log = EventLog(logs.get("instance"))
+        self.subscriptions = SubscriptionTable()
+        self.clients: dict[int, ClientConnection] = {}
+        self.clients_connected: set[ClientConnection] = set()
+        self.upstreams_connected: dict[int, UpstreamConnection] = {}
+        self.links: dict[str, LinkControl] = {}
+        self.storage_failure: tuple[str, str] | None = None
+        self.client_address = ""
+        self.replication_address = ""
+        self.unix_path = ""
+        self.delivered = 0
+        self.commit_latency = LatencyHistogram()
+        self._numbers = itertools.count(1)
+        self._by_name: dict[str, ClientConnection] = {}
+        self._staged_bytes = 0
+        self._paused: list[ClientConnection] = []
+        self._committed_txid = 0
+        self._committed_scheduled = False
+        self._servers: list[asyncio.AbstractServer] = []
+        self._timers: list[asyncio.TimerHandle] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._finished: asyncio.Future[None]
+        self._outstanding = Outstanding()
+        self._traced_txids = False
+        self._rates: dict[str, float] = {}
+        self._rates_before: tuple[float, int, int, int] = (0.0, 0, 0, 0)
+        self._hint_floor = -1
+        self._metrics: Metrics | None = None
+        self._started_s = time.time()
+        self._performers: dict[type, Callable[[Any], None]] = {
+            Append: self._append,
+            Committed: self._committed,
+            AckClient: self._ack_client,
+            AckUpstream: self._ack_upstream,
+            CloseUpstream: self._close_upstream,
+            CloseSession: self._close_session,
+            NotifyLink: self._notify_link,
+            SetLinkMode: self._set_link_mode,
+            SafetyChanged: self._safety_changed,
+            BecameReady: self._became_ready,
+            Report: self._report_effect,
+        }
+
+    # -- start -------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Opens the transports, recovers, serves.
+
+        Raises:
+            ConfigurationError: a value is wrong, a port is in use.
+            StorageLocked: another process owns the directory.
+            StorageError: the journal or the state cannot be used; names the file.
+        """
+        self.loop = asyncio.get_running_loop()
+        self._finished = self.loop.create_future()
+        self.outbox = Outbox(self.loop)
+        self.config.check()
+        syncs = sum(1 for destination in self.config.destinations if destination.sync)
+        if syncs > SYNC_DESTINATIONS_MAX:
+            raise ConfigurationError(
+                f"{self.config.name} has {syncs} sync destinations: at most {SYNC_DESTINATIONS_MAX}"
+            )
+        self.replays = ReplayPump(self)
+        try:
+            await self._open()
+        except BaseException:
+            await self._close_everything()
+            raise
+        self.is_serving = True
+        self.phase = "serving" if self.machine.ready else "waiting to catch up with a peer"
+        self.report("started", incarnation=f"{self.identity.incarnation:016x}")
+        for link in self.links.values():
+            link.start()
+        self._every(self.config.check_interval_ms / 1000, self._check)
+        self._every(REPLAY_TICK_S, self._tick_replays)
+        self._every(1.0, self._each_second)
+        self._every(HINT_INTERVAL_S, self._write_hint)
+
+    async def _open(self) -> None:
+        config = self.config
+        self.phase = "opening the journal"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        # The journal first: its lock on the directory admits one process.
+        self.journal = await self.in_thread(self._open_journal)
+        store = await self.in_thread(LmdbStateStore, self.directory / STATE_FILE)
+        self.state = StateThread(store)
+        self.tracing = start_tracing(config.name, config.tracing)
+        self.identity = Identity(config.name, config.group, self._incarnation())
+        await self._listen()
+        self.phase = "recovering"
+        self.machine = await self.in_thread(self._recover)
+        self.journal.start(self._committed_in_thread, self._failed_in_thread)
+        for destination in config.destinations:
+            link = self.links[destination.name] = LinkControl(self, destination)
+            known = self.state.get(f"peer/{destination.name}")
+            if known is not None:
+                _, link.peer_name, link.peer_client_address = msgpack.unpackb(known)
+        if config.metrics_port is not None:
+            self._metrics = Metrics(config.name, self.snapshot)
+            self._metrics.start(config.metrics_port, config.metrics_host)
+
+    def _open_journal(self) -> LmdbJournal:
+        config = self.config
+        return LmdbJournal(
+            self.directory / JOURNAL_DIRECTORY,
+            segment_bytes=config.segment_bytes,
+            durability="interval" if config.durability == "interval" else "fsync",
+            flush_interval_ms=config.flush_interval_ms,
+            retention_bytes=config.retention_bytes,
+            retention_age_s=config.retention_age_s,
+            archive_directory=config.archive_directory,
+            storage_bytes_max=config.storage_bytes_max,
+        )
+
+    def _incarnation(self) -> int:
+        found = self.state.get_number("incarnation")
+        if not found:
+            found = int.from_bytes(os.urandom(8), "big") or 1
+            self.state.put_number("incarnation", found)
+        return found
+
+    def _recover(self) -> InstanceMachine:
+        """Builds the machine from the journal, behind the floor that was last written down."""
+        config = self.config
+        journal = self.journal
+        recovered = journal.recovered
+        hint = self.state.get("recovery_point")
+        floor, awaited = 0, PublisherRanges()
+        if hint is not None:
+            floor, wire = msgpack.unpackb(hint, strict_map_key=False)
+            awaited = _within(PublisherRanges.from_wire(wire), recovered.held)
+        peers: dict[str, int] = {}
+        for destination in config.destinations:
+            known = self.state.get(f"peer/{destination.name}")
+            if known is not None:
+                peers[destination.name] = msgpack.unpackb(known)[0]
+        alone = not any(item.group == config.group for item in config.destinations)
+        machine = InstanceMachine(
+            self.identity,
+            [item.destination() for item in config.destinations],
+            TopicMatcher(config.topics, f"{config.name} Topic"),
+            next_txid=recovered.next_txid,
+            held=recovered.held,
+            awaited=awaited,
+            incarnations=peers,
+            lookup=self._lookup,
+            ready=alone or config.first or self.state.get("ready") is not None,
+            policy=config.policy,
+        )
+        now_us = self.now_us()
+        after_txid = min(floor, recovered.next_txid - 1)
+        while after_txid < recovered.next_txid - 1:
+            headers = journal.read_headers(after_txid, RECOVERY_HEADERS)
+            if not headers:
+                break
+            machine.recover(headers, now_us)
+            after_txid = headers[-1].last_txid
+        if machine.ready and self.state.get("ready") is None:
+            self.state.put_now({"ready": b"1"})
+        return machine
+
+    def _lookup(self, publisher: int, first: int, last: int) -> list[Run]:
+        """The committed runs that hold any of these sequences."""
+        held = self.machine.known.get(publisher)
+        found: list[Run] = []
+        if held is None:
+            return found
+        for start, end in held.within(first, last):
+            sequence = start
+            while sequence <= end:
+                txid = self.journal.find_sequence(publisher, sequence)
+                runs = self.journal.read(txid - 1, 1) if txid is not None else []
+                if not runs:
+                    # Staged, or in a segment that was removed: the next one may be elsewhere.
+                    sequence += 1
+                    continue
+                found.append(runs[0])
+                sequence = max(sequence + 1, runs[0].last_sequence + 1)
+        return found
+
+    async def _listen(self) -> None:
+        config = self.config
+        loop = self.loop
+        client = await self._bind(
+            lambda: ClientConnection(self), config.client_host, config.client_port, "client"
+        )
+        replication = await self._bind(
+            lambda: UpstreamConnection(self),
+            config.replication_host,
+            config.replication_port,
+            "replication",
+        )
+        self.client_address = config.client_advertised or client
+        self.replication_address = replication
+        self.unix_path = self._unix_socket_path()
+        if os.path.exists(self.unix_path):
+            os.unlink(self.unix_path)
+        self._servers.append(
+            await loop.create_unix_server(lambda: LinkConnection(self), self.unix_path)
+        )
+        os.chmod(self.unix_path, 0o600)
+
+    async def _bind(
+        self, make: Callable[[], asyncio.Protocol], host: str, port: int, transport: str
+    ) -> str:
+        key = f"port/{transport}"
+        kept = self.state.get_number(key) if not port else 0
+        for attempt in dict.fromkeys((port or kept, port)):
+            try:
+                server = await self.loop.create_server(make, host, attempt)
+            except OSError as error:
+                if attempt and attempt == kept and not port:
+                    continue  # somebody took the free port meanwhile: take another one
+                raise ConfigurationError(
+                    f"{self.config.name}: the {transport} transport cannot listen on "
+                    f"{host}:{attempt}: {error.strerror or error}; is the port in use?"
+                ) from None
+            self._servers.append(server)
+            bound = server.sockets[0].getsockname()[1]
+            if not port and bound != kept:
+                self.state.put_number(key, bound)
+            shown = f"[{host}]" if ":" in host else host
+            return f"{shown}:{bound}"
+        raise AssertionError("no port was tried")
+
+    def _unix_socket_path(self) -> str:
+        path = str(self.directory / "links.sock")
+        if len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX:
+            return path
+        name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+        return str(Path(tempfile.gettempdir()) / f"raylay-{name}.sock")
+
+    def link_config(self, destination: DestinationConfig, start_number: int) -> LinkConfig:
+        """What a link's process is given."""
+        config = self.config
+        return LinkConfig(
+            config.name,
+            config.group,
+            self.identity.incarnation,
+            start_number,
+            self.unix_path,
+            str(self.directory / JOURNAL_DIRECTORY),
+            config.archive_directory,
+            destination,
+            config.tracing,
+            config.log,
+        )
+
+    # -- the end -----------------------------------------------------------------------------
+    async def finished(self) -> None:
+        """Returns when the instance was stopped; raises what ended it otherwise."""
+        await asyncio.shield(self._finished)
+
+    async def stop(self) -> None:
+        """Stops: clients are told, what is staged is committed, links end, files are closed."""
+        if self.is_stopping:
+            return await self.finished()
+        self.is_stopping = True
+        self.phase = "stopping"
+        for client in list(self.clients_connected):
+            client.end("shutting_down", f"{self.config.name} stops")
+        self.outbox.flush()
+        await self._close_everything()
+        self.phase = "stopped"
+        if not self._finished.done():
+            self._finished.set_result(None)
+
+    async def _close_everything(self) -> None:
+        self.is_serving = False
+        for server in self._servers:
+            server.close()
+        for timer in self._timers:
+            timer.cancel()
+        await asyncio.gather(*(link.stop() for link in self.links.values()), return_exceptions=True)
+        for connection in list(self.upstreams_connected.values()):
+            connection.close("the instance stops")
+        for client in list(self.clients_connected):
+            client.close("the instance stops")
+        for task in list(self._tasks):
+            task.cancel()
+        if hasattr(self, "journal"):
+            await self.in_thread(self.journal.close)
+            # What the last commit brought: the hint may then cover all of it.
+            await asyncio.sleep(0)
+        if hasattr(self, "state"):
+            if hasattr(self, "machine"):
+                try:
+                    await self.state.put(self._hint())
+                except RaylayError as error:
+                    self.report("state_failed", text=str(error))
+            await self.in_thread(self.state.close)
+        if self._metrics is not None:
+            await self.in_thread(self._metrics.stop)
+        if hasattr(self, "tracing"):
+            await self.in_thread(self.tracing.close)
+        if self.unix_path and os.path.exists(self.unix_path):
+            os.unlink(self.unix_path)
+
+    # -- time --------------------------------------------------------------------------------
+    @staticmethod
+    def now_us() -> int:
+        """Microseconds since 1970."""
+        return time.time_ns() // 1000
+
+    def _every(self, interval_s: float, work: Callable[[], None]) -> None:
+        at = len(self._timers)
+
+        def again() -> None:
+            if self.is_stopping:
+                return
+            self._timers[at] = self.loop.call_later(interval_s, again)
+            work()
+
+        self._timers.append(self.loop.call_later(interval_s, again))
+
+    def _check(self) -> None:
+        self.perform(self.machine.tick(self.now_us()))
+        now_s = self.loop.time()
+        for upstream in list(self.upstreams_connected.values()):
+            upstream.beat(now_s)
+
+    def _tick_replays(self) -> None:
+        self.replays.tick(self.loop.time(), self.now_us())
+
+    def _each_second(self) -> None:
+        self.journal.removable(self.machine.removable_before())
+        counters = self.machine.counters
+        now_s = self.loop.time()
+        before_s, published, persisted, delivered = self._rates_before
+        spent_s = now_s - before_s
+        if before_s:
+            self._rates = {
+                "published_per_s": round((counters.published - published) / spent_s, 1),
+                "persisted_per_s": round((counters.persisted - persisted) / spent_s, 1),
+                "delivered_per_s": round((self.delivered - delivered) / spent_s, 1),
+            }
+        self._rates_before = (now_s, counters.published, counters.persisted, self.delivered)
+
+    def _hint(self) -> dict[str, bytes | None]:
+        floor, awaited = self.machine.recovery_point()
+        self._hint_floor = floor
+        return {"recovery_point": msgpack.packb([floor, awaited.to_wire()])}
+
+    def _write_hint(self) -> None:
+        floor, awaited = self.machine.recovery_point()
+        if floor == self._hint_floor:
+            return
+        self._hint_floor = floor
+
+        def write() -> None:
+            value = msgpack.packb([floor, awaited.to_wire()])
+            self.state.put_now({"recovery_point": value})
+
+        self._spawn(self._write_quietly(write))
+
+    async def _write_quietly(self, write: Callable[[], None]) -> None:
+        try:
+            await self.state.run(write)
+        except RaylayError as error:
+            # A hint only: a restart reads more of the journal.
+            self._hint_floor = -1
+            self.report("state_failed", text=str(error))
+
+    def _spawn(self, work: Any) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Runs something that blocks, in a thread."""
+        return await self.loop.run_in_executor(None, work, *arguments)
+
+    # -- effects -----------------------------------------------------------------------------
+    def perform(self, effects: list[Effect]) -> None:
+        """Performs what a machine asked for, in order."""
+        performers = self._performers
+        for effect in effects:
+            performers[type(effect)](effect)
+
+    def _append(self, effect: Append) -> None:
+        run = effect.run
+        self._staged_bytes += len(run.payload)
+        self.journal.stage(run)
+
+    def _committed(self, effect: Committed) -> None:
+        runs = effect.runs
+        frame = told_frame(effect.last_txid)
+        for link in self.links.values():
+            link.told(frame)
+        for run in runs:
+            self._staged_bytes -= len(run.payload)
+            if run.flags & Flag.TRACED and run.kind == Kind.RECORDS:
+                self._trace_commit(run)
+        if self._paused and self._staged_bytes < self.config.staged_bytes_max // 2:
+            paused, self._paused = self._paused, []
+            for client in paused:
+                client.resume_reading()
+        if len(self.subscriptions):
+            self._deliver_live(runs)
+        self.replays.committed(runs)
+
+    def _ack_client(self, effect: AckClient) -> None:
+        client = self.clients.get(effect.session)
+        if client is not None:
+            client.persisted(effect.sequence, effect.reason, effect.text, effect.command_id)
+            if self._outstanding:
+                self._trace_client_ack(client.publisher, effect.sequence)
+
+    def _ack_upstream(self, effect: AckUpstream) -> None:
+        upstream = self.upstreams_connected.get(effect.connection)
+        if upstream is not None:
+            upstream.acknowledge(effect)
+
+    def _close_upstream(self, effect: CloseUpstream) -> None:
+        upstream = self.upstreams_connected.get(effect.connection)
+        if upstream is not None:
+            upstream.refuse(effect.reason, effect.text)
+
+    def _close_session(self, effect: CloseSession) -> None:
+        client = self.clients.get(effect.session)
+        if client is not None:
+            client.end(effect.reason, effect.text)
+
+    def _notify_link(self, effect: NotifyLink) -> None:
+        self.links[effect.destination].notice(effect.withdrawal, effect.awaited)
+
+    def _set_link_mode(self, effect: SetLinkMode) -> None:
+        self.links[effect.destination].mode(effect.sync)
+
+    def _safety_changed(self, _: SafetyChanged) -> None:
+        notice = safety_notice(self.peers())
+        for client in self.clients.values():
+            client.send(notice)
+
+    def _became_ready(self, _: BecameReady) -> None:
+        self._spawn(self._write_quietly(lambda: self.state.put_now({"ready": b"1"})))
+        self.phase = "serving"
+        self.report("ready")
+
+    def _report_effect(self, effect: Report) -> None:
+        self.events_log.add(effect.event, effect.details)
+
+    def report(self, event: str, **details: Any) -> None:
+        """Something that people may want to know."""
+        self.events_log.add(event, details)
+
+    # -- the journal -------------------------------------------------------------------------
+    def _committed_in_thread(self, last_txid: int, commit_ns: int) -> None:
+        self.commit_latency.record(commit_ns)
+        self._committed_txid = last_txid
+        if not self._committed_scheduled:
+            self._committed_scheduled = True
+            try:
+                self.loop.call_soon_threadsafe(self._take_committed)
+            except RuntimeError:
+                pass  # the loop is closed: nobody is left to be told
+
+    def _take_committed(self) -> None:
+        # Cleared before the id is read: a commit after it schedules another call.
+        self._committed_scheduled = False
+        last_txid = self._committed_txid
+        if last_txid <= self.machine.committed_txid:
+            return
+        if self.storage_failure is not None:
+            self.storage_failure = None
+            self.report("storage_recovered")
+        self.perform(self.machine.committed(last_txid, self.now_us()))
+        self.replays.durable_moved()
+        self.outbox.flush()
+
+    def _failed_in_thread(self, first_txid: int, error: Exception) -> None:
+        try:
+            self.loop.call_soon_threadsafe(self._take_failed, first_txid, error)
+        except RuntimeError:
+            pass
+
+    def _take_failed(self, first_txid: int, error: Exception) -> None:
+        self._take_committed()
+        reason = "storage_full" if isinstance(error, StorageFull) else "storage_error"
+        self.storage_failure = (reason, str(error))
+        self._staged_bytes = 0
+        paused, self._paused = self._paused, []
+        for client in paused:
+            client.resume_reading()
+        self.perform(self.machine.append_failed(reason, str(error)))
+        self.outbox.flush()
+        self.loop.call_later(PROBE_S, self._probe)
+
+    def _probe(self) -> None:
+        """Lets publishes through again: the next one shows whether there is space."""
+        self.storage_failure = None
+
+    def check_staged(self, client: ClientConnection) -> None:
+        """Reads no more from a publisher that outruns the disk."""
+        if self._staged_bytes > self.config.staged_bytes_max:
+            client.pause_reading()
+            self._paused.append(client)
+
+    # -- deliveries --------------------------------------------------------------------------
+    def _deliver_live(self, runs: list[Run]) -> None:
+        for subscribers, delivery in live_deliveries(runs, self.subscriptions):
+            self._deliver(subscribers, delivery)
+
+    def deliver_transient(self, runs: list[Run]) -> None:
+        """Delivers messages of topics that are not journaled."""
+        for run in runs:
+            subscribers = self.subscriptions.matching(run.topic, run.message_type)
+            if subscribers:
+                for delivery in deliveries_of(run, journaled=False):
+                    self._deliver(subscribers, delivery)
+
+    def _deliver(self, subscribers: tuple[Subscription, ...], delivery: Delivery) -> None:
+        limit_bytes = self.config.client_buffer_bytes_max
+        for subscription in subscribers:
+            client = self.clients.get(subscription.session)
+            if client is None:
+                continue
+            client.deliver(subscription.id, delivery)
+            subscription.delivered += delivery.count
+            self.delivered += delivery.count
+            if client.unsent_bytes > limit_bytes:
+                # Ended behind this loop: ending changes the subscriptions that it walks.
+                self.loop.call_soon(
+                    client.end,
+                    "slow_client",
+                    f"more than {limit_bytes} bytes wait for {client.client_name}, "
+                    "which does not read them fast enough",
+                )
+
+    # -- clients -----------------------------------------------------------------------------
+    def next_session_number(self) -> int:
+        """A number for a connection, never used twice."""
+        return next(self._numbers)
+
+    def refusal_of_clients(self) -> tuple[str, str] | None:
+        """Why no client is admitted now, if none is."""
+        name = self.config.name
+        if self.is_stopping:
+            return "shutting_down", f"{name} stops"
+        if not self.is_serving:
+            return "not_ready", f"{name} is {self.phase}"
+        if not self.machine.ready:
+            return "not_ready", f"{name} waits to catch up with a peer of group {self.config.group}"
+        return None
+
+    def take_name(self, logon: Logon, client: ClientConnection) -> tuple[str, str] | None:
+        """The rule of duplicate client names: of one user, the newer connection stays."""
+        older = self._by_name.get(logon.client_name)
+        if older is not None and older is not client:
+            if older.user_id and logon.user_id and older.user_id != logon.user_id:
+                return (
+                    "name_in_use",
+                    f"{logon.client_name} is logged on by another user: choose another client name",
+                )
+            older.end("name_in_use", f"{logon.client_name} logged on again from {client.peer}")
+        return None
+
+    def client_admitted(self, client: ClientConnection) -> None:
+        """A client logged on."""
+        self.clients[client.number] = client
+        self._by_name[client.client_name] = client
+        self.report("client_connected", client=client.client_name, peer=client.peer)
+
+    def client_gone(self, client: ClientConnection) -> None:
+        """A client's connection ended."""
+        self.clients_connected.discard(client)
+        for subscription in client.subscriptions.values():
+            self.unsubscribe(client, subscription)
+        client.subscriptions.clear()
+        if self.clients.pop(client.number, None) is not None:
+            if self._by_name.get(client.client_name) is client:
+                del self._by_name[client.client_name]
+            self.machine.client_left(client.number)
+
+    def unsubscribe(
+        self, client: ClientConnection, subscription: Subscription | BookmarkSubscription
+    ) -> None:
+        """A subscription ended."""
+        if isinstance(subscription, Subscription):
+            self.subscriptions.remove(subscription)
+        else:
+            self.replays.remove(subscription)
+
+    def received_of(self, client: ClientConnection) -> int:
+        """The highest sequence that came on this connection."""
+        found = self.machine._sessions.get(client.number)
+        return found.received if found is not None else 0
+
+    def upstream_gone(self, upstream: UpstreamConnection, why: str) -> None:
+        """An upstream link's connection ended."""
+        self.upstreams_connected.pop(upstream.number, None)
+        if upstream.is_accepted and upstream.logon is not None:
+            self.machine.upstream_left(upstream.number)
+            self.report("upstream_disconnected", peer=upstream.logon.name, why=why)
+
+    def peers(self) -> list[dict[str, Any]]:
+        """The destinations as clients see them: where they may fail over to."""
+        found = []
+        for name, ledger in self.machine.destinations.items():
+            link = self.links.get(name)
+            addresses = list(link.config.client_addresses) if link is not None else []
+            if link is not None and link.peer_client_address:
+                # Safety is proved of the server last connected: only that one is named.
+                addresses = [link.peer_client_address]
+            found.append(
+                {
+                    "name": (link.peer_name if link is not None else "") or name,
+                    "group": ledger.destination.group,
+                    "addresses": addresses,
+                    "safe": ledger.safe,
+                }
+            )
+        return found
+
+    # -- tracing -----------------------------------------------------------------------------
+    def _trace_commit(self, run: Run) -> None:
+        if not self.tracing.enabled:
+            return
+        messages = traced(run.payload)
+        now_ns = time.time_ns()
+        upstream, epoch = "", 0
+        if run.path:
+            for connection in self.upstreams_connected.values():
+                logon = connection.logon
+                if logon is not None and logon.incarnation == run.path[-1]:
+                    upstream, epoch = logon.name, logon.epoch
+        else:
+            self._outstanding.add(messages, now_ns)
+        self.tracing.commit(
+            messages,
+            run.receive_time_us * 1000,
+            now_ns,
+            instance=self.identity.name,
+            upstream=upstream,
+            epoch=epoch,
+            txid=run.first_txid,
+        )
+
+    def _trace_client_ack(self, publisher: int, sequence: int) -> None:
+        taken = self._outstanding.take(publisher, [(0, sequence)])
+        if taken:
+            now_ns = time.time_ns()
+            self.tracing.persisted_ack(
+                [message for message, _ in taken], now_ns, now_ns, instance=self.identity.name
+            )
+
+    def tracing_answers(self, persisted: Ranges, at_ns: int) -> None:
+        """A destination's answer arrived. Its spans are the link's; nothing is added here."""
+
+    # -- control -----------------------------------------------------------------------------
+    async def downgrade(self, destination: str, why: str = "by hand") -> None:
+        """Persisted acks wait no more for this destination.
+
+        Raises:
+            ConfigurationError: there is no such destination.
+        """
+        self._known(destination)
+        self.perform(self.machine.downgrade(destination, self.now_us(), why))
+
+    async def upgrade(self, destination: str, why: str = "by hand") -> None:
+        """Persisted acks wait for this destination again, if it is configured sync.
+
+        Raises:
+            ConfigurationError: there is no such destination.
+        """
+        self._known(destination)
+        self.perform(self.machine.upgrade(destination, self.now_us(), why))
+
+    def _known(self, destination: str) -> None:
+        if destination not in self.machine.destinations:
+            raise ConfigurationError(
+                f"{self.config.name} has no Destination {destination!r}: "
+                f"it has {', '.join(self.machine.destinations) or 'none'}"
+            )
+
+    async def maintenance(
+        self, action: str, before_txid: int | None = None, *, force: bool = False
+    ) -> list[dict[str, Any]]:
+        """`compress`, `archive` or `remove` of sealed segments below `before_txid` (None: all).
+
+        Raises:
+            ConfigurationError: no such action.
+            StorageError: a file cannot be changed; the log stays whole.
+        """
+        journal = self.journal
+        if action == "compress":
+            outcomes = await self.in_thread(journal.compress, before_txid)
+        elif action == "archive":
+            outcomes = await self.in_thread(journal.archive, before_txid)
+        elif action == "remove":
+            limit_txid = self.machine.next_txid if before_txid is None else before_txid
+            outcomes = await self.in_thread(lambda: journal.remove(limit_txid, force=force))
+        else:
+            raise ConfigurationError(f"no maintenance {action!r}: compress, archive or remove")
+        return [{"outcome": str(outcome)} for outcome in outcomes]
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
+        """The last events behind number `after`."""
+        return self.events_log.after(after, limit)
+
+    def status(self) -> dict[str, Any]:
+        """What it is and how it goes."""
+        config = self.config
+        found: dict[str, Any] = {
+            "name": config.name,
+            "group": config.group,
+            "phase": self.phase,
+            "ready": False,
+            "pid": os.getpid(),
+            "uptime_s": round(time.time() - self._started_s, 1),
+            "client_address": self.client_address,
+            "replication_address": self.replication_address,
+            "last_event": self.events_log.last_number,
+        }
+        if not self.is_serving:
+            return found
+        machine = self.machine
+        counters = machine.counters
+        found.update(
+            ready=machine.ready,
+            incarnation=f"{self.identity.incarnation:016x}",
+            first_txid=self.journal.first_txid,
+            committed_txid=machine.committed_txid,
+            next_txid=machine.next_txid,
+            durable_txid=machine.fully_durable_txid(),
+            pending=len(machine.pending),
+            published=counters.published,
+            replicated_in=counters.replicated_in,
+            duplicates=counters.duplicates,
+            late=counters.late,
+            conflicts=counters.conflicts,
+            commits=counters.commits,
+            persisted=counters.persisted,
+            delivered=self.delivered,
+            commit_ms_p50=self.commit_latency.percentile_ms(0.5),
+            commit_ms_p99=self.commit_latency.percentile_ms(0.99),
+            staged_bytes=self._staged_bytes,
+            storage_failure=self.storage_failure[1] if self.storage_failure else "",
+            sessions=len(self.clients),
+            clients=[client.client_name for client in self.clients.values()],
+            subscriptions=len(self.subscriptions),
+            bookmark_subscriptions=len(self.replays),
+            upstreams=[
+                {"name": name, "group": group, "incarnation": f"{incarnation:016x}"}
+                for name, group, incarnation in machine.upstreams()
+            ],
+            rates=self._rates,
+            destinations={name: self._destination_status(name) for name in self.links},
+        )
+        return found
+
+    def _destination_status(self, name: str) -> dict[str, Any]:
+        ledger = self.machine.destinations[name]
+        link = self.links[name]
+        oldest = ledger.oldest_owed()
+        age_ms = 0 if oldest is None else max(0, self.now_us() - oldest[0]) // 1000
+        return {
+            "peer": link.peer_name,
+            "group": ledger.destination.group,
+            "connected": ledger.connected,
+            "caught_up": ledger.caught_up,
+            "sync": ledger.sync,
+            "configured_sync": ledger.destination.sync,
+            "downgraded": ledger.destination.sync and not ledger.sync,
+            "safe": ledger.safe,
+            "owed": len(ledger.owed),
+            "age_ms": age_ms,
+            "stored_txid": ledger.stored_txid,
+            "lag": max(0, self.machine.committed_txid - ledger.stored_txid),
+            "skipped": ledger.skipped,
+            "address": link.address,
+            "incarnation": f"{ledger.incarnation:016x}",
+            "pid": link.pid,
+            "starts": link.starts,
+            "why": link.why,
+            **link.counts,
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """For metrics (services/metrics.py). May be called from any thread: only reads."""
+        if not self.is_serving:
+            return {}
+        machine = self.machine
+        counters = machine.counters
+        destinations = {}
+        for name in self.links:
+            status = self._destination_status(name)
+            destinations[name] = {
+                "sent": status.get("sent_records", 0),
+                "ack_age_ms": status["age_ms"],
+                "lag_messages": status["lag"],
+                "connected": status["connected"],
+                "sync": status["sync"],
+            }
+        return {
+            "published": counters.published,
+            "persisted": counters.persisted,
+            "delivered": self.delivered,
+            "commits": counters.commits,
+            "late_records": counters.late,
+            "conflicting_records": counters.conflicts,
+            "duplicates_skipped": counters.duplicates,
+            "ranges_held": sum(1 for _ in machine.known.items()),
+            "buffer_bytes": sum(client.unsent_bytes for client in self.clients.values()),
+            "clients": len(self.clients),
+            "subscriptions": len(self.subscriptions) + len(self.replays),
+            "commit_latency": self.commit_latency,
+            "destinations": destinations,
+        }
+
+
+def _within(sets: PublisherRanges, held: PublisherRanges) -> PublisherRanges:
+    """What is in both."""
+    found = PublisherRanges()
+    for publisher, ranges in sets.sets.items():
+        theirs = held.get(publisher)
+        if theirs is not None:
+            both = ranges.intersection(theirs)
+            if both:
+                found.sets[publisher] = both
+    return found
+
+
+__all__ = ["InstanceServer", "StorageError"]

@@ -1,0 +1,290 @@
+"""The instance's side of its links: it starts them, talks to them, starts them again.
+
+The instance is the only one that starts a link again (Ray restarts none): a link that dies closes
+its Unix socket, and that is what the instance acts upon, whether or not Ray's head is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgpack
+
+from raylay.services.errors import RaylayError, RemoteProtocolError
+from raylay.services.protocol import control
+from raylay.services.protocol.frames import FrameReader, Header, encode_frame
+from raylay.services.replication.effects import Ranges
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.server.config import DestinationConfig, LinkConfig
+from raylay.services.server.framed import FramedConnection
+
+if TYPE_CHECKING:
+    from raylay.services.server.instance_server import InstanceServer
+
+HELLO_TIMEOUT_S = 60.0
+"""A link's process must have connected by then, or it is killed and another one started."""
+RESTART_S_MIN = 0.05
+RESTART_S_MAX = 5.0
+STEADY_S = 10.0
+"""A link that lived for so long is started again with the shortest pause."""
+
+
+class LinkHandle(Protocol):
+    """A started link."""
+
+    def kill(self) -> None:
+        """Ends it at once if it still runs. Called in a thread; may block."""
+
+
+class LinkFactory(Protocol):
+    """Starts a link: an actor, a subprocess, or in tests something else."""
+
+    def __call__(self, config: LinkConfig) -> LinkHandle:
+        """Starts one. Called in a thread; may block; may raise: it is then tried again."""
+
+
+class LinkConnection(FramedConnection):
+    """The Unix socket connection of a link's process."""
+
+    def __init__(self, server: InstanceServer) -> None:
+        reader = FrameReader(frame_bytes_max=control.CONTROL_FRAME_BYTES_MAX)
+        super().__init__(server.outbox, server.loop, reader)
+        self.server = server
+        self.link: LinkControl | None = None
+
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the link's."""
+        if self.link is not None:
+            self.link.frame_received(header, body)
+            return
+        link = self.server.links.get(str(header.get("destination")))
+        if header["c"] != "hello" or link is None or not link.greeted(self, header):
+            # A link of an earlier start, or none of ours.
+            self.send(encode_frame({"c": "stop"}))
+            self.close("not the link of the last start")
+            return
+        self.link = link
+
+    def broken(self, error: RemoteProtocolError) -> None:
+        """The link's process talks nonsense: it is ended."""
+        self.abort(str(error))
+
+    def ended(self, why: str) -> None:
+        """The link's process ended."""
+        if self.link is not None:
+            self.link.lost(self, why)
+
+
+class LinkControl:
+    """One destination's link: its process, its connection, its state.
+
+    Invariant: at most one link process is talked to, that of the last start.
+    Owner: the instance's event loop. Lifecycle: as long as the instance.
+    """
+
+    def __init__(self, server: InstanceServer, config: DestinationConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self.connection: LinkConnection | None = None
+        self.is_connected = False
+        self.peer_name = ""
+        self.peer_client_address = ""
+        self.address = ""
+        self.pid = 0
+        self.why = "starting"
+        self.counts: dict[str, Any] = {}
+        self.starts = 0
+        self._server = server
+        self._handle: LinkHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+        self._greeted = asyncio.Event()
+        self._held_at_dial: PublisherRanges | None = None
+        self._dial_number = 0
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    # -- the process -------------------------------------------------------------------------
+    def start(self) -> None:
+        """Starts the link and keeps one running from now on."""
+        self._task = self._server.loop.create_task(self._supervise())
+
+    async def _supervise(self) -> None:
+        pause_s = RESTART_S_MIN
+        while True:
+            self._ended.clear()
+            self._greeted.clear()
+            self.starts += 1
+            began_s = self._server.loop.time()
+            try:
+                self._handle = await self._server.in_thread(
+                    self._server.link_factory, self._server.link_config(self.config, self.starts)
+                )
+                await asyncio.wait_for(self._greeted.wait(), HELLO_TIMEOUT_S)
+                await self._ended.wait()
+            except TimeoutError:
+                self.why = f"its process did not connect within {HELLO_TIMEOUT_S:g} s"
+            except Exception as error:  # whatever a factory raises, it is tried again
+                self.why = f"its process cannot be started: {error}"
+            self._server.report("link_process_ended", destination=self.name, why=self.why)
+            await self._kill()
+            if self._server.loop.time() - began_s > STEADY_S:
+                pause_s = RESTART_S_MIN
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RESTART_S_MAX)
+
+    async def _kill(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            try:
+                await self._server.in_thread(handle.kill)
+            except Exception as error:  # it is gone as far as anybody can tell
+                self._server.report("link_kill_failed", destination=self.name, why=str(error))
+
+    async def stop(self) -> None:
+        """Ends the link for good."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self.connection is not None:
+            self.connection.send(encode_frame({"c": "stop"}))
+            self.connection.close("the instance stops")
+        await self._kill()
+
+    def greeted(self, connection: LinkConnection, header: Header) -> bool:
+        """A link process connected. Whether it is the right one."""
+        if header.get("start") != self.starts or self.connection is not None:
+            return False
+        self.connection = connection
+        self.pid = int(header.get("pid") or 0)
+        self.why = "connecting"
+        self._greeted.set()
+        return True
+
+    def lost(self, connection: LinkConnection, why: str) -> None:
+        """The link process is gone."""
+        if self.connection is connection:
+            self.connection = None
+            self.pid = 0
+            self._disconnected(f"link process ended: {why}")
+            self._ended.set()
+
+    # -- what the link says ------------------------------------------------------------------
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the link's."""
+        server = self._server
+        command = header["c"]
+        if command == "answered":
+            persisted, conflicts = control.read_answered(body)
+            server.tracing_answers(persisted, header["at"])
+            server.perform(
+                server.machine.link_answered(self.name, persisted, conflicts, header["w"])
+            )
+        elif command == "progress":
+            progress = control.read_progress(header, body)
+            server.perform(
+                server.machine.link_progressed(
+                    self.name,
+                    progress.stored_txid,
+                    progress.resending,
+                    progress.caught_up,
+                    progress.skipped,
+                    server.now_us(),
+                )
+            )
+        elif command == "dial":
+            self._spawn(self._dial())
+        elif command == "connected":
+            self._spawn(self._connected(header, body))
+        elif command == "disconnected":
+            self._disconnected(header["why"])
+        elif command == "counts":
+            self.counts = header["counts"]
+        elif command == "event":
+            server.report(header["event"], **{"destination": self.name, **header["details"]})
+
+    def _spawn(self, work: Any) -> None:
+        task = self._server.loop.create_task(work)
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _dial(self) -> None:
+        connection = self.connection
+        self._dial_number += 1
+        try:
+            epoch = await self._server.state.run(self._next_epoch)
+        except RaylayError as error:
+            self.why = str(error)
+            if connection is not None:
+                connection.abort(str(error))
+            return
+        if connection is not None and connection is self.connection:
+            self._held_at_dial = self._server.machine.held()
+            connection.send(
+                encode_frame({"c": "epoch", "epoch": epoch, "digest": self._held_at_dial.digest()})
+            )
+
+    def _next_epoch(self) -> int:
+        """On disk before it is used: no connection of an earlier life has a higher one."""
+        state = self._server.state
+        epoch = state.get_number("link_epoch") + 1
+        state.put_number("link_epoch", epoch)
+        return epoch
+
+    async def _connected(self, header: Header, body: bytes) -> None:
+        server = self._server
+        connection = self.connection
+        dial_number = self._dial_number
+        held, waited = control.read_connected(body)
+        theirs = held
+        if header["same"]:
+            assert self._held_at_dial is not None
+            theirs = self._held_at_dial
+        self._held_at_dial = None
+        incarnation = header["incarnation"]
+        known = server.machine.destinations[self.name].incarnation
+        if known != incarnation or self.peer_client_address != header["client"]:
+            value = msgpack.packb([incarnation, header["name"], header["client"]])
+            await server.state.put({f"peer/{self.name}": value})
+        if connection is None or connection is not self.connection:
+            return
+        if dial_number != self._dial_number:
+            return
+        self.is_connected = True
+        self.peer_name = header["name"]
+        self.peer_client_address = header["client"]
+        self.address = header["address"]
+        self.why = ""
+        effects, start = server.machine.link_connected(
+            self.name, incarnation, theirs, waited, server.now_us()
+        )
+        connection.send(control.start(start, theirs if header["same"] else None))
+        server.perform(effects)
+
+    def _disconnected(self, why: str) -> None:
+        self._dial_number += 1
+        self.is_connected = False
+        self.address = ""
+        self.why = why
+        self._server.perform(self._server.machine.link_disconnected(self.name, why))
+
+    # -- what the link is told ---------------------------------------------------------------
+    def told(self, frame: bytes) -> None:
+        """Tells of a commit."""
+        if self.connection is not None and self.is_connected:
+            self.connection.send(frame)
+
+    def notice(self, withdrawal: int, awaited: Ranges) -> None:
+        """Asks the destination again."""
+        if self.connection is not None and self.is_connected:
+            self.connection.send(control.notice(withdrawal, awaited))
+
+    def mode(self, sync: bool) -> None:
+        """Changes what sent messages are marked with."""
+        if self.connection is not None and self.is_connected:
+            self.connection.send(encode_frame({"c": "mode", "sync": sync}))
+
+
+def told_frame(last_txid: int) -> bytes:
+    """The frame of `LinkControl.told`."""
+    return encode_frame({"c": "told", "tx": last_txid})

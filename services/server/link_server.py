@@ -1,0 +1,551 @@
+"""The shell around OutboundLink: one destination of an instance, in a process of its own.
+
+It holds the Unix socket to its instance, the TCP connection downstream and a cursor over the
+instance's journal. The instance's socket closing ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections import deque
+from typing import Any
+
+import zstandard
+
+from raylay.services import logs
+from raylay.services.errors import RemoteProtocolError, StorageError
+from raylay.services.messages.records import Flag, Run
+from raylay.services.protocol import control
+from raylay.services.protocol.frames import FrameReader, Header, encode_frame
+from raylay.services.protocol.replication import (
+    BEAT,
+    REPLICATION_FRAME_BYTES_MAX,
+    Accepted,
+    UpstreamLogon,
+    batch_front,
+    link_logon,
+    pack_ranges,
+    read_accepted,
+    read_ack,
+    read_part,
+)
+from raylay.services.replication.effects import (
+    LinkAnswered,
+    LinkEffect,
+    LinkProgress,
+    Ranges,
+    Report,
+    SendBatch,
+)
+from raylay.services.replication.outbound import OutboundLink
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.server.config import LinkConfig, split_address
+from raylay.services.server.framed import FramedConnection, Outbox
+from raylay.services.tracing import Outstanding, Traced, start_tracing, traced
+from raylay.storage.journal_reader import LmdbJournalReader
+
+READ_BYTES = 512 * 1024
+HEADERS_IN_STEP = 1024
+CONNECT_TIMEOUT_S = 3.0
+ANSWER_TIMEOUT_S = 10.0
+COUNTS_S = 0.5
+COMPRESSION_LEVEL = 1
+REREAD_S = 0.002
+"""A reader that does not see yet what its instance told of is asked again so soon."""
+
+
+class _Downstream(FramedConnection):
+    """The connection to the destination."""
+
+    def __init__(self, link: LinkServer) -> None:
+        reader = FrameReader(frame_bytes_max=REPLICATION_FRAME_BYTES_MAX)
+        super().__init__(link.outbox, link.loop, reader)
+        self.link = link
+        self.accepted: Accepted | None = None
+        self.held: PublisherRanges | None = None
+        self.waited = PublisherRanges()
+        self.answer: asyncio.Future[None] = link.loop.create_future()
+        self.why = ""
+
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the destination's."""
+        command = header["c"]
+        if command == "ack":
+            if self.answer.done():
+                self.link.acked(header, body)
+        elif command == "refused":
+            self.why = f"{header.get('reason')}: {header.get('text')}"
+            self.link.event("link_refused", reason=header.get("reason"), text=header.get("text"))
+            self.close(self.why)
+        elif command == "accepted":
+            self.accepted = read_accepted(header)
+            if not self.accepted.same:
+                self.held = PublisherRanges()
+        elif command == "held" and self.held is not None:
+            read_part(body, self.held)
+        elif command == "waited":
+            read_part(body, self.waited)
+            if not header.get("more") and not self.answer.done():
+                self.answer.set_result(None)
+
+    def broken(self, error: RemoteProtocolError) -> None:
+        """The destination broke the protocol."""
+        self.close(f"{error.reason}: {error}")
+
+    def ended(self, why: str) -> None:
+        """The connection is gone."""
+        self.why = self.why or why
+        if not self.answer.done():
+            self.answer.set_exception(ConnectionError(self.why))
+        self.link.downstream_lost(self)
+
+
+class _Instance(FramedConnection):
+    """The Unix socket to the link's own instance."""
+
+    def __init__(self, link: LinkServer) -> None:
+        reader = FrameReader(frame_bytes_max=control.CONTROL_FRAME_BYTES_MAX)
+        super().__init__(link.outbox, link.loop, reader)
+        self.link = link
+
+    def data_received(self, data: bytes) -> None:
+        """Frames came; what they brought is read and sent once for all of them."""
+        super().data_received(data)
+        self.link.pump()
+
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the instance's."""
+        self.link.instance_said(header, body)
+
+    def ended(self, why: str) -> None:
+        """The instance is gone."""
+        self.link.instance_lost(why)
+
+
+class LinkServer:
+    """One link, running. Owner: the DestinationLink actor. Lifecycle: `run` until the instance is
+    gone or says stop."""
+
+    def __init__(self, config: LinkConfig) -> None:
+        self.config = config
+        self.loop: asyncio.AbstractEventLoop
+        self.outbox: Outbox
+        self.machine = OutboundLink(
+            config.destination.destination(), config.destination.window_bytes
+        )
+        self._log = logs.get("link")
+        self._reader: LmdbJournalReader
+        self._instance: _Instance | None = None
+        self._downstream: _Downstream | None = None
+        self._instance_gone: asyncio.Future[str]
+        self._epoch_answer: asyncio.Future[tuple[int, int]] | None = None
+        self._start_answer: asyncio.Future[None] | None = None
+        self._lost = asyncio.Event()
+        self._started = False
+        self._seeking = False
+        self._pump_scheduled = False
+        self._epoch = 0
+        self._peer = ""
+        self._compressor = (
+            zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
+            if config.destination.compression
+            else None
+        )
+        self._tracing = start_tracing(config.process_name, config.tracing)
+        self._sends: deque[tuple[int, int, list[Traced]]] = deque()
+        self._outstanding = Outstanding()
+        self._sent_wire_bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- life --------------------------------------------------------------------------------
+    async def run(self) -> str:
+        """Runs until the instance is gone; returns why.
+
+        Raises:
+            OSError: the instance's socket cannot be connected.
+            StorageError: the journal cannot be opened.
+        """
+        self.loop = asyncio.get_running_loop()
+        self.outbox = Outbox(self.loop)
+        self._instance_gone = self.loop.create_future()
+        config = self.config
+        self._reader = LmdbJournalReader(config.journal_directory, config.archive_directory)
+        _, self._instance = await self.loop.create_unix_connection(
+            lambda: _Instance(self), config.unix_path
+        )
+        self._tell(control.hello(config.destination.name, config.start_number, os.getpid()))
+        dialing = self.loop.create_task(self._dial_forever())
+        counting = self.loop.create_task(self._count_forever())
+        try:
+            await asyncio.wait(
+                (dialing, counting, self._instance_gone), return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in (dialing, counting):
+                if task.done():
+                    # A fault of ours: the process ends, the instance starts another one.
+                    await task
+            return await self._instance_gone
+        finally:
+            for task in (dialing, counting):
+                task.cancel()
+            if self._downstream is not None:
+                self._downstream.abort("the link ends")
+            if self._instance.is_open:
+                self._instance.abort("the link ends")
+            self._reader.close()
+            self._tracing.close()
+
+    def _tell(self, frame: bytes) -> None:
+        if self._instance is not None:
+            self._instance.send(frame)
+
+    def event(self, event: str, **details: Any) -> None:
+        """Something that people may want to know: it becomes an event of the instance."""
+        self._tell(encode_frame({"c": "event", "event": event, "details": details}))
+
+    def instance_lost(self, why: str) -> None:
+        """The instance's socket closed."""
+        if not self._instance_gone.done():
+            self._instance_gone.set_result(why)
+
+    def instance_said(self, header: Header, body: bytes) -> None:
+        """A frame of the instance's. `pump` is called behind the last one of a read."""
+        command = header["c"]
+        machine = self.machine
+        if command == "told":
+            machine.told(header["tx"])
+        elif command == "notice":
+            if self._started:
+                self._perform(machine.notice(header["w"], control.read_notice(body)))
+        elif command == "mode":
+            machine.set_mode(header["sync"])
+        elif command == "epoch":
+            if self._epoch_answer is not None and not self._epoch_answer.done():
+                self._epoch_answer.set_result((header["epoch"], header["digest"]))
+        elif command == "start":
+            self._start(header, body)
+        elif command == "stop":
+            self.instance_lost("the instance said stop")
+
+    # -- connecting --------------------------------------------------------------------------
+    async def _dial_forever(self) -> None:
+        destination = self.config.destination
+        pause_ms = destination.retry_ms_min
+        while True:
+            failures: list[str] = []
+            for address in destination.addresses:
+                try:
+                    await self._connect(address)
+                except (OSError, RemoteProtocolError, TimeoutError) as error:
+                    # A socket error without words tells nothing: its kind does.
+                    failures.append(f"{address}: {str(error) or type(error).__name__}")
+                    self._drop()
+                    continue
+                pause_ms = destination.retry_ms_min
+                await self._stay()
+                failures = [f"{address}: {self._why_lost()}"]
+                self._drop()
+                break
+            self._tell(encode_frame({"c": "disconnected", "why": "; ".join(failures)[:2000]}))
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, destination.retry_ms_max)
+
+    def _why_lost(self) -> str:
+        return self._downstream.why if self._downstream is not None else "connection lost"
+
+    def _drop(self) -> None:
+        downstream, self._downstream = self._downstream, None
+        self._started = False
+        self.machine.disconnected()
+        self._sends.clear()
+        if downstream is not None and downstream.is_open:
+            downstream.abort("dropped")
+
+    async def _connect(self, address: str) -> None:
+        """Dials every address that the name resolves to, logs on, exchanges ranges, starts."""
+        host, port = split_address(address)
+        resolved = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        problem: Exception = OSError(f"{host} resolves to nothing")
+        for *_, target in dict.fromkeys(resolved):
+            try:
+                await self._connect_to(str(target[0]), int(target[1]), address)
+            except (OSError, RemoteProtocolError, TimeoutError) as error:
+                problem = error
+                self._drop()
+            else:
+                return
+        raise problem
+
+    async def _connect_to(self, host: str, port: int, address: str) -> None:
+        self._lost.clear()
+        _, downstream = await asyncio.wait_for(
+            self.loop.create_connection(lambda: _Downstream(self), host, port), CONNECT_TIMEOUT_S
+        )
+        self._downstream = downstream
+        # Asked for when there is somebody to log on to: each is a write to the instance's disk.
+        self._epoch_answer = self.loop.create_future()
+        self._tell(encode_frame({"c": "dial", "address": address}))
+        self._epoch, digest = await self._epoch_answer
+        config = self.config
+        destination = config.destination
+        downstream.send(
+            link_logon(
+                UpstreamLogon(
+                    config.instance,
+                    config.group,
+                    config.incarnation,
+                    destination.group,
+                    destination.name,
+                    self._epoch,
+                    digest,
+                )
+            )
+        )
+        await asyncio.wait_for(downstream.answer, ANSWER_TIMEOUT_S)
+        accepted = downstream.accepted
+        assert accepted is not None
+        if accepted.group != destination.group:
+            raise RemoteProtocolError(
+                f"{accepted.name} is of group {accepted.group!r}, Destination "
+                f"{destination.name!r} expects {destination.group!r}",
+                "group",
+            )
+        self._peer = accepted.name
+        self._start_answer = self.loop.create_future()
+        self._tell(
+            control.connected(
+                accepted.incarnation,
+                accepted.name,
+                accepted.client,
+                address,
+                downstream.held,
+                downstream.waited,
+            )
+        )
+        lost = self.loop.create_task(self._lost.wait())
+        try:
+            await asyncio.wait((self._start_answer, lost), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            lost.cancel()
+        if not self._started:
+            raise ConnectionError(downstream.why or "connection lost")
+
+    def _start(self, header: Header, body: bytes) -> None:
+        """The instance's answer to `connected`. Done at once, not in a task: what it says next
+        belongs to this connection already."""
+        downstream = self._downstream
+        if self._start_answer is None or self._start_answer.done() or downstream is None:
+            return
+        if not downstream.is_open or downstream.accepted is None:
+            return
+        start, same_held = control.read_start(header, body)
+        held = downstream.held if downstream.held is not None else same_held
+        assert held is not None
+        downstream.held = None
+        self._started = self._seeking = True
+        self._outstanding = Outstanding()
+        self._perform(
+            self.machine.connected(
+                downstream.accepted.incarnation, held, start, self._reader.first_txid
+            )
+        )
+        self._start_answer.set_result(None)
+
+    async def _stay(self) -> None:
+        """Beats until the connection is lost."""
+        destination = self.config.destination
+        heartbeat_s = destination.heartbeat_ms / 1000
+        timeout_s = destination.timeout_ms / 1000
+        while not self._lost.is_set():
+            downstream = self._downstream
+            if downstream is None:
+                return
+            now_s = self.loop.time()
+            if now_s - downstream.received_at_s > timeout_s:
+                downstream.why = f"nothing came for {timeout_s:g} s"
+                downstream.abort(downstream.why)
+                return
+            if now_s - downstream.sent_at_s >= heartbeat_s:
+                downstream.send(BEAT)
+            try:
+                await asyncio.wait_for(self._lost.wait(), heartbeat_s / 2)
+            except TimeoutError:
+                pass
+
+    def downstream_lost(self, downstream: _Downstream) -> None:
+        """The connection downstream ended."""
+        if downstream is self._downstream:
+            self._started = False
+            self.machine.disconnected()
+            self._lost.set()
+
+    # -- the data path -----------------------------------------------------------------------
+    def pump(self) -> None:
+        """Reads what the destination is to be sent, one batch, and sends it."""
+        if not self._started or not self.machine.wants:
+            return
+        if self._seeking and self._seek():
+            self._pump_soon()
+            return
+        machine = self.machine
+        if machine.cursor < machine.told_txid:
+            try:
+                runs = self._read()
+            except StorageError as error:
+                self._cannot_read(error)
+                return
+            if not runs:
+                self.loop.call_later(REREAD_S, self.pump)
+                return
+        else:
+            runs = []
+        sent_before = machine.sent_records
+        self._perform(machine.take(runs))
+        if machine.resyncing and machine.sent_records == sent_before:
+            # All of it was there already: headers are enough to look further.
+            self._seeking = True
+        self.outbox.flush()
+        if machine.wants:
+            self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        """Goes on in the next turn of the loop, so that acks and beats come in between."""
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self.loop.call_soon(self._pump_scheduled_now)
+
+    def _pump_scheduled_now(self) -> None:
+        self._pump_scheduled = False
+        self.pump()
+
+    def _read(self) -> list[Run]:
+        machine = self.machine
+        runs = self._reader.read(machine.cursor, READ_BYTES)
+        told_txid = machine.told_txid
+        # The journal may be ahead of what the instance told of.
+        while runs and runs[-1].last_txid > told_txid:
+            runs.pop()
+        return runs
+
+    def _seek(self) -> bool:
+        """One step over what the destination has already. Whether to go on like that."""
+        machine = self.machine
+        if not machine.resyncing:
+            self._seeking = False
+            return False
+        before_txid = machine.cursor
+        try:
+            machine.skip_segments(self._reader.segment_summaries())
+            headers = self._reader.read_headers(machine.cursor, HEADERS_IN_STEP)
+        except StorageError as error:
+            self._cannot_read(error)
+            return True
+        told_txid = machine.told_txid
+        headers = [run for run in headers if run.last_txid <= told_txid]
+        if not headers or not machine.skip_headers(headers) or machine.cursor == before_txid:
+            self._seeking = False
+        return self._seeking
+
+    def _cannot_read(self, error: StorageError) -> None:
+        """The journal cannot be read: said aloud, and tried again with a new connection."""
+        self.event("link_cannot_read", text=str(error))
+        if self._downstream is not None:
+            self._downstream.why = str(error)
+            self._downstream.abort(str(error))
+
+    def acked(self, header: Header, body: bytes) -> None:
+        """An ack came."""
+        if not self._started:
+            return
+        number, held, persisted, conflicts = read_ack(header, body)
+        at_ns = header.get("at", 0)
+        if self._sends or self._outstanding:
+            self._trace_ack(number, persisted, at_ns)
+        for effect in self.machine.acked(number, held, persisted, conflicts):
+            self._perform_one(effect, at_ns)
+        self.outbox.flush()
+        self.pump()
+
+    def _perform(self, effects: list[LinkEffect]) -> None:
+        for effect in effects:
+            self._perform_one(effect, 0)
+
+    def _perform_one(self, effect: LinkEffect, at_ns: int) -> None:
+        if isinstance(effect, SendBatch):
+            self._send(effect)
+        elif isinstance(effect, LinkAnswered):
+            self._tell(control.answered(effect, at_ns))
+        elif isinstance(effect, LinkProgress):
+            self._tell(control.progress(effect))
+        elif isinstance(effect, Report):
+            self.event(effect.event, **effect.details)
+
+    def _send(self, batch: SendBatch) -> None:
+        downstream = self._downstream
+        if downstream is None:
+            return
+        awaited = pack_ranges(batch.awaited)
+        parts = [run.raw if run.raw is not None else run.encode() for run in batch.runs]
+        size_bytes = sum(map(len, parts))
+        compressed = self._compressor is not None and size_bytes > 256
+        if compressed and self._compressor is not None:
+            parts = [self._compressor.compress(b"".join(parts))]
+            size_bytes = len(parts[0])
+        front = batch_front(
+            batch.number, batch.marked, batch.caught_up, awaited, compressed, size_bytes
+        )
+        self._sent_wire_bytes += len(front) + size_bytes
+        downstream.send_parts((front, *parts), len(front) + size_bytes)
+        if self._tracing.enabled:
+            found = [
+                m for run in batch.runs if run.flags & Flag.TRACED for m in traced(run.payload)
+            ]
+            if found:
+                self._sends.append((batch.number, time.time_ns(), found))
+
+    # -- tracing -----------------------------------------------------------------------------
+    def _trace_ack(self, number: int, persisted: Ranges, at_ns: int) -> None:
+        now_ns = time.time_ns()
+        config = self.config
+        while self._sends and self._sends[0][0] <= number:
+            _, sent_ns, messages = self._sends.popleft()
+            self._tracing.link_send(
+                messages,
+                sent_ns,
+                now_ns,
+                instance=config.instance,
+                destination=self._peer,
+                epoch=self._epoch,
+            )
+            self._outstanding.add(messages, sent_ns)
+        for publisher, ranges in persisted.items():
+            taken = self._outstanding.take(publisher, ranges)
+            if taken:
+                self._tracing.persisted_ack(
+                    [message for message, _ in taken],
+                    at_ns or now_ns,
+                    now_ns,
+                    instance=self._peer,
+                    upstream=config.instance,
+                    epoch=self._epoch,
+                )
+
+    # -- counts ------------------------------------------------------------------------------
+    async def _count_forever(self) -> None:
+        before: dict[str, Any] = {}
+        while True:
+            await asyncio.sleep(COUNTS_S)
+            machine = self.machine
+            counts = {
+                "cursor_txid": machine.cursor,
+                "sent_records": machine.sent_records,
+                "sent_bytes": machine.sent_bytes,
+                "sent_wire_bytes": self._sent_wire_bytes,
+                "epoch": self._epoch,
+            }
+            if counts != before:
+                before = counts
+                self._tell(encode_frame({"c": "counts", "counts": counts}))

@@ -1,0 +1,40 @@
+"""What the processes of instances and links have in common: loop, thread switching, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may keep the interpreter while another waits. The default of 5 ms would let the
+journal's thread wait for the event loop longer than a synced commit takes."""
+GC_THRESHOLD = 50_000
+"""Allocations between two looks of the garbage collector: frames and runs die by reference count,
+and a collection walks everything that is held."""
+
+
+def prepare_process() -> None:
+    """Call once at the start of a process of ours."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 20, 50)
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """An event loop: uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+def run_on_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Runs to the end on a loop of its own, on this thread."""
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(work)

@@ -1,0 +1,56 @@
+"""`python -m raylay.services.server.run_instance DATA_DIRECTORY`: an instance without Ray.
+
+Its links are subprocesses. Prints one JSON line with its status when it serves, and ends at SIGTERM
+or SIGINT, or with exit code 1 when it cannot start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+
+from raylay.services import logs
+from raylay.services.errors import RaylayError
+from raylay.services.server.config import InstanceConfig
+from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.process import prepare_process, run_on_loop
+from raylay.services.server.subprocess_link import start_link_process
+
+
+async def serve(directory: Path) -> None:
+    """Serves the instance of a data directory until a signal comes.
+
+    Raises:
+        RaylayError: it cannot start, or ended by a fault.
+    """
+    config = InstanceConfig.load(directory)
+    logs.configure(config.name, config.log)
+    server = InstanceServer(config, directory, start_link_process)
+    await server.start()
+    loop = asyncio.get_running_loop()
+    stopping: list[asyncio.Task[None]] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: stopping.append(loop.create_task(server.stop())))
+    print(json.dumps(server.status()), flush=True)
+    await server.finished()
+
+
+def main() -> int:
+    """The command."""
+    if len(sys.argv) != 2:
+        print("usage: python -m raylay.services.server.run_instance DATA_DIRECTORY")
+        return 2
+    prepare_process()
+    try:
+        run_on_loop(serve(Path(sys.argv[1])))
+    except RaylayError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

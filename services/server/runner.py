@@ -1,0 +1,175 @@
+"""Servers on a thread of their own, for processes whose main thread belongs to somebody else: Ray.
+
+An instance that cannot start tries again and says why in its status; a fault that it cannot go on
+with ends the process, so that Ray starts it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from raylay.services import logs
+from raylay.services.errors import FabricError, RaylayError
+from raylay.services.server.config import InstanceConfig, LinkConfig
+from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.link_control import LinkFactory
+from raylay.services.server.link_server import LinkServer
+from raylay.services.server.process import new_loop, prepare_process
+
+RETRY_S_MIN = 0.1
+RETRY_S_MAX = 5.0
+CALL_TIMEOUT_S = 30.0
+FATAL_EXIT_CODE = 70
+
+Result = TypeVar("Result")
+
+
+class InstanceThread:
+    """An InstanceServer on a thread with an event loop of its own.
+
+    Owner: the Instance actor. Lifecycle: `start` once; the thread ends with the process, or by
+    `stop`. Every method may be called from any thread.
+
+    Args:
+        directory: the data directory; its `instance.json` says everything else.
+        name: for logs until the configuration is read.
+        link_factory: starts links.
+    """
+
+    def __init__(self, directory: str, name: str, link_factory: LinkFactory) -> None:
+        self._directory = Path(directory)
+        self._name = name
+        self._link_factory = link_factory
+        self._server: InstanceServer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._why = "starting"
+        self._attempts = 0
+        self._stopping = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="raylay-instance", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread. Does not wait and does not raise."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            prepare_process()
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                self._loop = runner.get_loop()
+                runner.run(self._serve())
+        except BaseException as error:
+            logs.get("instance").error("fatal", name=self._name, text=repr(error))
+            os._exit(FATAL_EXIT_CODE)
+        self._stopped.set()
+
+    async def _serve(self) -> None:
+        pause_s = RETRY_S_MIN
+        while not self._stopping.is_set():
+            self._attempts += 1
+            try:
+                config = InstanceConfig.load(self._directory)
+                logs.configure(config.name, config.log)
+                server = InstanceServer(config, self._directory, self._link_factory)
+                self._server = server
+                await server.start()
+            except (RaylayError, OSError) as error:
+                # A port or a directory still held by a process that is going: it passes.
+                self._server = None
+                self._why = str(error)
+                logs.get("instance").error("cannot_start", name=self._name, text=str(error))
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_S_MAX)
+                continue
+            self._why = ""
+            await server.finished()
+            return
+
+    def _call(self, work: Callable[[InstanceServer], Coroutine[Any, Any, Result]]) -> Result:
+        server, loop = self._server, self._loop
+        if server is None or loop is None or not server.is_serving:
+            raise FabricError(f"{self._name} does not serve: {self._why or 'it is starting'}")
+        return asyncio.run_coroutine_threadsafe(work(server), loop).result(CALL_TIMEOUT_S)
+
+    def status(self) -> dict[str, Any]:
+        """What it is and how it goes; before it serves, why not."""
+
+        async def ask(server: InstanceServer) -> dict[str, Any]:
+            return server.status()
+
+        try:
+            return self._call(ask)
+        except FabricError:
+            server = self._server
+            return {
+                "name": self._name,
+                "phase": server.phase if server is not None else "cannot start",
+                "ready": False,
+                "pid": os.getpid(),
+                "why": self._why,
+                "attempts": self._attempts,
+            }
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
+        """The last events behind number `after`."""
+
+        async def ask(server: InstanceServer) -> list[dict[str, Any]]:
+            return server.events(after, limit)
+
+        return self._call(ask)
+
+    def downgrade(self, destination: str) -> None:
+        """By hand."""
+        self._call(lambda server: server.downgrade(destination))
+
+    def upgrade(self, destination: str) -> None:
+        """By hand."""
+        self._call(lambda server: server.upgrade(destination))
+
+    def maintenance(
+        self, action: str, before_txid: int | None = None, force: bool = False
+    ) -> list[dict[str, Any]]:
+        """`compress`, `archive` or `remove`."""
+        return self._call(lambda server: server.maintenance(action, before_txid, force=force))
+
+    def stop(self, timeout_s: float = CALL_TIMEOUT_S) -> bool:
+        """Stops gracefully. Whether it has stopped in time."""
+        self._stopping.set()
+        try:
+            self._call(lambda server: server.stop())
+        except FabricError:
+            pass  # it was not serving: it ends at its next attempt
+        return self._stopped.wait(timeout_s)
+
+
+class LinkThread:
+    """A LinkServer on a thread. When the link ends, for whatever reason, the process does.
+
+    Owner: the DestinationLink actor.
+    """
+
+    def __init__(self, config: LinkConfig) -> None:
+        self._config = config
+        self._thread = threading.Thread(target=self._run, name="raylay-link", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread. Does not wait and does not raise."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        code = FATAL_EXIT_CODE
+        try:
+            logs.configure(self._config.process_name, self._config.log)
+            prepare_process()
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                runner.run(LinkServer(self._config).run())
+            code = 0
+        except BaseException as error:
+            logs.get("link").error("link_ended", name=self._config.process_name, text=repr(error))
+        finally:
+            os._exit(code)

@@ -1,0 +1,202 @@
+"""A link of another instance, connected to our replication transport."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import zstandard
+
+from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError
+from raylay.services.messages.records import decode_runs
+from raylay.services.protocol.frames import (
+    LOGON_TIMEOUT_S,
+    UNAUTHENTICATED_FRAME_BYTES_MAX,
+    FrameReader,
+    Header,
+)
+from raylay.services.protocol.replication import (
+    BEAT,
+    REPLICATION_FRAME_BYTES_MAX,
+    Accepted,
+    UpstreamLogon,
+    ack_frames,
+    exchange_frames,
+    read_batch,
+    read_link_logon,
+    refusal,
+)
+from raylay.services.replication.effects import AckUpstream
+from raylay.services.server.framed import FramedConnection
+
+if TYPE_CHECKING:
+    from raylay.services.server.instance_server import InstanceServer
+
+BEAT_S = 1.0
+SILENCE_S_MAX = 5.0
+
+
+class UpstreamConnection(FramedConnection):
+    """One upstream link. Owner: the instance's event loop. Lifecycle: one connection."""
+
+    def __init__(self, server: InstanceServer) -> None:
+        reader = FrameReader(frame_bytes_max=UNAUTHENTICATED_FRAME_BYTES_MAX)
+        super().__init__(server.outbox, server.loop, reader)
+        self.server = server
+        self.number = server.next_session_number()
+        self.logon: UpstreamLogon | None = None
+        self.is_accepted = False
+        self._task: asyncio.Task[None] | None = None
+        self._logon_timer: asyncio.TimerHandle | None = None
+        self._decompressor: zstandard.ZstdDecompressor | None = None
+
+    def opened(self) -> None:
+        """Begins the time in which a logon must come."""
+        self.server.upstreams_connected[self.number] = self
+        self._logon_timer = self.loop.call_later(
+            LOGON_TIMEOUT_S,
+            lambda: self.refuse("logon_timeout", f"no logon within {LOGON_TIMEOUT_S:g} s"),
+        )
+
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the link's."""
+        if self.is_accepted:
+            command = header["c"]
+            if command == "batch":
+                self._batch(header, body)
+            elif command != "beat":
+                self.refuse("unknown_command", f"command {command[:64]!r} of a link is unknown")
+            return
+        if self.logon is not None:
+            self.refuse("bad_command", "a link goes on before its logon is answered")
+            return
+        self.logon = read_link_logon(header)
+        self._task = self.loop.create_task(self._log_on(self.logon))
+
+    def broken(self, error: RemoteProtocolError) -> None:
+        """The link broke the protocol."""
+        self.refuse(error.reason, str(error))
+
+    def refuse(self, reason: str, text: str) -> None:
+        """Ends the connection and tells the link why."""
+        if self.is_open:
+            self.send(refusal(reason, text))
+            self.close(text)
+
+    def ended(self, why: str) -> None:
+        """The connection is gone."""
+        if self._logon_timer is not None:
+            self._logon_timer.cancel()
+        self.server.upstream_gone(self, why)
+
+    async def _log_on(self, logon: UpstreamLogon) -> None:
+        server = self.server
+        if not server.is_serving:
+            self.refuse("not_ready", f"{server.config.name} is starting")
+            return
+        machine = server.machine
+        key = f"epoch/{logon.incarnation:016x}/{logon.destination}"
+        refused = self._refusal(logon, logon.epoch - 1)
+        try:
+            if refused is None:
+                seen = await server.state.run(lambda: self._take_epoch(logon.epoch, key))
+                # What may have changed while the epoch was written counts as well.
+                refused = self._refusal(logon, seen)
+        except RaylayError as error:
+            self.refuse("storage_error", str(error))
+            return
+        if not self.is_open:
+            return
+        if refused is not None:
+            reason, text = refused
+            server.report("upstream_refused", peer=logon.name, reason=reason, text=text)
+            self.refuse(reason, text)
+            return
+        if self._logon_timer is not None:
+            self._logon_timer.cancel()
+        self.is_accepted = True
+        self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
+        effects, answer = machine.upstream_logged_on(
+            self.number,
+            logon.name,
+            logon.group,
+            logon.incarnation,
+            logon.destination,
+            logon.epoch,
+        )
+        same = answer.held.digest() == logon.digest
+        identity = server.identity
+        accepted = Accepted(
+            identity.name, identity.group, identity.incarnation, server.client_address, same
+        )
+        for frame in exchange_frames(accepted, None if same else answer.held, answer.waited):
+            self.send(frame)
+        server.perform(effects)
+
+    def _refusal(self, logon: UpstreamLogon, epoch_seen: int) -> tuple[str, str] | None:
+        return self.server.machine.refuse_upstream(
+            logon.name,
+            logon.expect,
+            logon.incarnation,
+            logon.destination,
+            logon.epoch,
+            epoch_seen,
+        )
+
+    def _take_epoch(self, epoch: int, key: str) -> int:
+        """Runs on the state's thread: returns the highest epoch seen before, and writes this one
+        where it is higher. Of two connections with one epoch, one finds it taken."""
+        state = self.server.state
+        seen = state.get_number(key)
+        if epoch > seen:
+            state.put_number(key, epoch)
+        return seen
+
+    def _batch(self, header: Header, body: bytes) -> None:
+        server = self.server
+        if server.storage_failure is not None:
+            self.refuse(*server.storage_failure)
+            return
+        batch = read_batch(header, body)
+        block = batch.block
+        if batch.compressed and block:
+            if self._decompressor is None:
+                self._decompressor = zstandard.ZstdDecompressor()
+            try:
+                block = self._decompressor.decompress(
+                    block, max_output_size=REPLICATION_FRAME_BYTES_MAX
+                )
+            except zstandard.ZstdError as error:
+                self.refuse("bad_record", f"a batch cannot be decompressed: {error}")
+                return
+        try:
+            runs = decode_runs(block)
+        except CorruptRecord as error:
+            self.refuse("bad_record", str(error))
+            return
+        server.perform(
+            server.machine.upstream_batch(
+                self.number,
+                batch.number,
+                runs,
+                batch.marked,
+                batch.awaited,
+                batch.caught_up,
+                server.now_us(),
+            )
+        )
+
+    def acknowledge(self, ack: AckUpstream) -> None:
+        """Sends an ack."""
+        for frame in ack_frames(ack, time.time_ns()):
+            self.send(frame)
+
+    def beat(self, now_s: float) -> None:
+        """Called regularly: beats, and ends the connection when the other side is silent."""
+        if not self.is_accepted or not self.is_open:
+            return
+        if now_s - self.received_at_s > SILENCE_S_MAX:
+            self.close(f"nothing came for {SILENCE_S_MAX:g} s")
+        elif now_s - self.sent_at_s >= BEAT_S:
+            self.send(BEAT)

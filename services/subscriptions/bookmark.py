@@ -1,0 +1,391 @@
+"""Bookmark subscriptions: where one starts, what it gets, when it is through (docs/protocol.md).
+
+A bookmark subscription is a cursor over the journal. It begins with `prepare`: the start is
+resolved, and headers are read until it is known what lies before it. Then runs read behind `cursor`
+are given to `take`, in order, and come back as deliveries. Replay and live delivery are the same.
+
+Invariants: cursor never falls; every matching record behind the start, not in `have` and not behind
+the end is in exactly one delivery; `persisted_ranges` names only what was delivered, skipped or lay
+before the start, and is durable here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.bookmarks import Point, Position
+from raylay.services.messages.records import Kind, Run
+from raylay.services.replication.ranges import PublisherRanges, Range
+from raylay.services.subscriptions.delivery import Delivery, deliveries_of, prefix_of
+from raylay.services.subscriptions.matching import TopicFilter
+
+
+class Log(Protocol):
+    """The look-ups that resolving needs; storage's readers have them."""
+
+    @property
+    def first_txid(self) -> int:
+        """The oldest transaction id that is here."""
+
+    def find_sequence(self, publisher: int, sequence: int) -> int | None:
+        """A message's transaction id."""
+
+    def find_time(self, time_us: int) -> int:
+        """The first transaction id received at or after this time."""
+
+
+@dataclass(slots=True)
+class Start:
+    """A resolved position.
+
+    Attributes:
+        after_txid: deliver behind this.
+        end_txid: deliver up to this, itself included; None: no such end.
+        end_time_us: deliver what was received before this; None: no such end.
+        end_time_included: with an end time, what was received at it as well.
+    """
+
+    after_txid: int
+    end_txid: int | None = None
+    end_time_us: int | None = None
+    end_time_included: bool = False
+
+
+def _begin_of(point: Point, included: bool, log: Log, committed_txid: int) -> int | None:
+    """Deliver behind this transaction id; None where the message is not in the log."""
+    if point.kind == "epoch":
+        return log.first_txid - 1
+    if point.kind == "now":
+        return committed_txid
+    if point.kind == "time":
+        # An excluded begin differs by the microsecond itself.
+        return log.find_time(point.time_us if included else point.time_us + 1) - 1
+    txid = log.find_sequence(point.publisher, point.sequence)
+    if txid is None or txid > committed_txid:
+        return None
+    return txid - 1 if included else txid
+
+
+def resolve(
+    position: Position,
+    not_found: Literal["now", "epoch", "fail"] | str,
+    log: Log,
+    committed_txid: int,
+) -> Start:
+    """Where a position is in this log.
+
+    Bookmarks of a list that are not in the log are passed over; where none is, `not_found` says
+    what is done.
+
+    Raises:
+        RemoteProtocolError: with reason `bookmark_not_found`.
+    """
+    begins = [
+        found
+        for point in position.begin
+        if (found := _begin_of(point, position.begin_included, log, committed_txid)) is not None
+    ]
+    if begins:
+        after_txid = min(begins)
+    elif not_found == "fail":
+        raise RemoteProtocolError(
+            "none of the bookmarks is in the log of this instance", "bookmark_not_found"
+        )
+    else:
+        after_txid = committed_txid if not_found == "now" else log.first_txid - 1
+    if not position.bounded:
+        return Start(after_txid)
+    return _with_end(after_txid, position, not_found, log, committed_txid)
+
+
+def _with_end(
+    after_txid: int, position: Position, not_found: str, log: Log, committed_txid: int
+) -> Start:
+    start = Start(after_txid)
+    ends: list[int] = []
+    for point in position.end:
+        if point.kind == "now":
+            ends.append(committed_txid)
+        elif point.kind == "epoch":
+            ends.append(log.first_txid - 1)
+        elif point.kind == "time":
+            start.end_time_us = max(start.end_time_us or 0, point.time_us)
+            start.end_time_included = position.end_included
+        else:
+            txid = log.find_sequence(point.publisher, point.sequence)
+            if txid is not None and txid <= committed_txid:
+                ends.append(txid if position.end_included else txid - 1)
+    if ends:
+        start.end_txid = max(ends)
+    elif start.end_time_us is None:
+        if not_found == "fail":
+            raise RemoteProtocolError(
+                "none of the bookmarks that end the range is in the log of this instance",
+                "bookmark_not_found",
+            )
+        # An end that is not here cannot be met: the range ends where the log ends now.
+        start.end_txid = committed_txid
+    return start
+
+
+class BookmarkSubscription:
+    """One bookmark subscription; see the file's docstring.
+
+    Owner: the client's connection. Lifecycle: `prepare` until it says that it is prepared, then
+    `take` until `ended`, or the session ends.
+
+    Args:
+        have: what the client has: skipped wherever it is met. With it the start is the earliest
+            matching message that is not in it, and `start` counts only for its end.
+        held: what is committed here when the command comes.
+        committed_txid: likewise.
+    """
+
+    __slots__ = (
+        "_base",
+        "_before",
+        "_fresh",
+        "_have",
+        "_passed",
+        "_start",
+        "_summaries",
+        "completed",
+        "considered",
+        "cursor",
+        "delivered",
+        "ended",
+        "filter",
+        "fully_durable",
+        "id",
+        "prepared",
+        "replay_to",
+        "session",
+    )
+
+    def __init__(
+        self,
+        session: int,
+        subscription_id: str,
+        topic_filter: TopicFilter,
+        start: Start,
+        *,
+        first_txid: int,
+        committed_txid: int,
+        held: PublisherRanges,
+        have: PublisherRanges | None = None,
+        fully_durable: bool = False,
+    ) -> None:
+        self.session = session
+        self.id = subscription_id
+        self.filter = topic_filter
+        self.fully_durable = fully_durable
+        self.replay_to = committed_txid
+        self.completed = False
+        self.ended = False
+        self.delivered = 0
+        self.considered = 0
+        self._start = start
+        self._have = have
+        self._summaries = have is not None
+        # (last txid, publisher, ranges) that were passed and are not known to be durable
+        self._passed: deque[tuple[int, int, list[Range]]] = deque()
+        self._fresh = PublisherRanges()
+        self._base: PublisherRanges | None = None
+        if have is not None:
+            self.cursor = first_txid - 1
+            self._before = self.cursor
+            self.prepared = False
+        else:
+            self.cursor = start.after_txid
+            self._before = start.after_txid
+            # From the log's beginning nothing lies before the start.
+            self.prepared = self.cursor < first_txid or self.cursor >= committed_txid
+            if self.cursor >= first_txid:
+                self._base = held
+        if start.end_txid is not None and self.cursor >= start.end_txid and have is None:
+            self.ended = True
+
+    # -- preparation -------------------------------------------------------------------------
+    @property
+    def base(self) -> PublisherRanges | None:
+        """What lies before the start, once prepared; None where the client knows it already."""
+        return self._base
+
+    @property
+    def prepare_after_txid(self) -> int:
+        """Where headers are to be read for the next `prepare`."""
+        return self._before
+
+    @property
+    def wants_summaries(self) -> bool:
+        """Whether `skip_segments` may save reading headers."""
+        return self._summaries
+
+    def skip_segments(self, summaries: Iterable[tuple[int, int, PublisherRanges]]) -> None:
+        """Moves the cursor over sealed segments (oldest first) all of which the client has."""
+        self._summaries = False
+        assert self._have is not None
+        for first, last, content in summaries:
+            if last <= self.cursor:
+                continue
+            if first > self.cursor + 1 or last > self.replay_to:
+                break
+            if not all(self._have.covers(key, value) for key, value in content.sets.items()):
+                break
+            self.cursor = last
+        self._before = self.cursor
+
+    def prepare(self, headers: list[Run]) -> None:
+        """Takes headers read behind `prepare_after_txid`; `prepared` says when it is enough."""
+        if self._have is not None:
+            self._skip_headers(headers)
+            return
+        assert self._base is not None
+        for run in headers:
+            if run.first_txid > self.replay_to:
+                break
+            self._before = run.last_txid
+            if run.kind != Kind.RECORDS:
+                continue
+            if run.contiguous:
+                ranges = [(run.first_sequence, run.last_sequence)]
+            else:
+                ranges = self._base.of(run.publisher).within(run.first_sequence, run.last_sequence)
+            # A run that is not contiguous takes out some that lie before the start: they would be
+            # delivered once more by another instance, and the client leaves them out.
+            self._base.remove_ranges(run.publisher, ranges)
+        if not headers or self._before >= self.replay_to:
+            self.prepared = True
+
+    def _skip_headers(self, headers: list[Run]) -> None:
+        have = self._have
+        assert have is not None
+        for run in headers:
+            if run.last_txid <= self.cursor:
+                continue
+            if run.kind == Kind.RECORDS and self.filter.matches(run.topic, run.message_type):
+                held = have.get(run.publisher)
+                if held is None or not held.covers(run.first_sequence, run.last_sequence):
+                    self.prepared = True
+                    return
+            if run.first_txid > self.replay_to:
+                self.prepared = True
+                return
+            self._pass(run)
+            self.cursor = self._before = run.last_txid
+        if not headers:
+            self.prepared = True
+
+    # -- delivery ----------------------------------------------------------------------------
+    def take(self, runs: Iterable[Run], limit_txid: int) -> list[Delivery]:
+        """Takes runs read behind `cursor`, in order, up to `limit_txid`; returns what to send."""
+        found: list[Delivery] = []
+        end_txid = self._start.end_txid
+        if end_txid is not None and self.cursor >= end_txid:
+            # What the client has already reached as far as the end.
+            self.ended = True
+        if self.ended:
+            return found
+        for run in runs:
+            if run.last_txid <= self.cursor:
+                continue
+            if run.first_txid > limit_txid or self._is_behind_end(run):
+                break
+            if run.last_txid > limit_txid:
+                run = prefix_of(run, limit_txid - run.first_txid + 1)
+            if end_txid is not None and run.last_txid > end_txid:
+                run = prefix_of(run, end_txid - run.first_txid + 1)
+            self.cursor = run.last_txid
+            self._deliver(run, found)
+            if end_txid is not None and self.cursor >= end_txid:
+                self.ended = True
+                break
+        return found
+
+    def _is_behind_end(self, run: Run) -> bool:
+        start = self._start
+        if start.end_txid is not None and run.first_txid > start.end_txid:
+            self.ended = True
+        if start.end_time_us is not None and (
+            run.receive_time_us > start.end_time_us
+            or (run.receive_time_us == start.end_time_us and not start.end_time_included)
+        ):
+            self.ended = True
+        return self.ended
+
+    def _deliver(self, run: Run, found: list[Delivery]) -> None:
+        if run.kind != Kind.RECORDS:
+            return
+        self._pass(run)
+        if not self.filter.matches(run.topic, run.message_type):
+            return
+        self.considered += run.count
+        if self._have is not None:
+            held = self._have.get(run.publisher)
+            if held is not None and held.touches(run.first_sequence, run.last_sequence):
+                keep = [piece for a, b in run.ranges() for piece in held.missing(a, b)]
+                part = run.select(keep) if keep else None
+                if part is None:
+                    return
+                run = part
+        self.delivered += run.count
+        if found and found[-1].takes(run):
+            found[-1].add(run)
+        else:
+            found.extend(deliveries_of(run))
+
+    def _pass(self, run: Run) -> None:
+        if run.kind != Kind.RECORDS:
+            return
+        if run.contiguous:
+            ranges = [(run.first_sequence, run.last_sequence)]
+        elif run.payload:
+            ranges = run.ranges()
+        else:
+            # Headers only: the client has it all, there is no need to tell it.
+            return
+        passed = self._passed
+        if passed and passed[-1][1] == run.publisher:
+            # A stream of one publisher is one entry, however long the ack is away.
+            last_txid, publisher, before = passed[-1]
+            first, last = before[-1]
+            if ranges[0][0] == last + 1 and run.last_txid - last_txid < 4096:
+                before[-1] = (first, ranges[0][1])
+                before.extend(ranges[1:])
+                passed[-1] = (run.last_txid, publisher, before)
+                return
+        passed.append((run.last_txid, run.publisher, ranges))
+
+    def end_by_time(self, now_us: int) -> None:
+        """Ends a range whose end time has passed with nothing more received before it."""
+        end_time_us = self._start.end_time_us
+        if end_time_us is not None and now_us > end_time_us:
+            self.ended = True
+
+    def take_completed(self) -> bool:
+        """Whether the replay has just become complete: true once."""
+        if self.completed or not self.prepared:
+            return False
+        if self.ended or (self._start_unbounded and self.cursor >= self.replay_to):
+            self.completed = True
+            return True
+        return False
+
+    @property
+    def _start_unbounded(self) -> bool:
+        return self._start.end_txid is None and self._start.end_time_us is None
+
+    def take_persisted(self, durable_txid: int) -> PublisherRanges | None:
+        """What became durable since the last call, of all that was passed; None: nothing."""
+        passed = self._passed
+        if not passed or passed[0][0] > durable_txid:
+            return None
+        found = PublisherRanges()
+        while passed and passed[0][0] <= durable_txid:
+            _, publisher, ranges = passed.popleft()
+            found.add_ranges(publisher, ranges)
+        return found

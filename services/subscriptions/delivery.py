@@ -1,0 +1,143 @@
+"""Runs into deliveries: what goes into one frame, shared by all its subscribers.
+
+A delivery is a stretch of records with consecutive transaction ids. Runs that follow one another
+and go to the same subscribers share one, up to a bound; a run beyond the bound is cut between
+records, so that a delivery frame stays far below the limit of a frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
+
+DELIVERY_BYTES_MAX = 1024 * 1024
+
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(slots=True)
+class Delivery:
+    """The content of one delivery frame.
+
+    Attributes:
+        first_txid: local transaction id of the first record, 0 for a topic that is not journaled.
+        receive_time_us: of the first run in it.
+        bodies: the records' bytes, in order.
+        traced: whether a record in it carries a trace context.
+    """
+
+    first_txid: int
+    receive_time_us: int
+    count: int = 0
+    size_bytes: int = 0
+    traced: bool = False
+    bodies: list[bytes] = field(default_factory=list)
+
+    def add(self, run: Run) -> None:
+        """Adds a whole run."""
+        self.count += run.count
+        self.size_bytes += len(run.payload)
+        self.bodies.append(run.payload)
+        if run.flags & Flag.TRACED:
+            self.traced = True
+
+    def takes(self, run: Run) -> bool:
+        """Whether the run may follow in the same delivery."""
+        return (
+            run.first_txid == self.first_txid + self.count
+            and self.size_bytes + len(run.payload) <= DELIVERY_BYTES_MAX
+        )
+
+
+def deliveries_of(run: Run, journaled: bool = True) -> list[Delivery]:
+    """A run as deliveries: one, or several where it is large."""
+    first_txid = run.first_txid if journaled else 0
+    if len(run.payload) <= DELIVERY_BYTES_MAX or run.count == 1:
+        made = Delivery(first_txid, run.receive_time_us)
+        made.add(run)
+        return [made]
+    found: list[Delivery] = []
+    payload = run.payload
+    traced = bool(run.flags & Flag.TRACED)
+    start = offset = count = 0
+    txid = first_txid
+    end = len(payload)
+    while offset < end:
+        length = _LENGTH.unpack_from(payload, offset)[0]
+        if count and offset + length - start > DELIVERY_BYTES_MAX:
+            found.append(
+                Delivery(
+                    txid,
+                    run.receive_time_us,
+                    count,
+                    offset - start,
+                    traced,
+                    [payload[start:offset]],
+                )
+            )
+            txid += count if journaled else 0
+            start, count = offset, 0
+        offset += length
+        count += 1
+    found.append(Delivery(txid, run.receive_time_us, count, end - start, traced, [payload[start:]]))
+    return found
+
+
+def live_deliveries(
+    runs: Iterable[Run], table: SubscriptionTable
+) -> Iterator[tuple[tuple[Subscription, ...], Delivery]]:
+    """Committed runs, in order, with the ordinary subscriptions that get them."""
+    subscribers: tuple[Subscription, ...] = ()
+    open_delivery: Delivery | None = None
+    for run in runs:
+        if run.kind != Kind.RECORDS:
+            continue
+        found = table.matching(run.topic, run.message_type)
+        if open_delivery is not None and (found is not subscribers or not open_delivery.takes(run)):
+            yield subscribers, open_delivery
+            open_delivery = None
+        if not found:
+            continue
+        subscribers = found
+        if open_delivery is not None:
+            open_delivery.add(run)
+            continue
+        *before, open_delivery = deliveries_of(run)
+        for delivery in before:
+            yield subscribers, delivery
+    if open_delivery is not None:
+        yield subscribers, open_delivery
+
+
+def prefix_of(run: Run, count: int) -> Run:
+    """The first `count` records of a run, 0 < count <= run.count."""
+    if count >= run.count:
+        return run
+    offset = 0
+    for _ in range(count):
+        last_at = offset
+        offset += _LENGTH.unpack_from(run.payload, offset)[0]
+    # The sequence lies at byte 36 of a record (services/messages/records.py).
+    last_sequence = struct.unpack_from("<Q", run.payload, last_at + 36)[0]
+    flags = run.flags & ~Flag.CONTIGUOUS
+    if last_sequence - run.first_sequence + 1 == count:
+        flags |= Flag.CONTIGUOUS
+    return Run(
+        run.publisher,
+        run.first_sequence,
+        last_sequence,
+        count,
+        run.payload[:offset],
+        run.topic,
+        run.message_type,
+        run.path,
+        run.group,
+        flags,
+        run.kind,
+        run.first_txid,
+        run.receive_time_us,
+    )

@@ -1,0 +1,105 @@
+"""Which subscriptions a topic reaches. Answers are kept per topic, so a run costs one look-up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.replication.routing import TOPIC_CACHE_MAX, is_regex
+
+
+@dataclass(slots=True, eq=False)
+class TopicFilter:
+    """One subscription's topic and message type. An empty type takes any."""
+
+    topic: bytes
+    message_type: bytes = b""
+    pattern: re.Pattern[str] | None = None
+
+    def matches(self, topic: bytes, message_type: bytes) -> bool:
+        """Whether messages of this topic and type are wanted."""
+        if self.message_type and self.message_type != message_type:
+            return False
+        if self.pattern is None:
+            return self.topic == topic
+        return self.pattern.search(topic.decode("utf-8", "replace")) is not None
+
+
+def topic_filter(topic: str, message_type: str, *, literal: bool = False) -> TopicFilter:
+    """The filter of a subscribe command. A topic with regular expression characters is a regular
+    expression, unanchored, unless `literal`.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_regex`.
+    """
+    pattern = None
+    if not literal and is_regex(topic):
+        try:
+            pattern = re.compile(topic)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise RemoteProtocolError(
+                f"{topic[:200]!r} is no regular expression: {error}", "bad_regex"
+            ) from None
+    return TopicFilter(topic.encode(), message_type.encode(), pattern)
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """One ordinary subscription of one session."""
+
+    session: int
+    id: str
+    filter: TopicFilter
+    delivered: int = 0
+
+
+class SubscriptionTable:
+    """All ordinary subscriptions of an instance.
+
+    Invariant: while nothing is added or removed, `matching` gives the same tuple object for the
+    same topic and type, so that consecutive runs can be compared by identity.
+    Owner: the instance. Lifecycle: as long as the instance.
+    """
+
+    __slots__ = ("_cache", "_literals", "_patterns")
+
+    def __init__(self) -> None:
+        self._literals: dict[bytes, list[Subscription]] = {}
+        self._patterns: list[Subscription] = []
+        self._cache: dict[tuple[bytes, bytes], tuple[Subscription, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._patterns) + sum(map(len, self._literals.values()))
+
+    def add(self, subscription: Subscription) -> None:
+        """Adds one."""
+        if subscription.filter.pattern is None:
+            self._literals.setdefault(subscription.filter.topic, []).append(subscription)
+        else:
+            self._patterns.append(subscription)
+        self._cache.clear()
+
+    def remove(self, subscription: Subscription) -> None:
+        """Takes one out that was added."""
+        if subscription.filter.pattern is None:
+            topic = subscription.filter.topic
+            kept = self._literals[topic]
+            kept.remove(subscription)
+            if not kept:
+                del self._literals[topic]
+        else:
+            self._patterns.remove(subscription)
+        self._cache.clear()
+
+    def matching(self, topic: bytes, message_type: bytes) -> tuple[Subscription, ...]:
+        """The subscriptions that want messages of this topic and type."""
+        key = (topic, message_type)
+        found = self._cache.get(key)
+        if found is None:
+            candidates = (*self._literals.get(topic, ()), *self._patterns)
+            found = tuple(item for item in candidates if item.filter.matches(topic, message_type))
+            if len(self._cache) >= TOPIC_CACHE_MAX:
+                self._cache.clear()
+            self._cache[key] = found
+        return found
