@@ -64,6 +64,9 @@ from raylay.storage.stores import MemoryPublishStore
 PUBLISH_FRAME_BYTES = 256 * 1024
 """Records in one `pb` frame: large enough that its cost vanishes, small enough that the server can
 commit the first while the next is on the way."""
+PUBLISHES_A_SLOW_TURN = 4096
+SLOW_FLUSH_S = 0.001
+"""Where a flush of the publish store takes longer (a disk), more publishes share one."""
 QUEUE_BYTES_MAX_DEFAULT = 16 * 1024 * 1024
 PUBLISHES_A_TURN = 256
 """`publish` lets the event loop run after as many, so that acks and sockets are attended to."""
@@ -201,6 +204,7 @@ class Client:
         self._tracer = tracer
         self._sample_every = _sample_every(sampling_ratio) if tracer is not None else 0
         self._until_sample = self._sample_every
+        self._publishes_a_turn = PUBLISHES_A_TURN
         self._until_yield = PUBLISHES_A_TURN
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connection: Connection | None = None
@@ -441,7 +445,7 @@ class Client:
                     continue
         self._until_yield -= 1
         if not self._until_yield:
-            self._until_yield = PUBLISHES_A_TURN
+            self._until_yield = self._publishes_a_turn
             await asyncio.sleep(0)
         return sequence
 
@@ -513,11 +517,14 @@ class Client:
     def _pump(self) -> None:
         """Sends what was published, frame by frame, for as long as the socket takes it."""
         self._pump_scheduled = False
+        began_s = time.perf_counter()
         try:
             self._store.flush()
         except StorageError as error:
             self._store_failed(error)
             return
+        slow = time.perf_counter() - began_s > SLOW_FLUSH_S
+        self._publishes_a_turn = PUBLISHES_A_SLOW_TURN if slow else PUBLISHES_A_TURN
         connection = self._connection
         if connection is None:
             return
