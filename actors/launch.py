@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylay.actors.destination_link import DestinationLink
 from raylay.actors.instance import Instance
+from raylay.services.server.config import LinkConfig
 
 RESTARTS_ENDLESS = -1
 CONTROL_CALLS_AT_ONCE = 8
@@ -45,23 +46,29 @@ def launch_instance(
     return ray.remote(**options)(Instance).remote(directory, name)
 
 
-def launch_link(config_json: str) -> Any:
-    """Starts the actor of a link, from within its instance's actor, on the same node.
+class LinkActor:
+    """A link as an actor on its instance's node, started from within the instance's actor.
 
     Not detached: Ray ends it with its owner. Not restarted by Ray: its instance starts it again,
     because only the instance knows whether the dead one's socket is closed.
 
     Args:
-        config_json: a LinkConfig (services/server/config.py).
+        config: what the link is started with.
     """
-    here = ray.get_runtime_context().get_node_id()
-    options: dict[str, Any] = {
-        "num_cpus": 0,
-        "max_restarts": 0,
-        "max_concurrency": CONTROL_CALLS_AT_ONCE,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False),
-    }
-    return ray.remote(**options)(DestinationLink).remote(config_json)
+
+    def __init__(self, config: LinkConfig) -> None:
+        here = ray.get_runtime_context().get_node_id()
+        options: dict[str, Any] = {
+            "num_cpus": 0,
+            "max_restarts": 0,
+            "max_concurrency": CONTROL_CALLS_AT_ONCE,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False),
+        }
+        self._handle = ray.remote(**options)(DestinationLink).remote(config.to_json())
+
+    def kill(self) -> None:
+        """Ends it at once if it still runs."""
+        ray.kill(self._handle, no_restart=True)
 
 
 def task(function: Any, **options: Any) -> Any:

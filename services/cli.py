@@ -228,21 +228,26 @@ def _print_status(found: dict[str, Any], as_json: bool) -> None:
     ):
         table.add_column(column, justify="right" if right else "left")
     for instance in found["instances"]:
-        state = "ready" if instance["ready"] else f"{instance['state']}: {instance['reason']}"
+        state = (
+            "ready"
+            if instance["ready"]
+            else f"{instance['phase']}: {instance['reason']}".rstrip(": ")
+        )
         front = (
             instance["name"],
             instance["group"],
             state,
             str(instance.get("sessions", "")),
-            str(instance.get("last_txid", "")),
+            f"{instance.get('committed_txid', 0):,}",
         )
-        rows = [destination_row(each) for each in instance.get("destinations", [])] or [("",) * 4]
+        destinations = instance.get("destinations", {})
+        rows = [destination_row(*each) for each in destinations.items()] or [("",) * 4]
         for number, row in enumerate(rows):
             table.add_row(*(front if not number else ("",) * 5), *row)
     Console().print(table)
 
 
-def destination_row(destination: dict[str, Any]) -> tuple[str, str, str, str]:
+def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, str, str]:
     """Name, mode, owed messages and age of one destination, for a table."""
     mode = "sync" if destination.get("sync") else "async"
     if destination.get("downgraded"):
@@ -251,7 +256,7 @@ def destination_row(destination: dict[str, Any]) -> tuple[str, str, str, str]:
         mode += ", disconnected"
     owed = int(destination.get("owed", 0))
     return (
-        str(destination.get("name", "")),
+        name,
         mode,
         f"{owed:,}",
         f"{destination.get('age_ms', 0)} ms" if owed else "",

@@ -256,7 +256,7 @@ class Fabric(FabricBuilder):
             left_s = max(0.1, deadline_s - time.monotonic())
             for status in self._statuses(waiting, min(STATUS_TIMEOUT_S, left_s)):
                 if not status.get("ready"):
-                    reasons[status["name"]] = str(status.get("reason") or status.get("state"))
+                    reasons[status["name"]] = str(status.get("reason") or status.get("phase"))
             if not reasons:
                 return
             if time.monotonic() >= deadline_s:
@@ -267,6 +267,26 @@ class Fabric(FabricBuilder):
                     )
                 )
             waiting = list(reasons)
+            time.sleep(POLL_S)
+
+    def wait_connected(self, timeout_s: float = START_TIMEOUT_S_DEFAULT) -> None:
+        """Waits until every destination has caught up: from then on clients may fail over.
+
+        Raises:
+            FabricError: one has not within `timeout_s`; names it and its reason.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            missing = [
+                f"{status['name']} to {name}: {found.get('why') or 'not caught up'}"
+                for status in self.status()["instances"]
+                for name, found in status.get("destinations", {"": {}}).items()
+                if not found.get("caught_up")
+            ]
+            if not missing:
+                return
+            if time.monotonic() >= deadline_s:
+                raise FabricError(f"after {timeout_s:.0f} s: {'; '.join(missing)}")
             time.sleep(POLL_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S_DEFAULT) -> None:
@@ -377,15 +397,17 @@ class Fabric(FabricBuilder):
         for name, ref in asked.items():
             base = {"name": name, "group": settings.instance(name).group, "ready": False}
             if ref is None:
-                found.append({**base, "state": "stopped", "reason": "no such actor runs"})
+                found.append({**base, "phase": "stopped", "reason": "no such actor runs"})
                 continue
             try:
-                found.append({**base, "state": "", "reason": "", **ray.get(ref, timeout=0)})
+                found.append({**base, "phase": "", "reason": "", **ray.get(ref, timeout=0)})
             except ray.exceptions.RayError as error:
                 handle = self._handle(name)
                 state = _actor_state(handle) if handle is not None else {}
                 reason = str(state.get("reason") or _first_line(error))
-                found.append({**base, "state": state.get("state", "unknown"), "reason": reason})
+                found.append(
+                    {**base, "phase": str(state.get("state", "unknown")).lower(), "reason": reason}
+                )
         return found
 
     def events(
@@ -513,16 +535,16 @@ class Fabric(FabricBuilder):
             FabricError: there is no such link, or its process is not known.
         """
         self.declared.instance(name)
-        for found in self._statuses([name])[0].get("destinations", []):
-            if found.get("name") == destination:
-                pid = int(found.get("pid") or 0)
-                if not pid:
-                    raise FabricError(f"link {destination} of {name} has no process now")
-                handle = self._handle(name)
-                node = str(_actor_state(handle).get("node") or "") if handle is not None else ""
-                _kill_on_node(node, pid)
-                return pid
-        raise FabricError(f"instance {name} has no destination {destination}")
+        found = self._statuses([name])[0].get("destinations", {}).get(destination)
+        if found is None:
+            raise FabricError(f"instance {name} has no destination {destination} now")
+        pid = int(found.get("pid") or 0)
+        if not pid:
+            raise FabricError(f"link {destination} of {name} has no process now")
+        handle = self._handle(name)
+        node = str(_actor_state(handle).get("node") or "") if handle is not None else ""
+        _kill_on_node(node, pid)
+        return pid
 
     def restart(self, name: str, timeout_s: float = START_TIMEOUT_S_DEFAULT) -> None:
         """Ends an instance's process, if it has one, and returns when it is ready again.

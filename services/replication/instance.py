@@ -976,8 +976,10 @@ class InstanceMachine:
             waited: what of it this instance waits for there, in the destination's words.
         """
         ledger = self.destinations[destination]
+        came_from_there = PublisherRanges()
         if ledger.incarnation != incarnation:
             ledger.incarnation = incarnation
+            came_from_there = self._came_through(ledger.owed, incarnation)
         ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
         if ledger.safe:
             self._effects.append(SafetyChanged())
@@ -986,6 +988,12 @@ class InstanceMachine:
         mark = PublisherRanges()
         answered: Ranges = {}
         for publisher, owed in ledger.owed.sets.items():
+            back = came_from_there.get(publisher)
+            if back is not None:
+                # Owed only while nobody knew whom: it is not routed there, so it is settled.
+                owed = owed.copy()
+                owed.difference_update(back)
+                answered[publisher] = list(back)
             theirs = held.get(publisher)
             awaited = self.awaited.get(publisher)
             there = owed.intersection(theirs) if theirs is not None else SequenceSet()
@@ -1003,7 +1011,7 @@ class InstanceMachine:
             if waits is not None:
                 there.difference_update(waits)
             if there:
-                answered[publisher] = list(there)
+                answered.setdefault(publisher, []).extend(there)
         ledger.withdrawal += 1
         notices: Ranges = {key: list(value) for key, value in notice.sets.items() if value}
         marks: Ranges = {key: list(value) for key, value in mark.sets.items() if value}
@@ -1016,6 +1024,19 @@ class InstanceMachine:
         return self._take(), LinkStart(
             ledger.sync, notices, marks, ledger.withdrawal, self.committed_txid
         )
+
+    def _came_through(self, owed: PublisherRanges, incarnation: int) -> PublisherRanges:
+        """Those of `owed` whose path holds the incarnation."""
+        found = PublisherRanges()
+        for publisher, ranges in owed.sets.items():
+            first, last = ranges.first(), ranges.last()
+            if first is None or last is None:
+                continue
+            for run in self._lookup(publisher, first, last):
+                if run.kind == Kind.RECORDS and incarnation in run.path:
+                    for a, b in run.ranges():
+                        found.add_ranges(publisher, ranges.within(a, b))
+        return found
 
     def link_disconnected(self, destination: str, why: str) -> list[Effect]:
         """A link lost its connection, or could not get one."""

@@ -1,0 +1,68 @@
+"""The command's errors are one line and exit code 1; its output is what the options say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raylay.services.cli import destination_row, event_line
+
+
+def run(*arguments: str, runtime: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "raylay.services.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "RAYLAY_RUNTIME_DIR": str(runtime)},
+    )
+
+
+def test_version(tmp_path: Path) -> None:
+    done = run("--version", runtime=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("raylay 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("up", "missing.yaml"), "missing.yaml: No such file"),
+        (("status",), "raylay up FILE"),
+        (("down", "--fabric", "x"), "no fabric x runs here"),
+        (("publish", "t", "{}"), "raylay up FILE"),
+    ],
+)
+def test_errors_are_one_line(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = run(*arguments, runtime=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("raylay: ")
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_wrong_file_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text("fabric: f\nregions:\n  A: none\n")
+    done = run("up", str(path), runtime=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"raylay: {path}:3: ")
+
+
+def test_an_event_is_one_line() -> None:
+    line = event_line(
+        {"instance": "A-1", "number": 3, "time_us": 1_500_000, "event": "downgraded", "age_ms": 7}
+    )
+    assert line == "00:00:01.500000 A-1            downgraded age_ms=7"
+
+
+def test_a_destinations_row_tells_its_mode() -> None:
+    found = {"connected": True, "sync": False, "downgraded": True, "owed": 1200, "age_ms": 30}
+    assert destination_row("B", found) == ("B", "async (downgraded)", "1,200", "30 ms")
+    found = {"connected": False, "sync": True, "owed": 0}
+    assert destination_row("B", found) == ("B", "sync, disconnected", "0", "")

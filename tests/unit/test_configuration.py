@@ -1,0 +1,205 @@
+"""A fabric declared in Python and in YAML is the same; what is wrong is named with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.configuration.units import (
+    format_bytes,
+    format_milliseconds,
+    parse_bytes,
+    parse_milliseconds,
+)
+from raylay.services.configuration.yaml_file import load, parse
+from raylay.services.errors import ConfigurationError
+
+FILE = """\
+fabric: flights
+topics:
+  - {name: flights/.*, message_type: json}
+regions:
+  Chicago: 2
+  NewYork: [NewYork-1, NewYork-2]
+  London: {instances: 2, links: sync}
+connect_regions: async
+instances:
+  Audit: {client_port: 9001}
+links:
+  - {from: Chicago-1, to: Audit, mode: async, pass_through: Chicago}
+downgrade: {age: 5s}
+journal: {segment_size: 64MiB, durability: fsync}
+"""
+
+
+def three_regions() -> FabricBuilder:
+    builder = FabricBuilder(
+        "flights",
+        topics=[{"name": "flights/.*", "message_type": "json"}],
+        downgrade_age="5s",
+        journal={"segment_size": "64MiB", "durability": "fsync"},
+    )
+    for city in ("Chicago", "NewYork", "London"):
+        builder.region(city, instances=2)
+    builder.instance("Audit", client_port=9001)
+    builder.connect_regions("async")
+    return builder.destination("Chicago-1", "Audit", pass_through="Chicago")
+
+
+def test_python_and_yaml_give_the_same_model() -> None:
+    assert parse(FILE) == three_regions().settings()
+
+
+def test_json_gives_the_same_model_back() -> None:
+    settings = parse(FILE)
+    assert FabricSettings.from_json(settings.to_json()) == settings
+
+
+def test_the_published_table_of_three_regions() -> None:
+    settings = three_regions().settings()
+    rows = [
+        (source.name, source.group, d.to, d.sync, d.pass_through, d.group)
+        for source, d in settings.links()
+        if source.name in ("Chicago-1", "London-2") and d.name != "Audit"
+    ]
+    assert rows == [
+        ("Chicago-1", "Chicago", ("Chicago-2",), True, ".*", "Chicago"),
+        ("Chicago-1", "Chicago", ("NewYork-1", "NewYork-2"), False, "^Chicago$", "NewYork"),
+        ("Chicago-1", "Chicago", ("London-1", "London-2"), False, "^Chicago$", "London"),
+        ("London-2", "London", ("London-1",), True, ".*", "London"),
+        ("London-2", "London", ("Chicago-1", "Chicago-2"), False, "^London$", "Chicago"),
+        ("London-2", "London", ("NewYork-1", "NewYork-2"), False, "^London$", "NewYork"),
+    ]
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "fabric.yaml"
+    path.write_text(FILE)
+    assert load(path).groups() == ["Chicago", "NewYork", "London", "Audit"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("age: 5s", "age: 5", 13, ["downgrade.age", "without a unit", "500ms"]),
+        ("64MiB", "64 parsecs", 14, ["journal.segment_size", "64 parsecs", "MiB"]),
+        ("fsync", "never", 14, ["journal.durability", "never", "fsync"]),
+        ("to: Audit", "to: Audat", 12, ["Audat", "Chicago-1"]),
+        ("9001", "70000", 10, ["client_port", "70000", "65535"]),
+        ("flights/.*", "'flights/(.*'", 3, ["flights/(.*", "regular expression"]),
+        ("async\nins", "asink\nins", 8, ["connect_regions", "asink"]),
+        ("Chicago: 2", "Chicago: two", 5, ["two", "number of instances"]),
+        ("Chicago: 2", "Chicago: 0", 5, ["Chicago", "1 or more"]),
+        ("  NewYork:", "  Chicago:", 6, ["Chicago", "twice", "line 5"]),
+        ("  Audit: {", "  Chicago-1: {group: X, ", 10, ["Chicago-1", "twice"]),
+        ("mode: async,", "mood: async,", 12, ["mood", "unknown"]),
+        ("pass_through: Chicago", "pass_through: '['", 12, ["'['", "regular expression"]),
+        ("fabric: flights", "fabrik: flights", 1, ["fabric", "missing"]),
+        ("regions:\n", "regions: [\n", 6, ["no YAML"]),
+        ("to: Audit", "to: Chicago-1", 12, ["Chicago-1", "itself"]),
+        ("to: Audit", "to: [Audit, London-1]", 12, ["London-1", "one group"]),
+        ("to: Audit", "to: Audit:port, group: X", 12, ["Audit:port", "host:port"]),
+        ("to: Audit", "to: Chicago-2, name: other", 12, ["same instance", "Chicago-2"]),
+        ("from: Chicago-1", "from: Nowhere", 12, ["Nowhere", "Chicago-1"]),
+    ],
+)
+def test_errors_name_the_line_and_what_was_expected(
+    old: str, new: str, line: int, words: list[str]
+) -> None:
+    assert old in FILE
+    with pytest.raises(ConfigurationError) as caught:
+        parse(FILE.replace(old, new, 1), "f.yaml")
+    text = str(caught.value)
+    assert f"f.yaml:{line}: " in text
+    for word in words:
+        assert word in text
+
+
+def test_ports_that_clash_are_refused() -> None:
+    builder = FabricBuilder("f").region("A", 2)
+    builder.instance("A-1", client_port=9000).instance("A-2", replication_port=9000)
+    with pytest.raises(
+        ConfigurationError, match=r"A-2: replication_port 9000 .* client_port of A-1"
+    ):
+        builder.settings()
+
+
+def test_names_that_differ_only_by_case_are_refused() -> None:
+    builder = FabricBuilder("f").instance("A").instance("a")
+    with pytest.raises(ConfigurationError, match="only by case"):
+        builder.settings()
+
+
+def test_sixty_four_sync_destinations_and_not_one_more() -> None:
+    def star(count: int) -> FabricBuilder:
+        builder = FabricBuilder("f").instance("hub")
+        for number in range(count):
+            builder.instance(f"n{number}")
+            builder.destination("hub", f"n{number}", sync=True)
+        return builder
+
+    assert len(star(64).settings().instance("hub").destinations) == 64
+    with pytest.raises(ConfigurationError, match="65 sync destinations: at most 64"):
+        star(65).settings()
+
+
+def test_a_fabric_without_instances_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no instances"):
+        FabricBuilder("f").settings()
+    with pytest.raises(ConfigurationError, match=r"f\.yaml:1: .*no instances"):
+        parse("fabric: f\n", "f.yaml")
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a b", "x" * 65, "a/b", ".."])
+def test_names_that_are_no_folder_names_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError):
+        FabricBuilder(name)
+
+
+def test_a_topic_cannot_be_journaled_and_not() -> None:
+    topics = [{"name": "t/.*"}, {"name": "t/fast", "journaled": False}]
+    builder = FabricBuilder("f", topics=topics).instance("A")
+    with pytest.raises(ConfigurationError, match=r"t/fast .* t/\.\* matches it"):
+        builder.settings()
+
+
+def test_a_yaml_bomb_is_refused() -> None:
+    nested = "a: " + "[" * 100 + "]" * 100
+    with pytest.raises(ConfigurationError, match="nested too deeply"):
+        parse(nested)
+    with pytest.raises(ConfigurationError, match="nested too deeply"):
+        parse("fabric: &a\n  x: *a\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "value_bytes"),
+    [("64MiB", 64 << 20), ("1.5KiB", 1536), ("1kB", 1000), (4096, 4096), ("12", 12), ("7B", 7)],
+)
+def test_sizes(text: object, value_bytes: int) -> None:
+    assert parse_bytes(text) == value_bytes
+    assert parse_bytes(format_bytes(value_bytes)) == value_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "value_ms"),
+    [("500ms", 500), ("10s", 10_000), ("1.5m", 90_000), ("2h", 7_200_000), ("7d", 604_800_000)],
+)
+def test_times(text: str, value_ms: int) -> None:
+    assert parse_milliseconds(text) == value_ms
+    assert parse_milliseconds(format_milliseconds(value_ms)) == value_ms
+    assert parse_milliseconds(0) == 0
+
+
+@pytest.mark.parametrize("text", ["", "5", 5, True, None, "5 parsecs", "-5s", "1.0001ms", "s"])
+def test_times_that_are_none(text: object) -> None:
+    with pytest.raises(ConfigurationError, match="heartbeat"):
+        parse_milliseconds(text, "heartbeat")
+
+
+@pytest.mark.parametrize("text", ["", True, None, "5 parsecs", "-5", -5, 1.5, "0.3B", "MiB"])
+def test_sizes_that_are_none(text: object) -> None:
+    with pytest.raises(ConfigurationError, match="segment_size"):
+        parse_bytes(text, "segment_size")

@@ -1,0 +1,126 @@
+"""Ports and directories of a fabric: chosen once, kept, and told to those who need them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from raylay.services import fabric_registry as registry
+from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric_plan import (
+    FabricRecord,
+    client_address,
+    free_port,
+    instance_config,
+    record_of,
+    replication_address,
+    servers_of,
+)
+from raylay.services.server.config import InstanceConfig
+
+
+def builder() -> FabricBuilder:
+    made = FabricBuilder("flights", downgrade_age="500ms", topics=["flights/.*"])
+    return made.region("Chicago", 2).region("London", 2).connect_regions("async")
+
+
+def test_ports_are_kept_between_starts(tmp_path: Path) -> None:
+    settings = builder().settings()
+    first = record_of(settings, tmp_path)
+    first.save()
+    assert record_of(settings, tmp_path).ports == first.ports
+
+
+def test_all_ports_differ_and_none_is_of_outgoing_connections(tmp_path: Path) -> None:
+    record = record_of(builder().settings(), tmp_path)
+    ports = [p for each in record.ports.values() for p in (each.client, each.replication)]
+    assert len(set(ports)) == 8
+    low, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    assert all(port < int(low) for port in ports)
+
+
+def test_configured_ports_go_before_kept_ones(tmp_path: Path) -> None:
+    record = record_of(builder().settings(), tmp_path)
+    record.save()
+    taken = record.ports["Chicago-2"].client
+    changed = builder().instance("Chicago-1", client_port=taken).settings()
+    again = record_of(changed, tmp_path)
+    assert again.ports["Chicago-1"].client == taken
+    assert again.ports["Chicago-2"].client != taken
+
+
+def test_a_port_in_use_is_not_chosen() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = free_port({other.getsockname()[1]})
+        assert port != other.getsockname()[1]
+
+
+def test_another_fabrics_directory_is_refused(tmp_path: Path) -> None:
+    record_of(builder().settings(), tmp_path).save()
+    other = FabricBuilder("other").instance("A").settings()
+    with pytest.raises(FabricError, match="holds fabric flights, not other"):
+        record_of(other, tmp_path)
+
+
+def test_a_damaged_record_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "fabric.json").write_text('{"name": 1}')
+    with pytest.raises(FabricError, match=r"fabric\.json"):
+        FabricRecord.load(tmp_path)
+
+
+def test_the_configuration_of_an_instance(tmp_path: Path) -> None:
+    settings = builder().settings()
+    record = record_of(settings, tmp_path)
+    config = instance_config(settings, record, settings.instance("Chicago-1"))
+    assert config.first
+    assert config.policy.downgrade_age_ms == 500
+    inside, across = config.destinations
+    assert (inside.name, inside.sync, inside.pass_through) == ("Chicago-2", True, ".*")
+    assert (across.name, across.sync, across.group) == ("London", False, "London")
+    assert across.addresses == tuple(
+        replication_address(record, settings.instance(name)) for name in ("London-1", "London-2")
+    )
+    assert across.client_addresses == tuple(
+        client_address(record, settings.instance(name)) for name in ("London-1", "London-2")
+    )
+    assert InstanceConfig.from_json(config.to_json()) == config
+
+
+def test_only_the_first_start_admits_clients_without_a_peer(tmp_path: Path) -> None:
+    settings = builder().settings()
+    record = record_of(settings, tmp_path)
+    record.settled = ["Chicago-1"]
+    assert not instance_config(settings, record, settings.instance("Chicago-1")).first
+    assert instance_config(settings, record, settings.instance("Chicago-2")).first
+
+
+def test_a_client_gets_one_group(tmp_path: Path) -> None:
+    record = record_of(builder().settings(), tmp_path)
+    found = servers_of(record, "London", "desk")
+    assert [server.instance for server in found["servers"]] == ["London-1", "London-2"]
+    assert found["group"] == "London"
+    with pytest.raises(ConfigurationError, match="desk: name one group of Chicago, London"):
+        servers_of(record, "", "desk")
+    with pytest.raises(ConfigurationError, match="no group Paris"):
+        servers_of(record, "Paris", "desk")
+
+
+def test_a_fabric_of_a_dead_process_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(registry.REGISTRY_VARIABLE, str(tmp_path))
+    me = os.getpid()
+    start = registry.process_start(me)
+    registry.register(registry.Entry("alive", "/d", "a:1", me, start))
+    # The pid is in use, but by a process that started at another time.
+    registry.register(registry.Entry("gone", "/d", "a:1", me, start - 1))
+    assert [entry.name for entry in registry.running()] == ["alive"]
+    assert not (tmp_path / "gone.json").exists()
+    registry.unregister("alive")
+    assert registry.find("alive") is None
