@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -167,6 +168,16 @@ class LmdbJournalReader:
             segment = following
         return []
 
+    @contextmanager
+    def _passing(self) -> Iterator[None]:
+        """What is opened inside is closed again: a look-up leaves no lock behind."""
+        before = set(self._open)
+        try:
+            yield
+        finally:
+            for first_txid in self._open.keys() - before:
+                self._open.pop(first_txid).close()
+
     def _close_all_but(self, kept: OpenSegment | None) -> None:
         for first_txid, segment in list(self._open.items()):
             if segment is not kept:
@@ -322,6 +333,10 @@ class LmdbJournalReader:
 
     def find_sequence(self, publisher: int, sequence: int) -> int | None:
         """The transaction id of a message, or None when it is not here."""
+        with self._passing():
+            return self._find_sequence(publisher, sequence)
+
+    def _find_sequence(self, publisher: int, sequence: int) -> int | None:
         for index in self._listed_indexes(newest_first=True):
             for first_txid, end_txid in index.places_of(publisher, sequence):
                 for _, _, (_, run, ranges) in self._headers(first_txid):
@@ -337,6 +352,10 @@ class LmdbJournalReader:
 
     def find_time(self, time_us: int) -> int:
         """The first transaction id received at or after this time; see `JournalReader`."""
+        with self._passing():
+            return self._find_time(time_us)
+
+    def _find_time(self, time_us: int) -> int:
         for index in self._listed_indexes(newest_first=False):
             if index.last_time_us < time_us:
                 continue
@@ -350,6 +369,10 @@ class LmdbJournalReader:
 
     def segment_summaries(self) -> list[tuple[int, int, PublisherRanges]]:
         """(first, last transaction id, sequences in it) of each sealed segment, oldest first."""
+        with self._passing():
+            return self._segment_summaries()
+
+    def _segment_summaries(self) -> list[tuple[int, int, PublisherRanges]]:
         self._list()
         for _ in range(LISTINGS_MAX):
             try:
@@ -389,6 +412,10 @@ class LmdbJournalReader:
 
     def segments(self) -> list[SegmentInfo]:
         """Every segment, oldest first, the live one last."""
+        with self._passing():
+            return self._segments()
+
+    def _segments(self) -> list[SegmentInfo]:
         self._list()
         for _ in range(LISTINGS_MAX):
             try:

@@ -65,6 +65,8 @@ MAP_HEADROOM_BYTES = 64 * 1024 * 1024
 seal. It costs neither memory nor disk."""
 READER_CHECK_COMMITS = 256
 """Commits between two looks for readers that died with their slot."""
+FREE_BYTES_MIN = COMMIT_BYTES_MAX
+"""With less than this free, a write that came back short is a full disk."""
 NEVER_TXID = 1 << 64
 """Behind every transaction id."""
 
@@ -439,13 +441,19 @@ class LmdbJournal:
         active = self._active
         assert active is not None
         path = str(active.path)
+        # LMDB takes the short write on a full disk for an input/output error.
         if (
             isinstance(error, lmdb.DiskError | lmdb.MapFullError)
             or "No space left" in str(error)
             or "quota exceeded" in str(error)
+            or ("Input/output" in str(error) and self._free_bytes() < FREE_BYTES_MIN)
         ):
             return StorageFull(f"{path}: no space left: {error}", path)
         return StorageError(f"{path} cannot be written: {error}", path)
+
+    def _free_bytes(self) -> int:
+        status = os.statvfs(self._directory)
+        return status.f_bavail * status.f_frsize
 
     def _rotate(self, first_txid: int) -> _Active:
         """Opens the next segment; the old one is sealed by the maintenance thread."""

@@ -301,6 +301,7 @@ class LmdbPublishStore:
     def acknowledge(self, upto: int) -> None:
         """See PublishStore."""
         entries = self._entries
+        upto = min(upto, self.highest)  # what is put later was not meant
         if upto <= self._acknowledged:
             return
         self._acknowledged = upto
@@ -374,7 +375,8 @@ def _above_prefix(
     store: MemoryPublishStore | LmdbPublishStore, ranges: Iterable[Range]
 ) -> SequenceSet | None:
     """Acknowledges what the ranges have at the store's front; what they have besides, or None."""
-    gone = SequenceSet(ranges)
+    highest = store.highest  # what is put later was not meant
+    gone = SequenceSet((first, min(last, highest)) for first, last in ranges if first <= highest)
     for first, last in gone:
         lowest = store.lowest
         if not lowest or first > lowest:

@@ -1,0 +1,431 @@
+"""What only a disk has: limits, locks, torn and damaged files, readers beside maintenance."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from journal_cases import StepJournal, a_run, numbered_run
+from typer.testing import CliRunner
+
+from raylay.services.errors import CorruptRecord, StorageError, StorageFull, StorageLocked
+from raylay.services.journal_commands import journal_app
+from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
+from raylay.storage.maintenance import SegmentMaintenance, read_floor
+from raylay.storage.segment_index import with_checksum
+from raylay.storage.segments import META_PREFIX
+
+SEGMENT_BYTES = 48 * 1024
+RUNS = 300
+
+
+def fill(journal: StepJournal, runs: int = RUNS) -> int:
+    """Many segments; returns the last transaction id."""
+    txid = journal.last_txid + 1
+    for at in range(runs):
+        run = numbered_run(txid)
+        journal.stage(run)
+        txid = run.last_txid + 1
+        if at % 20 == 19:
+            journal.commit()
+    journal.commit()
+    journal.settle()
+    return txid - 1
+
+
+def open_journal(tmp_path: Path, **options: Any) -> StepJournal:
+    options.setdefault("segment_bytes", SEGMENT_BYTES)
+    return StepJournal(tmp_path / "journal", archive_directory=tmp_path / "archive", **options)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[StepJournal]:
+    made = open_journal(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    """The directory of a journal of several segments that nobody has open."""
+    journal = open_journal(tmp_path)
+    fill(journal)
+    journal.close()
+    return tmp_path / "journal"
+
+
+def check_all(reader: LmdbJournalReader | LmdbJournal, last: int) -> None:
+    at = reader.first_txid - 1
+    while runs := reader.read(at):
+        for run in runs:
+            assert run.first_txid == at + 1
+            assert run.encode() == numbered_run(run.first_txid).encode()
+            at = run.last_txid
+    assert at == last
+
+
+def raylay_journal(*arguments: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(journal_app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.output
+
+
+# -- one owner -----------------------------------------------------------------------------------
+def test_a_second_process_is_refused(journal: StepJournal) -> None:
+    with pytest.raises(StorageLocked, match=rf"{journal.directory}.*pid {os.getpid()}"):
+        LmdbJournal(journal.directory)
+    script = (
+        "import sys\n"
+        "from raylay.services.errors import StorageLocked\n"
+        "from raylay.storage.lmdb_journal import LmdbJournal\n"
+        "try: LmdbJournal(sys.argv[1])\n"
+        "except StorageLocked as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, journal.directory], capture_output=True, text=True
+    )
+    assert f"{journal.directory} is in use" in done.stdout
+    assert f"pid {os.getpid()}" in done.stdout
+    journal.stage(a_run(1, [1]))
+    assert journal.commit() == 1, "the owner does not notice"
+
+
+def test_a_closed_one_gives_the_directory_back(journal: StepJournal) -> None:
+    last = fill(journal)
+    again = journal.reopen()
+    check_all(again, last)
+    again.close()
+
+
+# -- disk full -----------------------------------------------------------------------------------
+def test_a_full_directory_refuses_and_recovers(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path, storage_bytes_max=1024 * 1024)
+    txid = 1
+    while not journal.failures:
+        run = numbered_run(txid)
+        journal.stage(run)
+        journal.commit()
+        txid = run.last_txid + 1
+    first_txid, error = journal.failures[0]
+    assert isinstance(error, StorageFull)
+    assert error.retriable
+    assert error.path.endswith(".live") and error.path in str(error)
+    assert journal.commits[-1] == journal.last_txid == first_txid - 1
+    check_all(journal, first_txid - 1)
+    # With space again the same ids are taken.
+    journal.settle()
+    journal.removable(journal.last_txid + 1)
+    assert journal.remove(journal.last_txid)[0].done
+    journal.stage(numbered_run(first_txid))
+    assert journal.commit() == numbered_run(first_txid).last_txid
+    check_all(journal, journal.last_txid)
+    again = journal.reopen()
+    check_all(again, journal.last_txid)
+    again.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB of its own."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("mounting a small file system is not allowed here")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_refuses_and_recovers(small_disk: Path) -> None:
+    journal = open_journal(small_disk, segment_bytes=1024 * 1024)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(1024 * 1024))
+    txid = 1
+    while not journal.failures:
+        run = numbered_run(txid)
+        journal.stage(run)
+        journal.commit()
+        txid = run.last_txid + 1
+    first_txid, error = journal.failures[0]
+    assert isinstance(error, StorageFull), error
+    assert str(small_disk) in str(error)
+    assert journal.last_txid == first_txid - 1
+    check_all(journal, first_txid - 1)
+    ballast.unlink()
+    for _ in range(20):
+        run = numbered_run(journal.last_txid + 1)
+        journal.stage(run)
+        assert journal.commit() == run.last_txid
+    last = journal.last_txid
+    check_all(journal, last)
+    again = journal.reopen()
+    assert again.recovered.held.covers(7, [(1, last)])
+    check_all(again, last)
+    again.close()
+
+
+@pytest.mark.parametrize("error", [lmdb.MapFullError, lmdb.ReadersFullError])
+def test_a_full_map_or_lock_table_rotates(
+    error: type[Exception], journal: StepJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.stage(numbered_run(1))
+    journal.commit()
+    put = journal._put
+    calls: list[Any] = []
+
+    def full_once(*arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise error("full")
+        put(*arguments)
+
+    monkeypatch.setattr(journal, "_put", full_once)
+    next_run = numbered_run(journal.last_txid + 1)
+    journal.stage(next_run)
+    assert journal.commit() == next_run.last_txid
+    assert not journal.failures
+    assert [segment.first_txid for segment in journal.segments()] == [1, next_run.first_txid]
+    check_all(journal, next_run.last_txid)
+
+
+def test_a_run_larger_than_a_block_or_segment(journal: StepJournal) -> None:
+    journal.stage(a_run(1, range(1, 11), body_bytes=400_000))
+    journal.stage(a_run(11, range(11, 13), body_bytes=10))
+    assert journal.commit() == 12
+    assert [run.count for run in journal.read(0, 1 << 30)] == [10, 2]
+    assert journal.read(4, 1)[0].first_txid == 5
+
+
+def test_interval_fills_a_commit(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path, durability="interval", flush_interval_ms=150)
+    started_s = time.monotonic()
+    for txid in range(1, 31):
+        journal.stage(a_run(txid, [txid]))
+    assert journal.commit() == 30
+    assert journal.commits == [30]
+    assert 0.1 < time.monotonic() - started_s < 5
+    journal.stage(a_run(31, [31]))
+    journal.close()
+    assert journal.last_txid == 31
+
+
+# -- damage --------------------------------------------------------------------------------------
+def newest(directory: Path, suffix: str) -> Path:
+    return max(directory.glob(f"journal-*{suffix}"))
+
+
+def hurt(path: Path, content: bytes) -> int:
+    """Changes one byte in the middle of where `content` lies; returns the offset."""
+    data = bytearray(path.read_bytes())
+    at = data.find(content)
+    assert at > 0
+    data[at + len(content) // 2] ^= 0x41
+    path.write_bytes(data)
+    return at
+
+
+def test_a_torn_segment_is_named(closed: Path) -> None:
+    live = newest(closed, ".live")
+    os.truncate(live, live.stat().st_size // 2)
+    with pytest.raises(CorruptRecord, match=f"{live} is torn"):
+        LmdbJournal(closed)
+    os.truncate(live, 0)
+    with pytest.raises(CorruptRecord, match=f"{live} is torn"):
+        LmdbJournal(closed)
+    live.write_bytes(b"this is no environment" * 1000)
+    with pytest.raises(StorageError, match=str(live)):
+        LmdbJournal(closed)
+
+
+def test_another_version_is_refused(closed: Path) -> None:
+    live = newest(closed, ".live")
+    with lmdb.open(str(live), subdir=False, map_size=1 << 28) as env, env.begin(write=True) as txn:
+        txn.put(META_PREFIX + b"header", with_checksum(b"\x02\x00" + bytes(14)))
+    with pytest.raises(StorageError, match=f"{live} has version 2, this software reads 1"):
+        LmdbJournal(closed)
+
+
+def test_a_damaged_run_is_named(closed: Path) -> None:
+    first = numbered_run(1)
+    segment = min(closed.glob("journal-*.sealed"))
+    hurt(segment, first.payload)
+    with LmdbJournalReader(closed) as reader, pytest.raises(CorruptRecord, match=str(segment)):
+        reader.read(0)
+    live = newest(closed, ".live")
+    header = numbered_run(int(live.stem.split("-")[1], 16)).encode()[12:70]
+    hurt(live, header)
+    with pytest.raises(CorruptRecord, match=str(live)):
+        LmdbJournal(closed)
+
+
+def test_a_missing_segment_is_named(closed: Path) -> None:
+    sealed = sorted(closed.glob("journal-*.sealed"))
+    sealed[1].unlink()
+    with LmdbJournalReader(closed) as reader:
+        at = 0
+        with pytest.raises(StorageError, match="is missing"):
+            while runs := reader.read(at):
+                at = runs[-1].last_txid
+        assert at + 1 == int(sealed[1].stem.split("-")[1], 16), "what is before it can be read"
+
+
+def test_verify_names_each_damage_and_goes_on(closed: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    assert SegmentMaintenance(closed, archive).compress(1500)
+    code, output = raylay_journal("verify", closed)
+    assert (code, "sound" in output) == (0, True)
+    records = numbered_run(1)
+    sealed = sorted(closed.glob("journal-*.sealed"))
+    starts = [numbered_run(int(path.stem.split("-")[1], 16)) for path in sealed]
+    offsets = [hurt(sealed[0], starts[0].payload), hurt(sealed[1], starts[1].encode()[20:60])]
+    compressed = min(closed.glob("journal-*.zst"))
+    compressed_data = bytearray(compressed.read_bytes())
+    compressed_data[1000] ^= 1
+    compressed.write_bytes(compressed_data)
+    code, output = raylay_journal("verify", closed, "--json")
+    assert code == 1
+    lines = [json.loads(line) for line in output.splitlines()]
+    damages = {line["path"]: line["offset"] for line in lines if "path" in line}
+    assert set(damages) == {str(sealed[0]), str(sealed[1]), str(compressed)}
+    assert damages[str(compressed)] == 32, "the group"
+    assert 0 <= damages[str(sealed[0])] - offsets[0] < len(starts[0].payload)
+    assert damages[str(sealed[1])] == offsets[1] - 20
+    assert lines[-1]["records"] > 1000, "it went on behind the damage"
+    assert records.count
+
+
+# -- readers beside maintenance ------------------------------------------------------------------
+def test_a_segment_in_use_is_passed_over(journal: StepJournal) -> None:
+    last = fill(journal)
+    journal.removable(last + 1)
+    segments = journal.segments()
+    reader = LmdbJournalReader(journal.directory)
+    assert reader.read(0, 1)[0].first_txid == 1
+    outcomes = journal.compress()
+    assert [outcome.done for outcome in outcomes] == [False] + [True] * (len(segments) - 2)
+    assert "in use" in outcomes[0].note
+    assert [outcome.note for outcome in journal.remove(last)] == ["in use by a reader"]
+    check_all(reader, last)
+    assert all(outcome.done for outcome in journal.compress()), "at the tail it holds no old one"
+    assert reader.read(0, 1)[0].first_txid == 1
+    reader.close()
+    outcomes = journal.remove(last + 1)
+    assert len(outcomes) == len(segments) - 1
+    assert all(outcome.done for outcome in outcomes)
+    check_all(journal, last)
+
+
+def test_compressed_and_archived_segments_stay_in_the_log(journal: StepJournal) -> None:
+    last = fill(journal)
+    middle = journal.segments()[3].first_txid
+    assert all(outcome.done for outcome in journal.compress(middle))
+    assert all(outcome.done for outcome in journal.archive(journal.segments()[5].first_txid))
+    states = [(segment.state, segment.archived) for segment in journal.segments()]
+    assert states[:5] == [("compressed", True)] * 3 + [("sealed", True)] * 2
+    assert states[5] == ("sealed", False)
+    assert states[-1] == ("live", False)
+    with LmdbJournalReader(journal.directory, journal.options["archive_directory"]) as reader:
+        check_all(reader, last)
+        for txid in range(1, last, 97):
+            assert reader.find_sequence(7, txid) == txid
+            assert reader.read(txid - 1, 1)[0].first_txid == txid
+        assert reader.find_time(10) == 1
+        assert reader.segment_summaries()[0][0] == 1
+    again = journal.reopen()
+    assert again.recovered.held.covers(7, [(1, last)])
+    check_all(again, last)
+    again.close()
+
+
+def test_retention_by_age(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path, retention_age_s=3600.0)
+    now_us = time.time_ns() // 1000
+    for txid in range(1, 11):
+        old = txid < 6
+        run = a_run(txid, [txid], body_bytes=SEGMENT_BYTES, time_us=1_000 if old else now_us)
+        journal.stage(run)
+        journal.commit()
+    journal.settle()
+    assert journal.first_txid == 1, "nothing before the first call"
+    journal.removable(11)
+    journal.settle()
+    assert journal.first_txid == 6
+    journal.close()
+
+
+def test_the_floor_is_on_disk_for_tools(journal: StepJournal) -> None:
+    last = fill(journal)
+    tool = SegmentMaintenance(journal.directory)
+    ends = [segment.last_txid for segment in journal.segments()]
+    assert [outcome.done for outcome in tool.remove(last)] == [False]
+    journal.removable(ends[1] + 1)
+    journal.settle()
+    assert read_floor(journal.directory) == ends[1] + 1
+    journal.removable(ends[0] + 1)
+    assert read_floor(journal.directory) == ends[0] + 1, "a lower one at once"
+    assert [outcome.done for outcome in tool.remove(last)] == [True, False]
+    assert [outcome.done for outcome in tool.remove(ends[2] + 1, force=True)] == [True, True]
+    check_all(journal, last)
+
+
+# -- commands ------------------------------------------------------------------------------------
+def test_commands_beside_a_running_instance(journal: StepJournal, tmp_path: Path) -> None:
+    last = fill(journal)
+    archive = tmp_path / "archive"
+    code, output = raylay_journal("dump", tmp_path, "--segments", "--json")
+    segments = [json.loads(line) for line in output.splitlines()]
+    assert (code, segments[-1]["state"], segments[-1]["last_txid"]) == (0, "live", last)
+
+    code, output = raylay_journal("dump", tmp_path, "--from", "5", "--to", "9", "--json")
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert [line["txid"] for line in lines] == [5, 6, 7, 8, 9]
+    assert [line["bookmark"] for line in lines] == [f"7|{txid}|" for txid in range(5, 10)]
+    assert [line["body"].strip() for line in lines] == ["5", "6", "7", "8", "9"]
+    assert lines[0]["path"] == ["00000000000000a1", "00000000000000b2"]
+
+    code, output = raylay_journal("compress", tmp_path, "--before", str(last))
+    assert (code, "compressed" in output) == (0, True)
+    code, output = raylay_journal(
+        "archive", tmp_path, "--archive", archive, "--before", segments[2]["first_txid"]
+    )
+    assert (code, output.count("archived")) == (0, 2)
+    assert len(list(archive.iterdir())) == 2
+
+    code, output = raylay_journal("verify", tmp_path, "--archive", archive)
+    assert (code, f"{last} records: sound" in output) == (0, True)
+    code, output = raylay_journal("grep", "7|42|", tmp_path, "--archive", archive, "--json")
+    assert (code, json.loads(output)["txid"]) == (0, 42)
+    code, output = raylay_journal("grep", "^77 *$", tmp_path, "--archive", archive, "--json")
+    assert (code, json.loads(output)["txid"]) == (0, 77)
+    assert raylay_journal("grep", "7|4000000|", tmp_path)[0] == 1
+    assert raylay_journal("grep", "no such body", tmp_path)[0] == 1
+
+    code, output = raylay_journal(
+        "remove", tmp_path, "--archive", archive, "--before", segments[1]["first_txid"]
+    )
+    assert (code, "still needed" in output) == (2, True)
+    code, output = raylay_journal(
+        "remove", tmp_path, "--archive", archive, "--before", segments[1]["first_txid"], "--force"
+    )
+    assert (code, "removed" in output) == (0, True)
+    assert journal.first_txid == segments[1]["first_txid"]
+    check_all(journal, last)
+
+
+def test_commands_say_what_is_wrong(tmp_path: Path) -> None:
+    code, output = raylay_journal("dump", tmp_path)
+    assert (code, "holds no journal" in output) == (1, True)
+    code, output = raylay_journal("dump", tmp_path / "none")
+    assert (code, "no such directory" in output) == (1, True)

@@ -1,0 +1,217 @@
+"""One contract, both implementations: state, publish and bookmark stores."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from raylay.services.errors import CorruptRecord, PublishStoreFull, StorageFull
+from raylay.services.replication.ranges import PublisherRanges, SequenceSet
+from raylay.storage.journal import StateStore
+from raylay.storage.state import LmdbStateStore, MemoryStateStore
+from raylay.storage.stores import (
+    BookmarkStore,
+    LmdbBookmarkStore,
+    LmdbPublishStore,
+    MemoryBookmarkStore,
+    MemoryPublishStore,
+    PublishStore,
+)
+
+
+# -- state ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["memory", "lmdb"])
+def test_state(kind: str, tmp_path: Path) -> None:
+    store: StateStore = MemoryStateStore() if kind == "memory" else LmdbStateStore(tmp_path / "s")
+    assert store.get("epoch/a") is None
+    store.put({"epoch/a": b"1", "epoch/b": b"2", "floor": b"", "epoch": b"0"})
+    store.put({"epoch/b": None, "epoch/c": b"3", "never": None})
+    assert store.get("epoch/a") == b"1"
+    assert store.get("floor") == b""
+    assert list(store.items("epoch/")) == [("epoch/a", b"1"), ("epoch/c", b"3")]
+    assert [key for key, _ in store.items("")] == ["epoch", "epoch/a", "epoch/c", "floor"]
+    with pytest.raises(ValueError):
+        store.put({"good": b"1", "": b"2"})
+    assert store.get("good") is None, "all or none"
+    if isinstance(store, MemoryStateStore):
+        again: StateStore = store.crash()
+    else:
+        store.close()
+        again = LmdbStateStore(tmp_path / "s")
+    assert list(again.items("epoch/")) == [("epoch/a", b"1"), ("epoch/c", b"3")]
+    again.close()
+
+
+def test_a_state_store_in_memory_can_fail() -> None:
+    store = MemoryStateStore()
+    store.put({"a": b"1"})
+    store.fail_next(StorageFull("full"))
+    with pytest.raises(StorageFull):
+        store.put({"a": b"2"})
+    assert store.get("a") == b"1"
+    store.put({"a": b"3"})
+    assert store.crash().get("a") == b"3"
+
+
+# -- publishes -----------------------------------------------------------------------------------
+@pytest.fixture(params=["memory", "lmdb"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., PublishStore]]:
+    made: list[PublishStore] = []
+
+    def _make(**limits: int) -> PublishStore:
+        store: PublishStore
+        if request.param == "memory":
+            store = MemoryPublishStore(**limits)
+        else:
+            store = LmdbPublishStore(tmp_path / "publishes", **limits)
+        made.append(store)
+        return store
+
+    yield _make
+    for store in made:
+        store.close()
+
+
+def body(sequence: int) -> bytes:
+    return b"%d" % sequence * (sequence % 5 + 1)
+
+
+def test_an_empty_publish_store(make: Callable[..., PublishStore]) -> None:
+    store = make()
+    assert (store.messages, store.bytes, store.lowest, store.highest) == (0, 0, 0, 0)
+    assert not store.full
+    assert list(store.replay()) == []
+    store.acknowledge(10)
+    store.drop([(1, 3)])
+    store.flush()
+    store.advance(40)
+    with pytest.raises(ValueError, match="40"):
+        store.put(40, b"x")
+    store.put(41, b"x")
+    assert (store.lowest, store.highest) == (41, 41)
+
+
+def test_limits(make: Callable[..., PublishStore]) -> None:
+    store = make(messages_max=3, bytes_max=100)
+    for sequence in (1, 2, 3):
+        assert not store.full
+        store.put(sequence, b"x" * 10)
+    assert store.full
+    with pytest.raises(PublishStoreFull, match="3 messages"):
+        store.put(4, b"x")
+    assert (store.messages, store.highest) == (3, 3)
+    store.acknowledge(2)
+    store.put(4, b"x" * 90)
+    assert store.full
+    with pytest.raises(PublishStoreFull, match="100 bytes"):
+        store.put(5, b"")
+    store.drop([(4, 4)])
+    store.put(5, b"")
+    assert [sequence for sequence, _ in store.replay()] == [3, 5]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_behaves_as_a_dictionary(make: Callable[..., PublishStore], seed: int) -> None:
+    rng = random.Random(seed)
+    store = make()
+    plain: dict[int, bytes] = {}
+    highest = 0
+    for _ in range(150):
+        action = rng.randrange(8)
+        if action < 4:
+            highest += rng.choice([1, 1, 1, 4])
+            store.put(highest, body(highest))
+            plain[highest] = body(highest)
+        elif action == 4:
+            upto = rng.randrange(highest + 2) if rng.random() < 0.2 else min(plain, default=0) + 2
+            store.acknowledge(upto)
+            plain = {key: value for key, value in plain.items() if key > upto}
+        elif action == 5:
+            first = rng.randrange(highest + 1)
+            ranges = [(first, first + 2), (first + 9, first + 12)]
+            store.drop(ranges)
+            for low, high in ranges:
+                for key in range(low, high + 1):
+                    plain.pop(key, None)
+        elif action == 6:
+            store.flush()
+        elif isinstance(store, LmdbPublishStore) and rng.random() < 0.3:
+            store.close()
+            store = make()
+        assert store.messages == len(plain)
+        assert store.bytes == sum(map(len, plain.values()))
+        assert store.lowest == min(plain, default=0)
+        assert store.highest == highest
+        first = rng.randrange(highest + 2)
+        assert list(store.replay(first)) == [(k, v) for k, v in plain.items() if k >= first]
+
+
+def test_what_was_flushed_survives(tmp_path: Path) -> None:
+    store = LmdbPublishStore(tmp_path / "publishes")
+    for sequence in range(1, 11):
+        store.put(sequence, body(sequence))
+    store.flush()
+    store.acknowledge(4)
+    store.put(11, body(11))
+    store._env.close()  # a crash: neither the acknowledgment nor 11 was flushed
+    store = LmdbPublishStore(tmp_path / "publishes")
+    assert [sequence for sequence, _ in store.replay()] == list(range(1, 11))
+    store.acknowledge(10)
+    store.flush()
+    store._env.close()
+    store = LmdbPublishStore(tmp_path / "publishes")
+    assert (store.messages, store.lowest, store.highest) == (0, 0, 10)
+    store.put(11, b"x")
+    store.close()
+
+
+def test_a_damaged_publish_store_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "publishes"
+    store = LmdbPublishStore(path)
+    store.put(1, b"abc")
+    store.flush()
+    with store._env.begin(write=True) as transaction:
+        transaction.put((1).to_bytes(8, "big"), b"cut short")
+    store._env.close()
+    with pytest.raises(CorruptRecord, match=str(path)):
+        LmdbPublishStore(path)
+
+
+# -- bookmarks -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["memory", "lmdb"])
+def test_bookmarks(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "bookmarks"
+    store: BookmarkStore = MemoryBookmarkStore() if kind == "memory" else LmdbBookmarkStore(path)
+    assert not store.load("orders")
+    store.seen("orders", 7, 1, 3)
+    store.seen("orders", 7, 6, 6)
+    store.seen("orders", 8, 9, 9)
+    store.seen("trades", 7, 1, 1)
+    store.flush()
+    expected = PublisherRanges({7: SequenceSet([(1, 3), (6, 6)]), 8: SequenceSet([(9, 9)])})
+    assert store.load("orders") == expected
+    store.load("orders").add(7, 100, 100)
+    assert store.load("orders") == expected, "a copy"
+    store.persisted("orders", PublisherRanges({7: SequenceSet([(1, 6)]), 9: SequenceSet([(1, 1)])}))
+    store.discard("trades")
+    store.seen("late", 7, 2, 2)
+    store.flush()
+    if isinstance(store, LmdbBookmarkStore):
+        store.seen("orders", 7, 50, 50)  # never flushed
+        store._env.close()
+        store = LmdbBookmarkStore(path)
+    assert list(store.load("orders").of(7)) == [(1, 6)]
+    assert list(store.load("orders").of(9)) == [(1, 1)]
+    assert not store.load("trades")
+    assert store.load("late") == PublisherRanges({7: SequenceSet([(2, 2)])})
+    store.discard("late")
+    store.seen("late", 7, 4, 4)
+    assert store.load("late") == PublisherRanges({7: SequenceSet([(4, 4)])})
+    store.close()
+    if kind == "lmdb":
+        store = LmdbBookmarkStore(path)
+        assert store.load("late") == PublisherRanges({7: SequenceSet([(4, 4)])})
+        store.close()
