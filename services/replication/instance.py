@@ -735,6 +735,11 @@ class InstanceMachine:
         if waited:
             for other, freed in self.waiters.reassign(sender, publisher, waited):
                 self._answer(other, publisher, freed)
+            waiter = self._upstream_of.get(sender)
+            if waiter is not None:
+                # An answer to an earlier batch that is not sent yet would go out under the number
+                # of the batch with the notice, and count as given after it.
+                waiter.persisted.remove_ranges(publisher, waited)
         if left:
             self._durable(publisher, list(left))
 

@@ -251,8 +251,8 @@ class World:
     def crash_link(self, name: str, destination: str) -> None:
         """Kills one link of an instance; its instance starts it again."""
         instance = self.instances[name]
-        if instance.alive:
-            self.fault(f"crash link {name} to {destination}")
+        if instance.alive and instance.links[destination].alive:
+            self.fault(f"crash link {name} {destination}")
             instance.links[destination].crash()
 
     def partition(self, pairs: set[tuple[str, str]], *, symmetric: bool = True) -> None:
