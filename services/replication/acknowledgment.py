@@ -4,10 +4,21 @@
 every sync destination to which it was routed from there. A sync link waits for persisted.
 
 Whose answer waits? An instance is *awaited* for a message when a client published it here or when
-it came marked awaited. The first awaited arrival makes its sender the message's *waiter*; until
-there is one, the first sender is. Only the waiter's answer waits for durability; every other
-sender is answered when the message is stored. A waiter was awaited before the instance it waits
-for, so waits cannot close a circle.
+it came marked awaited. The instance where the client published is the *root* of that wait, and the
+mark names it: a client that fails over publishes one message at two instances, and each of the two
+owes its own answer. For each root, the first awaited arrival makes its sender the message's
+*waiter*. Only the waiter's answer waits for durability; every other sender is answered when the
+message is stored. What arrives with no mark is of root 0, and its first sender is its waiter there.
+
+So for one root the waits form a tree that grows from the root along the sync links: a waiter was
+awaited before the instance it waits for, hence no circle; and the root's wait ends when every
+instance that the tree reached has the message on disk, hence nothing is acknowledged early. (One
+waiter a message for all roots together answers a second root before the first one's tree is
+complete: the simulator shows it, tests/sim.)
+
+Answers name the root they are for. So an answer given before an instance became awaited, or before
+a link was upgraded, can never be taken for the answer to the question asked then: it is the answer
+for another root.
 """
 
 from __future__ import annotations
@@ -15,15 +26,74 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from raylay.services.replication.effects import Ranges
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, Router
 
 CLIENT = 0
 """The sender of what a client published here. No incarnation is 0."""
 
+UNAWAITED = 0
+"""The root of what nobody is awaited for."""
+
 AGE_BUCKET_US = 50_000
 """Ages are kept per bucket of 50 ms, so that a day of outage is a list and not a log."""
+
+
+class RootedRanges:
+    """PublisherRanges for each root."""
+
+    __slots__ = ("roots",)
+
+    def __init__(self, roots: dict[int, PublisherRanges] | None = None) -> None:
+        self.roots: dict[int, PublisherRanges] = roots if roots is not None else {}
+
+    def of(self, root: int) -> PublisherRanges:
+        """The root's ranges, made when there are none."""
+        found = self.roots.get(root)
+        if found is None:
+            found = self.roots[root] = PublisherRanges()
+        return found
+
+    def get(self, root: int, publisher: int) -> SequenceSet | None:
+        """The set of one publisher for one root, if there is one."""
+        found = self.roots.get(root)
+        return found.get(publisher) if found is not None else None
+
+    def remove_ranges(self, root: int, publisher: int, ranges: Iterable[Range]) -> None:
+        """Takes ranges out."""
+        found = self.roots.get(root)
+        if found is not None:
+            found.remove_ranges(publisher, ranges)
+
+    def copy(self) -> RootedRanges:
+        """Sets of its own with the same content."""
+        return RootedRanges({root: ranges.copy() for root, ranges in self.roots.items()})
+
+    def __bool__(self) -> bool:
+        return any(self.roots.values())
+
+    def __len__(self) -> int:
+        return sum(map(len, self.roots.values()))
+
+    def __repr__(self) -> str:
+        return f"RootedRanges({self.roots!r})"
+
+    def to_wire(self) -> dict[int, dict[int, bytes]]:
+        """For a msgpack header."""
+        return {root: ranges.to_wire() for root, ranges in self.roots.items() if ranges}
+
+    @classmethod
+    def from_wire(cls, data: dict[int, dict[int, bytes]]) -> RootedRanges:
+        """The inverse of `to_wire`.
+
+        Raises:
+            RemoteProtocolError: the value is no mapping of roots to ranges.
+        """
+        if not isinstance(data, dict):
+            raise RemoteProtocolError("ranges are no mapping of roots", "bad_ranges")
+        return cls({int(root): PublisherRanges.from_wire(value) for root, value in data.items()})
 
 
 class AgeLog:
@@ -55,17 +125,19 @@ class AgeLog:
             span[0] = min(span[0], a)
             span[1] = max(span[1], b)
 
-    def oldest(self, outstanding: PublisherRanges) -> tuple[int, int] | None:
+    def oldest(self, outstanding: RootedRanges) -> tuple[int, int] | None:
         """(time in microseconds, lowest transaction id) of the oldest bucket that still has
         something outstanding; None when nothing is."""
         buckets = self._buckets
+        roots = outstanding.roots
         while buckets:
             time_us, lowest, spans = buckets[0]
             for publisher in list(spans):
                 a, b = spans[publisher]
-                found = outstanding.get(publisher)
-                if found is not None and found.touches(a, b):
-                    return time_us, lowest[0]
+                for ranges in roots.values():
+                    found = ranges.get(publisher)
+                    if found is not None and found.touches(a, b):
+                        return time_us, lowest[0]
                 del spans[publisher]
             buckets.popleft()
         return None
@@ -74,13 +146,12 @@ class AgeLog:
 class DestinationLedger:
     """What one destination owes this instance.
 
-    Invariants: owed holds only what is committed here and routed there; a withdrawn answer stays
-    owed until an answer comes that was given after the notice of the withdrawal was seen.
+    Invariants: owed holds only what is committed here and routed there; while persisted acks do
+    not wait for it, everything it owes is of root 0.
     """
 
     __slots__ = (
         "_ages",
-        "_withdrawn",
         "caught_up",
         "connected",
         "destination",
@@ -94,7 +165,6 @@ class DestinationLedger:
         "skipped",
         "stored_txid",
         "sync",
-        "withdrawal",
     )
 
     def __init__(self, destination: Destination, incarnation: int = 0) -> None:
@@ -104,17 +174,15 @@ class DestinationLedger:
         """Whether persisted acks wait for it now."""
         self.incarnation = incarnation
         """Of the server last connected, 0 while unknown."""
-        self.owed = PublisherRanges()
+        self.owed = RootedRanges()
         self.connected = False
         self.caught_up = False
         self.proved = False
         self.prove_txid = 0
         self.stored_txid = 0
         self.skipped = 0
-        self.withdrawal = 0
         self.further_on = False
         self.downgraded_at_us = 0
-        self._withdrawn: list[tuple[int, int, list[Range]]] = []
         self._ages = AgeLog()
 
     @property
@@ -122,43 +190,48 @@ class DestinationLedger:
         """Whether a client may fail over to it: everything acked here is persisted there."""
         return self.sync and self.proved
 
-    def owe(self, publisher: int, ranges: Iterable[Range], time_us: int, txid: int = 1) -> None:
+    def owe(
+        self, root: int, publisher: int, ranges: Iterable[Range], time_us: int, txid: int = 1
+    ) -> None:
         """These are committed here, from `txid` on, and routed there. Without a `txid`: a resync
-        found them missing there."""
-        owed = self.owed.of(publisher)
+        found them missing there, or they are asked for again."""
+        owed = self.owed.of(root if self.sync else UNAWAITED).of(publisher)
         for a, b in ranges:
             owed.add(a, b)
             self._ages.add(time_us, txid, publisher, a, b)
 
-    def withdraw(self, publisher: int, ranges: list[Range], time_us: int) -> None:
-        """Answers held for these count no more; they belong to the notice `withdrawal`."""
-        self.owe(publisher, ranges, time_us)
-        self._withdrawn.append((self.withdrawal, publisher, ranges))
-
-    def answered(self, answers: Ranges, withdrawal: int) -> Ranges:
-        """Takes answers given after the notice `withdrawal` was seen; returns what they settled."""
-        if self._withdrawn:
-            self._withdrawn = [entry for entry in self._withdrawn if entry[0] > withdrawal]
-        settled: Ranges = {}
-        for publisher, ranges in answers.items():
-            owed = self.owed.get(publisher)
-            if owed is None:
-                continue
-            if self._withdrawn:
-                ranges = self._not_withdrawn(publisher, ranges)
-            found = [piece for a, b in ranges for piece in owed.within(a, b)]
-            if found:
-                self.owed.remove_ranges(publisher, found)
-                settled[publisher] = found
+    def answered(self, answers: Rooted) -> Rooted:
+        """Takes answers; returns what they settled. Whatever its root, an answer says as much as
+        one of root 0."""
+        settled: Rooted = {}
+        for root, ranges_of in answers.items():
+            for publisher, ranges in ranges_of.items():
+                for layer in (root, UNAWAITED) if root else (UNAWAITED,):
+                    owed = self.owed.get(layer, publisher)
+                    if owed is None:
+                        continue
+                    found = [piece for a, b in ranges for piece in owed.within(a, b)]
+                    if found:
+                        self.owed.remove_ranges(layer, publisher, found)
+                        settled.setdefault(layer, {}).setdefault(publisher, []).extend(found)
         return settled
 
-    def _not_withdrawn(self, publisher: int, ranges: list[Range]) -> list[Range]:
-        left = SequenceSet(ranges)
-        for _, of, withdrawn in self._withdrawn:
-            if of == publisher:
-                for a, b in withdrawn:
-                    left.remove(a, b)
-        return list(left)
+    def forget(self, conflicts: Ranges) -> None:
+        """These were refused for good."""
+        for publisher, ranges in conflicts.items():
+            for root in self.owed.roots:
+                self.owed.remove_ranges(root, publisher, ranges)
+
+    def stop_waiting(self) -> None:
+        """Persisted acks wait for it no more."""
+        self.sync = False
+        self.proved = False
+        self.further_on = False
+        unawaited = self.owed.of(UNAWAITED)
+        for root, ranges in list(self.owed.roots.items()):
+            if root != UNAWAITED:
+                unawaited.update(ranges)
+                del self.owed.roots[root]
 
     def oldest_owed(self) -> tuple[int, int] | None:
         """(time in microseconds, first transaction id) of the oldest message owed."""
@@ -182,40 +255,30 @@ class DestinationLedger:
 
 
 class WaiterTable:
-    """Who waits for which pending messages. Holds only what is on disk and not durable."""
+    """Who waits for which pending messages, root by root. Holds only what is on disk and not
+    durable. A waiter is never replaced."""
 
-    __slots__ = ("_waits",)
+    __slots__ = ("_roots",)
 
     def __init__(self) -> None:
-        self._waits: dict[int, PublisherRanges] = {}
+        self._roots: dict[int, dict[int, PublisherRanges]] = {}
 
-    def assign(self, sender: int, publisher: int, ranges: Iterable[Range]) -> None:
+    def assign(self, root: int, sender: int, publisher: int, ranges: Iterable[Range]) -> None:
         """Makes the sender the waiter of these."""
-        waits = self._waits.get(sender)
+        senders = self._roots.get(root)
+        if senders is None:
+            senders = self._roots[root] = {}
+        waits = senders.get(sender)
         if waits is None:
-            waits = self._waits[sender] = PublisherRanges()
+            waits = senders[sender] = PublisherRanges()
         waits.add_ranges(publisher, ranges)
 
-    def reassign(
-        self, sender: int, publisher: int, ranges: list[Range]
+    def settle(
+        self, root: int, publisher: int, ranges: list[Range]
     ) -> list[tuple[int, list[Range]]]:
-        """Makes the sender the waiter in place of others; returns what those others waited for."""
-        freed = []
-        for other, waits in self._waits.items():
-            found = waits.get(publisher)
-            if other == sender or found is None:
-                continue
-            theirs = [piece for a, b in ranges for piece in found.within(a, b)]
-            if theirs:
-                waits.remove_ranges(publisher, theirs)
-                freed.append((other, theirs))
-        self.assign(sender, publisher, ranges)
-        return freed
-
-    def settle(self, publisher: int, ranges: list[Range]) -> list[tuple[int, list[Range]]]:
         """These are durable: (sender, what it waited for) of each waiter, taken off the table."""
-        answers = []
-        for sender, waits in self._waits.items():
+        answers: list[tuple[int, list[Range]]] = []
+        for sender, waits in self._roots.get(root, {}).items():
             found = waits.get(publisher)
             if found is None:
                 continue
@@ -225,13 +288,20 @@ class WaiterTable:
                 answers.append((sender, theirs))
         return answers
 
-    def waited_by(self, sender: int) -> PublisherRanges:
-        """What this sender waits for."""
-        return self._waits.get(sender) or PublisherRanges()
+    def waited_by(self, sender: int) -> RootedRanges:
+        """What this sender waits for: a copy."""
+        found = RootedRanges()
+        for root, senders in self._roots.items():
+            waits = senders.get(sender)
+            if waits:
+                found.roots[root] = waits.copy()
+        return found
 
-    def not_waited(self, sender: int, publisher: int, ranges: list[Range]) -> list[Range]:
+    def not_waited(
+        self, root: int, sender: int, publisher: int, ranges: list[Range]
+    ) -> list[Range]:
         """Those of `ranges` that this sender does not wait for: it is answered for them now."""
-        waits = self._waits.get(sender)
+        waits = self._roots.get(root, {}).get(sender)
         found = waits.get(publisher) if waits is not None else None
         if found is None:
             return ranges

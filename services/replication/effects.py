@@ -15,6 +15,9 @@ from raylay.services.replication.ranges import PublisherRanges, Range
 Ranges = dict[int, list[Range]]
 """Publisher to inclusive ranges."""
 
+Rooted = dict[int, Ranges]
+"""Root to ranges: see `acknowledgment.py`. Root 0 is what nobody is awaited for."""
+
 
 @dataclass(slots=True)
 class Append:
@@ -54,7 +57,7 @@ class AckUpstream:
     connection: int
     number: int
     held: Ranges = field(default_factory=dict)
-    persisted: Ranges = field(default_factory=dict)
+    persisted: Rooted = field(default_factory=dict)
     conflicts: Ranges = field(default_factory=dict)
 
 
@@ -78,11 +81,10 @@ class CloseSession:
 
 @dataclass(slots=True)
 class NotifyLink:
-    """To one link: ask the destination about `awaited` (a notice, numbered `withdrawal`)."""
+    """To one link: ask the destination about `awaited` (a notice)."""
 
     destination: str
-    withdrawal: int
-    awaited: Ranges
+    awaited: Rooted
 
 
 @dataclass(slots=True)
@@ -135,7 +137,8 @@ class SendBatch:
     Attributes:
         number: running number in this connection, from 1.
         runs: whole runs, in journal order.
-        marked: whether the runs' AWAITED flags count (the link is sync).
+        marked: whether the runs' AWAITED flags count (the link is sync); a flagged run's root is
+            the first incarnation of its path, or the sender where the path is empty.
         awaited: awaited arrivals beyond the flags: of runs in this batch, or notices.
         caught_up: the resync that began with the connection ends with this batch.
     """
@@ -143,18 +146,16 @@ class SendBatch:
     number: int
     runs: list[Run]
     marked: bool
-    awaited: Ranges
+    awaited: Rooted
     caught_up: bool
 
 
 @dataclass(slots=True)
 class LinkAnswered:
-    """From a link machine to its instance: the destination answered these, after it had seen the
-    notices up to `withdrawal`."""
+    """From a link machine to its instance: the destination answered these."""
 
-    persisted: Ranges
+    persisted: Rooted
     conflicts: Ranges
-    withdrawal: int
 
 
 @dataclass(slots=True)
@@ -180,3 +181,8 @@ LinkEffect = SendBatch | LinkAnswered | LinkProgress | Report
 def ranges_of(sets: PublisherRanges) -> Ranges:
     """As plain ranges."""
     return {publisher: list(ranges) for publisher, ranges in sets.sets.items() if ranges}
+
+
+def rooted_of(sets: dict[int, PublisherRanges]) -> Rooted:
+    """As plain ranges, root by root."""
+    return {root: ranges_of(ranges) for root, ranges in sets.items() if ranges}

@@ -6,7 +6,9 @@ tells `committed` what the journal synced, and performs the effects in order.
 Invariants:
   known = held (committed) + staged; pending is part of known; durable = held - pending.
   Nothing is acknowledged, delivered or told to a link before its commit.
-  awaited is part of known and never shrinks while the instance lives.
+  pending and awaited are kept root by root (acknowledgment.py); each is part of known; awaited
+  never shrinks while the instance lives. A run's root is 0 when it is not flagged AWAITED, else the
+  first incarnation of its path, else this instance.
   A waiter is acted upon only when the run or note that names it is committed.
 """
 
@@ -30,8 +32,10 @@ from raylay.services.messages.records import (
 )
 from raylay.services.replication.acknowledgment import (
     CLIENT,
+    UNAWAITED,
     AgeLog,
     DestinationLedger,
+    RootedRanges,
     WaiterTable,
 )
 from raylay.services.replication.effects import (
@@ -46,13 +50,15 @@ from raylay.services.replication.effects import (
     NotifyLink,
     Ranges,
     Report,
+    Rooted,
     SafetyChanged,
     SetLinkMode,
+    rooted_of,
 )
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, TopicMatcher
 
-_NOTE = struct.Struct("<Q")
+_NOTE = struct.Struct("<QQ")
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -93,7 +99,7 @@ class UpstreamAnswer(NamedTuple):
     upstream still waits for."""
 
     held: PublisherRanges
-    waited: PublisherRanges
+    waited: RootedRanges
 
 
 class LinkStart(NamedTuple):
@@ -103,14 +109,14 @@ class LinkStart(NamedTuple):
         sync: whether it marks what it sends.
         notice: awaited messages that the destination has and has not answered: sent as a notice.
         mark: awaited messages that it has not: marked when they are sent, whatever their run says.
-        withdrawal: number of the notice.
+        incarnation: of this instance.
         last_txid: committed up to here.
     """
 
     sync: bool
-    notice: Ranges
-    mark: Ranges
-    withdrawal: int
+    notice: Rooted
+    mark: Rooted
+    incarnation: int
     last_txid: int
 
 
@@ -137,7 +143,7 @@ class _Upstream:
     told: int = 0
     sends_duplicates: bool = False
     held: PublisherRanges = field(default_factory=PublisherRanges)
-    persisted: PublisherRanges = field(default_factory=PublisherRanges)
+    persisted: RootedRanges = field(default_factory=RootedRanges)
     conflicts: PublisherRanges = field(default_factory=PublisherRanges)
 
 
@@ -145,6 +151,7 @@ class _Upstream:
 class _RunStaged:
     txid: int
     run: Run
+    root: int
     sender: int
 
 
@@ -152,6 +159,7 @@ class _RunStaged:
 class _NoteStaged:
     txid: int
     run: Run
+    root: int
     sender: int
     publisher: int
     ranges: list[Range]
@@ -162,7 +170,7 @@ class _BatchStaged:
     txid: int
     connection: int
     number: int
-    touched: Ranges
+    touched: Rooted
     caught_up: bool
 
 
@@ -193,7 +201,7 @@ class InstanceMachine:
         *,
         next_txid: int = 1,
         held: PublisherRanges | None = None,
-        awaited: PublisherRanges | None = None,
+        awaited: RootedRanges | None = None,
         incarnations: dict[str, int] | None = None,
         lookup: Callable[[int, int, int], list[Run]],
         ready: bool = True,
@@ -213,8 +221,8 @@ class InstanceMachine:
         self.next_txid = next_txid
         self.committed_txid = next_txid - 1
         self.known = held if held is not None else PublisherRanges()
-        self.awaited = awaited if awaited is not None else PublisherRanges()
-        self.pending = PublisherRanges()
+        self.awaited = awaited if awaited is not None else RootedRanges()
+        self.pending = RootedRanges()
         self.waiters = WaiterTable()
         self.ready = ready
         self.policy = policy or DowngradePolicy()
@@ -236,7 +244,6 @@ class InstanceMachine:
             if last is not None:
                 self._highest[publisher] = last
         self._staged: deque[_RunStaged | _NoteStaged | _BatchStaged] = deque()
-        self._noting = PublisherRanges()
         self._pending_ages = AgeLog()
         self._sessions: dict[int, _Session] = {}
         self._session_of: dict[int, _Session] = {}
@@ -260,18 +267,24 @@ class InstanceMachine:
             if run.kind == Kind.RECORDS:
                 sender = run.path[-1] if run.path else CLIENT
                 ranges = run.ranges() if run.contiguous or run.payload else self._held_of(run)
-                if run.flags & Flag.AWAITED:
-                    self.awaited.add_ranges(run.publisher, ranges)
-                self.pending.add_ranges(run.publisher, ranges)
-                self._commit_run(run, sender, ranges, now_us)
+                root = self._root_of(run)
+                if root != UNAWAITED:
+                    self.awaited.of(root).add_ranges(run.publisher, ranges)
+                self.pending.of(root).add_ranges(run.publisher, ranges)
+                self._commit_run(run, root, sender, ranges, now_us)
             elif run.kind == Kind.WAITER:
-                sender, noted = decode_note(run)
-                self.awaited.add_ranges(run.publisher, noted)
-                self.pending.add_ranges(run.publisher, noted)
-                self._commit_note(sender, run.publisher, noted, now_us)
+                root, sender, noted = decode_note(run)
+                self.awaited.of(root).add_ranges(run.publisher, noted)
+                self.pending.of(root).add_ranges(run.publisher, noted)
+                self._commit_note(root, sender, run.publisher, noted, now_us)
         self._effects.clear()
         self._dirty_sessions.clear()
         self._dirty_upstreams.clear()
+
+    def _root_of(self, run: Run) -> int:
+        if not run.flags & Flag.AWAITED:
+            return UNAWAITED
+        return run.path[0] if run.path else self.identity.incarnation
 
     def _held_of(self, run: Run) -> list[Range]:
         held = self.known.get(run.publisher)
@@ -282,16 +295,16 @@ class InstanceMachine:
         oldest = self._pending_ages.oldest(self.pending)
         return self.committed_txid if oldest is None else min(oldest[1] - 1, self.committed_txid)
 
-    def recovery_point(self) -> tuple[int, PublisherRanges]:
+    def recovery_point(self) -> tuple[int, RootedRanges]:
         """What the shell writes down from time to time, so that a restart need not read the whole
         journal: the durable floor, and what of the journal this instance is awaited for. Nothing
         that is only staged is in it: it may never come to be."""
         awaited = self.awaited.copy()
         for entry in self._staged:
             if isinstance(entry, _RunStaged):
-                awaited.remove_ranges(entry.run.publisher, entry.run.ranges())
+                awaited.remove_ranges(entry.root, entry.run.publisher, entry.run.ranges())
             elif isinstance(entry, _NoteStaged):
-                awaited.remove_ranges(entry.publisher, entry.ranges)
+                awaited.remove_ranges(entry.root, entry.publisher, entry.ranges)
         return self.durable_floor(), awaited
 
     # -- clients -----------------------------------------------------------------------------
@@ -302,10 +315,11 @@ class InstanceMachine:
         self._session_of[publisher] = found
         highest = self._highest.get(publisher, 0)
         durable: list[Range] = []
-        awaited = self.awaited.get(publisher)
+        own = self.identity.incarnation
+        awaited = self.awaited.get(own, publisher)
         if awaited is not None and low and highest >= low:
             settled = SequenceSet(awaited.within(low, highest))
-            pending = self.pending.get(publisher)
+            pending = self.pending.get(own, publisher)
             if pending is not None:
                 settled.difference_update(pending)
             durable = list(settled)
@@ -353,7 +367,7 @@ class InstanceMachine:
             self.counters.published += run.count
             if chunk.first_sequence > self._highest.get(publisher, 0):
                 run.flags |= Flag.AWAITED
-                self._append(run, CLIENT, now_us)
+                self._append(run, self.identity.incarnation, CLIENT, now_us)
             else:
                 self._published_again(found, run, now_us)
         if transient or not self._staged:
@@ -370,7 +384,7 @@ class InstanceMachine:
         self.counters.published += 1
         if command_id:
             self._unnumbered[(run.publisher, run.first_sequence)] = (session, command_id)
-        self._append(run, CLIENT, now_us)
+        self._append(run, self.identity.incarnation, CLIENT, now_us)
         return self._take()
 
     def number_for(self, client: str) -> tuple[int, int]:
@@ -401,12 +415,12 @@ class InstanceMachine:
                 self._report_conflict(session.client, publisher, conflicts)
                 unsound = SequenceSet(conflicts)
                 old = [piece for a, b in old for piece in unsound.missing(a, b)]
-            self._note(CLIENT, publisher, old, now_us)
+            self._note(self.identity.incarnation, CLIENT, publisher, old, now_us)
         if fresh:
             part = run.select(fresh)
             assert part is not None
             part.flags |= Flag.AWAITED
-            self._append(part, CLIENT, now_us)
+            self._append(part, self.identity.incarnation, CLIENT, now_us)
         self._dirty_sessions.add(session.number)
 
     # -- upstream instances ------------------------------------------------------------------
@@ -462,7 +476,7 @@ class InstanceMachine:
             # back, and its sender need not wait for our own link to have connected once.
             ledger.incarnation = incarnation
         self._report("upstream_connected", peer=name, group=group, epoch=epoch)
-        return self._take(), UpstreamAnswer(self.held(), self.waiters.waited_by(incarnation).copy())
+        return self._take(), UpstreamAnswer(self.held(), self.waiters.waited_by(incarnation))
 
     def upstream_left(self, connection: int) -> None:
         """An upstream connection ended."""
@@ -477,7 +491,7 @@ class InstanceMachine:
         number: int,
         runs: list[Run],
         marked: bool,
-        awaited: Ranges,
+        awaited: Rooted,
         caught_up: bool,
         now_us: int,
     ) -> list[Effect]:
@@ -501,20 +515,22 @@ class InstanceMachine:
                 )
         upstream.number = number
         sender = upstream.incarnation
-        touched: Ranges = {}
-        notes: Ranges = {}
+        touched: Rooted = {}
+        notes: Rooted = {}
         for run in runs:
             self._take_replicated(upstream, run, marked, touched, notes, now_us)
-        for publisher, ranges in awaited.items():
-            known = self.known.get(publisher)
-            if known is None:
-                continue
-            asked = [piece for a, b in ranges for piece in known.within(a, b)]
-            if asked:
-                notes.setdefault(publisher, []).extend(asked)
-                touched.setdefault(publisher, []).extend(asked)
-        for publisher, ranges in notes.items():
-            self._note(sender, publisher, ranges, now_us)
+        for root, asked_of in awaited.items():
+            for publisher, ranges in asked_of.items():
+                known = self.known.get(publisher)
+                if known is None:
+                    continue
+                asked = [piece for a, b in ranges for piece in known.within(a, b)]
+                if asked:
+                    notes.setdefault(root, {}).setdefault(publisher, []).extend(asked)
+                    touched.setdefault(root, {}).setdefault(publisher, []).extend(asked)
+        for root, noted in notes.items():
+            for publisher, ranges in noted.items():
+                self._note(root, sender, publisher, ranges, now_us)
         self._staged.append(
             _BatchStaged(self.next_txid - 1, connection, number, touched, caught_up)
         )
@@ -527,15 +543,18 @@ class InstanceMachine:
         upstream: _Upstream,
         run: Run,
         marked: bool,
-        touched: Ranges,
-        notes: Ranges,
+        touched: Rooted,
+        notes: Rooted,
         now_us: int,
     ) -> None:
         publisher = run.publisher
         count = run.count
-        counts = bool(marked and run.flags & Flag.AWAITED)
+        root = UNAWAITED
+        if marked and run.flags & Flag.AWAITED:
+            root = run.path[0] if run.path else upstream.incarnation
         ranges = run.ranges()
-        touched.setdefault(publisher, []).extend(ranges)
+        arrived = touched.setdefault(root, {})
+        arrived.setdefault(publisher, []).extend(ranges)
         part: Run | None = run
         if run.first_sequence <= self._highest.get(publisher, 0):
             known = self.known.of(publisher)
@@ -553,23 +572,22 @@ class InstanceMachine:
                     self._keep_conflict(upstream, run, conflicts, now_us)
                     unsound = SequenceSet(conflicts)
                     old = [piece for a, b in old for piece in unsound.missing(a, b)]
-                    sound = [
-                        piece for a, b in touched[publisher] for piece in unsound.missing(a, b)
+                    arrived[publisher] = [
+                        piece for a, b in arrived[publisher] for piece in unsound.missing(a, b)
                     ]
-                    touched[publisher] = sound
-                if counts and old:
-                    notes.setdefault(publisher, []).extend(old)
+                if root != UNAWAITED and old:
+                    notes.setdefault(root, {}).setdefault(publisher, []).extend(old)
         if part is None:
             return
         part = replace(
             part,
             path=(*run.path, upstream.incarnation),
             group=upstream.group,
-            flags=(part.flags & (Flag.CONTIGUOUS | Flag.TRACED)) | (Flag.AWAITED if counts else 0),
+            flags=(part.flags & (Flag.CONTIGUOUS | Flag.TRACED)) | (Flag.AWAITED if root else 0),
             raw=None,
         )
         self.counters.replicated_in += part.count
-        self._append(part, upstream.incarnation, now_us)
+        self._append(part, root, upstream.incarnation, now_us)
 
     def _refuse(self, upstream: _Upstream, reason: str, text: str) -> list[Effect]:
         self._effects.append(CloseUpstream(upstream.connection, reason, text))
@@ -578,7 +596,7 @@ class InstanceMachine:
         return self._take()
 
     # -- staging -----------------------------------------------------------------------------
-    def _append(self, run: Run, sender: int, now_us: int) -> None:
+    def _append(self, run: Run, root: int, sender: int, now_us: int) -> None:
         publisher = run.publisher
         run.first_txid = self.next_txid
         run.receive_time_us = now_us
@@ -595,16 +613,16 @@ class InstanceMachine:
             topics[run.topic] = run.last_sequence
         if run.flags & Flag.CONTIGUOUS:
             self.known.add(publisher, run.first_sequence, run.last_sequence)
-            self.pending.add(publisher, run.first_sequence, run.last_sequence)
-            if run.flags & Flag.AWAITED:
-                self.awaited.add(publisher, run.first_sequence, run.last_sequence)
+            self.pending.of(root).add(publisher, run.first_sequence, run.last_sequence)
+            if root != UNAWAITED:
+                self.awaited.of(root).add(publisher, run.first_sequence, run.last_sequence)
         else:
             ranges = run.ranges()
             self.known.add_ranges(publisher, ranges)
-            self.pending.add_ranges(publisher, ranges)
-            if run.flags & Flag.AWAITED:
-                self.awaited.add_ranges(publisher, ranges)
-        self._staged.append(_RunStaged(run.last_txid, run, sender))
+            self.pending.of(root).add_ranges(publisher, ranges)
+            if root != UNAWAITED:
+                self.awaited.of(root).add_ranges(publisher, ranges)
+        self._staged.append(_RunStaged(run.last_txid, run, root, sender))
         self._effects.append(Append(run))
 
     def _mark_late(self, run: Run) -> None:
@@ -629,23 +647,24 @@ class InstanceMachine:
                 last=run.last_sequence,
             )
 
-    def _note(self, sender: int, publisher: int, ranges: list[Range], now_us: int) -> None:
-        """An awaited arrival of messages that are known: where none was awaited before, the sender
-        becomes their waiter, on disk first."""
-        awaited = self.awaited.of(publisher)
+    def _note(
+        self, root: int, sender: int, publisher: int, ranges: list[Range], now_us: int
+    ) -> None:
+        """An awaited arrival of messages that are known: where none was awaited before for this
+        root, the sender becomes their waiter, on disk first."""
+        awaited = self.awaited.of(root).of(publisher)
         news = [piece for a, b in ranges for piece in awaited.missing(a, b)]
         if not news:
             return
         news = list(SequenceSet(news))
-        run = encode_note(sender, publisher, news)
+        run = encode_note(root, sender, publisher, news)
         run.first_txid = self.next_txid
         run.receive_time_us = now_us
         self.next_txid += 1
         for a, b in news:
             awaited.add(a, b)
-        self.pending.add_ranges(publisher, news)
-        self._noting.add_ranges(publisher, news)
-        self._staged.append(_NoteStaged(run.first_txid, run, sender, publisher, news))
+        self.pending.of(root).add_ranges(publisher, news)
+        self._staged.append(_NoteStaged(run.first_txid, run, root, sender, publisher, news))
         self._effects.append(Append(run))
 
     def _keep_conflict(
@@ -669,7 +688,9 @@ class InstanceMachine:
             now_us,
         )
         self.next_txid += 1
-        self._staged.append(_NoteStaged(note.first_txid, note, CLIENT, run.publisher, []))
+        self._staged.append(
+            _NoteStaged(note.first_txid, note, UNAWAITED, CLIENT, run.publisher, [])
+        )
         self._effects.append(Append(note))
 
     # -- the journal -------------------------------------------------------------------------
@@ -695,7 +716,7 @@ class InstanceMachine:
                     ranges = [(run.first_sequence, run.last_sequence)]
                 else:
                     ranges = run.ranges()
-                self._commit_run(run, entry.sender, ranges, run.receive_time_us)
+                self._commit_run(run, entry.root, entry.sender, ranges, run.receive_time_us)
                 for upstream in self._upstreams.values():
                     if upstream.sends_duplicates and upstream.incarnation != entry.sender:
                         upstream.held.add_ranges(run.publisher, ranges)
@@ -703,50 +724,53 @@ class InstanceMachine:
             elif isinstance(entry, _NoteStaged):
                 runs.append(entry.run)
                 if entry.ranges:
-                    self._noting.remove_ranges(entry.publisher, entry.ranges)
-                    self._commit_note(entry.sender, entry.publisher, entry.ranges, now_us)
+                    self._commit_note(
+                        entry.root, entry.sender, entry.publisher, entry.ranges, now_us
+                    )
             else:
                 self._batch_done(entry)
         if runs:
             self._effects.insert(at, Committed(runs, self.committed_txid))
 
-    def _commit_run(self, run: Run, sender: int, ranges: list[Range], time_us: int) -> None:
+    def _commit_run(
+        self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int
+    ) -> None:
         waits = False
         for ledger in self.destinations.values():
             if ledger.router.routed(
                 run.topic, run.message_type, run.path, run.group, ledger.incarnation
             ):
-                ledger.owe(run.publisher, ranges, time_us, run.first_txid)
+                ledger.owe(root, run.publisher, ranges, time_us, run.first_txid)
                 waits = waits or ledger.sync
         if waits:
-            self.waiters.assign(sender, run.publisher, ranges)
+            self.waiters.assign(root, sender, run.publisher, ranges)
             for a, b in ranges:
                 self._pending_ages.add(time_us, run.first_txid, run.publisher, a, b)
         else:
-            self._durable(run.publisher, ranges)
+            self._durable(root, run.publisher, ranges)
 
-    def _commit_note(self, sender: int, publisher: int, ranges: list[Range], now_us: int) -> None:
-        """This instance became awaited for messages that it has: it asks its sync destinations
-        again, and the sender waits in place of whoever waited."""
-        asked = self._ask_again(publisher, ranges, now_us, list(self.destinations.values()))
+    def _commit_note(
+        self, root: int, sender: int, publisher: int, ranges: list[Range], now_us: int
+    ) -> None:
+        """This instance became awaited for messages that it has: it asks its sync destinations for
+        this root, and the sender waits."""
+        asked = self._ask(root, publisher, ranges, now_us, list(self.destinations.values()))
         left = SequenceSet(ranges)
         left.difference_update(asked)
-        waited = list(asked)
-        if waited:
-            for other, freed in self.waiters.reassign(sender, publisher, waited):
-                self._answer(other, publisher, freed)
-            waiter = self._upstream_of.get(sender)
-            if waiter is not None:
-                # An answer to an earlier batch that is not sent yet would go out under the number
-                # of the batch with the notice, and count as given after it.
-                waiter.persisted.remove_ranges(publisher, waited)
+        if asked:
+            self.waiters.assign(root, sender, publisher, asked)
         if left:
-            self._durable(publisher, list(left))
+            self._durable(root, publisher, list(left))
 
-    def _ask_again(
-        self, publisher: int, ranges: list[Range], now_us: int, ledgers: list[DestinationLedger]
+    def _ask(
+        self,
+        root: int,
+        publisher: int,
+        ranges: list[Range],
+        now_us: int,
+        ledgers: list[DestinationLedger],
     ) -> SequenceSet:
-        """Withdraws the answers of sync destinations and sends notices. Returns what waits."""
+        """Sends notices to the sync destinations that these are routed to. Returns what waits."""
         asked = SequenceSet()
         if not any(ledger.sync for ledger in ledgers):
             return asked
@@ -766,18 +790,15 @@ class InstanceMachine:
                     run.topic, run.message_type, run.path, run.group, ledger.incarnation
                 ):
                     theirs.update(part)
-            if not theirs:
-                continue
-            ledger.withdrawal += 1
-            again = list(theirs)
-            ledger.withdraw(publisher, again, now_us)
-            self._effects.append(
-                NotifyLink(ledger.destination.name, ledger.withdrawal, {publisher: again})
-            )
-            asked.update(theirs)
-        if asked:
-            for a, b in asked:
-                self._pending_ages.add(now_us, 1, publisher, a, b)
+            if theirs:
+                again = list(theirs)
+                ledger.owe(root, publisher, again, now_us)
+                self._effects.append(
+                    NotifyLink(ledger.destination.name, {root: {publisher: again}})
+                )
+                asked.update(theirs)
+        for a, b in asked:
+            self._pending_ages.add(now_us, 1, publisher, a, b)
         return asked
 
     def _batch_done(self, entry: _BatchStaged) -> None:
@@ -786,18 +807,21 @@ class InstanceMachine:
             return
         upstream.stored = entry.number
         self._dirty_upstreams.add(entry.connection)
-        for publisher, ranges in entry.touched.items():
-            self._answer_stored(upstream, publisher, ranges)
+        for root, arrived in entry.touched.items():
+            for publisher, ranges in arrived.items():
+                self._answer_stored(upstream, root, publisher, ranges)
         if entry.caught_up:
             self._report("upstream_caught_up", peer=upstream.name)
             if not self.ready and upstream.group == self.identity.group:
                 self.become_ready()
 
-    def _answer_stored(self, upstream: _Upstream, publisher: int, ranges: list[Range]) -> None:
+    def _answer_stored(
+        self, upstream: _Upstream, root: int, publisher: int, ranges: list[Range]
+    ) -> None:
         """The answer to a batch: all that its sender does not wait for is answered now."""
-        answered = self.waiters.not_waited(upstream.incarnation, publisher, ranges)
+        answered = self.waiters.not_waited(root, upstream.incarnation, publisher, ranges)
         if answered:
-            upstream.persisted.add_ranges(publisher, answered)
+            upstream.persisted.of(root).add_ranges(publisher, answered)
 
     def become_ready(self) -> None:
         """Admits clients from now on."""
@@ -810,10 +834,10 @@ class InstanceMachine:
         whoever sent it is told and sends it again later."""
         senders: set[int] = set()
         sessions: set[int] = set()
-        dropped: list[tuple[int, list[Range]]] = []
+        dropped: list[tuple[int, int, list[Range]]] = []
         for entry in self._staged:
             if isinstance(entry, _RunStaged):
-                dropped.append((entry.run.publisher, entry.run.ranges()))
+                dropped.append((entry.root, entry.run.publisher, entry.run.ranges()))
                 senders.add(entry.sender)
                 found = self._session_of.get(entry.run.publisher)
                 if entry.sender == CLIENT and found is not None:
@@ -821,9 +845,9 @@ class InstanceMachine:
                 self._unnumbered.pop((entry.run.publisher, entry.run.first_sequence), None)
             elif isinstance(entry, _NoteStaged):
                 senders.add(entry.sender)
-                if entry.ranges:
-                    self.awaited.remove_ranges(entry.publisher, entry.ranges)
-                    self._noting.remove_ranges(entry.publisher, entry.ranges)
+                # A note stands only for what was not awaited before.
+                self.awaited.remove_ranges(entry.root, entry.publisher, entry.ranges)
+                self.pending.remove_ranges(entry.root, entry.publisher, entry.ranges)
                 found = self._session_of.get(entry.publisher)
                 if entry.sender == CLIENT and found is not None:
                     sessions.add(found.number)
@@ -835,16 +859,14 @@ class InstanceMachine:
                 )
         self._staged.clear()
         self.next_txid = self.committed_txid + 1
-        for publisher, ranges in dropped:
+        for root, publisher, ranges in dropped:
             self.known.remove_ranges(publisher, ranges)
-            self.awaited.remove_ranges(publisher, ranges)
-            self.pending.remove_ranges(publisher, ranges)
+            self.awaited.remove_ranges(root, publisher, ranges)
+            self.pending.remove_ranges(root, publisher, ranges)
             known = self.known.get(publisher)
             last = known.last() if known is not None else None
             self._highest[publisher] = last or 0
             self._topic_highest.pop(publisher, None)
-        # What a dropped note made pending again is durable as before where nobody is owed it.
-        self._settle_all()
         for session in sessions:
             self._effects.append(CloseSession(session, reason, text))
             self.client_left(session)
@@ -858,17 +880,14 @@ class InstanceMachine:
         return self._take()
 
     # -- durability --------------------------------------------------------------------------
-    def _durable(self, publisher: int, ranges: list[Range]) -> None:
-        """These are on disk here and at every sync destination they are routed to."""
-        if self._noting:
-            noting = self._noting.get(publisher)
-            if noting is not None:
-                ranges = [piece for a, b in ranges for piece in noting.missing(a, b)]
-        if not ranges:
+    def _durable(self, root: int, publisher: int, ranges: list[Range]) -> None:
+        """These are on disk here and at every sync destination they are routed to, for this root:
+        the tree that grew from here is complete."""
+        self.pending.remove_ranges(root, publisher, ranges)
+        for sender, answered in self.waiters.settle(root, publisher, ranges):
+            self._answer(sender, root, publisher, answered)
+        if root != self.identity.incarnation:
             return
-        self.pending.remove_ranges(publisher, ranges)
-        for sender, answered in self.waiters.settle(publisher, ranges):
-            self._answer(sender, publisher, answered)
         session = self._session_of.get(publisher)
         if session is not None:
             self._dirty_sessions.add(session.number)
@@ -882,16 +901,16 @@ class InstanceMachine:
                 if found is not None:
                     self._effects.append(AckClient(found[0], sequence, command_id=found[1]))
 
-    def _answer(self, sender: int, publisher: int, ranges: list[Range]) -> None:
+    def _answer(self, sender: int, root: int, publisher: int, ranges: list[Range]) -> None:
         upstream = self._upstream_of.get(sender)
         if upstream is not None:
-            upstream.persisted.add_ranges(publisher, ranges)
+            upstream.persisted.of(root).add_ranges(publisher, ranges)
             self._dirty_upstreams.add(upstream.connection)
 
-    def _undurable(self, publisher: int, candidates: list[Range]) -> list[Range]:
-        """Those of the candidates that nothing keeps from being durable: committed, pending, owed
-        by no sync destination."""
-        pending = self.pending.get(publisher)
+    def _unhindered(self, root: int, publisher: int, candidates: list[Range]) -> list[Range]:
+        """Those of the candidates that nothing keeps from being durable: pending, owed by no sync
+        destination."""
+        pending = self.pending.get(root, publisher)
         if pending is None:
             return []
         left = SequenceSet(piece for a, b in candidates for piece in pending.within(a, b))
@@ -899,24 +918,41 @@ class InstanceMachine:
             if not left:
                 break
             if ledger.sync:
-                owed = ledger.owed.get(publisher)
+                owed = ledger.owed.get(root, publisher)
                 if owed is not None:
                     left.difference_update(owed)
         return list(left)
 
-    def _settle_all(self) -> None:
-        """After a change of what sync destinations there are: releases what waited only for it."""
-        staged = PublisherRanges()
+    def _uncommitted(self) -> RootedRanges:
+        """What is pending only because its run or note is not committed yet."""
+        staged = RootedRanges()
         for entry in self._staged:
             if isinstance(entry, _RunStaged):
-                staged.add_ranges(entry.run.publisher, entry.run.ranges())
-        for publisher in list(self.pending.sets):
-            candidates = self._undurable(publisher, list(self.pending.of(publisher)))
-            uncommitted = staged.get(publisher)
-            if uncommitted is not None:
-                candidates = [p for a, b in candidates for p in uncommitted.missing(a, b)]
-            if candidates:
-                self._durable(publisher, candidates)
+                staged.of(entry.root).add_ranges(entry.run.publisher, entry.run.ranges())
+            elif isinstance(entry, _NoteStaged):
+                staged.of(entry.root).add_ranges(entry.publisher, entry.ranges)
+        return staged
+
+    def _committed_pending(self) -> list[tuple[int, int, list[Range]]]:
+        """(root, publisher, ranges) of what is committed and pending."""
+        uncommitted = self._uncommitted()
+        found = []
+        for root, pending in self.pending.roots.items():
+            for publisher, ranges in pending.sets.items():
+                left = list(ranges)
+                staged = uncommitted.get(root, publisher)
+                if staged is not None:
+                    left = [piece for a, b in left for piece in staged.missing(a, b)]
+                if left:
+                    found.append((root, publisher, left))
+        return found
+
+    def _settle_all(self) -> None:
+        """After a change of what sync destinations there are: releases what waited only for it."""
+        for root, publisher, ranges in self._committed_pending():
+            durable = self._unhindered(root, publisher, ranges)
+            if durable:
+                self._durable(root, publisher, durable)
 
     def _flush(self) -> None:
         """Says to sessions and upstreams what there is to say, once per call from outside."""
@@ -930,9 +966,11 @@ class InstanceMachine:
             if upstream is None:
                 continue
             ack = AckUpstream(connection, upstream.stored)
+            if upstream.persisted.roots:
+                ack.persisted.update(rooted_of(upstream.persisted.roots))
+                upstream.persisted.roots.clear()
             for mine, theirs in (
                 (upstream.held, ack.held),
-                (upstream.persisted, ack.persisted),
                 (upstream.conflicts, ack.conflicts),
             ):
                 if mine.sets:
@@ -944,7 +982,7 @@ class InstanceMachine:
         self._dirty_upstreams.clear()
 
     def _ack_session(self, session: _Session) -> None:
-        pending = self.pending.get(session.publisher)
+        pending = self.pending.get(self.identity.incarnation, session.publisher)
         if session.failures and pending is not None:
             pending = pending.copy()
             for sequence in session.failures:
@@ -971,7 +1009,7 @@ class InstanceMachine:
         destination: str,
         incarnation: int,
         held: PublisherRanges,
-        waited: PublisherRanges,
+        waited: RootedRanges,
         now_us: int,
     ) -> tuple[list[Effect], LinkStart]:
         """A link has connected and exchanged ranges with its destination.
@@ -981,66 +1019,67 @@ class InstanceMachine:
             waited: what of it this instance waits for there, in the destination's words.
         """
         ledger = self.destinations[destination]
-        came_from_there = PublisherRanges()
+        settled: Rooted = {}
         if ledger.incarnation != incarnation:
             ledger.incarnation = incarnation
-            came_from_there = self._came_through(ledger.owed, incarnation)
+            # Owed only while nobody knew whom: it is not routed there, so it is settled.
+            settled = self._came_through(ledger.owed, incarnation)
         ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
         if ledger.safe:
             self._effects.append(SafetyChanged())
         ledger.must_prove(self.committed_txid)
-        notice = PublisherRanges()
-        mark = PublisherRanges()
+        if settled:
+            self._answered(ledger, settled)
+        notice = RootedRanges()
+        mark = RootedRanges()
         answered: Ranges = {}
-        for publisher, owed in ledger.owed.sets.items():
-            back = came_from_there.get(publisher)
-            if back is not None:
-                # Owed only while nobody knew whom: it is not routed there, so it is settled.
-                owed = owed.copy()
-                owed.difference_update(back)
-                answered[publisher] = list(back)
-            theirs = held.get(publisher)
-            awaited = self.awaited.get(publisher)
-            there = owed.intersection(theirs) if theirs is not None else SequenceSet()
-            asked = SequenceSet()
-            if ledger.sync and awaited is not None:
-                asked = there.intersection(awaited)
-                absent = owed.intersection(awaited)
+        for root, owing in ledger.owed.roots.items():
+            for publisher, owed in owing.sets.items():
+                theirs = held.get(publisher)
+                there = owed.intersection(theirs) if theirs is not None else SequenceSet()
+                if root == UNAWAITED:
+                    for waits in waited.roots.values():
+                        waiting = waits.get(publisher)
+                        if waiting is not None:
+                            there.difference_update(waiting)
+                    if there:
+                        answered[publisher] = list(there)
+                    continue
+                if there:
+                    notice.of(root).of(publisher).update(there)
+                absent = owed.copy()
                 absent.difference_update(there)
                 if absent:
-                    mark.of(publisher).update(absent)
-            if asked:
-                notice.of(publisher).update(asked)
-                there.difference_update(asked)
-            waits = waited.get(publisher)
-            if waits is not None:
-                there.difference_update(waits)
-            if there:
-                answered.setdefault(publisher, []).extend(there)
-        ledger.withdrawal += 1
-        notices: Ranges = {key: list(value) for key, value in notice.sets.items() if value}
-        marks: Ranges = {key: list(value) for key, value in mark.sets.items() if value}
-        for publisher, ranges in notices.items():
-            ledger.withdraw(publisher, ranges, now_us)
-        # Answers by what the exchange showed: they were given after everything sent before.
-        self._answered(ledger, answered, ledger.withdrawal - 1)
+                    mark.of(root).of(publisher).update(absent)
+        if answered:
+            self._answered(ledger, {UNAWAITED: answered})
         self._report("link_connected", destination=destination, incarnation=incarnation)
         self._flush()
         return self._take(), LinkStart(
-            ledger.sync, notices, marks, ledger.withdrawal, self.committed_txid
+            ledger.sync,
+            rooted_of(notice.roots),
+            rooted_of(mark.roots),
+            self.identity.incarnation,
+            self.committed_txid,
         )
 
-    def _came_through(self, owed: PublisherRanges, incarnation: int) -> PublisherRanges:
+    def _came_through(self, owed: RootedRanges, incarnation: int) -> Rooted:
         """Those of `owed` whose path holds the incarnation."""
-        found = PublisherRanges()
-        for publisher, ranges in owed.sets.items():
-            first, last = ranges.first(), ranges.last()
-            if first is None or last is None:
-                continue
-            for run in self._lookup(publisher, first, last):
-                if run.kind == Kind.RECORDS and incarnation in run.path:
-                    for a, b in run.ranges():
-                        found.add_ranges(publisher, ranges.within(a, b))
+        found: Rooted = {}
+        for root, owing in owed.roots.items():
+            for publisher, ranges in owing.sets.items():
+                first, last = ranges.first(), ranges.last()
+                if first is None or last is None:
+                    continue
+                through = [
+                    piece
+                    for run in self._lookup(publisher, first, last)
+                    if run.kind == Kind.RECORDS and incarnation in run.path
+                    for a, b in run.ranges()
+                    for piece in ranges.within(a, b)
+                ]
+                if through:
+                    found.setdefault(root, {})[publisher] = through
         return found
 
     def link_disconnected(self, destination: str, why: str) -> list[Effect]:
@@ -1052,38 +1091,39 @@ class InstanceMachine:
         ledger.caught_up = False
         return self._take()
 
-    def link_answered(
-        self, destination: str, persisted: Ranges, conflicts: Ranges, withdrawal: int
-    ) -> list[Effect]:
-        """A destination answered, having seen the notices up to `withdrawal`."""
+    def link_answered(self, destination: str, persisted: Rooted, conflicts: Ranges) -> list[Effect]:
+        """A destination answered."""
         ledger = self.destinations[destination]
         if conflicts:
             self._refused_downstream(ledger, conflicts)
-        self._answered(ledger, persisted, withdrawal)
+        self._answered(ledger, persisted)
         self._flush()
         return self._take()
 
-    def _answered(self, ledger: DestinationLedger, answers: Ranges, withdrawal: int) -> None:
-        for publisher, ranges in ledger.answered(answers, withdrawal).items():
-            if ledger.sync:
-                durable = self._undurable(publisher, ranges)
-                if durable:
-                    self._durable(publisher, durable)
+    def _answered(self, ledger: DestinationLedger, answers: Rooted) -> None:
+        settled = ledger.answered(answers)
+        if ledger.sync:
+            for root, settled_of in settled.items():
+                for publisher, ranges in settled_of.items():
+                    durable = self._unhindered(root, publisher, ranges)
+                    if durable:
+                        self._durable(root, publisher, durable)
         self._update_proof(ledger)
 
     def _refused_downstream(self, ledger: DestinationLedger, conflicts: Ranges) -> None:
         """The destination holds other contents under these identities: their publisher is told,
         they are never acknowledged."""
+        ledger.forget(conflicts)
         for publisher, ranges in conflicts.items():
             self._report_conflict(ledger.destination.name, publisher, ranges)
-            ledger.owed.remove_ranges(publisher, ranges)
-            self.pending.remove_ranges(publisher, ranges)
             session = self._session_of.get(publisher)
-            for sender, theirs in self.waiters.settle(publisher, ranges):
-                upstream = self._upstream_of.get(sender)
-                if upstream is not None:
-                    upstream.conflicts.add_ranges(publisher, theirs)
-                    self._dirty_upstreams.add(upstream.connection)
+            for root in self.pending.roots:
+                self.pending.remove_ranges(root, publisher, ranges)
+                for sender, theirs in self.waiters.settle(root, publisher, ranges):
+                    upstream = self._upstream_of.get(sender)
+                    if upstream is not None:
+                        upstream.conflicts.add_ranges(publisher, theirs)
+                        self._dirty_upstreams.add(upstream.connection)
             if session is not None:
                 for a, b in ranges:
                     for sequence in range(a, b + 1):
@@ -1107,7 +1147,7 @@ class InstanceMachine:
         """A link tells how far it is. `LinkProgress` tells what the values mean."""
         ledger = self.destinations[destination]
         for publisher, ranges in resending.items():
-            ledger.owe(publisher, ranges, now_us)
+            ledger.owe(UNAWAITED, publisher, ranges, now_us)
         ledger.stored_txid = max(ledger.stored_txid, stored_txid)
         ledger.skipped += skipped
         if caught_up and not ledger.caught_up:
@@ -1126,9 +1166,7 @@ class InstanceMachine:
         released. Without effect where it is async already."""
         ledger = self.destinations[destination]
         if ledger.sync:
-            ledger.sync = False
-            ledger.proved = False
-            ledger.further_on = False
+            ledger.stop_waiting()
             ledger.downgraded_at_us = now_us
             self.counters.downgrades += 1
             self._report("downgraded", destination=destination, why=why)
@@ -1147,13 +1185,9 @@ class InstanceMachine:
             self.counters.upgrades += 1
             self._report("upgraded", destination=destination, why=why)
             self._effects.append(SetLinkMode(destination, True))
-            for publisher in list(self.pending.sets):
-                awaited = self.awaited.get(publisher)
-                if awaited is None:
-                    continue
-                held = self.pending.of(publisher).intersection(awaited)
-                if held:
-                    self._ask_again(publisher, list(held), now_us, [ledger])
+            for root, publisher, ranges in self._committed_pending():
+                if root != UNAWAITED:
+                    self._ask(root, publisher, ranges, now_us, [ledger])
             self._update_proof(ledger)
         return self._take()
 
@@ -1240,25 +1274,24 @@ class InstanceMachine:
 
     def check_invariants(self) -> None:
         """Raises AssertionError where one does not hold. For tests and the simulator."""
-        for publisher, pending in self.pending.sets.items():
-            known = self.known.get(publisher)
-            assert known is not None, "pending of an unknown publisher"
-            assert all(known.covers(a, b) for a, b in pending), "pending holds what is not known"
-        for publisher, awaited in self.awaited.sets.items():
-            known = self.known.get(publisher)
-            assert known is not None and all(known.covers(a, b) for a, b in awaited), (
-                "awaited holds what is not known"
-            )
+        kept: list[tuple[str, RootedRanges]] = [
+            ("pending", self.pending),
+            ("awaited", self.awaited),
+            *((f"owed by {name}", ledger.owed) for name, ledger in self.destinations.items()),
+        ]
+        for what, rooted in kept:
+            for ranges in rooted.roots.values():
+                for publisher, (a, b) in ranges.items():
+                    known = self.known.get(publisher)
+                    assert known is not None and known.covers(a, b), f"{what} holds the unknown"
         assert self.committed_txid < self.next_txid, "a commit beyond what was staged"
         if not self._staged:
             assert self.committed_txid == self.next_txid - 1, "staged entries were lost"
-            assert not self._noting, "a note that is not staged"
         for ledger in self.destinations.values():
-            for publisher, owed in ledger.owed.sets.items():
-                known = self.known.get(publisher)
-                assert known is not None and all(known.covers(a, b) for a, b in owed), (
-                    "owed holds what is not known"
-                )
+            if not ledger.sync:
+                assert not any(
+                    ranges for root, ranges in ledger.owed.roots.items() if root != UNAWAITED
+                ), "an async destination owes for a root"
 
     # -- helpers -----------------------------------------------------------------------------
     def _conflicts(self, run: Run, old: list[Range]) -> list[Range]:
@@ -1304,13 +1337,14 @@ class InstanceMachine:
         return effects
 
 
-def encode_note(sender: int, publisher: int, ranges: list[Range]) -> Run:
-    """A WAITER note: payload is the sender's incarnation (u64, 0: a client), then the set."""
-    payload = _NOTE.pack(sender) + SequenceSet(ranges).to_bytes()
+def encode_note(root: int, sender: int, publisher: int, ranges: list[Range]) -> Run:
+    """A WAITER note: payload is the root (u64), the sender's incarnation (u64, 0: a client), then
+    the set."""
+    payload = _NOTE.pack(root, sender) + SequenceSet(ranges).to_bytes()
     return Run(publisher, ranges[0][0], ranges[-1][1], 1, payload, flags=0, kind=int(Kind.WAITER))
 
 
-def decode_note(run: Run) -> tuple[int, list[Range]]:
-    """(sender, ranges) of a WAITER note."""
-    sender: int = _NOTE.unpack_from(run.payload)[0]
-    return sender, list(SequenceSet.from_bytes(run.payload[_NOTE.size :]))
+def decode_note(run: Run) -> tuple[int, int, list[Range]]:
+    """(root, sender, ranges) of a WAITER note."""
+    root, sender = _NOTE.unpack_from(run.payload)
+    return root, sender, list(SequenceSet.from_bytes(run.payload[_NOTE.size :]))

@@ -14,16 +14,19 @@ from __future__ import annotations
 from collections import deque
 
 from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkEffect,
     LinkProgress,
     Ranges,
+    Rooted,
     SendBatch,
     ranges_of,
+    rooted_of,
 )
 from raylay.services.replication.instance import LinkStart
-from raylay.services.replication.ranges import PublisherRanges, Range
+from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, Router
 
 WINDOW_BYTES_DEFAULT = 8 * 1024 * 1024
@@ -50,11 +53,9 @@ class OutboundLink:
         self._number = 0
         self._held = PublisherRanges()
         self._at_connect: PublisherRanges | None = None
-        self._mark = PublisherRanges()
-        self._notices = PublisherRanges()
-        self._withdrawals: deque[tuple[int, int]] = deque()
-        self._withdrawal_unsent: int | None = None
-        self._withdrawal_seen = 0
+        self._incarnation = 0
+        self._mark = RootedRanges()
+        self._notices = RootedRanges()
         # (number, last txid before the batch, bytes)
         self._in_flight: deque[tuple[int, int, int]] = deque()
         self._bytes_in_flight = 0
@@ -76,15 +77,9 @@ class OutboundLink:
         self._downstream = downstream
         self._held = held
         self._at_connect = held.copy()
-        self._mark = PublisherRanges()
-        self._notices = PublisherRanges()
-        for publisher, ranges in start.mark.items():
-            self._mark.add_ranges(publisher, ranges)
-        for publisher, ranges in start.notice.items():
-            self._notices.add_ranges(publisher, ranges)
-        self._withdrawals.clear()
-        self._withdrawal_unsent = start.withdrawal
-        self._withdrawal_seen = start.withdrawal - 1
+        self._incarnation = start.incarnation
+        self._mark = _gathered(start.mark)
+        self._notices = _gathered(start.notice)
         self.sync = start.sync
         self._number = 0
         self._in_flight.clear()
@@ -108,27 +103,27 @@ class OutboundLink:
         """Whether what is sent from now on is marked awaited."""
         self.sync = sync
 
-    def notice(self, withdrawal: int, awaited: Ranges) -> list[LinkEffect]:
-        """The instance became awaited for these, or was upgraded: ask the destination again."""
+    def notice(self, awaited: Rooted) -> list[LinkEffect]:
+        """The instance became awaited for these, or was upgraded: ask the destination."""
         if not self.is_connected:
             return []
-        for publisher, ranges in awaited.items():
-            held = self._held.get(publisher)
-            for a, b in ranges:
-                there = held.within(a, b) if held is not None else []
-                absent = held.missing(a, b) if held is not None else [(a, b)]
-                if there:
-                    self._notices.add_ranges(publisher, there)
-                if absent:
-                    self._mark.add_ranges(publisher, absent)
-        self._withdrawal_unsent = withdrawal
+        for root, asked in awaited.items():
+            for publisher, ranges in asked.items():
+                held = self._held.get(publisher)
+                for a, b in ranges:
+                    there = held.within(a, b) if held is not None else []
+                    absent = held.missing(a, b) if held is not None else [(a, b)]
+                    if there:
+                        self._notices.of(root).add_ranges(publisher, there)
+                    if absent:
+                        self._mark.of(root).add_ranges(publisher, absent)
         return self.flush_notices()
 
     def flush_notices(self) -> list[LinkEffect]:
         """Sends waiting notices at once: control never waits for the window."""
-        if not self.is_connected or (self._withdrawal_unsent is None and not self._notices.sets):
+        if not self.is_connected or not self._notices:
             return []
-        return [self._batch([], PublisherRanges(), 0)]
+        return [self._batch([], RootedRanges(), 0)]
 
     # -- the journal -------------------------------------------------------------------------
     @property
@@ -185,7 +180,7 @@ class OutboundLink:
         be sent. With no runs, ends a resync that has nothing left to send."""
         before = self.cursor
         batch: list[Run] = []
-        awaited = PublisherRanges()
+        awaited = RootedRanges()
         resending: Ranges = {}
         answered = PublisherRanges()
         skipped = 0
@@ -208,16 +203,16 @@ class OutboundLink:
             self._held.add_ranges(part.publisher, ranges)
             if run.first_txid <= self.resync_to:
                 resending.setdefault(part.publisher, []).extend(ranges)
-            if self.sync and self._mark.sets:
-                self._take_marks(part.publisher, ranges, awaited)
+            if self.sync and self._mark:
+                self._take_marks(run, ranges, awaited)
         effects: list[LinkEffect] = []
         self.skipped += skipped
         if resending:
             effects.append(LinkProgress(self._told_stored, resending, False, 0))
         if answered.sets:
-            effects.append(LinkAnswered(ranges_of(answered), {}, self._withdrawal_seen))
+            effects.append(LinkAnswered({UNAWAITED: ranges_of(answered)}, {}))
         ends = self._at_connect is not None and self.cursor >= self.resync_to
-        if batch or awaited.sets or self._notices.sets or ends:
+        if batch or awaited or self._notices or ends:
             effects.append(self._batch(batch, awaited, size, before, ends))
             if ends:
                 self._at_connect = None
@@ -251,64 +246,74 @@ class OutboundLink:
                 surplus = [piece for a, b in surplus for piece in known.missing(a, b)]
         if not surplus:
             return 0
-        if self.sync and run.flags & Flag.AWAITED:
-            self._notices.add_ranges(run.publisher, surplus)
-        else:
-            rest = surplus
-            if self.sync and self._mark.sets:
-                self._take_marks(run.publisher, surplus, self._notices)
-                asked = self._notices.get(run.publisher)
-                if asked is not None:
-                    rest = [piece for a, b in surplus for piece in asked.missing(a, b)]
-            if rest:
-                answered.add_ranges(run.publisher, rest)
-        return sum(b - a + 1 for a, b in surplus)
+        count = sum(b - a + 1 for a, b in surplus)
+        if self.sync:
+            asked = SequenceSet()
+            if self._mark:
+                asked = self._take_marks(run, surplus, self._notices)
+            root = self._root_of(run)
+            if root != UNAWAITED:
+                self._notices.of(root).add_ranges(run.publisher, surplus)
+                return count
+            surplus = [piece for a, b in surplus for piece in asked.missing(a, b)]
+        if surplus:
+            answered.add_ranges(run.publisher, surplus)
+        return count
 
-    def _take_marks(self, publisher: int, ranges: list[Range], into: PublisherRanges) -> None:
-        marks = self._mark.get(publisher)
-        if marks is None:
-            return
-        found = [piece for a, b in ranges for piece in marks.within(a, b)]
-        if found:
-            into.add_ranges(publisher, found)
-            self._mark.remove_ranges(publisher, found)
+    def _root_of(self, run: Run) -> int:
+        if not run.flags & Flag.AWAITED:
+            return UNAWAITED
+        return run.path[0] if run.path else self._incarnation
+
+    def _take_marks(self, run: Run, ranges: list[Range], into: RootedRanges) -> SequenceSet:
+        """Moves what is to be marked of these into `into`, but for what the run's own flag says."""
+        flagged = self._root_of(run)
+        taken = SequenceSet()
+        for root, marks in self._mark.roots.items():
+            found = marks.get(run.publisher)
+            if found is None:
+                continue
+            theirs = [piece for a, b in ranges for piece in found.within(a, b)]
+            if theirs:
+                marks.remove_ranges(run.publisher, theirs)
+                if root != flagged:
+                    into.of(root).add_ranges(run.publisher, theirs)
+                    for a, b in theirs:
+                        taken.add(a, b)
+        return taken
 
     def _batch(
         self,
         runs: list[Run],
-        awaited: PublisherRanges,
+        awaited: RootedRanges,
         size: int,
         before: int | None = None,
         ends: bool = False,
     ) -> SendBatch:
         self._number += 1
-        if self._notices.sets:
-            awaited.update(self._notices)
-            self._notices = PublisherRanges()
-        if self._withdrawal_unsent is not None:
-            self._withdrawals.append((self._withdrawal_unsent, self._number))
-            self._withdrawal_unsent = None
+        if self._notices:
+            for root, ranges in self._notices.roots.items():
+                awaited.of(root).update(ranges)
+            self._notices = RootedRanges()
         self._in_flight.append((self._number, self.cursor if before is None else before, size))
         self._bytes_in_flight += size
         self.sent_bytes += size
-        return SendBatch(self._number, runs, self.sync, ranges_of(awaited), ends)
+        return SendBatch(self._number, runs, self.sync, rooted_of(awaited.roots), ends)
 
     # -- acknowledgments ---------------------------------------------------------------------
     def acked(
-        self, number: int, held: Ranges, persisted: Ranges, conflicts: Ranges
+        self, number: int, held: Ranges, persisted: Rooted, conflicts: Ranges
     ) -> list[LinkEffect]:
         """An ack came: batches up to `number` are stored. `AckUpstream` tells the rest."""
         in_flight = self._in_flight
         caught_up = bool(self._caught_up_number and number >= self._caught_up_number)
         while in_flight and in_flight[0][0] <= number:
             self._bytes_in_flight -= in_flight.popleft()[2]
-        while self._withdrawals and self._withdrawals[0][1] <= number:
-            self._withdrawal_seen = self._withdrawals.popleft()[0]
         for publisher, ranges in held.items():
             self._held.add_ranges(publisher, ranges)
         effects: list[LinkEffect] = []
         if persisted or conflicts:
-            effects.append(LinkAnswered(persisted, conflicts, self._withdrawal_seen))
+            effects.append(LinkAnswered(persisted, conflicts))
         if caught_up:
             self._caught_up_number = 0
         effects.extend(self._progress(0, caught_up))
@@ -325,3 +330,11 @@ class OutboundLink:
             self._told_stored = stored
             return [LinkProgress(stored, {}, caught_up, skipped)]
         return []
+
+
+def _gathered(rooted: Rooted) -> RootedRanges:
+    made = RootedRanges()
+    for root, ranges_by_publisher in rooted.items():
+        for publisher, ranges in ranges_by_publisher.items():
+            made.of(root).add_ranges(publisher, ranges)
+    return made

@@ -71,10 +71,8 @@ class Copy:
     topic: str
     path: tuple[int, ...]
     group: str
-    sender: int
-    """Of the record; of the waiter once there is a note."""
-    waits: bool
-    """Whether the sender is a waiter: the copy or a note was awaited."""
+    waiters: dict[int, int]
+    """Root to the sender that waits for it, 0 for a client."""
 
 
 class Logs:
@@ -100,6 +98,7 @@ class Logs:
             copies = self.copies[operation.instance]
             ever = self.ever[operation.instance]
             sender = operation.path[-1] if operation.path else 0
+            root = operation.path[0] if operation.path else operation.incarnation
             for i, sequence in enumerate(operation.sequences):
                 key = (operation.publisher, sequence)
                 ever.add(key)
@@ -109,15 +108,14 @@ class Logs:
                     operation.topic,
                     operation.path,
                     operation.group,
-                    sender,
-                    operation.awaited,
+                    {root: sender} if operation.awaited else {},
                 )
         elif isinstance(operation, Noted):
             copies = self.copies[operation.instance]
             for sequence in operation.sequences:
                 copy = copies.get((operation.publisher, sequence))
                 if copy is not None:
-                    copy.sender, copy.waits = operation.sender, True
+                    copy.waiters[operation.root] = operation.sender
         elif isinstance(operation, ModeSet):
             # After an upgrade the link was async until now.
             self.async_until_us[operation.instance, operation.destination] = (
@@ -156,26 +154,28 @@ class Logs:
         """Who waits for what this instance still owes: `own` when the waiters from here on lead to
         the client at `root` over links that are sync; else why nobody there waits."""
         met: set[str] = set()
+        chain = self.incarnation_of[root]
         while name not in met:
             met.add(name)
             copy = self.copies[name].get(key)
-            if copy is None:
-                return ELSEWHERE
-            if not copy.sender:
-                return OWN if name == root else ELSEWHERE
-            waiter = self.name_of.get(copy.sender, "")
-            if self.incarnation_of.get(waiter) != copy.sender:
+            if copy is None or chain not in copy.waiters:
+                return OWN
+            sender = copy.waiters[chain]
+            if not sender:
+                return OWN
+            waiter = self.name_of.get(sender, "")
+            if self.incarnation_of.get(waiter) != sender:
                 return DEAD
             held = self.copies.get(waiter, {}).get(key)
             if held is None:
-                return ELSEWHERE
+                return DEAD
             if not any(
                 name in self.followed(waiter, destination)
                 for destination in self.sync_destinations(waiter, key, held)
             ):
                 return DOWNGRADED
             name = waiter
-        return ELSEWHERE
+        return OWN
 
 
 def acknowledged(history: History) -> list[Violation]:
@@ -219,6 +219,9 @@ def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
                 law = OWN if name == root else logs.waiting(name, key, root)
                 found.append(_unacknowledged(logs, ack, key, destination.addresses[0], name, law))
             for server in logs.followed(name, destination):
+                if logs.incarnation_of.get(server) in copy.path:
+                    # It came from there: it is not routed back.
+                    continue
                 if server not in met and key in logs.copies.get(server, ()):
                     met.add(server)
                     reached.append(server)
@@ -232,7 +235,7 @@ def _unacknowledged(
     name = through
     while name and name not in waiters and key in logs.copies.get(name, {}):
         waiters.append(name)
-        sender = logs.copies[name][key].sender
+        sender = logs.copies[name][key].waiters.get(logs.incarnation_of[ack.instance], 0)
         name = logs.name_of.get(sender, "") if sender else ""
     text = (
         f"at {ack.time_us / 1000:.3f} ms {ack.instance} acked {ack.client} {key[1]} (by {ack.by}), "

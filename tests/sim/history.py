@@ -50,11 +50,13 @@ class Journaled(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """A waiter is on disk: `sender` (incarnation, 0 a client) waits for these there."""
+    """A waiter is on disk: `sender` (incarnation, 0 a client) waits for these there, for
+    `root`."""
 
     time_us: int
     instance: str
     incarnation: int
+    root: int
     sender: int
     publisher: int
     sequences: Sequences

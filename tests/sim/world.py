@@ -44,6 +44,7 @@ from raylay.services.client.machine import Started as ClientStarted
 from raylay.services.client.resumption import Resumption
 from raylay.services.errors import StorageError
 from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -347,7 +348,7 @@ class Disk:
         self.servers: dict[str, tuple[int, str]] = {}
         """Destination to (incarnation, name) of the server last connected."""
         self.floor_txid = 0
-        self.awaited_at_floor = PublisherRanges()
+        self.awaited_at_floor = RootedRanges()
         self.index: dict[tuple[int, int], Run] = {}
         self.runs: dict[int, list[Run]] = {}
         """Publisher to its committed runs."""
@@ -658,12 +659,13 @@ class Instance:
                     world.probes["late record"] += 1
                     world.probes["gap filled later"] += 1
             elif run.kind == Kind.WAITER:
-                sender, ranges = decode_note(run)
+                root, sender, ranges = decode_note(run)
                 world.log(
                     Noted(
                         now_us,
                         self.name,
                         disk.incarnation,
+                        root,
                         sender,
                         run.publisher,
                         tuple(_expanded(ranges)),
@@ -780,7 +782,6 @@ class Instance:
     def _perform_notify_link(self, effect: NotifyLink) -> None:
         link = self.links[effect.destination]
         self.world.probes["notice sent"] += 1
-        self.world.probes["answer withdrawn"] += 1
         link.inbox.send(link.notified, effect)
 
     def _perform_set_link_mode(self, effect: SetLinkMode) -> None:
@@ -1016,9 +1017,7 @@ class Instance:
         if self.alive:
             name = link.destination.name
             self.perform(
-                self.machine.link_answered(
-                    name, effect.persisted, effect.conflicts, effect.withdrawal
-                )
+                self.machine.link_answered(name, effect.persisted, effect.conflicts)
             )
 
     def link_progressed(self, link: LinkProcess, effect: LinkProgress) -> None:
@@ -1255,7 +1254,7 @@ class LinkProcess:
     def notified(self, effect: NotifyLink) -> None:
         """The instance asks again."""
         if self.alive:
-            self._perform(self.machine.notice(effect.withdrawal, effect.awaited))
+            self._perform(self.machine.notice(effect.awaited))
 
     def mode_set(self, sync: bool) -> None:
         """What is sent from now on is marked awaited, or not."""
