@@ -400,7 +400,8 @@ class Fabric(FabricBuilder):
                 found.append({**base, "phase": "stopped", "reason": "no such actor runs"})
                 continue
             try:
-                found.append({**base, "phase": "", "reason": "", **ray.get(ref, timeout=0)})
+                told = ray.get(ref, timeout=0)
+                found.append({**base, "phase": "", "reason": told.get("why", ""), **told})
             except ray.exceptions.RayError as error:
                 handle = self._handle(name)
                 state = _actor_state(handle) if handle is not None else {}
