@@ -494,6 +494,10 @@ class Client:
         assert self._loop is not None
         waiter = self._loop.create_future()
         self._settled_waiters.append((target, waiter))
+        if self._machine.options.ack_conflation_ms and self._connection is not None:
+            # Somebody waits: the server need not keep the ack back any longer.
+            self._pump()
+            self._connection.send({"c": "flush", "cid": "flush", "a": "persisted"})
         await self._while_reading(waiter, timeout_s)
 
     async def _while_reading(self, waiter: asyncio.Future[None], timeout_s: float | None) -> None:
