@@ -29,6 +29,7 @@ from raylay.services.messages import records
 from raylay.storage.compressed import Container
 from raylay.storage.files import shared_lock
 from raylay.storage.journal import BLOCK_BYTES_MAX
+from raylay.storage.lmdb_structure import check_structure
 from raylay.storage.segment_index import SegmentIndex, check_header, read_header
 
 READERS_MAX = 1024
@@ -117,6 +118,8 @@ class Environment:
 
 _registry: dict[tuple[int, int], Environment] = {}
 _registry_lock = threading.Lock()
+_sound: set[tuple[int, int, int]] = set()
+"""Files whose structure was found sound: device, inode, time of change."""
 
 
 def open_environment(
@@ -147,6 +150,12 @@ def open_environment(
                 return shared
             if not status.st_size:
                 raise CorruptRecord(f"{path} is torn: it is empty", str(path))
+            # A live segment changes under a reader; its writer checks it when it recovers it.
+            if path.suffix == ".sealed" or writable:
+                seen = (status.st_dev, status.st_ino, status.st_mtime_ns)
+                if seen not in _sound:
+                    check_structure(path)
+                    _sound.add(seen)
         live = path.suffix != ".sealed"
         try:
             env = lmdb.open(

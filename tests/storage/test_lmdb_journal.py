@@ -227,13 +227,18 @@ def newest(directory: Path, suffix: str) -> Path:
 
 
 def hurt(path: Path, content: bytes) -> int:
-    """Changes one byte in the middle of where `content` lies; returns the offset."""
+    """Changes one byte in the middle of each place of `content`; returns the first offset.
+
+    A small block is copied with its page at each commit, so that an older copy may be in the file.
+    """
     data = bytearray(path.read_bytes())
-    at = data.find(content)
+    first = at = data.find(content)
     assert at > 0
-    data[at + len(content) // 2] ^= 0x41
+    while at > 0:
+        data[at + len(content) // 2] ^= 0x41
+        at = data.find(content)
     path.write_bytes(data)
-    return at
+    return first
 
 
 def test_a_torn_segment_is_named(closed: Path) -> None:
@@ -268,6 +273,37 @@ def test_a_damaged_run_is_named(closed: Path) -> None:
     hurt(live, header)
     with pytest.raises(CorruptRecord, match=str(live)):
         LmdbJournal(closed)
+
+
+VERIFY_HURT = """
+import random, sys
+from pathlib import Path
+from raylay.storage.verify import Verified, verify_journal
+segment = Path(sys.argv[1])
+sound = segment.read_bytes()
+rng = random.Random(int(sys.argv[2]))
+noticed = 0
+for _ in range(60):
+    hurt = bytearray(sound)
+    for _ in range(rng.choice([1, 4, 20])):
+        page = rng.randrange(len(hurt) // 4096) * 4096
+        hurt[page + rng.choice([rng.randrange(32), rng.randrange(4096)])] = rng.randrange(256)
+    segment.unlink()
+    segment.write_bytes(hurt)
+    damages = list(verify_journal(segment.parent, None, Verified()))
+    noticed += any(damage.path == segment for damage in damages)
+print(noticed)
+"""
+
+
+def test_damaged_pages_are_errors_and_do_not_end_the_process(closed: Path) -> None:
+    segment = min(closed.glob("journal-*.sealed"))
+    seed = int.from_bytes(os.urandom(4), "big")
+    done = subprocess.run(
+        [sys.executable, "-c", VERIFY_HURT, segment, str(seed)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"seed {seed}: {done.stderr}"
+    assert int(done.stdout) > 20, "most of it is noticed; the rest lies in free pages"
 
 
 def test_a_missing_segment_is_named(closed: Path) -> None:
