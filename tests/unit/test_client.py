@@ -36,6 +36,7 @@ from raylay.services.errors import (
     SequenceConflict,
     StorageFull,
 )
+from raylay.services.messages.records import publisher_id
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.stores import LmdbPublishStore, MemoryPublishStore
 
@@ -501,6 +502,14 @@ async def test_a_durable_store_resends_after_the_process_is_gone(tmp_path: Path)
         await client.flush()
     store.close()
     await server.stop()
+
+
+def test_a_store_of_another_client_is_refused() -> None:
+    store = MemoryPublishStore()
+    store.put(1, records(publisher_id("other"), [1]))
+    with pytest.raises(ConfigurationError, match="another client name"):
+        Client("desk", ["x:1"], publish_store=store)
+    Client("other", ["x:1"], publish_store=store)
 
 
 # -- subscriptions -------------------------------------------------------------------------------
