@@ -240,8 +240,10 @@ class World:
         """Starts an instance that is down."""
         if not self.instances[name].alive:
             disk = self.disks[name]
+            # It can only wait for a peer that is sure to connect: one that has it in a list of
+            # servers may stay at another one for ever.
             ready = disk.was_ready or not any(
-                name in destination.addresses
+                destination.addresses == (name,)
                 for other in self.topology.members.values()
                 if other.group == disk.member.group and other.name != name
                 for destination in other.destinations
