@@ -43,7 +43,7 @@ def launch_instance(
     }
     if node_labels:
         options["label_selector"] = node_labels
-    return ray.remote(**options)(Instance).remote(directory, name, LinkActor)
+    return ray.remote(**options)(Instance).remote(directory, name)
 
 
 class LinkActor:

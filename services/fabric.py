@@ -657,6 +657,12 @@ def _join_ray(address: str | None, *, start: bool = False) -> bool:
     `start`: begin one on this machine, which ends with this process.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray prints every start and death of workers on the driver's terminal, log_to_driver=False or
+    # not; the fabric's events tell the same in one line.
+    os.environ.setdefault(
+        "RAY_DEDUP_LOGS_SKIP_REGEX",
+        "A worker died or was killed|worker processes have been started",
+    )
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_OUTAGE_S))
     ray = _ray()
     if ray.is_initialized():
@@ -666,7 +672,7 @@ def _join_ray(address: str | None, *, start: bool = False) -> bool:
         if start:
             ray.init(
                 address="local",
-                num_cpus=1,
+                num_cpus=os.cpu_count() or 1,
                 include_dashboard=False,
                 object_store_memory=OBJECT_STORE_BYTES,
                 **quiet,
@@ -677,19 +683,7 @@ def _join_ray(address: str | None, *, start: bool = False) -> bool:
         raise FabricError(
             f"no Ray can be reached at {address or 'this machine'}: {_first_line(error)}"
         ) from None
-    _silence()
     return True
-
-
-def _silence() -> None:
-    """Ray prints every death of a worker on the driver's terminal, whatever it was told; the
-    fabric's events tell the same in one line."""
-    try:
-        from ray._private import ray_logging
-
-        ray_logging.global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
-    except Exception:
-        pass  # another version's other place: then the lines appear, and nothing is lost
 
 
 def _leave_ray() -> None:
