@@ -322,7 +322,6 @@ def test_verify_names_each_damage_and_goes_on(closed: Path, tmp_path: Path) -> N
     assert SegmentMaintenance(closed, archive).compress(1500)
     code, output = raylay_journal("verify", closed)
     assert (code, "sound" in output) == (0, True)
-    records = numbered_run(1)
     sealed = sorted(closed.glob("journal-*.sealed"))
     starts = [numbered_run(int(path.stem.split("-")[1], 16)) for path in sealed]
     offsets = [hurt(sealed[0], starts[0].payload), hurt(sealed[1], starts[1].encode()[20:60])]
@@ -339,7 +338,6 @@ def test_verify_names_each_damage_and_goes_on(closed: Path, tmp_path: Path) -> N
     assert 0 <= damages[str(sealed[0])] - offsets[0] < len(starts[0].payload)
     assert damages[str(sealed[1])] == offsets[1] - 20
     assert lines[-1]["records"] > 1000, "it went on behind the damage"
-    assert records.count
 
 
 # -- readers beside maintenance ------------------------------------------------------------------
