@@ -7,9 +7,9 @@
     removal          4  what is removed is where it was routed to
     loops            5  nothing enters an incarnation twice
     liveness         7  in the end all acks are given and all logs hold what is routed to them
-    store            –  a publish store forgets only what was acked or refused
-    safety           –  no peer that a client was told is safe lacks what the client was acked
-    subscribers      –  a subscriber has everything of the log that it ended at
+    store            -  a publish store forgets only what was acked or refused
+    safety           -  no peer that a client was told is safe lacks what the client was acked
+    subscribers      -  a subscriber has everything of the log that it ended at
 
 A publish without an ack is unknown: it may be anywhere or nowhere.
 """
@@ -21,7 +21,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raylay.services.replication.routing import Destination
-
 from sim.history import (
     Acked,
     Crashed,
@@ -132,9 +131,8 @@ class Logs:
         elif isinstance(operation, Started):
             self.name_of[operation.incarnation] = operation.instance
             self.incarnation_of[operation.instance] = operation.incarnation
-        elif isinstance(operation, Crashed):
-            if operation.lost:
-                self.copies[operation.instance] = {}
+        elif isinstance(operation, Crashed) and operation.lost:
+            self.copies[operation.instance] = {}
 
     def sync_destinations(self, name: str, key: Key, copy: Copy) -> list[Destination]:
         """The destinations to which the copy is routed and whose links were sync ever since it is
