@@ -46,10 +46,8 @@ PUBLISH_S = 40.0
 TICK_S = 0.02
 REDRAW_S = 0.5
 SETTLE_S_MAX = 45.0
-NUMBERS = frozenset(
-    ("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time")
-    + ("sched_arr_time", "arr_delay", "flight", "air_time", "distance", "hour", "minute")
-)
+TEXTS = frozenset(("carrier", "tailnum", "origin", "dest", "time_hour"))
+"""Columns of text; the others are whole numbers."""
 
 
 def three_regions() -> Fabric:
@@ -84,7 +82,7 @@ def read_flights(limit: int = 0) -> dict[str, list[bytes]]:
     with zipfile.ZipFile(str(place)) as archive, archive.open(archive.namelist()[0]) as raw:
         rows = csv.reader(io.TextIOWrapper(raw, "utf-8"))
         header = next(rows)
-        numeric = [name in NUMBERS for name in header]
+        numeric = [name not in TEXTS for name in header]
         origin_at = header.index("origin")
         for number, row in enumerate(rows):
             if limit and number >= limit:
@@ -283,8 +281,8 @@ class Demo:
 
     @property
     def failover_gap_ms(self) -> float | None:
-        """From the SIGKILL to the first persisted ack, on the survivor, of a message published after
-        it; None: nobody failed over."""
+        """From the SIGKILL to the first persisted ack, on the survivor, of a later publish; None:
+        nobody failed over."""
         for publisher in self.publishers:
             if publisher.killed_at_s is not None and publisher.resumed_at_s is not None:
                 return (publisher.resumed_at_s - publisher.killed_at_s) * 1000
