@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from raylay.services.errors import CorruptRecord, StorageError, StorageFull, StorageLocked
 from raylay.services.journal_commands import journal_app
+from raylay.services.messages.records import iterate_records
 from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance, read_floor
 from raylay.storage.segment_index import with_checksum
@@ -226,19 +227,18 @@ def newest(directory: Path, suffix: str) -> Path:
     return max(directory.glob(f"journal-*{suffix}"))
 
 
-def hurt(path: Path, content: bytes) -> int:
-    """Changes one byte in the middle of each place of `content`; returns the first offset.
+def hurt(path: Path, content: bytes) -> None:
+    """Changes one byte in the middle of each place of `content`.
 
     A small block is copied with its page at each commit, so that an older copy may be in the file.
     """
     data = bytearray(path.read_bytes())
-    first = at = data.find(content)
+    at = data.find(content)
     assert at > 0
     while at > 0:
         data[at + len(content) // 2] ^= 0x41
         at = data.find(content)
     path.write_bytes(data)
-    return first
 
 
 def test_a_torn_segment_is_named(closed: Path) -> None:
@@ -324,7 +324,8 @@ def test_verify_names_each_damage_and_goes_on(closed: Path, tmp_path: Path) -> N
     assert (code, "sound" in output) == (0, True)
     sealed = sorted(closed.glob("journal-*.sealed"))
     starts = [numbered_run(int(path.stem.split("-")[1], 16)) for path in sealed]
-    offsets = [hurt(sealed[0], starts[0].payload), hurt(sealed[1], starts[1].encode()[20:60])]
+    hurt(sealed[0], starts[0].payload)
+    hurt(sealed[1], starts[1].encode()[20:60])
     compressed = min(closed.glob("journal-*.zst"))
     compressed_data = bytearray(compressed.read_bytes())
     compressed_data[1000] ^= 1
@@ -332,11 +333,21 @@ def test_verify_names_each_damage_and_goes_on(closed: Path, tmp_path: Path) -> N
     code, output = raylay_journal("verify", closed, "--json")
     assert code == 1
     lines = [json.loads(line) for line in output.splitlines()]
-    damages = {line["path"]: line["offset"] for line in lines if "path" in line}
+    damages: dict[str, list[int]] = {}
+    for line in lines[:-1]:
+        damages.setdefault(line["path"], []).append(line["offset"])
     assert set(damages) == {str(sealed[0]), str(sealed[1]), str(compressed)}
-    assert damages[str(compressed)] == 32, "the group"
-    assert 0 <= damages[str(sealed[0])] - offsets[0] < len(starts[0].payload)
-    assert damages[str(sealed[1])] == offsets[1] - 20
+    assert damages[str(compressed)] == [32], "the group"
+    # Where the damage was said to be there is the hurt record, and the hurt run.
+    data = sealed[0].read_bytes()
+    assert any(
+        sum(a != b for a, b in zip(data[at:], record.raw, strict=False)) == 1
+        for record in iterate_records(starts[0].payload)
+        for at in damages[str(sealed[0])]
+    )
+    data = sealed[1].read_bytes()
+    at = damages[str(sealed[1])][0]
+    assert sum(a != b for a, b in zip(data[at:], starts[1].encode()[:60], strict=False)) == 1
     assert lines[-1]["records"] > 1000, "it went on behind the damage"
 
 
