@@ -13,11 +13,13 @@ Messages never pass through here: clients talk to instances, whose addresses `se
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -55,6 +57,7 @@ POLL_S = 0.05
 FOLLOW_S = 0.25
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Nothing but control calls goes through Ray: its least possible object store."""
+AUTH_VARIABLE = "RAY_AUTH_MODE"
 HEAD_OUTAGE_S = 600
 """How long the nodes of a Ray that we start outlive its head."""
 
@@ -116,6 +119,8 @@ class Fabric(FabricBuilder):
                 + (f"; there are {running}" if running else "; start it with `raylay up FILE`")
             )
         where = address or (entry.address if entry else None)
+        if entry is not None:
+            _adopt_auth_mode(entry.auth_mode)
         started_ray = _join_ray(where)
         record = FabricRecord.load(entry.directory) if entry is not None else None
         if record is None:
@@ -639,7 +644,12 @@ def _entry(record: FabricRecord, holds_ray: bool) -> registry.Entry:
     pid = os.getpid() if holds_ray else 0
     address = str(_ray().get_runtime_context().gcs_address)
     return registry.Entry(
-        record.name, record.directory, address, pid, registry.process_start(pid) if pid else 0
+        record.name,
+        record.directory,
+        address,
+        pid,
+        registry.process_start(pid) if pid else 0,
+        os.environ.get(AUTH_VARIABLE, ""),
     )
 
 
@@ -649,6 +659,18 @@ def _ray() -> Any:
     import ray
 
     return ray
+
+
+def _adopt_auth_mode(mode: str) -> None:
+    """Takes over how a running Ray authenticates, unless the user says how: Ray itself does not
+    look for its token when it is given an address."""
+    if not mode or AUTH_VARIABLE in os.environ:
+        return
+    os.environ[AUTH_VARIABLE] = mode
+    if "ray" in sys.modules:
+        # Ray read the variable when it was imported.
+        raylet: Any = importlib.import_module("ray._raylet")
+        raylet.Config.initialize("")
 
 
 def _join_ray(address: str | None, *, start: bool = False) -> bool:
@@ -682,6 +704,7 @@ def _join_ray(address: str | None, *, start: bool = False) -> bool:
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise FabricError(
             f"no Ray can be reached at {address or 'this machine'}: {_first_line(error)}"
+            + ("" if AUTH_VARIABLE in os.environ else f"; does it want {AUTH_VARIABLE}=token?")
         ) from None
     return True
 
