@@ -1,5 +1,7 @@
-"""The DestinationLink actor: a thin shell. The link runs on a thread of its own and ends the process
-when its instance's Unix socket closes. Its instance starts it again; Ray must not."""
+"""The DestinationLink actor: a thin shell.
+
+The link runs on a thread of its own and ends the process when its instance's Unix socket closes.
+Its instance starts it again; Ray must not."""
 
 from __future__ import annotations
 

@@ -8,8 +8,17 @@ from typing import Any
 
 import ray
 
-from raylay.services.server.link_control import LinkFactory
+from raylay.services.server.config import LinkConfig
+from raylay.services.server.link_control import LinkHandle
 from raylay.services.server.runner import InstanceThread
+
+
+def start_link(config: LinkConfig) -> LinkHandle:
+    """The LinkFactory of actors."""
+    # The launcher knows this class: at the top of the file the two would import each other.
+    from raylay.actors.launch import LinkActor
+
+    return LinkActor(config)
 
 
 class Instance:
@@ -18,12 +27,11 @@ class Instance:
     Args:
         directory: its data directory, which holds its configuration.
         name: of the instance.
-        link_factory: makes its links (actors/launch.py).
     """
 
-    def __init__(self, directory: str, name: str, link_factory: LinkFactory) -> None:
+    def __init__(self, directory: str, name: str) -> None:
         # Nothing here may raise: Ray never retries a failed constructor.
-        self._thread = InstanceThread(directory, name, link_factory)
+        self._thread = InstanceThread(directory, name, start_link)
         self._thread.start()
 
     @ray.method(num_returns=1)

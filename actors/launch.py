@@ -64,7 +64,7 @@ class LinkActor:
             "max_concurrency": CONTROL_CALLS_AT_ONCE,
             "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False),
         }
-        self._handle = ray.remote(**options)(DestinationLink).remote(config.to_json())
+        self._handle: Any = ray.remote(**options)(DestinationLink).remote(config.to_json())
 
     def kill(self) -> None:
         """Ends it at once if it still runs."""

@@ -13,11 +13,13 @@ Messages never pass through here: clients talk to instances, whose addresses `se
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -55,6 +57,7 @@ POLL_S = 0.05
 FOLLOW_S = 0.25
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Nothing but control calls goes through Ray: its least possible object store."""
+AUTH_VARIABLE = "RAY_AUTH_MODE"
 HEAD_OUTAGE_S = 600
 """How long the nodes of a Ray that we start outlive its head."""
 
@@ -116,6 +119,8 @@ class Fabric(FabricBuilder):
                 + (f"; there are {running}" if running else "; start it with `raylay up FILE`")
             )
         where = address or (entry.address if entry else None)
+        if entry is not None:
+            _adopt_auth_mode(entry.auth_mode)
         started_ray = _join_ray(where)
         record = FabricRecord.load(entry.directory) if entry is not None else None
         if record is None:
@@ -400,7 +405,8 @@ class Fabric(FabricBuilder):
                 found.append({**base, "phase": "stopped", "reason": "no such actor runs"})
                 continue
             try:
-                found.append({**base, "phase": "", "reason": "", **ray.get(ref, timeout=0)})
+                told = ray.get(ref, timeout=0)
+                found.append({**base, "phase": "", "reason": told.get("why", ""), **told})
             except ray.exceptions.RayError as error:
                 handle = self._handle(name)
                 state = _actor_state(handle) if handle is not None else {}
@@ -638,7 +644,12 @@ def _entry(record: FabricRecord, holds_ray: bool) -> registry.Entry:
     pid = os.getpid() if holds_ray else 0
     address = str(_ray().get_runtime_context().gcs_address)
     return registry.Entry(
-        record.name, record.directory, address, pid, registry.process_start(pid) if pid else 0
+        record.name,
+        record.directory,
+        address,
+        pid,
+        registry.process_start(pid) if pid else 0,
+        os.environ.get(AUTH_VARIABLE, ""),
     )
 
 
@@ -650,12 +661,30 @@ def _ray() -> Any:
     return ray
 
 
+def _adopt_auth_mode(mode: str) -> None:
+    """Takes over how a running Ray authenticates, unless the user says how: Ray itself does not
+    look for its token when it is given an address."""
+    if not mode or AUTH_VARIABLE in os.environ:
+        return
+    os.environ[AUTH_VARIABLE] = mode
+    if "ray" in sys.modules:
+        # Ray read the variable when it was imported.
+        raylet: Any = importlib.import_module("ray._raylet")
+        raylet.Config.initialize("")
+
+
 def _join_ray(address: str | None, *, start: bool = False) -> bool:
     """Connects to Ray unless this process is connected. Returns whether it did.
 
     `start`: begin one on this machine, which ends with this process.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray prints every start and death of workers on the driver's terminal, log_to_driver=False or
+    # not; the fabric's events tell the same in one line.
+    os.environ.setdefault(
+        "RAY_DEDUP_LOGS_SKIP_REGEX",
+        "A worker died or was killed|worker processes have been started",
+    )
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_OUTAGE_S))
     ray = _ray()
     if ray.is_initialized():
@@ -665,7 +694,7 @@ def _join_ray(address: str | None, *, start: bool = False) -> bool:
         if start:
             ray.init(
                 address="local",
-                num_cpus=1,
+                num_cpus=os.cpu_count() or 1,
                 include_dashboard=False,
                 object_store_memory=OBJECT_STORE_BYTES,
                 **quiet,
@@ -675,20 +704,9 @@ def _join_ray(address: str | None, *, start: bool = False) -> bool:
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise FabricError(
             f"no Ray can be reached at {address or 'this machine'}: {_first_line(error)}"
+            + ("" if AUTH_VARIABLE in os.environ else f"; does it want {AUTH_VARIABLE}=token?")
         ) from None
-    _silence()
     return True
-
-
-def _silence() -> None:
-    """Ray prints every death of a worker on the driver's terminal, whatever it was told; the
-    fabric's events tell the same in one line."""
-    try:
-        from ray._private import ray_logging
-
-        ray_logging.global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
-    except Exception:
-        pass  # another version's other place: then the lines appear, and nothing is lost
 
 
 def _leave_ray() -> None:

@@ -25,6 +25,7 @@ class Entry:
     Attributes:
         address: of Ray's head, for `ray.init`.
         host_pid: the process that started Ray and ends it when it ends; 0: Ray was running before.
+        auth_mode: Ray's RAY_AUTH_MODE, which a process that connects needs as well.
         host_start: when that process started, in clock ticks since boot: a pid may be given again.
     """
 
@@ -33,6 +34,7 @@ class Entry:
     address: str
     host_pid: int = 0
     host_start: int = 0
+    auth_mode: str = ""
 
     @property
     def alive(self) -> bool:

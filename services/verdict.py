@@ -159,6 +159,10 @@ def stretches_of_run(run: Run) -> Iterator[Stretch]:
     """What a journal's run holds; notes hold no messages."""
     if run.kind != Kind.RECORDS:
         return
+    if run.contiguous and run.topic:
+        # All of one topic and without gaps: the header says everything.
+        yield Stretch(run.publisher, run.first_sequence, run.last_sequence, run.topic)
+        return
     for chunk in scan(bytes(run.payload), verify=False):
         if chunk.last_sequence - chunk.first_sequence + 1 == chunk.records:
             yield Stretch(chunk.publisher, chunk.first_sequence, chunk.last_sequence, chunk.topic)

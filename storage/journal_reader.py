@@ -17,14 +17,14 @@ from raylay.services.errors import CorruptRecord, StorageError
 from raylay.services.messages.records import Flag, Kind, Run, decode_run
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.storage.journal import BLOCK_BYTES_MAX, SegmentInfo
-from raylay.storage.segment_index import RunHeader, SegmentIndex
+from raylay.storage.segment_index import EXTENT_BYTES, RunHeader, SegmentIndex
 from raylay.storage.segments import (
     STATE_OF,
     OpenSegment,
     SegmentFile,
     list_segments,
     open_segment,
-    segment_path,
+    run_at,
 )
 
 OPEN_SEGMENTS_MAX = 4
@@ -60,6 +60,7 @@ class LmdbJournalReader:
     ) -> None:
         self._directory = Path(directory)
         self._archive = Path(archive_directory) if archive_directory is not None else None
+        self._stem = f"{self._directory}/journal-"
         self._verify = verify
         self._files: list[SegmentFile] = []
         self._firsts: list[int] = []
@@ -139,7 +140,7 @@ class LmdbJournalReader:
                     self._list()
                     continue
             # The newest one listed. A successor has the next id in its name.
-            if os.path.exists(segment_path(self._directory, last_txid + 1, ".live")):
+            if os.path.exists(f"{self._stem}{last_txid + 1:016x}.live"):
                 if last_txid == 0:
                     return None
             elif os.path.exists(segment.file.path):
@@ -270,8 +271,8 @@ class LmdbJournalReader:
             for key, block in blocks:
                 segment = self._segment_at(key)
                 assert segment is not None
-                offset = 0
-                for header in segment.headers(key, block):
+                offset = run_at(block, txid)
+                for header in segment.headers(key, block, offset):
                     last_txid = header.run.last_txid
                     if last_txid >= txid:
                         yield offset, block, header
@@ -339,7 +340,7 @@ class LmdbJournalReader:
     def _find_sequence(self, publisher: int, sequence: int) -> int | None:
         for index in self._listed_indexes(newest_first=True):
             for first_txid, end_txid in index.places_of(publisher, sequence):
-                for _, _, (_, run, ranges) in self._headers(first_txid):
+                for _, _, (_, run, ranges) in self._headers(first_txid, EXTENT_BYTES):
                     if run.publisher == publisher and run.kind == Kind.RECORDS:
                         before = 0
                         for first, last in ranges:
@@ -362,7 +363,7 @@ class LmdbJournalReader:
             first_txid = index.extent_at_time(time_us)
             if first_txid is None:
                 continue
-            for _, _, (_, run, _) in self._headers(first_txid):
+            for _, _, (_, run, _) in self._headers(first_txid, EXTENT_BYTES):
                 if run.receive_time_us >= time_us:
                     return run.first_txid
         return self.last_txid + 1

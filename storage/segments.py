@@ -29,7 +29,8 @@ from raylay.services.messages import records
 from raylay.storage.compressed import Container
 from raylay.storage.files import shared_lock
 from raylay.storage.journal import BLOCK_BYTES_MAX
-from raylay.storage.segment_index import SegmentIndex, check_header, read_header
+from raylay.storage.lmdb_structure import check_structure
+from raylay.storage.segment_index import RunHeader, SegmentIndex, check_header, read_header
 
 READERS_MAX = 1024
 META_PREFIX = b"\0" * 8
@@ -117,6 +118,8 @@ class Environment:
 
 _registry: dict[tuple[int, int], Environment] = {}
 _registry_lock = threading.Lock()
+_sound: set[tuple[int, int, int]] = set()
+"""Files whose structure was found sound: device, inode, time of change."""
 
 
 def open_environment(
@@ -147,6 +150,12 @@ def open_environment(
                 return shared
             if not status.st_size:
                 raise CorruptRecord(f"{path} is torn: it is empty", str(path))
+            # A live segment changes under a reader; its writer checks it when it recovers it.
+            if path.suffix == ".sealed" or writable:
+                seen = (status.st_dev, status.st_ino, status.st_mtime_ns)
+                if seen not in _sound:
+                    check_structure(path)
+                    _sound.add(seen)
         live = path.suffix != ".sealed"
         try:
             env = lmdb.open(
@@ -216,6 +225,22 @@ def block_last_txid(block: bytes | memoryview, path: Path) -> int:
     return last
 
 
+def run_at(block: bytes, txid: int) -> int:
+    """Where the run that holds `txid` begins, or the end of the block; a walk over the lengths.
+
+    It stops at the first length that does not fit: who reads the run there finds the damage.
+    """
+    offset = 0
+    end = len(block) - records.RUN_HEADER_BYTES
+    unpack = _RUN.unpack_from
+    while offset <= end:
+        fields = unpack(block, offset)
+        if fields[5] + fields[10] > txid or fields[0] < records.RUN_HEADER_BYTES:
+            return offset
+        offset += fields[0]
+    return offset
+
+
 # -- open segments -------------------------------------------------------------------------------
 class OpenSegment:
     """A segment that is open for reading.
@@ -264,13 +289,12 @@ class OpenSegment:
                 for header in self.headers(key, block):
                     index.add(header.run, header.ranges, header.length_bytes)
 
-    def headers(self, key: int, block: bytes) -> Iterator[Any]:
-        """The run headers of a block.
+    def headers(self, key: int, block: bytes, offset: int = 0) -> Iterator[RunHeader]:
+        """The run headers of a block, from the run at `offset` on.
 
         Raises:
             CorruptRecord: one is damaged; names the file.
         """
-        offset = 0
         end = len(block)
         while offset < end:
             try:

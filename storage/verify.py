@@ -242,11 +242,13 @@ def _verify_records(
     payload_at = run_offset + len(run.raw) - len(payload)
     offset = count = 0
     first = last = 0
+    sound = True
     while offset < len(payload):
         length = int.from_bytes(payload[offset : offset + 4], "little")
         try:
             record = decode_record(payload, offset)
         except CorruptRecord as error:
+            sound = False
             yield _damage(file, block, payload_at + offset, f"in a run: {error}")
             if not records.RECORD_HEADER_BYTES <= length <= len(payload) - offset:
                 return
@@ -258,6 +260,6 @@ def _verify_records(
             last = record.sequence
         count += 1
         offset += length
-    if count != run.count or (first, last) != (run.first_sequence, run.last_sequence):
+    if sound and (count != run.count or (first, last) != (run.first_sequence, run.last_sequence)):
         text = f"run says {run.count} records, {run.first_sequence} to {run.last_sequence}; "
         yield _damage(file, block, run_offset, f"{text}it holds {count}, {first} to {last}")

@@ -58,6 +58,7 @@ from raylay.services.errors import (
     RaylayError,
     StorageError,
 )
+from raylay.services.messages.records import decode_record, publisher_id
 from raylay.services.protocol.frames import Frame, encode_front
 from raylay.storage.stores import MemoryPublishStore
 
@@ -75,6 +76,16 @@ STORE_RETRY_S = 1.0
 
 ServerLike = Server | str | Mapping[str, Any]
 Resolver = Callable[[], Sequence[ServerLike] | Awaitable[Sequence[ServerLike]]]
+
+
+def _check_owner(store: PublishStore, client_name: str) -> None:
+    """Raises ConfigurationError when the store holds publishes of another client name."""
+    held = next(store.replay(store.lowest), None) if store.messages else None
+    if held is not None and decode_record(held[1]).publisher != publisher_id(client_name):
+        raise ConfigurationError(
+            f"the publish store given to client {client_name} holds publishes of another client "
+            "name: give each name its own store"
+        )
 
 
 def _sample_every(sampling_ratio: float) -> int:
@@ -167,6 +178,7 @@ class Client:
         if self._resolver is None and not listed:
             raise ConfigurationError(f"client {name} has no servers: list one or give a look-up")
         store = publish_store if publish_store is not None else MemoryPublishStore()
+        _check_owner(store, name)
         self.name = name
         self.on_event = on_event
         self.on_persisted = on_persisted
@@ -494,6 +506,10 @@ class Client:
         assert self._loop is not None
         waiter = self._loop.create_future()
         self._settled_waiters.append((target, waiter))
+        if self._machine.options.ack_conflation_ms and self._connection is not None:
+            # Somebody waits: the server need not keep the ack back any longer.
+            self._pump()
+            self._connection.send({"c": "flush", "cid": "flush", "a": "persisted"})
         await self._while_reading(waiter, timeout_s)
 
     async def _while_reading(self, waiter: asyncio.Future[None], timeout_s: float | None) -> None:

@@ -76,13 +76,14 @@ class Connection(asyncio.Protocol):
 
     def set_reading(self, reading: bool) -> None:
         """Starts or stops reading from the socket."""
-        if self.transport is None or reading is self._reading:
+        transport = self.transport
+        if transport is None or transport.is_closing() or reading is self._reading:
             return
         self._reading = reading
         if reading:
-            self.transport.resume_reading()
+            transport.resume_reading()
         else:
-            self.transport.pause_reading()
+            transport.pause_reading()
 
     def abort(self) -> None:
         """Drops the stream at once."""

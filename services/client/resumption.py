@@ -17,7 +17,7 @@ import msgpack
 
 from raylay.services.client.messages import MessageBatch, SequenceRange, identities, ranges_of
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.bookmarks import EPOCH, format_bookmark, parse_position
+from raylay.services.messages.bookmarks import parse_position
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.ranges import PublisherRanges
 
@@ -63,7 +63,6 @@ class Resumption:
     """One subscription, as the client's machine keeps it."""
 
     __slots__ = (
-        "_exact",
         "_store",
         "active",
         "bookmark",
@@ -103,14 +102,11 @@ class Resumption:
         self.received: PublisherRanges | None = None
         self.bounded = False
         self._store = store if bookmark else None
-        # Whether `received` holds what lies before the start: only then is `have` the whole story.
-        self._exact = bookmark == EPOCH
         if bookmark:
             self.bounded = parse_position(bookmark).bounded
             self.received = PublisherRanges()
             if store is not None:
                 self.received.update(store.load(subscription_id))
-                self._exact = self._exact or bool(self.received)
 
     def subscribe_frame(self, command_id: str) -> tuple[Header, bytes]:
         """The command that starts or resumes it."""
@@ -129,26 +125,18 @@ class Resumption:
         if received is not None:
             header["bm"] = self.bookmark
             if received:
-                if self._exact:
-                    have = received.to_wire()
-                    if sum(map(len, have.values())) + 16 * len(have) <= HAVE_IN_HEADER_BYTES_MAX:
-                        options["have"] = have
-                    else:
-                        body = msgpack.packb(have)
-                elif not self.bounded:
-                    # The server never said what lay before the start: the documented rule then,
-                    # behind the earliest of the newest; what comes twice is left out below.
-                    header["bm"] = ",".join(
-                        format_bookmark(publisher, sequences.last() or 0)
-                        for publisher, sequences in received.sets.items()
-                        if sequences
-                    )
+                have = received.to_wire()
+                if sum(map(len, have.values())) + 16 * len(have) <= HAVE_IN_HEADER_BYTES_MAX:
+                    options["have"] = have
+                else:
+                    body = msgpack.packb(have)
         if options:
             header["o"] = options
         return header, body
 
     def accepted(self, have: PublisherRanges | None) -> bool:
-        """The server accepted it. `have`: what lies before its start in the server's log.
+        """The server accepted it. `have`: what lies before its start in the server's log; None:
+        nothing does, or nothing beside what this side said.
 
         Returns whether `have` is still to be stored, by `passed`, once the consumer is done with
         what waits for it: on a resumption it may name messages that were delivered before.
@@ -158,7 +146,6 @@ class Resumption:
             return False
         fresh = not self.received
         self.received.update(have)
-        self._exact = True
         if fresh and self._store is not None:
             self._store.persisted(self.id, have)
         return not fresh

@@ -631,11 +631,7 @@ class InstanceMachine:
         highest = topics.get(run.topic)
         if highest is None:
             # Not seen since the start, or since a failed commit: the journal knows.
-            held = self._lookup(run.publisher, run.first_sequence, self._highest[run.publisher])
-            highest = topics[run.topic] = max(
-                (r.last_sequence for r in held if r.kind == Kind.RECORDS and r.topic == run.topic),
-                default=0,
-            )
+            highest = topics[run.topic] = self._highest_in_journal(run)
         if run.first_sequence < highest:
             run.flags |= Flag.LATE
             self.counters.late += run.count
@@ -646,6 +642,23 @@ class InstanceMachine:
                 first=run.first_sequence,
                 last=run.last_sequence,
             )
+
+    def _highest_in_journal(self, run: Run) -> int:
+        """The highest journaled sequence of the run's publisher on its topic, as far as it lies
+        above the run. Where segments were removed it may be any that was in them: better flagged
+        late for nothing than not flagged."""
+        publisher, first = run.publisher, run.first_sequence
+        removed = SequenceSet(self.known.of(publisher).within(first, self._highest[publisher]))
+        for entry in self._staged:
+            if isinstance(entry, _RunStaged) and entry.run.publisher == publisher:
+                removed.difference_update(SequenceSet(entry.run.ranges()))
+        highest = 0
+        for found in self._lookup(publisher, first, self._highest[publisher]):
+            if found.kind == Kind.RECORDS:
+                removed.difference_update(SequenceSet(found.ranges()))
+                if found.topic == run.topic:
+                    highest = max(highest, found.last_sequence)
+        return max(highest, removed.last() or 0)
 
     def _note(
         self, root: int, sender: int, publisher: int, ranges: list[Range], now_us: int

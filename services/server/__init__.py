@@ -12,6 +12,15 @@
         the same on a thread of their own: what the actors hold
     run_instance, run_link                      the same as processes, without Ray
 
+The data directory holds `instance.json` (config), `journal/` (LmdbJournal), `state.lmdb` and, where
+the path is short enough, `links.sock`.
+
+`status()` has: name, group, state (`recovering`, `catching_up`, `ready`, `failed`, `stopping`),
+reason (why not ready, else empty), ready, pid, client_address, replication_address, and when it
+serves: incarnation, transaction ids, counts, rates, sessions, subscriptions, upstreams and
+destinations {name: {connected, sync, downgraded, safe, owed, age_ms, lag, stored_txid, address,
+pid, why, …}}.
+
 A LinkFactory is called in a thread with a LinkConfig, starts the link and returns a handle with
 `kill()`. The *instance* starts a link again when its Unix socket closes, with a growing pause:
 whoever starts links for it (an actor, a subprocess) must not restart them, so Ray actors of links

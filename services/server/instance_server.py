@@ -71,6 +71,7 @@ PROBE_S = 0.5
 UNIX_PATH_BYTES_MAX = 100
 """A Unix socket's address ends at 108 bytes."""
 RECOVERY_HEADERS = 4096
+LOOKUP_BYTES = 256 * 1024
 
 Result = TypeVar("Result")
 
@@ -274,7 +275,10 @@ class InstanceServer:
         return machine
 
     def _lookup(self, publisher: int, first: int, last: int) -> list[Run]:
-        """The committed runs that hold any of these sequences."""
+        """The committed runs that hold any of these sequences.
+
+        A message is looked up, then the log is read on from there: a publisher's runs mostly follow
+        one another."""
         held = self.machine.known.get(publisher)
         found: list[Run] = []
         if held is None:
@@ -283,13 +287,19 @@ class InstanceServer:
             sequence = start
             while sequence <= end:
                 txid = self.journal.find_sequence(publisher, sequence)
-                runs = self.journal.read(txid - 1, 1) if txid is not None else []
-                if not runs:
+                size_bytes = LOOKUP_BYTES if end > sequence else 1
+                runs = self.journal.read(txid - 1, size_bytes) if txid is not None else []
+                before = sequence
+                for run in runs:
+                    if run.publisher != publisher or run.kind != Kind.RECORDS:
+                        continue
+                    if not run.first_sequence <= sequence <= run.last_sequence:
+                        break
+                    found.append(run)
+                    sequence = run.last_sequence + 1
+                if sequence == before:
                     # Staged, or in a segment that was removed: the next one may be elsewhere.
                     sequence += 1
-                    continue
-                found.append(runs[0])
-                sequence = max(sequence + 1, runs[0].last_sequence + 1)
         return found
 
     async def _listen(self) -> None:
@@ -818,7 +828,9 @@ class InstanceServer:
         found: dict[str, Any] = {
             "name": config.name,
             "group": config.group,
+            "state": self._state(),
             "phase": self.phase,
+            "reason": self._reason(),
             "ready": False,
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started_s, 1),
@@ -862,6 +874,20 @@ class InstanceServer:
             destinations={name: self._destination_status(name) for name in self.links},
         )
         return found
+
+    def _state(self) -> str:
+        if not self.is_serving:
+            return "stopping" if self.is_stopping else "recovering"
+        if not self.machine.ready:
+            return "catching_up"
+        return "ready" if self.storage_failure is None else "failed"
+
+    def _reason(self) -> str:
+        """Why it is not ready; empty when it is."""
+        if self.storage_failure is not None:
+            return self.storage_failure[1]
+        refusal = self.refusal_of_clients()
+        return refusal[1] if refusal is not None else ""
 
     def _destination_status(self, name: str) -> dict[str, Any]:
         ledger = self.machine.destinations[name]

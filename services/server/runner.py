@@ -106,12 +106,16 @@ class InstanceThread:
             return self._call(ask)
         except FabricError:
             server = self._server
+            if server is not None:
+                # It is starting or stopping: its own words, read from this thread.
+                return server.status()
             return {
                 "name": self._name,
-                "phase": server.phase if server is not None else "cannot start",
+                "state": "failed" if self._attempts else "starting",
+                "phase": "cannot start" if self._attempts else "starting",
+                "reason": self._why,
                 "ready": False,
                 "pid": os.getpid(),
-                "why": self._why,
                 "attempts": self._attempts,
             }
 

@@ -7,9 +7,9 @@
     removal          4  what is removed is where it was routed to
     loops            5  nothing enters an incarnation twice
     liveness         7  in the end all acks are given and all logs hold what is routed to them
-    store            –  a publish store forgets only what was acked or refused
-    safety           –  no peer that a client was told is safe lacks what the client was acked
-    subscribers      –  a subscriber has everything of the log that it ended at
+    store            -  a publish store forgets only what was acked or refused
+    safety           -  no peer that a client was told is safe lacks what the client was acked
+    subscribers      -  a subscriber has everything of the log that it ended at
 
 A publish without an ack is unknown: it may be anywhere or nowhere.
 """
@@ -21,7 +21,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raylay.services.replication.routing import Destination
-
 from sim.history import (
     Acked,
     Crashed,
@@ -85,6 +84,7 @@ class Logs:
         self.name_of: dict[int, str] = {}
         self.incarnation_of: dict[str, int] = {}
         self.server: dict[tuple[str, str], str] = {}
+        self.served_from_us: dict[tuple[str, str], int] = {}
         self.async_until_us: dict[tuple[str, str], int] = {}
         for member in topology.members.values():
             for destination in member.destinations:
@@ -122,13 +122,15 @@ class Logs:
                 operation.time_us if operation.sync else NOW_ASYNC
             )
         elif isinstance(operation, Linked):
-            self.server[operation.instance, operation.destination] = operation.server
+            link = (operation.instance, operation.destination)
+            if self.server.get(link) != operation.server:
+                self.server[link] = operation.server
+                self.served_from_us[link] = operation.time_us
         elif isinstance(operation, Started):
             self.name_of[operation.incarnation] = operation.instance
             self.incarnation_of[operation.instance] = operation.incarnation
-        elif isinstance(operation, Crashed):
-            if operation.lost:
-                self.copies[operation.instance] = {}
+        elif isinstance(operation, Crashed) and operation.lost:
+            self.copies[operation.instance] = {}
 
     def sync_destinations(self, name: str, key: Key, copy: Copy) -> list[Destination]:
         """The destinations to which the copy is routed and whose links were sync ever since it is
@@ -143,12 +145,16 @@ class Logs:
                 found.append(destination)
         return found
 
-    def followed(self, name: str, destination: Destination) -> tuple[str, ...]:
-        """The servers of a destination whose own sync links count: of several the one that the
-        link was connected to last."""
+    def followed(self, name: str, destination: Destination, copy: Copy) -> tuple[str, ...]:
+        """The servers of a destination whose own sync links count. Of several the one that the
+        link is connected to, unless it came there later than the copy: the answer may then have
+        been another one's."""
         if len(destination.addresses) == 1:
             return destination.addresses
-        return (self.server.get((name, destination.name), ""),)
+        link = (name, destination.name)
+        if self.served_from_us.get(link, NOW_ASYNC) >= copy.time_us:
+            return ()
+        return (self.server[link],)
 
     def waiting(self, name: str, key: Key, root: str) -> str:
         """Who waits for what this instance still owes: `own` when the waiters from here on lead to
@@ -170,7 +176,7 @@ class Logs:
             if held is None:
                 return DEAD
             if not any(
-                name in self.followed(waiter, destination)
+                name in self.followed(waiter, destination, held)
                 for destination in self.sync_destinations(waiter, key, held)
             ):
                 return DOWNGRADED
@@ -218,7 +224,7 @@ def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
             if not servers:
                 law = OWN if name == root else logs.waiting(name, key, root)
                 found.append(_unacknowledged(logs, ack, key, destination.addresses[0], name, law))
-            for server in logs.followed(name, destination):
+            for server in logs.followed(name, destination, copy):
                 if logs.incarnation_of.get(server) in copy.path:
                     # It came from there: it is not routed back.
                     continue
@@ -299,13 +305,17 @@ def once(history: History) -> list[Violation]:
 
 
 def order(history: History) -> list[Violation]:
-    """Law 3. Late is what comes behind a higher sequence of its publisher on its topic."""
+    """Law 3. Late is what comes behind a higher sequence of its publisher on its topic. An
+    instance that has removed segments may flag more: it cannot know any more what was in them."""
     highest: dict[tuple[int, int, str], int] = {}
     split = not history.topology.uniform or any(
         isinstance(operation, Crashed) and operation.lost for operation in history.operations
     )
+    removed: set[int] = set()
     found = []
     for operation in history.operations:
+        if isinstance(operation, Removed):
+            removed.add(operation.incarnation)
         if not isinstance(operation, Journaled):
             continue
         entry = (operation.incarnation, operation.publisher, operation.topic)
@@ -313,8 +323,9 @@ def order(history: History) -> list[Violation]:
         first, last = operation.sequences[0], operation.sequences[-1]
         if list(operation.sequences) != sorted(operation.sequences):
             found.append(Violation("order", f"{operation} is not ascending"))
-        if (first < before) != operation.late:
-            word = "not flagged late" if first < before else "flagged late"
+        behind = first < before
+        if behind != operation.late and (behind or operation.incarnation not in removed):
+            word = "not flagged late" if behind else "flagged late"
             found.append(Violation("order", f"{operation} is {word}, {before} came before"))
         if operation.late and not split:
             found.append(Violation("order", f"{operation} is late though no paths split"))

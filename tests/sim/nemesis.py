@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from raylay.services.errors import StorageFull
-
 from sim.world import World
 
 

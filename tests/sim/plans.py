@@ -8,7 +8,6 @@ from typing import Any
 
 from raylay.services.replication.instance import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
-
 from sim.history import Member, Topology
 from sim.world import Timing
 
@@ -91,13 +90,9 @@ def chain(rng: random.Random) -> Topology:
     both = rng.random() < 0.5
     found: dict[str, list[Destination]] = {name: [] for name in names}
     for i in range(size - 1):
-        found[names[i]].append(
-            destination(names[i + 1], groups[i + 1], sync=rng.random() < 0.6)
-        )
+        found[names[i]].append(destination(names[i + 1], groups[i + 1], sync=rng.random() < 0.6))
         if both:
-            found[names[i + 1]].append(
-                destination(names[i], groups[i], sync=rng.random() < 0.6)
-            )
+            found[names[i + 1]].append(destination(names[i], groups[i], sync=rng.random() < 0.6))
     members = {n: Member(n, g, tuple(found[n])) for n, g in zip(names, groups, strict=True)}
     return Topology("chain", members)
 
@@ -197,7 +192,9 @@ def _clients(rng: random.Random, topology: Topology) -> list[tuple[str, list[str
 
 
 def _servers(rng: random.Random, topology: Topology, first: Member) -> list[str]:
-    others = [m.name for m in topology.members.values() if m.group == first.group and m is not first]
+    others = [
+        m.name for m in topology.members.values() if m.group == first.group and m is not first
+    ]
     rng.shuffle(others)
     return [first.name, *others]
 

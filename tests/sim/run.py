@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sim import checkers, nemesis, plans
+from sim.client import SimClient
 from sim.history import History
-from sim.world import Machines, SimClient, World
+from sim.world import Machines, World
 
 LIVENESS_MS = 20_000
 """So long after healing everything must be acknowledged and copied, in simulated time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from raylay.services.errors import PublishStoreFull
+from raylay.services.errors import PublishStoreFull, StorageError
 from raylay.services.replication.ranges import PublisherRanges
 
 
@@ -15,7 +15,7 @@ class DictPublishStore:
         self.records: dict[int, bytes] = {}
         self.highest = 0
         self.messages_max = messages_max
-        self.flushes = 0
+        self.failure: StorageError | None = None
 
     def put(self, sequence: int, record: bytes) -> None:
         assert sequence > self.highest
@@ -25,7 +25,8 @@ class DictPublishStore:
         self.highest = sequence
 
     def flush(self) -> None:
-        self.flushes += 1
+        if self.failure is not None:
+            raise self.failure
 
     def acknowledge(self, upto: int) -> None:
         for sequence in [sequence for sequence in self.records if sequence <= upto]:

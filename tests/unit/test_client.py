@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from unit.fake_server import FakeServer, records
-from unit.fake_stores import DictBookmarkStore
+from unit.fake_stores import DictBookmarkStore, DictPublishStore
 
 from raylay.services.client import (
     EPOCH,
@@ -21,17 +22,21 @@ from raylay.services.client import (
     Disconnected,
     PublishFailed,
     ServerRefused,
+    StoreFailed,
     WaitingForSafeInstance,
 )
 from raylay.services.errors import (
     CommandFailed,
     ConfigurationError,
     ConnectionLost,
+    CorruptRecord,
     LogonRefused,
     NoSafeInstance,
     PublishStoreFull,
     SequenceConflict,
+    StorageFull,
 )
+from raylay.services.messages.records import publisher_id
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.stores import LmdbPublishStore, MemoryPublishStore
 
@@ -162,6 +167,20 @@ async def test_with_a_callback_refusals_go_there() -> None:
 
 
 @run
+async def test_flush_asks_for_acks_that_the_server_keeps_back() -> None:
+    server = await FakeServer().start()
+    async with client_of(server, ack_conflation_ms=5_000) as client:
+        sequence = await client.publish("t", b"x")
+        flushed = asyncio.ensure_future(client.flush())
+        await server.wait(lambda: server.session.commands("flush"))
+        assert server.session.published == [sequence], "what is to be flushed goes first"
+        server.session.ack(sequence)
+        await flushed
+    assert server.session.commands("logon")[0]["o"] == {"ack_conflation_ms": 5_000}
+    await server.stop()
+
+
+@run
 async def test_close_says_what_was_not_acknowledged() -> None:
     server = await FakeServer().start()
     client = client_of(server, close_timeout_s=0.05)
@@ -233,6 +252,68 @@ async def test_tracing_samples_and_closes() -> None:
         assert [trace for trace, _ in tracer.deliveries] == [bytes([7]) * 25] * 3
         assert tracer.deliveries[0][1]["bookmark"] == f"{client.publisher}|{first + 9}|"
     await server.stop()
+
+
+@run
+async def test_nothing_is_sent_that_the_store_could_not_keep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("raylay.services.client.client.STORE_RETRY_S", 0.01)
+    server = await FakeServer().start()
+    server.auto_ack = True
+    events = Events()
+    store = DictPublishStore()
+    async with client_of(server, publish_store=store, on_event=events) as client:
+        store.failure = StorageFull("no space for publishes")
+        await client.publish("t", b"x")
+        failed = await events.wait(StoreFailed, 2)
+        assert str(failed.error) == "no space for publishes"
+        assert not server.session.published
+        store.failure = None
+        await client.flush()
+        assert server.session.bodies == [b"x"]
+    await server.stop()
+
+
+@run
+async def test_a_damaged_store_ends_the_client() -> None:
+    server = await FakeServer().start()
+    store = DictPublishStore()
+    client = client_of(server, publish_store=store)
+    await client.connect()
+    store.failure = CorruptRecord("the store is damaged")
+    await client.publish("t", b"x")
+    with pytest.raises(CorruptRecord):
+        await client.flush()
+    with pytest.raises(CorruptRecord):
+        await client.publish("t", b"x")
+    store.failure = None
+    await client.close()
+    assert not server.session.published
+    await server.stop()
+
+
+def test_under_uvloop() -> None:
+    async def scenario() -> None:
+        server = await FakeServer("A", B=True).start()
+        other = await FakeServer("B", A=True).start()
+        other.auto_ack = True
+        events = Events()
+        async with client_of(server, other, on_event=events) as client:
+            subscription = await client.subscribe("t", bookmark=EPOCH, queue_bytes_max=1)
+            server.session.deliver(subscription.id, records(7, [1]))
+            server.session.deliver(subscription.id, records(7, [2]))
+            assert [(await anext(subscription)).sequence for _ in range(2)] == [1, 2]
+            sequence = await client.publish("t", b"x")
+            await server.stop()
+            await events.wait(Connected, 2)
+            await client.flush()
+            assert other.session.published == [sequence]
+            other.session.deliver(subscription.id, records(7, [2, 3]))
+            assert (await anext(subscription)).sequence == 3
+        await other.stop()
+
+    uvloop.run(asyncio.wait_for(scenario(), 10))
 
 
 # -- connecting and failing over -----------------------------------------------------------------
@@ -423,6 +504,14 @@ async def test_a_durable_store_resends_after_the_process_is_gone(tmp_path: Path)
     await server.stop()
 
 
+def test_a_store_of_another_client_is_refused() -> None:
+    store = MemoryPublishStore()
+    store.put(1, records(publisher_id("other"), [1]))
+    with pytest.raises(ConfigurationError, match="another client name"):
+        Client("desk", ["x:1"], publish_store=store)
+    Client("other", ["x:1"], publish_store=store)
+
+
 # -- subscriptions -------------------------------------------------------------------------------
 @run
 async def test_messages_singly_and_in_batches() -> None:
@@ -480,7 +569,7 @@ async def test_a_bookmark_subscription_resumes_elsewhere_without_gap_or_duplicat
         )
         # A server that repeats itself all the same, and closes the gap.
         other.session.deliver(subscription.id, records(7, [101, 102, 103, 104]))
-        got = []
+        got: list[bytes] = []
         while len(got) < 4:
             batch = await subscription.next_batch()
             assert batch is not None

@@ -54,12 +54,12 @@ def test_from_now_it_asks_for_nothing_that_lay_before_its_start() -> None:
     assert asked(subscription) == (NOW, ranges(p7=[(1, 102)]))
 
 
-def test_without_knowing_what_lay_before_it_resumes_behind_the_newest_bookmarks() -> None:
+def test_where_nothing_lay_before_its_start_it_has_only_what_it_received() -> None:
     subscription = Resumption("s", "t", bookmark=NOW)
     subscription.accepted(None)
     assert asked(subscription) == (NOW, None)
     arrive(subscription, records(7, [5, 6]) + records(8, [9]))
-    assert asked(subscription) == ("7|6|,8|9|", None)
+    assert asked(subscription) == (NOW, ranges(p7=[(5, 6)], p8=[(9, 9)]))
 
 
 def test_a_persisted_ack_makes_have_compact() -> None:

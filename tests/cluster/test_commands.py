@@ -1,0 +1,80 @@
+"""The examples and the command, each as a process of its own, as a person runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RAYLAY = [sys.executable, "-m", "raylay.services.cli"]
+FILE = """\
+fabric: command
+topics: [notes]
+regions: {here: 1}
+"""
+
+
+def run(*command: str, cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env={**os.environ, "RAYLAY_RUNTIME_DIR": str(cwd)},
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done
+
+
+def test_hello(tmp_path: Path) -> None:
+    done = run(sys.executable, str(EXAMPLES / "hello.py"), cwd=tmp_path)
+    assert done.stdout.strip().endswith('{"text": "hello, world"}')
+
+
+def test_hot_pair(tmp_path: Path) -> None:
+    done = run(sys.executable, str(EXAMPLES / "hot_pair.py"), cwd=tmp_path)
+    assert "2000 of 2000 sales" in done.stdout
+
+
+def test_three_regions(tmp_path: Path) -> None:
+    arguments = ("--messages", "20000", "--seconds", "5")
+    done = run(sys.executable, str(EXAMPLES / "three_regions.py"), *arguments, cwd=tmp_path)
+    result = json.loads(done.stdout.strip().splitlines()[-1])["demo"]
+    assert result["failover_gap_ms"] > 0
+    assert result["seconds"] > 0
+    del result["failover_gap_ms"], result["seconds"]
+    assert result == {
+        "published": 20_000,
+        "persisted": 20_000,
+        "instances": 6,
+        "lost": 0,
+        "duplicated": 0,
+        "out_of_order": 0,
+    }
+
+
+def test_up_publish_subscribe_status_events_down(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(FILE)
+    run(*RAYLAY, "up", "f.yaml", "--detach", cwd=tmp_path)
+    try:
+        run(*RAYLAY, "publish", "notes", cwd=tmp_path, text="one\ntwo\n")
+        read = run(*RAYLAY, "subscribe", "notes", "--bookmark", "0", "--count", "2", cwd=tmp_path)
+        assert read.stdout == "one\ntwo\n"
+        status = json.loads(run(*RAYLAY, "status", "--json", cwd=tmp_path).stdout)
+        assert [(i["name"], i["ready"]) for i in status["instances"]] == [("here-1", True)]
+        assert "here-1" in run(*RAYLAY, "status", cwd=tmp_path).stdout
+        for line in run(*RAYLAY, "events", "--json", cwd=tmp_path).stdout.splitlines():
+            assert json.loads(line)["instance"] == "here-1"
+    finally:
+        down = run(*RAYLAY, "down", cwd=tmp_path)
+    assert "command is down" in down.stdout
+    assert (tmp_path / "data" / "command" / "here-1" / "instance.json").exists()

@@ -1,0 +1,190 @@
+"""A fabric of real actors: end to end, under SIGKILL, from another process, stopped and started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster.conftest import declare
+from cluster.load import journal_of, run_load
+
+from raylay.services.client import EPOCH, Client
+from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric import Fabric, lookup
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_message_reaches_every_region(whole: Fabric) -> None:
+    async def go() -> list[bytes]:
+        async with (
+            whole.client("desk", group="near") as desk,
+            whole.client("archive", group="far") as archive,
+        ):
+            await desk.publish("sales/one", b'{"sale": 1}')
+            await desk.flush()
+            subscription = await archive.subscribe("sales/one", bookmark=EPOCH)
+            async for message in subscription:
+                return [message.body]
+        return []
+
+    assert asyncio.run(go()) == [b'{"sale": 1}']
+    held = journal_of(whole, "near-2")
+    assert any(stretch.topic == b"sales/one" for stretch in held)
+
+
+def test_sigkill_of_the_instance_under_load(whole: Fabric) -> None:
+    killed: list[str] = []
+
+    async def kill(client: Client) -> None:
+        killed.append(client.instance)
+        await asyncio.to_thread(whole.kill, client.instance)
+
+    verdict = asyncio.run(run_load(whole, "instance", kill, groups=("near", "far")))
+    assert verdict.valid, verdict
+    assert verdict.persisted == 20_000
+    assert killed == ["near-1"]
+    assert len(verdict.places) == 5
+
+
+def test_sigkill_of_a_link_under_load(whole: Fabric) -> None:
+    pids: list[int] = []
+
+    async def kill(client: Client) -> None:
+        other = "near-2" if client.instance == "near-1" else "near-1"
+        for destination in (other, "far"):
+            pids.append(await asyncio.to_thread(whole.kill_link, client.instance, destination))
+
+    verdict = asyncio.run(run_load(whole, "link", kill, groups=("near", "far")))
+    assert verdict.valid, verdict
+    assert len(set(pids)) == 2
+
+
+def test_an_instance_that_stays_away_is_done_without(whole: Fabric) -> None:
+    async def kill(client: Client) -> None:
+        await asyncio.to_thread(whole.kill, client.instance, restart=False)
+        # It comes back only when it is told to, while the load goes on.
+        asyncio.get_running_loop().call_later(2.0, restart)
+
+    def restart() -> None:
+        tasks.append(asyncio.ensure_future(asyncio.to_thread(whole.restart, "near-1")))
+
+    tasks: list[asyncio.Future[None]] = []
+
+    async def go() -> None:
+        verdict = await run_load(whole, "away", kill, groups=("near",))
+        await asyncio.gather(*tasks)
+        assert verdict.valid, verdict
+
+    asyncio.run(go())
+    assert [event["event"] for event in whole.events()].count("downgraded") >= 1
+
+
+def test_attaching_from_another_process(whole: Fabric) -> None:
+    script = (
+        "import json\n"
+        "from raylay.services.fabric import Fabric\n"
+        "with Fabric.attach('shops') as fabric:\n"
+        "    fabric.downgrade('near-1', 'near-2')\n"
+        "    near = fabric.status()['instances'][0]\n"
+        "    fabric.upgrade('near-1', 'near-2')\n"
+        "    print(json.dumps([near['name'], near['ready'], near['pid'],\n"
+        "                      near['destinations']['near-2']['downgraded'],\n"
+        "                      [s.address for s in fabric.servers('far')]]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [
+        "near-1",
+        True,
+        whole.pid("near-1"),
+        True,
+        [server.address for server in whole.servers("far")],
+    ]
+    whole.wait_ready()
+
+
+def test_attaching_to_none_is_an_error(whole: Fabric) -> None:
+    with pytest.raises(FabricError, match=r"no fabric nowhere runs here; there are .*shops"):
+        Fabric.attach("nowhere")
+
+
+def test_clients_find_servers_by_fabric_name(whole: Fabric) -> None:
+    async def go() -> str:
+        async with Client("by-name", servers=lookup("shops", "far"), group="far") as client:
+            return client.instance
+
+    assert asyncio.run(go()) == "far-1"
+    with pytest.raises(ConfigurationError, match="name one group of near, far"):
+        whole.client("nobody")
+
+
+def test_wrong_names_are_errors_that_say_what_there_is(whole: Fabric) -> None:
+    with pytest.raises(ConfigurationError, match="no instance x; it has near-1, near-2, far-1"):
+        whole.kill("x")
+    with pytest.raises(FabricError, match="near-1 has no destination x"):
+        whole.downgrade("near-1", "x")
+    with pytest.raises(FabricError, match="near-1 has no destination x"):
+        whole.kill_link("near-1", "x")
+
+
+def test_a_second_fabric_of_one_name_is_refused(whole: Fabric, tmp_path: Path) -> None:
+    with pytest.raises(FabricError, match="fabric shops runs already"):
+        declare().start(tmp_path)
+    assert whole.status()["instances"][0]["ready"]
+
+
+def test_a_directory_that_another_fabric_uses_is_refused(whole: Fabric, tmp_path: Path) -> None:
+    other = Fabric("other").instance("thief", directory=str(whole.data_directory("far-1")))
+    with pytest.raises(FabricError, match="far-1"):
+        other.start(tmp_path, timeout_s=4)
+    whole.wait_ready("far-1")
+
+
+def test_a_port_in_use_is_named(whole: Fabric, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        fabric = Fabric("blocked").instance("solo", client_port=port)
+        with pytest.raises(FabricError, match=f"solo: client port {port} .*in use"):
+            fabric.start(tmp_path)
+
+
+def test_stopped_and_started_again_on_the_same_data(whole: Fabric, tmp_path: Path) -> None:
+    def solo() -> Fabric:
+        return Fabric("again", topics=["t"]).region("only", 2)
+
+    async def publish(fabric: Fabric) -> None:
+        async with fabric.client("writer") as client:
+            for number in range(100):
+                await client.publish("t", b"%d" % number)
+            await client.flush()
+
+    async def read(fabric: Fabric) -> list[bytes]:
+        async with fabric.client("reader") as client:
+            subscription = await client.subscribe("t", bookmark=EPOCH)
+            bodies: list[bytes] = []
+            async for message in subscription:
+                bodies.append(message.body)
+                if len(bodies) == 200:
+                    break
+            return bodies
+
+    with solo().start(tmp_path) as first:
+        addresses = [server.address for server in first.servers()]
+        asyncio.run(publish(first))
+    with solo().start(tmp_path) as second:
+        assert [server.address for server in second.servers()] == addresses
+        asyncio.run(publish(second))
+        bodies = asyncio.run(read(second))
+    assert bodies == [b"%d" % number for number in range(100)] * 2
+    # The shared fabric's Ray was not taken down with it.
+    assert whole.status()["instances"][0]["ready"]

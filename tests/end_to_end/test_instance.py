@@ -1,0 +1,715 @@
+"""Instances and links as real processes: real sockets, real LMDB, real SIGKILL."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raylay.services.messages.records import (
+    Kind,
+    RecordBuilder,
+    iterate_records,
+    publisher_id,
+    sequences_of,
+)
+from raylay.services.protocol.frames import Frame, FrameReader, Header, encode_frame
+from raylay.services.replication.instance import DowngradePolicy
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.routing import TopicRule
+from raylay.services.server.config import DestinationConfig, InstanceConfig, split_address
+from raylay.services.server.instance_server import JOURNAL_DIRECTORY
+from raylay.storage.journal_reader import LmdbJournalReader
+
+DEADLINE_S = 20.0
+
+
+class Client:
+    """A client on a plain socket: what it sends and gets is what is on the wire."""
+
+    def __init__(self, address: str, name: str = "", low: int = 0, **options: Any) -> None:
+        self.socket = socket.create_connection(split_address(address), DEADLINE_S)
+        self.socket.settimeout(DEADLINE_S)
+        self.reader = FrameReader()
+        self.frames: list[Frame] = []
+        self.answer: Header = {}
+        if name:
+            self.send({"c": "logon", "v": 1, "client_name": name, "low": low, "cid": "1"} | options)
+            self.answer = self.next(lambda frame: frame.header.get("cid") == "1").header
+
+    def send(self, header: Header, body: bytes = b"") -> None:
+        self.socket.sendall(encode_frame(header, body))
+
+    def next(self, wanted: Any = lambda frame: True) -> Frame:
+        """The next frame that is wanted; those before it are dropped."""
+        while True:
+            while self.frames:
+                frame = self.frames.pop(0)
+                if wanted(frame):
+                    return frame
+            data = self.socket.recv(1 << 18)
+            if not data:
+                raise EOFError("the server closed the connection")
+            self.frames += self.reader.feed(data)
+
+    def ack(self, **values: Any) -> Frame:
+        return self.next(
+            lambda frame: (
+                frame.header["c"] == "ack"
+                and all(frame.header.get(key) == value for key, value in values.items())
+            )
+        )
+
+    def closed(self) -> bool:
+        """Whether the server closes the connection; waits for it."""
+        try:
+            while self.socket.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        return True
+
+    def publish(self, sequences: range, topic: str = "orders", text: str = "m") -> None:
+        builder = RecordBuilder(self.answer["publisher"], topic, "json")
+        payload = b"".join(
+            builder.build(number, f"{text}{number}".encode(), time.time_ns() // 1000)
+            for number in sequences
+        )
+        self.send({"c": "pb", "n": len(sequences)}, payload)
+
+    def persisted(self, sequence: int) -> None:
+        """Waits for the persisted ack of everything up to `sequence`."""
+        frame = self.next(
+            lambda frame: (
+                frame.header.get("a") == "persisted"
+                and (frame.header.get("s", 0) >= sequence or frame.header["status"] == "failure")
+            )
+        )
+        assert frame.header["status"] == "success", frame.header
+
+    def receive(self, count: int, subscription: str = "s") -> list[str]:
+        """The bodies of the next `count` messages."""
+        bodies: list[str] = []
+        while len(bodies) < count:
+            frame = self.next(
+                lambda frame: frame.header["c"] == "p" and frame.header["sub"] == subscription
+            )
+            found = [record.body.decode() for record in iterate_records(frame.body, verify=True)]
+            assert len(found) == frame.header["n"]
+            bodies += found
+        return bodies
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Server:
+    """An instance's process."""
+
+    def __init__(self, directory: Path, config: InstanceConfig) -> None:
+        self.directory = directory
+        self.config = config
+        config.save(directory)
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "raylay.services.server.run_instance", str(self.directory)],
+            stdout=subprocess.PIPE,
+            stderr=(self.directory / "stderr").open("a"),
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, (self.directory / "stderr").read_text()
+        self.status: dict[str, Any] = json.loads(line)
+        self.address = self.status["client_address"]
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(DEADLINE_S)
+
+    def events(self, text: str) -> int:
+        """How many events of that text were logged."""
+        return (self.directory / "stderr").read_text().count(text)
+
+    def wait_for(self, text: str, times: int = 1) -> None:
+        """Waits for an event."""
+        until_s = time.monotonic() + DEADLINE_S
+        while self.events(text) < times:
+            assert time.monotonic() < until_s, f"no event {text!r} came"
+            time.sleep(0.01)
+
+    def journal(self) -> list[tuple[int, int]]:
+        """(publisher, sequence) of everything in its journal."""
+        found: list[tuple[int, int]] = []
+        with LmdbJournalReader(self.directory / JOURNAL_DIRECTORY) as reader:
+            after_txid = 0
+            while runs := reader.read(after_txid):
+                after_txid = runs[-1].last_txid
+                for run in runs:
+                    if run.kind == Kind.RECORDS:
+                        found += [(run.publisher, number) for number in sequences_of(run.payload)]
+        return found
+
+
+Servers = list[Server]
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    made: Servers = []
+    yield made
+    for server in made:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [item.getsockname()[1] for item in sockets]
+    for item in sockets:
+        item.close()
+    return ports
+
+
+def single(servers: Servers, path: Path, **values: Any) -> Server:
+    config = InstanceConfig("solo", "group", **values)
+    servers.append(Server(path / "solo", config))
+    return servers[-1]
+
+
+def pair(
+    servers: Servers, path: Path, policy: DowngradePolicy | None = None, **values: Any
+) -> tuple[Server, Server]:
+    """Two instances of one group that replicate to each other, sync."""
+    ports = dict(zip("AB", free_ports(2), strict=True))
+    for name, other in (("A", "B"), ("B", "A")):
+        destination = DestinationConfig(
+            f"to-{other}",
+            "group",
+            True,
+            (f"127.0.0.1:{ports[other]}",),
+            pass_through=".*",
+            retry_ms_max=200,
+            **values,
+        )
+        config = InstanceConfig(
+            name,
+            "group",
+            destinations=(destination,),
+            replication_port=ports[name],
+            first=True,
+            policy=policy or DowngradePolicy(),
+        )
+        servers.append(Server(path / name, config))
+    first, second = servers[-2:]
+    for server in (first, second):
+        server.wait_for("link_caught_up")
+    return first, second
+
+
+def test_publish_subscribe_and_persisted(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path)
+    publisher = Client(server.address, "publisher")
+    assert publisher.answer["status"] == "success"
+    assert publisher.answer["publisher"] == publisher_id("publisher")
+    assert publisher.answer["highest"] == 0 and publisher.answer["durable"] == []
+    subscriber = Client(server.address, "subscriber")
+    subscriber.send({"c": "subscribe", "sub": "s", "t": "^ord", "cid": "2", "a": "processed"})
+    assert subscriber.ack(cid="2").header["status"] == "success"
+    publisher.publish(range(1, 101))
+    publisher.persisted(100)
+    publisher.publish(range(101, 103), topic="other")
+    publisher.publish(range(103, 105))
+    publisher.persisted(104)
+    assert subscriber.receive(102) == [f"m{n}" for n in (*range(1, 101), 103, 104)]
+    subscriber.send({"c": "unsubscribe", "sub": "all", "cid": "3", "a": "processed"})
+    assert subscriber.ack(cid="3").header["status"] == "success"
+    publisher.publish(range(105, 106))
+    publisher.persisted(105)
+    subscriber.send({"c": "ping", "cid": "4"})
+    assert subscriber.next().header["cid"] == "4"
+    assert server.stop() == 0
+
+
+def test_single_publishes_and_every_ack(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path, topics=(TopicRule("orders"),))
+    client = Client(server.address, "client")
+    client.send({"c": "subscribe", "sub": "s", "t": "chat", "cid": "s", "a": "processed"})
+    client.ack(cid="s")
+    client.send(
+        {"c": "p", "t": "orders", "mt": "json", "cid": "u", "a": "received,processed,persisted"},
+        b"{}",
+    )
+    assert client.next().header == {"c": "ack", "a": "received", "cid": "u", "status": "success"}
+    processed = client.ack(cid="u", a="processed").header
+    assert processed["s"] == 1 and processed["bm"].endswith("|1|")
+    assert client.ack(cid="u", a="persisted").header["status"] == "success"
+    client.send({"c": "p", "t": "orders", "s": 7, "a": "persisted"}, b"{}")
+    assert client.ack(a="persisted").header["s"] == 7
+    client.send({"c": "p", "t": "chat", "s": 8, "a": "persisted"}, b"hello")
+    delivery = client.next(lambda frame: frame.header["c"] == "p")
+    assert "tx" not in delivery.header and next(iterate_records(delivery.body)).body == b"hello"
+    client.send({"c": "flush", "cid": "f", "a": "processed,completed,persisted"})
+    kinds = {client.ack(cid="f").header["a"] for _ in range(3)}
+    assert kinds == {"processed", "completed", "persisted"}
+
+
+def test_restart_after_sigkill_keeps_all_that_was_acked(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path)
+    client = Client(server.address, "publisher")
+    sent = 0
+    for _ in range(20):
+        client.publish(range(sent + 1, sent + 501))
+        sent += 500
+    client.persisted(5_000)
+    client.publish(range(sent + 1, sent + 501))
+    server.kill()
+    acked = 5_000
+    server.start()
+    client = Client(server.address, "publisher", low=1)
+    durable = client.answer["durable"]
+    assert durable[0][0] == 1 and durable[0][1] >= acked
+    highest = client.answer["highest"]
+    assert highest == durable[-1][1]
+    client.publish(range(highest + 1, highest + 11))
+    client.persisted(highest + 10)
+    publisher = publisher_id("publisher")
+    assert server.stop() == 0
+    assert server.journal() == [(publisher, n) for n in range(1, highest + 11)]
+
+
+def subscribe(client: Client, bookmark: str, topic: str = "orders", **options: Any) -> Frame:
+    client.send(
+        {
+            "c": "subscribe",
+            "sub": "s",
+            "t": topic,
+            "bm": bookmark,
+            "cid": "b",
+            "a": "processed,completed,persisted,stats",
+            "o": options,
+        }
+    )
+    return client.ack(cid="b", a="processed")
+
+
+@pytest.fixture
+def logged(servers: Servers, tmp_path: Path) -> tuple[Server, int]:
+    """An instance with 100 messages of `orders`, every tenth of `other`."""
+    server = single(servers, tmp_path)
+    client = Client(server.address, "publisher")
+    for first in range(1, 101, 10):
+        client.publish(range(first, first + 9))
+        client.publish(range(first + 9, first + 10), topic="other")
+    client.persisted(100)
+    client.close()
+    return server, publisher_id("publisher")
+
+
+ORDERS = [n for n in range(1, 101) if n % 10]
+
+
+@pytest.mark.parametrize(
+    ("bookmark", "wanted"),
+    [
+        ("0", ORDERS),
+        ("{p}|50|", [n for n in ORDERS if n > 50]),
+        ("{p}|52|", [n for n in ORDERS if n > 52]),
+        ("{p}|90|,{p}|41|,77|3|", [n for n in ORDERS if n > 41]),
+        ("20200102T030405Z", ORDERS),
+        ("[{p}|12|:{p}|31|]", [n for n in ORDERS if 12 <= n <= 31]),
+        ("({p}|12|:{p}|31|)", [n for n in ORDERS if 12 < n < 31]),
+        ("[0:{p}|3|]", [1, 2, 3]),
+        ("[{p}|95|:0|1|]", [95, 96, 97, 98, 99]),
+    ],
+)
+def test_bookmarks(logged: tuple[Server, int], bookmark: str, wanted: list[int]) -> None:
+    server, publisher = logged
+    client = Client(server.address, "subscriber")
+    answer = subscribe(client, bookmark.format(p=publisher))
+    assert answer.header["status"] == "success"
+    assert client.receive(len(wanted)) == [f"m{n}" for n in wanted]
+    stats = client.ack(a="stats").header
+    assert stats["matches"] == len(wanted)
+    assert client.ack(a="completed").header["cid"] == "b"
+    later = Client(server.address, "publisher")
+    later.publish(range(101, 103))
+    later.persisted(102)
+    if bookmark[0] in "[(":
+        client.send({"c": "ping", "cid": "ping"})
+        while (frame := client.next()).header.get("cid") != "ping":
+            assert frame.header["c"] != "p", "a range delivered behind its end"
+    else:
+        assert client.receive(2) == ["m101", "m102"]
+
+
+def test_bookmark_now_tells_what_lies_before(logged: tuple[Server, int]) -> None:
+    server, publisher = logged
+    client = Client(server.address, "subscriber")
+    answer = subscribe(client, "0|1|")
+    have = PublisherRanges.from_wire(answer.header["have"])
+    assert list(have.of(publisher)) == [(1, 100)]
+    later = Client(server.address, "publisher")
+    later.publish(range(101, 111))
+    later.persisted(110)
+    assert client.receive(10) == [f"m{n}" for n in range(101, 111)]
+    persisted = client.ack(a="persisted").header
+    assert list(PublisherRanges.from_wire(persisted["have"]).of(publisher)) == [(101, 110)]
+
+
+def test_bookmark_tells_what_lies_before_a_message(logged: tuple[Server, int]) -> None:
+    server, publisher = logged
+    client = Client(server.address, "subscriber")
+    answer = subscribe(client, f"{publisher}|55|")
+    have = PublisherRanges.from_wire(answer.header["have"])
+    assert list(have.of(publisher)) == [(1, 55)]
+
+
+def test_durable_subscriber_gets_what_it_has_not(logged: tuple[Server, int]) -> None:
+    server, publisher = logged
+    have = PublisherRanges()
+    have.add_ranges(publisher, [(1, 40), (45, 46), (60, 70)])
+    client = Client(server.address, "subscriber")
+    subscribe(client, "0", have=have.to_wire())
+    wanted = [n for n in ORDERS if (publisher, n) and not have.covers(publisher, [(n, n)])]
+    assert client.receive(len(wanted)) == [f"m{n}" for n in wanted]
+
+
+@pytest.mark.parametrize(
+    ("bookmark", "topic", "options", "reason"),
+    [
+        ("what", "orders", {}, "bad_bookmark"),
+        ("77|1|", "orders", {"bookmark_not_found": "fail"}, "bookmark_not_found"),
+        ("0", "orders[", {}, "bad_regex"),
+        ("0", "", {}, "bad_topic"),
+        ("0", "orders", {"bookmark_not_found": "maybe"}, "bad_command"),
+    ],
+)
+def test_a_refused_subscription_names_its_reason_and_the_session_goes_on(
+    logged: tuple[Server, int], bookmark: str, topic: str, options: dict[str, Any], reason: str
+) -> None:
+    client = Client(logged[0].address, "subscriber")
+    answer = subscribe(client, bookmark, topic, **options).header
+    assert (answer["status"], answer["reason"]) == ("failure", reason)
+    assert subscribe(client, "0").header["status"] == "success"
+    assert subscribe(client, "0").header["reason"] == "sub_id_in_use"
+
+
+def test_a_bookmark_subscription_needs_a_journaled_topic(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path, topics=(TopicRule("orders"),))
+    client = Client(server.address, "subscriber")
+    assert subscribe(client, "0", "chat").header["reason"] == "not_journaled"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (encode_frame({"c": "pb"}), "not_logged_on"),
+        (encode_frame({"c": "fly"}), "unknown_command"),
+        (encode_frame({"c": "logon", "v": 9, "client_name": "x"}), "bad_version"),
+        (encode_frame({"c": "logon", "v": 1, "client_name": ""}), "bad_client_name"),
+        (b"\x03\x00\x00\x00\x01\x00\xc1", "bad_frame"),
+        (b"\xff\xff\xff\x7f\x01\x00", "frame_too_large"),
+        (b"\x00\x00\x02\x00\x01\x00", "frame_too_large"),
+    ],
+)
+def test_bad_frames_end_that_client_only(
+    servers: Servers, tmp_path: Path, data: bytes, reason: str
+) -> None:
+    server = single(servers, tmp_path)
+    other = Client(server.address, "other")
+    client = Client(server.address)
+    client.socket.sendall(data)
+    frame = client.next().header
+    assert (frame["c"], frame["status"], frame["reason"]) == ("ack", "failure", reason)
+    assert client.closed()
+    other.publish(range(1, 2))
+    other.persisted(1)
+
+
+def test_bad_records_end_that_client_only(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path)
+    good = Client(server.address, "good")
+    record = RecordBuilder(publisher_id("bad"), "orders", "json").build(1, b"{}", 1)
+    foreign = RecordBuilder(5, "orders", "json").build(1, b"{}", 1)
+    for body, reason in (
+        (record[:-1] + b"!", "bad_record"),
+        (record + record[:20], "bad_record"),
+        (b"", "bad_record"),
+        (foreign, "foreign_publisher"),
+        (record, ""),
+    ):
+        client = Client(server.address, "bad")
+        client.send({"c": "pb", "n": 1}, body)
+        frame = client.next().header
+        assert frame.get("reason", "") == reason
+    client.send({"c": "pb", "n": 1}, record)
+    assert client.next().header["reason"] == "sequence_order"
+    again = Client(server.address, "bad", low=1)
+    assert again.answer["durable"] == [[1, 1]]
+    other = RecordBuilder(publisher_id("bad"), "orders", "json").build(1, b"other", 1)
+    again.send({"c": "pb", "n": 1}, other)
+    frame = again.next().header
+    assert (frame["s"], frame["status"], frame["reason"]) == (1, "failure", "sequence_conflict")
+    good.publish(range(1, 2))
+    good.persisted(1)
+
+
+def test_the_newer_of_two_connections_with_one_name_stays(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path)
+    older = Client(server.address, "name", user_id="u")
+    stranger = Client(server.address, "name", user_id="v")
+    assert stranger.answer["reason"] == "name_in_use"
+    newer = Client(server.address, "name", user_id="u")
+    assert newer.answer["status"] == "success"
+    assert older.next().header["reason"] == "name_in_use" and older.closed()
+    newer.publish(range(1, 2))
+    newer.persisted(1)
+
+
+def test_heartbeats(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path)
+    client = Client(server.address, "client")
+    client.send({"c": "heartbeat", "o": {"start_s": 0.2}, "cid": "h"})
+    client.ack(cid="h")
+    for _ in range(4):
+        client.next(lambda frame: frame.header["c"] == "heartbeat")
+        client.send({"c": "heartbeat"})
+    assert client.next(lambda frame: frame.header["c"] == "ack").header["reason"] == "heartbeat"
+    assert client.closed()
+
+
+def test_acks_are_conflated_up_to_the_bound(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path)
+    client = Client(server.address, "client", o={"ack_conflation_ms": 300})
+    began_s = time.monotonic()
+    for number in range(1, 21):
+        client.publish(range(number, number + 1))
+        client.send({"c": "ping", "cid": "p"})
+    acks = []
+    while not acks or acks[-1]["s"] < 20:
+        acks.append(client.ack(a="persisted").header)
+    assert len(acks) <= 2
+    assert time.monotonic() - began_s >= 0.25
+
+
+def test_a_slow_client_is_disconnected_and_delays_nobody(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path, client_buffer_bytes_max=1024 * 1024)
+    slow = Client(server.address, "slow")
+    quick = Client(server.address, "quick")
+    for client in (slow, quick):
+        client.send({"c": "subscribe", "sub": "s", "t": "orders", "cid": "s", "a": "processed"})
+        client.ack(cid="s")
+    publisher = Client(server.address, "publisher")
+    builder = RecordBuilder(publisher.answer["publisher"], "orders", "json")
+    body = bytes(100_000)
+    received = 0
+    for number in range(1, 201):
+        publisher.send({"c": "pb", "n": 1}, builder.build(number, body, 1))
+        received += quick.next(lambda frame: frame.header["c"] == "p").header["n"]
+    publisher.persisted(200)
+    assert received == 200
+    server.wait_for("reason=slow_client")
+    assert slow.closed()
+
+
+def test_a_full_disk_refuses_publishers_and_passes(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path, storage_bytes_max=3 * 1024 * 1024, segment_bytes=1024 * 1024)
+    client = Client(server.address, "publisher")
+    builder = RecordBuilder(client.answer["publisher"], "orders", "json")
+    acked = number = 0
+    reason = ""
+    while not reason and number < 100:
+        number += 1
+        client.send({"c": "pb", "n": 1}, builder.build(number, bytes(100_000), 1))
+        frame = client.next(lambda frame: frame.header["c"] == "ack").header
+        reason = frame.get("reason", "")
+        acked = acked if reason else frame["s"]
+    assert reason == "storage_full" and client.closed()
+    server.wait_for("storage_failed")
+    # Subscribers are served as before.
+    reader = Client(server.address, "reader")
+    reader.send(
+        {"c": "subscribe", "sub": "s", "t": "orders", "bm": "0", "cid": "b", "a": "completed"}
+    )
+    while reader.next().header.get("a") != "completed":
+        pass
+    assert server.stop() == 0
+    server.config.storage_bytes_max = None
+    server.config.save(server.directory)
+    server.start()
+    client = Client(server.address, "publisher", low=1)
+    assert client.answer["durable"] == [[1, acked]]
+    assert client.answer["highest"] == acked
+    client.publish(range(acked + 1, acked + 2))
+    client.persisted(acked + 1)
+
+
+def test_a_second_process_and_a_port_in_use_are_refused(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path)
+    again = subprocess.run(
+        [sys.executable, "-m", "raylay.services.server.run_instance", str(server.directory)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert again.returncode == 1
+    assert "another process" in again.stderr and str(server.directory) in again.stderr
+    port = split_address(server.address)[1]
+    InstanceConfig("other", "group", client_port=port).save(tmp_path / "other")
+    other = subprocess.run(
+        [sys.executable, "-m", "raylay.services.server.run_instance", str(tmp_path / "other")],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert other.returncode == 1 and str(port) in other.stderr and "in use" in other.stderr
+
+
+@pytest.mark.parametrize("compression", [False, True])
+def test_a_sync_pair_has_all_on_both(servers: Servers, tmp_path: Path, compression: bool) -> None:
+    first, second = pair(servers, tmp_path, compression=compression)
+    clients = [Client(first.address, "one"), Client(second.address, "two")]
+    for start in range(1, 2_001, 100):
+        for client in clients:
+            client.publish(range(start, start + 100))
+    for client in clients:
+        client.persisted(2_000)
+    one, two = publisher_id("one"), publisher_id("two")
+    for server in (first, second):
+        found = server.journal()
+        assert len(found) == 4_000
+        assert [n for p, n in found if p == one] == list(range(1, 2_001))
+        assert [n for p, n in found if p == two] == list(range(1, 2_001))
+    late = Client(second.address, "one", low=1)
+    assert late.answer["durable"] == [[1, 2_000]]
+
+
+def test_acks_wait_for_a_killed_peer_and_come_when_it_is_back(
+    servers: Servers, tmp_path: Path
+) -> None:
+    first, second = pair(servers, tmp_path)
+    client = Client(first.address, "publisher")
+    client.publish(range(1, 101))
+    client.persisted(100)
+    second.kill()
+    client.publish(range(101, 201))
+    client.send({"c": "flush", "cid": "local", "a": "completed"})
+    client.ack(cid="local", a="completed")
+    client.socket.settimeout(0.5)
+    with pytest.raises(TimeoutError):
+        client.persisted(200)
+    client.socket.settimeout(DEADLINE_S)
+    second.start()
+    client.persisted(200)
+    publisher = publisher_id("publisher")
+    assert second.journal() == [(publisher, n) for n in range(1, 201)]
+
+
+def test_a_downgrade_by_age_releases_acks_behind_the_notice(
+    servers: Servers, tmp_path: Path
+) -> None:
+    first, second = pair(servers, tmp_path, DowngradePolicy(downgrade_age_ms=300))
+    client = Client(first.address, "publisher")
+    client.publish(range(1, 11))
+    client.persisted(10)
+    first.wait_for("link_caught_up")
+    second.kill()
+    client.publish(range(11, 21))
+    frame = client.next(
+        lambda frame: (
+            (frame.header["c"] == "safety" and not frame.header["peers"][0]["safe"])
+            or (frame.header.get("a") == "persisted" and frame.header["s"] >= 20)
+        )
+    )
+    assert frame.header["c"] == "safety", "the ack came before the notice"
+    client.persisted(20)
+    second.start()
+    frame = client.next(
+        lambda frame: frame.header["c"] == "safety" and frame.header["peers"][0]["safe"]
+    )
+    assert frame.header["peers"][0]["addresses"] == [second.address]
+    assert first.events("upgraded") == 1
+    client.publish(range(21, 31))
+    client.persisted(30)
+    assert len(second.journal()) == 30
+
+
+def test_a_killed_link_is_started_again_once(servers: Servers, tmp_path: Path) -> None:
+    first, _ = pair(servers, tmp_path)
+    client = Client(first.address, "publisher")
+    sequence = 0
+    for _ in range(3):
+        client.publish(range(sequence + 1, sequence + 101))
+        sequence += 100
+        children = subprocess.run(
+            ["ps", "--ppid", str(first.process.pid), "-o", "pid=,args="],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        links = [int(line.split()[0]) for line in children if "run_link" in line]
+        assert len(links) == 1
+        caught_up = first.events("link_caught_up")
+        os.kill(links[0], signal.SIGKILL)
+        client.persisted(sequence)
+        first.wait_for("link_caught_up", caught_up + 1)
+    assert first.events("link_process_ended") == 3
+
+
+def test_an_instance_that_lost_its_disk_catches_up_before_it_admits_clients(
+    servers: Servers, tmp_path: Path
+) -> None:
+    first, second = pair(servers, tmp_path)
+    client = Client(second.address, "publisher")
+    for start in range(1, 1_001, 100):
+        client.publish(range(start, start + 100))
+    client.persisted(1_000)
+    incarnation = client.answer["incarnation"]
+    second.kill()
+    first.process.send_signal(signal.SIGSTOP)
+    try:
+        config = second.config
+        config.first = False
+        config.client_port = split_address(second.address)[1]
+        empty = Server(tmp_path / "empty", config)
+        servers.append(empty)
+        assert not empty.status["ready"]
+        assert Client(empty.address, "publisher").answer["reason"] == "not_ready"
+    finally:
+        first.process.send_signal(signal.SIGCONT)
+    empty.wait_for(" ready")
+    client = Client(empty.address, "publisher", low=1)
+    assert client.answer["incarnation"] != incarnation
+    assert client.answer["highest"] == 1_000
+    publisher = publisher_id("publisher")
+    assert empty.journal() == [(publisher, n) for n in range(1, 1_001)]
+    empty.kill()
+    empty.start()
+    assert empty.status["ready"], "a restart with its data admits clients at once"
+
+
+def test_a_link_to_the_wrong_group_says_what_to_change(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path)
+    destination = DestinationConfig(
+        "there", "elsewhere", True, (server.status["replication_address"],), retry_ms_min=1_000
+    )
+    config = InstanceConfig("A", "east", destinations=(destination,))
+    servers.append(Server(tmp_path / "A", config))
+    servers[-1].wait_for("correct the Group of Destination")
+    server.wait_for("correct the Group of Destination")

@@ -1,0 +1,127 @@
+"""Frames byte for byte (docs/protocol.md, "Frames"), and what a reader does with anything else."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol.frames import (
+    FRAME_BYTES_MAX,
+    HEADER_BYTES_MAX,
+    Frame,
+    FrameReader,
+    encode_frame,
+    encode_front,
+)
+
+GOLDEN = [
+    (
+        {"c": "ping"},
+        b"",
+        b"\x0a\x00\x00\x00"  # length: 10
+        b"\x08\x00"  # header length: 8
+        b"\x81\xa1c\xa4ping",
+    ),
+    (
+        {"c": "p", "sub": "s", "n": 2, "tx": 300},
+        b"body",
+        b"\x1a\x00\x00\x00"  # length: 26
+        b"\x14\x00"  # header length: 20
+        b"\x84"  # map of 4
+        b"\xa1c\xa1p"
+        b"\xa3sub\xa1s"
+        b"\xa1n\x02"
+        b"\xa2tx\xcd\x01\x2c"  # 300 as u16, big-endian as msgpack has it
+        b"body",
+    ),
+    (
+        {"c": "ack", "k": b"\x00\xff"},
+        b"",
+        b"\x0f\x00\x00\x00\x0d\x00\x82\xa1c\xa3ack\xa1k\xc4\x02\x00\xff",  # k: 2 bytes of binary
+    ),
+]
+
+
+@pytest.mark.parametrize(("header", "body", "data"), GOLDEN)
+def test_golden_bytes_both_ways(header: dict[str, object], body: bytes, data: bytes) -> None:
+    assert encode_frame(header, body) == data
+    assert encode_front(header, len(body)) + body == data
+    assert FrameReader().feed(data) == [Frame(header, body)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
+def test_frames_arrive_in_any_pieces(size: int) -> None:
+    stream = b"".join(data for _, _, data in GOLDEN) * 3
+    reader = FrameReader()
+    frames: list[Frame] = []
+    for at in range(0, len(stream), size):
+        frames += reader.feed(stream[at : at + size])
+    assert frames == [Frame(header, body) for header, body, _ in GOLDEN] * 3
+    assert reader.buffered == 0
+
+
+def test_what_follows_a_frame_is_kept() -> None:
+    reader = FrameReader()
+    data = GOLDEN[1][2]
+    assert len(reader.feed(data + data[:9])) == 1
+    assert reader.buffered == 9
+    assert reader.feed(data[9:]) == [Frame(GOLDEN[1][0], b"body")]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x01\x00\x00\x00\x00\x00\x00", "bad_frame"),  # no room for the header length
+        (b"\x05\x00\x00\x00\x04\x00\x81\xa1c", "bad_frame"),  # header longer than the frame
+        (b"\x03\x00\x00\x00\x01\x00\xc1", "bad_frame"),  # no msgpack
+        (b"\x03\x00\x00\x00\x01\x00\x07", "bad_frame"),  # no map
+        (b"\x03\x00\x00\x00\x01\x00\x80", "bad_frame"),  # a map without `c`
+        (encode_frame({"c": 7}), "bad_frame"),  # `c` is no text
+        (b"\x02\x00\x00\x00\x00\x00", "bad_frame"),  # no header
+        (b"\xff\xff\xff\xff\x01\x00", "frame_too_large"),
+        ((FRAME_BYTES_MAX + 1).to_bytes(4, "little") + b"\x01\x00", "frame_too_large"),
+    ],
+)
+def test_bad_frames_are_refused_from_their_first_bytes(data: bytes, reason: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        FrameReader().feed(data)
+    assert caught.value.reason == reason
+
+
+def test_limits_are_checked_before_the_bytes_come() -> None:
+    reader = FrameReader(frame_bytes_max=100)
+    with pytest.raises(RemoteProtocolError, match="over the limit of 100"):
+        reader.feed(b"\x65\x00\x00\x00\x01\x00")
+    reader = FrameReader(header_bytes_max=10)
+    with pytest.raises(RemoteProtocolError, match="header of 11 bytes"):
+        reader.feed(b"\x40\x00\x00\x00\x0b\x00")
+    assert HEADER_BYTES_MAX < 1 << 16
+
+
+@given(st.binary(max_size=200), st.integers(1, 40))
+def test_any_bytes_are_frames_or_a_protocol_error(data: bytes, size: int) -> None:
+    reader = FrameReader(frame_bytes_max=1000)
+    try:
+        for at in range(0, len(data), size):
+            reader.feed(data[at : at + size])
+    except RemoteProtocolError as error:
+        assert error.reason in ("bad_frame", "frame_too_large")
+    assert reader.buffered <= 1006
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), _VALUES, max_size=5), st.text(), st.binary())
+def test_any_header_survives(header: dict[str, object], command: str, body: bytes) -> None:
+    header["c"] = command
+    data = encode_frame(header, body)
+    assert FrameReader().feed(data) == [Frame(header, body)]
+    assert msgpack.unpackb(data[6 : 6 + int.from_bytes(data[4:6], "little")]) == header

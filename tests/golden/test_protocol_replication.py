@@ -1,0 +1,200 @@
+"""Replication frames: golden bytes, round trips, and what bad ones become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol.frames import FrameReader, encode_frame
+from raylay.services.protocol.replication import (
+    BEAT,
+    PART_BYTES,
+    RANGES_IN_ACK_MAX,
+    Accepted,
+    UpstreamLogon,
+    ack_frames,
+    batch_front,
+    exchange_frames,
+    link_logon,
+    pack_ranges,
+    read_accepted,
+    read_ack,
+    read_batch,
+    read_link_logon,
+    read_part,
+    refusal,
+    unpack_ranges,
+)
+from raylay.services.replication.effects import AckUpstream, Ranges
+from raylay.services.replication.ranges import PublisherRanges
+
+LOGON = UpstreamLogon("A", "g", 1, "h", "to-B", 2, 3)
+LOGON_BYTES = (
+    b"\x53\x00\x00\x00"  # length: 83
+    b"\x51\x00"  # header length: 81
+    b"\x89"  # map of 9
+    b"\xa1c\xa5logon"
+    b"\xa1v\x01"
+    b"\xa4name\xa1A"
+    b"\xa5group\xa1g"
+    b"\xabincarnation\x01"
+    b"\xa6expect\xa1h"
+    b"\xabdestination\xa4to-B"
+    b"\xa5epoch\x02"
+    b"\xa6digest\x03"
+)
+
+
+def test_golden_logon() -> None:
+    assert link_logon(LOGON) == LOGON_BYTES
+    (frame,) = FrameReader().feed(LOGON_BYTES)
+    assert read_link_logon(frame.header) == LOGON
+
+
+def test_golden_batch() -> None:
+    awaited = pack_ranges({7: [(1, 3), (5, 5)]})
+    assert awaited == b"\x81\x07\x94\x01\x03\x05\x05"  # map: 7 to [1, 3, 5, 5]
+    data = batch_front(4, True, True, awaited, False, 3) + b"run"
+    assert data == (
+        b"\x21\x00\x00\x00"  # length: 33
+        b"\x15\x00"  # header length: 21
+        b"\x85"
+        b"\xa1c\xa5batch"
+        b"\xa1n\x04"
+        b"\xa1m\xc3"
+        b"\xa1u\xc3"
+        b"\xa1w\x07"
+        b"\x81\x07\x94\x01\x03\x05\x05"  # awaited
+        b"run"
+    )
+    (frame,) = FrameReader().feed(data)
+    batch = read_batch(frame.header, frame.body)
+    assert (batch.number, batch.marked, batch.caught_up, batch.compressed) == (4, True, True, False)
+    assert batch.awaited == {7: [(1, 3), (5, 5)]} and batch.block == b"run"
+    (frame,) = FrameReader().feed(batch_front(1, False, False, b"", True, 0))
+    assert frame.header == {"c": "batch", "n": 1, "z": "zstd"}
+
+
+def test_golden_ack_and_beat() -> None:
+    assert BEAT == b"\x0a\x00\x00\x00\x08\x00\x81\xa1c\xa4beat"
+    (data,) = ack_frames(AckUpstream(0, 9, {}, {5: [(1, 2)]}, {}), 8)
+    assert data == (
+        b"\x18\x00\x00\x00"  # length: 24
+        b"\x0e\x00"  # header length: 14
+        b"\x83\xa1c\xa3ack\xa1n\x09\xa2at\x08"
+        b"\x93"  # array of 3
+        b"\x80"  # held: nothing
+        b"\x81\x05\x92\x01\x02"  # persisted: 5 to [1, 2]
+        b"\x80"  # conflicts: nothing
+    )
+    (frame,) = FrameReader().feed(data)
+    assert read_ack(frame.header, frame.body) == (9, {}, {5: [(1, 2)]}, {})
+    (data,) = ack_frames(AckUpstream(0, 9), 8)
+    (frame,) = FrameReader().feed(data)
+    assert frame.body == b"" and read_ack(frame.header, b"") == (9, {}, {}, {})
+
+
+def test_an_ack_of_very_many_ranges_comes_in_parts() -> None:
+    many = [(3 * n, 3 * n) for n in range(RANGES_IN_ACK_MAX + 5)]
+    ack = AckUpstream(0, 4, {1: [(1, 1)]}, {2: many}, {3: [(9, 9)]})
+    together = AckUpstream(0, 4)
+    frames = ack_frames(ack, 0)
+    assert len(frames) == 4
+    for data in frames:
+        (frame,) = FrameReader().feed(data)
+        number, *parts = read_ack(frame.header, frame.body)
+        assert number == 4
+        for part, into in zip(
+            parts, (together.held, together.persisted, together.conflicts), strict=True
+        ):
+            for publisher, ranges in part.items():
+                into.setdefault(publisher, []).extend(ranges)
+    assert together == ack
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_the_exchange_survives(same: bool) -> None:
+    held, waited = PublisherRanges(), PublisherRanges()
+    for publisher in range(1, 20):
+        held.add_ranges(publisher, [(2 * n, 2 * n) for n in range(1_000_000 // publisher)])
+    waited.add(3, 1, 5)
+    accepted = Accepted("B", "h", 77, "host:1", same)
+    frames = exchange_frames(accepted, None if same else held, waited)
+    assert all(len(data) < 4 * PART_BYTES for data in frames)
+    found = {"held": PublisherRanges(), "waited": PublisherRanges()}
+    more = True
+    for at, data in enumerate(frames):
+        (frame,) = FrameReader().feed(data)
+        if not at:
+            assert read_accepted(frame.header) == accepted
+            continue
+        assert more
+        read_part(frame.body, found[frame.header["c"]])
+        more = frame.header["more"]
+    assert not more
+    assert found["waited"] == waited
+    assert found["held"] == (PublisherRanges() if same else held)
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        ({"c": "batch"}, "not_logged_on"),
+        ({"c": "logon"}, "bad_version"),
+        ({"c": "logon", "v": 1}, "bad_command"),
+        ({"c": "logon", "v": 1, "name": "n" * 300}, "bad_command"),
+    ],
+)
+def test_a_bad_logon(header: dict[str, Any], reason: str) -> None:
+    (frame,) = FrameReader().feed(encode_frame(header))
+    with pytest.raises(RemoteProtocolError) as caught:
+        read_link_logon(frame.header)
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"c": "batch"},
+        {"c": "batch", "n": 1, "w": 9},
+        {"c": "batch", "n": 1, "w": -1},
+        {"c": "batch", "n": 1, "z": "gzip"},
+    ],
+)
+def test_a_bad_batch(header: dict[str, Any]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        read_batch(header, b"12345678")
+
+
+def test_a_refusal_is_cut_to_what_fits() -> None:
+    (frame,) = FrameReader().feed(refusal("group", "x" * 5000))
+    assert frame.header["reason"] == "group" and len(frame.header["text"]) == 1024
+
+
+_RANGES = st.dictionaries(
+    st.integers(1, (1 << 64) - 1),
+    st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 20)), min_size=1, max_size=4),
+    max_size=4,
+).map(lambda sets: {key: [(a, a + n) for a, n in pairs] for key, pairs in sets.items()})
+
+
+@given(_RANGES)
+def test_ranges_survive(ranges: Ranges) -> None:
+    assert unpack_ranges(pack_ranges(ranges)) == ranges
+
+
+@given(st.binary(min_size=1, max_size=80))
+def test_any_bytes_are_ranges_or_a_protocol_error(data: bytes) -> None:
+    for read in (
+        lambda: unpack_ranges(data),
+        lambda: read_ack({"c": "ack", "n": 1}, data),
+        lambda: read_part(data, PublisherRanges()),
+    ):
+        try:
+            read()
+        except RemoteProtocolError as error:
+            assert error.reason == "bad_ranges"

@@ -1,0 +1,296 @@
+"""A client's session as the server sees it: golden bytes of each command and answer, the table of
+what is allowed when, and what bad values become (docs/protocol.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol.frames import FRAME_BYTES_MAX, encode_frame
+from raylay.services.protocol.session import (
+    ALLOWED,
+    COMMANDS,
+    HEARTBEAT,
+    LOGGED_ON,
+    NEW,
+    Command,
+    Flush,
+    Heartbeat,
+    Logon,
+    Ping,
+    Publish,
+    PublishBatch,
+    Refused,
+    ServerSession,
+    State,
+    Subscribe,
+    Unsubscribe,
+    acknowledgment,
+    logon_answer,
+    persisted_ack,
+    ranges_ack,
+    safety_notice,
+)
+from raylay.services.replication.ranges import PublisherRanges
+
+LOGON = (
+    b"\x2b\x00\x00\x00"  # length: 43
+    b"\x29\x00"  # header length: 41
+    b"\x85"  # map of 5
+    b"\xa1c\xa5logon"
+    b"\xa1v\x01"
+    b"\xabclient_name\xa5alice"
+    b"\xa3low\x07"
+    b"\xa3cid\xa11"
+)
+COMMAND_BYTES: list[tuple[bytes, Command]] = [
+    (LOGON, Logon("alice", 7, "1", "", "", 0)),
+    (
+        b"\x34\x00\x00\x00"  # length: 52
+        b"\x30\x00"  # header length: 48
+        b"\x86"
+        b"\xa1c\xa1p"
+        b"\xa1t\xa1o"
+        b"\xa2mt\xa4json"
+        b"\xa1s\x09"
+        b"\xa3cid\xa12"
+        b"\xa1a\xb3processed,persisted"
+        b"{}",
+        Publish("o", "json", b"{}", 9, "2", frozenset(("processed", "persisted")), 0, b"", b""),
+    ),
+    (
+        b"\x12\x00\x00\x00"  # length: 18
+        b"\x09\x00"  # header length: 9
+        b"\x82\xa1c\xa2pb"
+        b"\xa1n\x01"
+        b"records",
+        PublishBatch(b"records"),
+    ),
+    (
+        b"\x1e\x00\x00\x00"  # length: 30
+        b"\x1c\x00"  # header length: 28
+        b"\x84"
+        b"\xa1c\xa9subscribe"
+        b"\xa3sub\xa1s"
+        b"\xa1t\xa1o"
+        b"\xa2bm\xa10",
+        Subscribe("s", "o", "", "0", "", frozenset(), "now", None, 0, False, False),
+    ),
+    (
+        b"\x19\x00\x00\x00\x17\x00\x82\xa1c\xabunsubscribe\xa3sub\xa3all",
+        Unsubscribe(None, "", frozenset()),
+    ),
+    (
+        b"\x18\x00\x00\x00\x16\x00\x83\xa1c\xa5flush\xa3cid\xa13\xa1a\xa4none",
+        Flush("3", frozenset(("none",))),
+    ),
+    (
+        b"\x1b\x00\x00\x00\x19\x00\x82\xa1c\xa9heartbeat\xa1o\x81\xa7start_s\x02",
+        Heartbeat(2, ""),
+    ),
+    (b"\x0f\x00\x00\x00\x0d\x00\x81\xa1c\xa9heartbeat", Heartbeat(None, "")),
+    (b"\x10\x00\x00\x00\x0e\x00\x82\xa1c\xa4ping\xa3cid\xa14", Ping("4")),
+]
+
+
+def received(data: bytes, state: State, size: int = 1 << 20) -> list[Command]:
+    """What a session in that state makes of the bytes, fed in pieces."""
+    session = ServerSession()
+    if state is LOGGED_ON:
+        session.logged_on()
+    found: list[Command] = []
+    for at in range(0, len(data), size):
+        found += session.receive(data[at : at + size])
+    return found
+
+
+@pytest.mark.parametrize(("data", "command"), COMMAND_BYTES)
+def test_golden_commands_whole_and_byte_by_byte(data: bytes, command: Command) -> None:
+    state = NEW if isinstance(command, Logon) else LOGGED_ON
+    assert received(data, state) == [command]
+    assert received(data, state, 1) == [command]
+    assert received(data + data[:5], state) == [command]
+
+
+def test_golden_answers() -> None:
+    assert HEARTBEAT == b"\x0f\x00\x00\x00\x0d\x00\x81\xa1c\xa9heartbeat"
+    assert persisted_ack(300) == (
+        b"\x29\x00\x00\x00"  # length: 41
+        b"\x27\x00"  # header length: 39
+        b"\x84"
+        b"\xa1c\xa3ack"
+        b"\xa1a\xa9persisted"
+        b"\xa1s\xcd\x01\x2c"
+        b"\xa6status\xa7success"
+    )
+    assert acknowledgment("processed", "7") == (
+        b"\x2a\x00\x00\x00\x28\x00\x84\xa1c\xa3ack\xa1a\xa9processed\xa3cid\xa17"
+        b"\xa6status\xa7success"
+    )
+    failed = msgpack.unpackb(persisted_ack(5, "sequence_conflict", "other content")[6:])
+    assert failed == {
+        "c": "ack",
+        "a": "persisted",
+        "status": "failure",
+        "reason": "sequence_conflict",
+        "text": "other content",
+        "s": 5,
+    }
+    peers: list[dict[str, Any]] = [{"name": "B", "group": "g", "addresses": ["h:1"], "safe": True}]
+    assert msgpack.unpackb(safety_notice(peers)[6:]) == {"c": "safety", "peers": peers}
+
+
+def test_the_logon_answer_has_what_the_protocol_lists() -> None:
+    data = logon_answer(
+        "1",
+        instance="A",
+        group="g",
+        incarnation=(1 << 64) - 1,
+        publisher=5,
+        durable=[(1, 3)],
+        highest=9,
+        peers=[],
+    )
+    assert msgpack.unpackb(data[6:]) == {
+        "c": "ack",
+        "a": "processed",
+        "cid": "1",
+        "status": "success",
+        "v": 1,
+        "instance": "A",
+        "group": "g",
+        "incarnation": (1 << 64) - 1,
+        "publisher": 5,
+        "durable": [[1, 3]],
+        "highest": 9,
+        "peers": [],
+    }
+    many = [(2 * n, 2 * n) for n in range(100_000)]
+    answer = logon_answer(
+        "1", instance="A", group="g", incarnation=1, publisher=5, durable=many, highest=9, peers=[]
+    )
+    assert int.from_bytes(answer[4:6], "little") < 1 << 16 and len(answer) < 1 << 16
+
+
+def test_large_ranges_go_into_the_body() -> None:
+    small = PublisherRanges()
+    small.add(7, 1, 10)
+    data = ranges_ack("persisted", "s", small)
+    header_bytes = int.from_bytes(data[4:6], "little")
+    header = msgpack.unpackb(data[6 : 6 + header_bytes], strict_map_key=False)
+    assert PublisherRanges.from_wire(header["have"]) == small
+    large = PublisherRanges()
+    large.add_ranges(7, [(2 * n, 2 * n) for n in range(400_000)])
+    data = ranges_ack("persisted", "s", large)
+    header_bytes = int.from_bytes(data[4:6], "little")
+    header = msgpack.unpackb(data[6 : 6 + header_bytes])
+    assert "have" not in header and header["sub"] == "s"
+    body = msgpack.unpackb(data[6 + header_bytes :], strict_map_key=False)
+    assert PublisherRanges.from_wire(body) == large
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+@pytest.mark.parametrize("state", list(State))
+def test_the_table_of_states(state: State, command: str) -> None:
+    session = ServerSession(state)
+    header: dict[str, Any] = {"c": command, "v": 1, "client_name": "x", "sub": "s", "t": "t"}
+    if command in ALLOWED[state]:
+        assert len(session.receive(encode_frame(header))) == 1
+        return
+    with pytest.raises(RemoteProtocolError) as caught:
+        session.receive(encode_frame(header))
+    assert caught.value.reason == ("not_logged_on" if state is NEW else "bad_command")
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_unknown_commands_end_the_session(state: State) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        ServerSession(state).receive(encode_frame({"c": "sow"}))
+    assert caught.value.reason == "unknown_command"
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"v": 2}, "bad_version"),
+        ({"v": None}, "bad_version"),
+        ({"client_name": ""}, "bad_client_name"),
+        ({"client_name": 5}, "bad_client_name"),
+        ({"client_name": "n" * 1025}, "bad_client_name"),
+        ({"low": -1}, "bad_command"),
+        ({"o": {"ack_conflation_ms": "soon"}}, "bad_command"),
+    ],
+)
+def test_a_bad_logon_ends_the_session(values: dict[str, Any], reason: str) -> None:
+    header = {"c": "logon", "v": 1, "client_name": "x"} | values
+    with pytest.raises(RemoteProtocolError) as caught:
+        ServerSession().receive(encode_frame(header))
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"c": "p"}, "bad_topic"),
+        ({"c": "p", "t": "x" * 1025}, "bad_topic"),
+        ({"c": "p", "t": 5}, "bad_command"),
+        ({"c": "p", "t": "x", "s": "1"}, "bad_command"),
+        ({"c": "p", "t": "x", "s": 1 << 63}, "bad_command"),
+        ({"c": "p", "t": "x", "e": -1}, "bad_command"),
+        ({"c": "p", "t": "x", "mt": "m" * 256}, "bad_command"),
+        ({"c": "subscribe", "t": "x"}, "bad_command"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "o": 5}, "bad_command"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "o": {"have": {1: b"?"}}}, "bad_command"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "o": {"have": 3}}, "bad_command"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "o": {"window": 5}}, "bad_command"),
+        ({"c": "unsubscribe"}, "bad_command"),
+        ({"c": "heartbeat", "o": {"start_s": 0}}, "bad_command"),
+    ],
+)
+def test_a_bad_value_refuses_the_command_alone(values: dict[str, Any], reason: str) -> None:
+    session = ServerSession()
+    session.logged_on()
+    (refused,) = session.receive(encode_frame(values | {"cid": "9"}))
+    assert isinstance(refused, Refused)
+    assert (refused.reason, refused.command_id) == (reason, "9")
+    assert session.receive(encode_frame({"c": "ping", "cid": "10"})) == [Ping("10")]
+
+
+def test_large_frames_are_taken_only_behind_the_logon() -> None:
+    frame = encode_frame({"c": "pb", "n": 1}, bytes(70_000))
+    session = ServerSession()
+    with pytest.raises(RemoteProtocolError) as caught:
+        session.receive(frame)
+    assert caught.value.reason == "frame_too_large"
+    session = ServerSession()
+    session.logged_on()
+    assert session.receive(frame) == [PublishBatch(bytes(70_000))]
+    assert session.reader.frame_bytes_max == FRAME_BYTES_MAX
+
+
+_VALUES = st.none() | st.booleans() | st.integers(-5, 1 << 40) | st.text(max_size=5) | st.binary()
+
+
+@given(
+    st.sampled_from(sorted(COMMANDS)),
+    st.dictionaries(
+        st.sampled_from(["t", "mt", "s", "sub", "bm", "o", "a", "cid", "e", "k", "x", "n", "v"]),
+        _VALUES | st.dictionaries(st.sampled_from(["have", "start_s", "window"]), _VALUES),
+    ),
+    st.binary(max_size=50),
+)
+def test_any_values_are_a_command_or_a_refusal(
+    command: str, header: dict[str, Any], body: bytes
+) -> None:
+    session = ServerSession()
+    if command != "logon":
+        session.logged_on()
+    try:
+        assert len(session.receive(encode_frame({"c": command} | header, body))) == 1
+    except RemoteProtocolError as error:
+        assert command == "logon" and error.reason

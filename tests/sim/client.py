@@ -1,0 +1,287 @@
+"""A simulated client: the shell around the production client machine, and its publish store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.client.events import (
+    Connect,
+    Connected,
+    ConnectionEnded,
+    ConnectionOpened,
+    Disconnect,
+    Fail,
+    FrameReceived,
+    PublishFailed,
+    SendFrame,
+    SendPublishes,
+    Started,
+    SubscriptionWanted,
+    Tell,
+    TimePassed,
+    WaitingForSafeInstance,
+)
+from raylay.services.client.failover import Server
+from raylay.services.client.machine import ClientMachine, ClientOptions
+from raylay.services.client.resumption import Resumption
+from raylay.services.replication.ranges import Range
+from sim.history import (
+    Delivered,
+    Heard,
+    Published,
+    Used,
+)
+from sim.network import Connection
+
+if TYPE_CHECKING:
+    from sim.world import World
+
+
+class SimStore:
+    """A publish store in memory that tells the history what left it."""
+
+    def __init__(self, forgotten: Callable[[list[int]], None]) -> None:
+        self._records: dict[int, bytes] = {}
+        self._forgotten = forgotten
+        self.highest = 0
+        self.full = False
+
+    def put(self, sequence: int, record: bytes) -> None:
+        """Adds the record of the next sequence."""
+        assert sequence > self.highest
+        self._records[sequence] = record
+        self.highest = sequence
+
+    def flush(self) -> None:
+        """Nothing to do in memory."""
+
+    def advance(self, highest: int) -> None:
+        """Raises `highest` without a record."""
+        self.highest = max(self.highest, highest)
+
+    def acknowledge(self, upto: int) -> None:
+        """Forgets every sequence up to `upto`."""
+        gone = []
+        for sequence in self._records:
+            if sequence > upto:
+                break
+            gone.append(sequence)
+        self._forget(gone)
+
+    def drop(self, ranges: list[Range]) -> None:
+        """Forgets the inclusive ranges."""
+        self._forget([s for a, b in ranges for s in range(a, b + 1) if s in self._records])
+
+    def _forget(self, sequences: list[int]) -> None:
+        for sequence in sequences:
+            del self._records[sequence]
+        if sequences:
+            self._forgotten(sequences)
+
+    def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(sequence, record) in ascending order, from a sequence on."""
+        at = max(1, first)
+        while at <= self.highest:
+            record = self._records.get(at)
+            if record is not None:
+                yield at, record
+            at += 1
+
+    @property
+    def lowest(self) -> int:
+        """The lowest sequence held; 0 when it is empty."""
+        return next(iter(self._records), 0)
+
+    @property
+    def messages(self) -> int:
+        """Records held."""
+        return len(self._records)
+
+
+class SimClient:
+    """A publisher, a subscriber or both: the shell around the production client machine."""
+
+    def __init__(
+        self, world: World, name: str, servers: list[str], group: str, *, subscribe: str = ""
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.store = SimStore(self._forgotten)
+        self.machine = ClientMachine(
+            ClientOptions(
+                name,
+                tuple(Server(server) for server in servers),
+                group=group,
+                heartbeat_s=0,
+                connect_timeout_s=0.1,
+                pause_min_ms=10,
+                pause_max_ms=200,
+                seed=world.rng.getrandbits(32),
+            ),
+            self.store,
+        )
+        self.connection: Connection | None = None
+        self.subscription: Resumption | None = None
+        self.failed = ""
+        self._waking: float | None = None
+        self._last_instance = ""
+        self._backlog: list[str] = []
+        self._previous: dict[str, int] = {}
+        world.clients[name] = self
+        if subscribe:
+            self.subscription = Resumption(f"{name}-sub", subscribe, bookmark="0")
+            self.step(SubscriptionWanted(self.subscription))
+        self.step(Started())
+
+    def quiet(self) -> bool:
+        """Whether everything published is acknowledged."""
+        if self.store.messages or self._backlog or not self.machine.instance:
+            return False
+        if self.subscription is None:
+            return True
+        instance = self.world.instances[self.machine.instance]
+        return all(
+            cursor.txid >= instance.machine.committed_txid
+            for session in instance.sessions.values()
+            if session.client == self.name
+            for cursor in session.subscriptions.values()
+        )
+
+    @property
+    def _now_s(self) -> float:
+        return self.world.now_us / 1e6
+
+    def step(self, event: Any) -> None:
+        """Feeds the machine and performs what it says."""
+        for effect in self.machine.step(event, self._now_s):
+            self._perform(effect)
+        self._wake_later()
+
+    def _wake_later(self) -> None:
+        wake_s = self.machine.wake_s
+        if wake_s is not None and wake_s != self._waking:
+            self._waking = wake_s
+            self.world.at(max(self.world.now_us, int(wake_s * 1e6) + 1), self._wake, wake_s)
+
+    def _wake(self, wake_s: float) -> None:
+        if self._waking == wake_s:
+            self._waking = None
+            self.step(TimePassed())
+
+    def _perform(self, effect: Any) -> None:
+        if isinstance(effect, Connect):
+            self._connect(effect)
+        elif isinstance(effect, Disconnect):
+            if self.connection is not None:
+                self.connection.close(0, "client left")
+                self.connection = None
+        elif isinstance(effect, SendFrame):
+            if self.connection is not None:
+                self.connection.send(0, (effect.header, effect.body))
+        elif isinstance(effect, SendPublishes):
+            self._send()
+        elif isinstance(effect, Tell):
+            self._told(effect.event)
+        elif isinstance(effect, Fail):
+            self.failed = str(effect.error)
+            self.world.fault(f"client {self.name} failed: {effect.error}")
+
+    def _told(self, event: Any) -> None:
+        world = self.world
+        if isinstance(event, Connected):
+            if event.instance != self._last_instance:
+                world.log(Used(world.now_us, self.name, event.instance, self._last_instance))
+                if self._last_instance:
+                    world.probes["client failed over"] += 1
+                self._last_instance = event.instance
+            backlog, self._backlog = self._backlog, []
+            if backlog:
+                world.after(0, self.publish, backlog)
+        elif isinstance(event, WaitingForSafeInstance):
+            world.probes["client waited for a safe instance"] += 1
+        elif isinstance(event, PublishFailed):
+            world.probes["publish failed"] += 1
+
+    def _connect(self, effect: Connect) -> None:
+        world = self.world
+        connection = self.connection = Connection(world, f"client {self.name}", effect.address)
+        number = effect.connection
+        connection.receive[0] = lambda frame: self._frame(number, frame)
+        connection.closed[0] = lambda why: self._ended(connection, number, why)
+        world.after(world.drawn(world.timing.network_us), self._reach, connection, number)
+
+    def _reach(self, connection: Connection, number: int) -> None:
+        target = self.world.instances[connection.hosts[1]]
+        if not connection.open[0]:
+            return
+        if not target.alive:
+            connection._end(0, "refused")
+            return
+        connection.receive[1] = lambda frame: target.client_frame(connection, *frame)
+        connection.closed[1] = lambda why: target.client_gone(connection.number)
+        self.step(ConnectionOpened(number))
+
+    def _ended(self, connection: Connection, number: int, why: str) -> None:
+        if self.connection is connection:
+            self.connection = None
+        self.step(ConnectionEnded(number, why))
+
+    def _frame(self, number: int, frame: tuple[dict[str, Any], bytes]) -> None:
+        header, body = frame
+        if header["c"] == "p":
+            if number == self.machine.connection:
+                self._delivered(self.machine.arrived(header, body))
+        else:
+            self.step(FrameReceived(number, header, body))
+
+    def _delivered(self, batch: Any) -> None:
+        if batch is None:
+            return
+        for publisher, first, last in batch.ranges:
+            self.world.log(
+                Delivered(
+                    self.world.now_us,
+                    self.name,
+                    self.machine.instance,
+                    publisher,
+                    tuple(range(first, last + 1)),
+                )
+            )
+
+    def _forgotten(self, sequences: list[int]) -> None:
+        world = self.world
+        world.log(Heard(world.now_us, self.name, self.machine.publisher, tuple(sequences)))
+
+    def move(self) -> None:
+        """The network between the client and its instance breaks; the instance lives on."""
+        if self.connection is not None:
+            self.world.fault(f"client {self.name} is cut off from {self.machine.instance}")
+            self.connection.sever()
+
+    def publish(self, topics: list[str]) -> None:
+        """Publishes one message on each of the topics."""
+        machine, world = self.machine, self.world
+        if not machine.next_sequence:
+            self._backlog += topics
+            return
+        for topic in topics:
+            body = b"%d" % machine.next_sequence
+            sequence = machine.publish(topic, body, "json", world.now_us)
+            world.log(Published(world.now_us, self.name, machine.publisher, sequence, topic))
+        self._send()
+
+    def _send(self) -> None:
+        while (batch := self.machine.next_batch(600)) is not None:
+            if self.connection is None:
+                return
+            payload = b"".join(batch.records)
+            sequences = [record.sequence for record in _decoded(batch.records)]
+            header = {"c": "pb", "n": len(batch.records), "sequences": sequences}
+            self.connection.send(0, (header, payload))
+
+
+def _decoded(records: list[bytes]) -> Iterator[Any]:
+    from raylay.services.messages.records import decode_record
+
+    return (decode_record(record, verify=False) for record in records)

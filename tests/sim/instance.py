@@ -1,0 +1,712 @@
+"""A simulated instance: the disk that outlives it, and one life of the shell around its machine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.effects import (
+    AckClient,
+    AckUpstream,
+    Append,
+    BecameReady,
+    CloseSession,
+    CloseUpstream,
+    Committed,
+    LinkAnswered,
+    LinkProgress,
+    NotifyLink,
+    Report,
+    SafetyChanged,
+    SendBatch,
+    SetLinkMode,
+)
+from raylay.services.replication.instance import (
+    Identity,
+    decode_note,
+)
+from raylay.services.replication.ranges import PublisherRanges, Range
+from raylay.services.replication.routing import TopicMatcher, TopicRule
+from raylay.storage.memory_journal import MemoryJournal
+from sim.history import (
+    Acked,
+    Crashed,
+    Failed,
+    Journaled,
+    Linked,
+    Member,
+    ModeSet,
+    Noted,
+    Removed,
+    Seen,
+    Started,
+    ToldSafety,
+)
+from sim.link import LinkLogon, LinkProcess, Welcome
+from sim.network import Connection
+
+if TYPE_CHECKING:
+    from sim.world import World
+
+
+JOURNALED = TopicMatcher((TopicRule(".*"),))
+FOREVER_US = 1 << 60
+SHOWN_EVENTS = frozenset(
+    (
+        "late",
+        "conflict",
+        "upstream_refused",
+        "link_caught_up",
+        "downgraded",
+        "upgraded",
+        "storage_failed",
+    )
+)
+
+
+class Disk:
+    """What survives a crash of an instance: its journal and its state store."""
+
+    def __init__(self, world: World, member: Member) -> None:
+        self.world = world
+        self.member = member
+        self.incarnation = 0
+        self.lives = 0
+        self.was_ready = True
+        self.format()
+
+    def format(self) -> None:
+        """Makes the data directory anew: empty, with an incarnation of its own."""
+        world = self.world
+        if not (self.incarnation and world.machines.incarnation_by_name):
+            self.incarnation = world.rng.getrandbits(63) | 1
+        world.name_of[self.incarnation] = self.member.name
+        self.journal = MemoryJournal(world.segment_bytes, encode=world.encode)
+        self.epochs_seen: dict[int, int] = {}
+        self.epochs_used: dict[str, int] = {}
+        self.servers: dict[str, tuple[int, str]] = {}
+        """Destination to (incarnation, name) of the server last connected."""
+        self.floor_txid = 0
+        self.awaited_at_floor = RootedRanges()
+        self.index: dict[tuple[int, int], Run] = {}
+        self.runs: dict[int, list[Run]] = {}
+        """Publisher to its committed runs."""
+
+    def lookup(self, publisher: int, first: int, last: int) -> list[Run]:
+        """Committed runs that are not removed and hold any of first..last."""
+        oldest = self.journal.first_txid
+        return [
+            run
+            for run in self.runs.get(publisher, ())
+            if run.first_sequence <= last
+            and run.last_sequence >= first
+            and run.first_txid >= oldest
+        ]
+
+
+@dataclass(slots=True)
+class Session:
+    """A client's connection at an instance."""
+
+    number: int
+    connection: Connection
+    client: str
+    publisher: int
+    unacked: deque[int] = field(default_factory=deque)
+    subscriptions: dict[str, Cursor] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Cursor:
+    """A bookmark subscription at an instance: where it reads, what the client has."""
+
+    name: str
+    topic: str
+    have: PublisherRanges
+    txid: int
+    reading: bool = False
+
+
+class Instance:
+    """One life of an instance: the shell around its machine."""
+
+    def __init__(self, world: World, disk: Disk, *, ready: bool) -> None:
+        self.world = world
+        self.disk = disk
+        self.name = disk.member.name
+        self.alive = True
+        self.journal = disk.journal
+        self.staging: deque[Run] = deque()
+        self.sessions: dict[int, Session] = {}
+        self.upstreams: dict[int, Connection] = {}
+        self._commit_due = False
+        self._told_us = 0
+        self._callbacks = 0
+        self._checks = 0
+        recovered = disk.journal.recovered
+        machine = self.machine = world.machines.instance(
+            Identity(self.name, disk.member.group, disk.incarnation),
+            disk.member.destinations,
+            JOURNALED,
+            next_txid=recovered.next_txid,
+            held=recovered.held,
+            awaited=disk.awaited_at_floor.copy(),
+            incarnations={name: server[0] for name, server in disk.servers.items()},
+            lookup=disk.lookup,
+            ready=ready,
+            policy=world.policy,
+        )
+        self._txid_at_start = recovered.next_txid - 1
+        if recovered.next_txid > 1:
+            floor = max(disk.floor_txid, disk.journal.first_txid - 1)
+            runs = []
+            while found := disk.journal.read_headers(floor):
+                runs += found
+                floor = found[-1].last_txid
+            machine.recover(runs, world.now_us)
+            if machine.pending:
+                world.probes["ack owed across a restart"] += 1
+        self.journal.start(self._on_disk, self._commit_failed)
+        world.log(Started(world.now_us, self.name, disk.incarnation, ready))
+        if disk.lives:
+            for destination in disk.member.destinations:
+                if destination.sync:
+                    world.log(ModeSet(world.now_us, self.name, destination.name, True))
+        disk.lives += 1
+        self.links = {
+            destination.name: LinkProcess(self, destination)
+            for destination in disk.member.destinations
+        }
+        world.after(world.drawn((1, world.timing.tick_us)), self._tick)
+        world.after(world.drawn((1, world.timing.hint_us)), self._write_hint)
+        self.check()
+
+    # -- life --------------------------------------------------------------------------------
+    def crash(self, lose_disk: bool) -> None:
+        """Dies at once."""
+        world = self.world
+        self.alive = False
+        if self.journal.staged:
+            world.probes["crash with an unsynced commit"] += 1
+        world.log(Crashed(world.now_us, self.name, self.disk.incarnation, lose_disk))
+        self.disk.journal = self.journal.crash()
+        self.disk.was_ready = self.machine.ready and not lose_disk
+        for link in self.links.values():
+            link.die()
+        for connection in [s.connection for s in self.sessions.values()]:
+            connection.close(1, "instance died")
+        for connection in self.upstreams.values():
+            connection.close(1, "instance died")
+        if lose_disk:
+            self.disk.format()
+            self.disk.journal = self.disk.journal.crash()
+
+    def quiet(self) -> bool:
+        """Whether nothing is under way here."""
+        machine = self.machine
+        if self.staging or self._callbacks or not machine.ready or machine.pending:
+            return False
+        for name, link in self.links.items():
+            ledger = machine.destinations[name]
+            if ledger.owed or not ledger.caught_up or not link.quiet(machine.committed_txid):
+                return False
+            if ledger.destination.sync and not ledger.safe:
+                return False
+        return True
+
+    def check(self) -> None:
+        """The machine's own invariants."""
+        self._checks += 1
+        if self._checks % self.world.check_every == 0:
+            self.machine.check_invariants()
+
+    def _tick(self) -> None:
+        if self.alive:
+            world = self.world
+            self.perform(self.machine.tick(world.now_us))
+            world.after(world.timing.tick_us, self._tick)
+
+    def _write_hint(self) -> None:
+        """What the shell writes every few seconds: where recovery may begin."""
+        if self.alive:
+            floor_txid, awaited = self.machine.recovery_point()
+            self.disk.floor_txid, self.disk.awaited_at_floor = floor_txid, awaited
+            self.world.after(self.world.timing.hint_us, self._write_hint)
+
+    def remove_segments(self) -> None:
+        """Retention: everything that law 4 lets go."""
+        before = self.machine.removable_before()
+        self.journal.removable(before)
+        removed = self.journal.remove(before)
+        if removed:
+            self.world.probes["segment removed"] += 1
+            servers = tuple((name, link.server) for name, link in self.links.items())
+            self.world.log(
+                Removed(
+                    self.world.now_us,
+                    self.name,
+                    self.disk.incarnation,
+                    removed[-1].last_txid,
+                    servers,
+                )
+            )
+
+    def downgrade(self, destination: str) -> None:
+        """By hand."""
+        self.perform(self.machine.downgrade(destination, self.world.now_us))
+
+    def upgrade(self, destination: str) -> None:
+        """By hand."""
+        self.perform(self.machine.upgrade(destination, self.world.now_us))
+
+    # -- the journal -------------------------------------------------------------------------
+    def _stage(self, run: Run) -> None:
+        world = self.world
+        self.journal.stage(run)
+        self.staging.append(run)
+        if not self._commit_due:
+            self._commit_due = True
+            world.after(world.drawn(world.timing.commit_us), self._commit)
+
+    def _commit(self) -> None:
+        self._commit_due = False
+        if self.alive:
+            self.journal.commit()
+
+    def _on_disk(self, last_txid: int, _: int) -> None:
+        world, disk = self.world, self.disk
+        staging = self.staging
+        now_us = world.now_us
+        while staging and staging[0].last_txid <= last_txid:
+            run = staging.popleft()
+            if run.kind == Kind.RECORDS:
+                sequences = tuple(_expanded(run.ranges()))
+                world.log(
+                    Journaled(
+                        now_us,
+                        self.name,
+                        disk.incarnation,
+                        run.first_txid,
+                        run.publisher,
+                        sequences,
+                        run.topic.decode(),
+                        run.path,
+                        run.group,
+                        bool(run.flags & Flag.AWAITED),
+                        bool(run.flags & Flag.LATE),
+                    )
+                )
+                for sequence in sequences:
+                    disk.index[run.publisher, sequence] = run
+                disk.runs.setdefault(run.publisher, []).append(run)
+                if run.flags & Flag.LATE:
+                    world.probes["late record"] += 1
+                    world.probes["gap filled later"] += 1
+            elif run.kind == Kind.WAITER:
+                root, sender, ranges = decode_note(run)
+                world.log(
+                    Noted(
+                        now_us,
+                        self.name,
+                        disk.incarnation,
+                        root,
+                        sender,
+                        run.publisher,
+                        tuple(_expanded(ranges)),
+                    )
+                )
+        self._callback(self._committed, last_txid)
+
+    def _commit_failed(self, _: int, error: Exception) -> None:
+        self.world.probes["commit failure"] += 1
+        self.staging.clear()
+        self._callback(self._failed, str(error))
+
+    def _callback(self, call: Callable[..., None], *args: Any) -> None:
+        """The writer thread's callback reaches the loop a little later, in order."""
+        world = self.world
+        self._told_us = max(self._told_us, world.now_us + world.drawn(world.timing.local_us))
+        self._callbacks += 1
+        world.at(self._told_us, call, *args)
+
+    def _committed(self, last_txid: int) -> None:
+        self._callbacks -= 1
+        if self.alive:
+            self.perform(self.machine.committed(last_txid, self.world.now_us))
+
+    def _failed(self, text: str) -> None:
+        self._callbacks -= 1
+        if self.alive:
+            # Runs staged since the failure were refused by the journal: gone with the others.
+            self.staging.clear()
+            self.perform(self.machine.append_failed("storage_error", text))
+
+    # -- effects -----------------------------------------------------------------------------
+    def perform(self, effects: list[Any]) -> None:
+        """Performs effects in order."""
+        for effect in effects:
+            _PERFORM[type(effect)](self, effect)
+        self.check()
+
+    def _perform_append(self, effect: Append) -> None:
+        self._stage(effect.run)
+
+    def _perform_committed(self, effect: Committed) -> None:
+        last_txid = effect.last_txid
+        for link in self.links.values():
+            link.inbox.send(link.told, last_txid)
+        for session in self.sessions.values():
+            for cursor in session.subscriptions.values():
+                self._wake(session, cursor)
+
+    def _perform_ack_client(self, effect: AckClient) -> None:
+        session = self.sessions.get(effect.session)
+        if session is None:
+            return
+        world = self.world
+        header: dict[str, Any] = {"c": "ack", "a": "persisted", "s": effect.sequence}
+        unacked = session.unacked
+        if effect.reason:
+            header |= {"status": "failure", "reason": effect.reason, "text": effect.text}
+            if effect.sequence in unacked:
+                unacked.remove(effect.sequence)
+            world.probes["publish refused"] += 1
+            world.log(
+                Failed(
+                    world.now_us,
+                    self.name,
+                    session.client,
+                    session.publisher,
+                    session.number,
+                    effect.sequence,
+                    effect.reason,
+                )
+            )
+        else:
+            header["status"] = "success"
+            covered = []
+            while unacked and unacked[0] <= effect.sequence:
+                covered.append(unacked.popleft())
+            if covered:
+                self._log_acked(session, covered, "ack")
+        session.connection.send(1, (header, b""))
+
+    def _log_acked(self, session: Session, sequences: list[int], by: str) -> None:
+        self.world.log(
+            Acked(
+                self.world.now_us,
+                self.name,
+                session.client,
+                session.publisher,
+                session.number,
+                tuple(sequences),
+                by,
+            )
+        )
+
+    def _perform_ack_upstream(self, effect: AckUpstream) -> None:
+        connection = self.upstreams.get(effect.connection)
+        if connection is not None:
+            connection.send(1, effect)
+
+    def _perform_close_upstream(self, effect: CloseUpstream) -> None:
+        connection = self.upstreams.pop(effect.connection, None)
+        if connection is not None:
+            if effect.reason == "gap":
+                self.world.probes["gap refused"] += 1
+            connection.close(1, effect.reason)
+
+    def _perform_close_session(self, effect: CloseSession) -> None:
+        session = self.sessions.pop(effect.session, None)
+        if session is not None:
+            header = {"c": "ack", "status": "failure", "reason": effect.reason, "text": effect.text}
+            session.connection.send(1, (header, b""))
+            session.connection.close(1, effect.reason)
+
+    def _perform_notify_link(self, effect: NotifyLink) -> None:
+        link = self.links[effect.destination]
+        self.world.probes["notice sent"] += 1
+        link.inbox.send(link.notified, effect)
+
+    def _perform_set_link_mode(self, effect: SetLinkMode) -> None:
+        link = self.links[effect.destination]
+        self.world.log(ModeSet(self.world.now_us, self.name, effect.destination, effect.sync))
+        link.inbox.send(link.mode_set, effect.sync)
+
+    def _perform_safety_changed(self, _: SafetyChanged) -> None:
+        peers = self._peers()
+        for session in self.sessions.values():
+            self._log_safety(session, peers)
+            session.connection.send(1, ({"c": "safety", "peers": peers}, b""))
+
+    def _perform_became_ready(self, _: BecameReady) -> None:
+        self.world.probes["new incarnation caught up"] += 1
+        self.world.log(Seen(self.world.now_us, self.name, "ready"))
+
+    def _perform_report(self, effect: Report) -> None:
+        event = effect.event
+        probe = _PROBE_OF_EVENT.get(event)
+        if probe is not None:
+            self.world.probes[probe] += 1
+        if event in SHOWN_EVENTS:
+            details = " ".join(f"{key}={value}" for key, value in effect.details.items())
+            self.world.log(Seen(self.world.now_us, self.name, f"{event} {details}"))
+
+    # -- clients -----------------------------------------------------------------------------
+    def _peers(self) -> list[dict[str, Any]]:
+        members = self.world.topology.members
+        peers = []
+        for name, ledger in self.machine.destinations.items():
+            _, server = self.disk.servers.get(name, (0, ""))
+            for address in ledger.destination.addresses:
+                peers.append(
+                    {
+                        "name": address,
+                        "group": members[address].group,
+                        "addresses": [address],
+                        "safe": ledger.safe and address == server,
+                    }
+                )
+        return peers
+
+    def _log_safety(self, session: Session, peers: list[dict[str, Any]]) -> None:
+        safe = tuple(peer["name"] for peer in peers if peer["safe"])
+        self.world.log(
+            ToldSafety(self.world.now_us, self.name, session.client, session.number, safe)
+        )
+
+    def client_frame(self, connection: Connection, header: dict[str, Any], body: bytes) -> None:
+        """A frame of a client."""
+        if not self.alive:
+            return
+        world = self.world
+        command = header["c"]
+        session = self.sessions.get(connection.number)
+        if command == "logon":
+            self._log_on(connection, header)
+        elif session is None:
+            return
+        elif command == "pb":
+            sequences = header["sequences"]
+            session.unacked.extend(sequences)
+            index = self.disk.index
+            if any((session.publisher, sequence) in index for sequence in sequences):
+                world.probes["resend to the survivor"] += 1
+            effects, _ = self.machine.client_published(session.number, body, world.now_us)
+            self.perform(effects)
+        elif command == "subscribe":
+            have = PublisherRanges.from_wire(header.get("o", {}).get("have", {}))
+            cursor = Cursor(header["sub"], header["t"], have, self.journal.first_txid - 1)
+            session.subscriptions[cursor.name] = cursor
+            answer = {"c": "ack", "a": "processed", "cid": header["cid"], "status": "success"}
+            connection.send(1, (answer, b""))
+            if have:
+                world.probes["subscriber failed over"] += 1
+            self._wake(session, cursor)
+
+    def _log_on(self, connection: Connection, header: dict[str, Any]) -> None:
+        world = self.world
+        answer: dict[str, Any] = {
+            "c": "ack",
+            "a": "processed",
+            "cid": header["cid"],
+            "v": 1,
+            "instance": self.name,
+            "group": self.disk.member.group,
+            "incarnation": self.disk.incarnation,
+        }
+        if not self.machine.ready:
+            world.probes["logon refused, not ready"] += 1
+            connection.send(1, ({**answer, "status": "failure", "reason": "not_ready"}, b""))
+            connection.close(1, "not_ready")
+            return
+        client = header["client_name"]
+        for older in list(self.sessions.values()):
+            if older.client == client:
+                self.client_gone(older.number)
+                older.connection.close(1, "name_in_use")
+        number = connection.number
+        low = header["low"]
+        found = self.machine.client_logged_on(number, client, low)
+        durable = found.durable
+        if world.machines.durable_is_highest and low and found.highest >= low:
+            durable = [(low, found.highest)]
+        session = Session(number, connection, client, found.publisher)
+        self.sessions[number] = session
+        peers = self._peers()
+        self._log_safety(session, peers)
+        if durable:
+            self._log_acked(session, list(_expanded(durable)), "logon")
+        answer |= {
+            "status": "success",
+            "publisher": found.publisher,
+            "durable": [list(pair) for pair in durable],
+            "highest": found.highest,
+            "peers": peers,
+        }
+        connection.send(1, (answer, b""))
+        self.check()
+
+    def client_gone(self, number: int) -> None:
+        """A client's connection ended."""
+        if self.sessions.pop(number, None) is not None and self.alive:
+            self.machine.client_left(number)
+
+    def _wake(self, session: Session, cursor: Cursor) -> None:
+        if not cursor.reading and cursor.txid < self.machine.committed_txid:
+            cursor.reading = True
+            world = self.world
+            world.after(world.drawn(world.timing.local_us), self._deliver, session, cursor)
+
+    def _deliver(self, session: Session, cursor: Cursor) -> None:
+        """Reads on for a subscriber: a batch of what it does not have."""
+        cursor.reading = False
+        if not self.alive or session.number not in self.sessions:
+            return
+        limit = self.machine.committed_txid
+        for run in self.journal.read(cursor.txid, 2_000):
+            if run.last_txid > limit:
+                return
+            cursor.txid = run.last_txid
+            if run.kind != Kind.RECORDS or cursor.topic not in (".*", run.topic.decode()):
+                continue
+            have = cursor.have.get(run.publisher)
+            part: Run | None = run
+            if have is not None and have.touches(run.first_sequence, run.last_sequence):
+                part = run.select([p for a, b in run.ranges() for p in have.missing(a, b)])
+            if part is not None:
+                header = {"c": "p", "sub": cursor.name, "n": part.count, "tx": part.first_txid}
+                session.connection.send(1, (header, part.payload))
+        self._wake(session, cursor)
+
+    # -- upstream instances ------------------------------------------------------------------
+    def link_logs_on(self, connection: Connection, logon: LinkLogon) -> None:
+        """An upstream link has connected."""
+        if not self.alive:
+            return
+        world, disk, machine = self.world, self.disk, self.machine
+        seen = disk.epochs_seen.get(logon.incarnation, 0)
+        refusal = machine.refuse_upstream(
+            logon.name,
+            logon.group_expected,
+            logon.incarnation,
+            logon.destination,
+            logon.epoch,
+            seen,
+        )
+        if refusal is not None:
+            world.probes[f"{refusal[0].replace('_', ' ')} refused"] += 1
+            connection.close(1, refusal[0])
+            return
+        disk.epochs_seen[logon.incarnation] = logon.epoch
+        number = connection.number
+        effects, answer = machine.upstream_logged_on(
+            number, logon.name, logon.group, logon.incarnation, logon.destination, logon.epoch
+        )
+        self.upstreams[number] = connection
+        self.perform(effects)
+        connection.send(1, Welcome(self.name, disk.incarnation, answer))
+
+    def upstream_frame(self, connection: Connection, batch: SendBatch) -> None:
+        """A batch came in."""
+        if not self.alive:
+            return
+        machine, world = self.machine, self.world
+        before = machine.counters.duplicates
+        effects = machine.upstream_batch(
+            connection.number,
+            batch.number,
+            batch.runs,
+            batch.marked,
+            batch.awaited,
+            batch.caught_up,
+            world.now_us,
+        )
+        if machine.counters.duplicates > before:
+            world.probes["duplicate by two paths"] += 1
+        self.perform(effects)
+
+    def upstream_gone(self, number: int) -> None:
+        """An upstream connection ended."""
+        if self.upstreams.pop(number, None) is not None and self.alive:
+            self.machine.upstream_left(number)
+
+    # -- its own links -----------------------------------------------------------------------
+    def give_epoch(self, link: LinkProcess) -> None:
+        """A link asks for the epoch of its next connection: on disk before it is used."""
+        if self.alive and link.alive:
+            used = self.disk.epochs_used
+            name = link.destination.name
+            used[name] = used.get(name, 0) + 1
+            link.inbox.send(link.epoch_given, used[name])
+
+    def link_connected(self, link: LinkProcess, connection: Connection, welcome: Welcome) -> None:
+        """A link has connected."""
+        if not self.alive or not link.alive:
+            return
+        name = link.destination.name
+        self.disk.servers[name] = (welcome.incarnation, welcome.name)
+        self.world.log(Linked(self.world.now_us, self.name, name, welcome.name))
+        before = self.machine.destinations[name].incarnation
+        effects, start = self.machine.link_connected(
+            name, welcome.incarnation, welcome.answer.held, welcome.answer.waited, self.world.now_us
+        )
+        if before and before != welcome.incarnation:
+            self.world.probes["link moved to another server or incarnation"] += 1
+        link.inbox.send(link.started, connection, welcome, start)
+        self.perform(effects)
+
+    def link_disconnected(self, link: LinkProcess, why: str) -> None:
+        """A link has lost its connection."""
+        if self.alive:
+            self.perform(self.machine.link_disconnected(link.destination.name, why))
+
+    def link_answered(self, link: LinkProcess, effect: LinkAnswered) -> None:
+        """A destination has answered."""
+        if self.alive:
+            name = link.destination.name
+            self.perform(self.machine.link_answered(name, effect.persisted, effect.conflicts))
+
+    def link_progressed(self, link: LinkProcess, effect: LinkProgress) -> None:
+        """A link tells how far it is."""
+        if self.alive:
+            self.perform(
+                self.machine.link_progressed(
+                    link.destination.name,
+                    effect.stored_txid,
+                    effect.resending,
+                    effect.caught_up,
+                    effect.skipped,
+                    self.world.now_us,
+                )
+            )
+
+
+_PERFORM: dict[type[Any], Callable[[Instance, Any], None]] = {
+    Append: Instance._perform_append,
+    Committed: Instance._perform_committed,
+    AckClient: Instance._perform_ack_client,
+    AckUpstream: Instance._perform_ack_upstream,
+    CloseUpstream: Instance._perform_close_upstream,
+    CloseSession: Instance._perform_close_session,
+    NotifyLink: Instance._perform_notify_link,
+    SetLinkMode: Instance._perform_set_link_mode,
+    SafetyChanged: Instance._perform_safety_changed,
+    BecameReady: Instance._perform_became_ready,
+    Report: Instance._perform_report,
+}
+_PROBE_OF_EVENT = {
+    "downgraded": "downgraded",
+    "upgraded": "upgraded",
+    "conflict": "conflict",
+    "link_caught_up": "resync",
+}
+
+
+def _expanded(ranges: list[Range]) -> Iterator[int]:
+    for first, last in ranges:
+        yield from range(first, last + 1)

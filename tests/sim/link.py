@@ -1,0 +1,285 @@
+"""A simulated DestinationLink: one life of the shell around its machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.replication.effects import (
+    AckUpstream,
+    LinkAnswered,
+    LinkProgress,
+    NotifyLink,
+    SendBatch,
+)
+from raylay.services.replication.instance import (
+    UpstreamAnswer,
+)
+from raylay.services.replication.routing import Destination
+from sim.network import Channel, Connection
+
+if TYPE_CHECKING:
+    from sim.instance import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLogon:
+    """What a link says when it connects."""
+
+    name: str
+    group: str
+    group_expected: str
+    incarnation: int
+    destination: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What it is answered."""
+
+    name: str
+    incarnation: int
+    answer: UpstreamAnswer
+
+
+class LinkProcess:
+    """One life of a DestinationLink: the shell around its machine."""
+
+    def __init__(self, instance: Instance, destination: Destination) -> None:
+        world = self.world = instance.world
+        self.instance = instance
+        self.destination = destination
+        self.alive = True
+        self.inbox = Channel(world)
+        self.outbox = Channel(world)
+        self.machine = world.machines.link(destination, world.window_bytes)
+        self.connection: Connection | None = None
+        self.server = ""
+        self._early: list[AckUpstream] = []
+        self._address = 0
+        self._epoch = 0
+        self._pause_us = world.timing.pause_us[0]
+        self._pumping = False
+        self.outbox.send(instance.give_epoch, self)
+
+    def die(self) -> None:
+        """Ends with its instance."""
+        self.alive = False
+        if self.connection is not None:
+            self.connection.close(0, "link died")
+            self.connection = None
+
+    def crash(self) -> None:
+        """Dies alone: the instance sees its channel close and starts another one."""
+        instance, world = self.instance, self.world
+        self.die()
+        instance.perform(instance.machine.link_disconnected(self.destination.name, "link died"))
+        world.probes["link crashed"] += 1
+        world.after(world.drawn((1_000, 50_000)), self._replace)
+
+    def _replace(self) -> None:
+        if self.instance.alive:
+            self.instance.links[self.destination.name] = LinkProcess(
+                self.instance, self.destination
+            )
+
+    def quiet(self, last_txid: int) -> bool:
+        """Whether everything is sent and stored."""
+        machine = self.machine
+        return (
+            self.alive
+            and machine.is_connected
+            and not machine.resyncing
+            and machine.cursor >= last_txid
+            and machine.stored_txid >= last_txid
+        )
+
+    # -- connecting --------------------------------------------------------------------------
+    def epoch_given(self, epoch: int) -> None:
+        """The epoch is on disk: dial."""
+        if self.alive:
+            self._epoch = epoch
+            self._dial()
+
+    def _dial(self) -> None:
+        world = self.world
+        target = self.destination.addresses[self._address]
+        connection = self.connection = Connection(world, self.instance.name, target)
+        connection.receive[0] = lambda frame: self._frame(connection, frame)
+        connection.closed[0] = lambda why: self._lost(connection, why)
+        delay_us = world.drawn(world.timing.network_us)
+        if self._real() < 0.02 and not world.healed:
+            # A logon that the network kept for long: the link has dialed again by then.
+            delay_us += world.drawn((20_000, 300_000))
+        world.after(delay_us, self._reach, connection, self._epoch)
+        world.after(world.timing.dial_us, self._no_answer, connection)
+
+    def _real(self) -> float:
+        return self.world.rng.random()
+
+    def _reach(self, connection: Connection, epoch: int) -> None:
+        """The logon arrives, though the link may have given up since."""
+        world = self.world
+        here, there = connection.hosts
+        target = world.instances[there]
+        if not target.alive or (here, there) in world.blocked or (there, here) in world.blocked:
+            connection._end(0, "refused")
+            return
+        if not connection.open[0]:
+            # Its stream is dead, but the other side does not know.
+            connection.dead[0] = connection.dead[1] = True
+        connection.receive[1] = lambda batch: target.upstream_frame(connection, batch)
+        connection.closed[1] = lambda why: target.upstream_gone(connection.number)
+        member = self.instance.disk.member
+        logon = LinkLogon(
+            member.name,
+            member.group,
+            self.destination.group,
+            self.instance.machine.identity.incarnation,
+            self.destination.name,
+            epoch,
+        )
+        target.link_logs_on(connection, logon)
+        if connection.dead[0]:
+            world.after(world.drawn(world.timing.notice_us), connection._end, 1, "lost")
+
+    def _no_answer(self, connection: Connection) -> None:
+        if self.connection is connection and not self.server:
+            connection.open[0] = False
+            if not connection.open[1]:
+                self.world.connections.pop(connection.number, None)
+            self._lost(connection, "no answer")
+
+    def _frame(self, connection: Connection, frame: Any) -> None:
+        if not self.alive or connection is not self.connection:
+            return
+        if isinstance(frame, Welcome):
+            self.server = frame.name
+            if self._address:
+                self.world.probes["second server of a list"] += 1
+            self.outbox.send(self.instance.link_connected, self, connection, frame)
+        elif self.machine.is_connected:
+            self._acked(frame)
+        else:
+            self._early.append(frame)
+
+    def started(self, connection: Connection, welcome: Welcome, start: Any) -> None:
+        """The instance has said how to begin."""
+        if not self.alive or connection is not self.connection:
+            return
+        self._pause_us = self.world.timing.pause_us[0]
+        self._address = 0
+        if start.notice:
+            self.world.probes["notice at a connect"] += 1
+        self._perform(
+            self.machine.connected(
+                welcome.incarnation,
+                welcome.answer.held,
+                start,
+                self.instance.journal.first_txid,
+            )
+        )
+        for ack in self._early:
+            self._acked(ack)
+        self._early.clear()
+        self._pump_soon()
+
+    def _lost(self, connection: Connection, why: str) -> None:
+        if not self.alive or connection is not self.connection:
+            return
+        world = self.world
+        self.connection = None
+        self._early.clear()
+        was_connected = bool(self.server)
+        self.server = ""
+        self.machine.disconnected()
+        if was_connected:
+            self.outbox.send(self.instance.link_disconnected, self, why)
+            self._address = 0
+        else:
+            self._address += 1
+        if self._address >= len(self.destination.addresses):
+            self._address = 0
+            world.after(self._pause_us, self._again)
+            self._pause_us = min(2 * self._pause_us, world.timing.pause_us[1])
+        else:
+            self._again()
+
+    def _again(self) -> None:
+        if self.alive:
+            self.outbox.send(self.instance.give_epoch, self)
+
+    # -- what the instance says --------------------------------------------------------------
+    def told(self, last_txid: int) -> None:
+        """The instance has committed."""
+        if self.alive:
+            self.machine.told(last_txid)
+            self._pump_soon()
+
+    def notified(self, effect: NotifyLink) -> None:
+        """The instance asks again."""
+        if self.alive:
+            self._perform(self.machine.notice(effect.awaited))
+
+    def mode_set(self, sync: bool) -> None:
+        """What is sent from now on is marked awaited, or not."""
+        if self.alive:
+            self.machine.set_mode(sync)
+
+    # -- the journal -------------------------------------------------------------------------
+    def _pump_soon(self) -> None:
+        if not self._pumping and self.machine.wants:
+            self._pumping = True
+            self.world.after(self.world.drawn(self.world.timing.local_us), self._pump)
+
+    def _pump(self) -> None:
+        """Reads one batch behind the cursor and sends what is missing there."""
+        self._pumping = False
+        machine = self.machine
+        if not self.alive or not machine.wants:
+            return
+        journal = self.instance.journal
+        if machine.resyncing:
+            before = machine.cursor
+            machine.skip_segments(journal.segment_summaries())
+            if machine.cursor > before:
+                self.world.probes["segments skipped in a resync"] += 1
+            while machine.cursor < machine.told_txid:
+                headers = [
+                    run
+                    for run in journal.read_headers(machine.cursor, 16)
+                    if run.last_txid <= machine.told_txid
+                ]
+                if not headers or not machine.skip_headers(headers):
+                    break
+        runs = [
+            run
+            for run in journal.read(machine.cursor, self.world.rng.randint(1, 1_200))
+            if run.last_txid <= machine.told_txid
+        ]
+        self._perform(machine.take(runs))
+        if self.connection is not None and not self.world.healed and self._real() < 0.001:
+            self.connection.dead[0] = True
+            self.world.after(3_000, self._unblock, self.connection)
+        self._pump_soon()
+
+    def _unblock(self, connection: Connection) -> None:
+        """Frames were lost and the stream goes on: what no TCP does, and a gap must show."""
+        if connection.open[0] and connection.open[1]:
+            connection.dead[0] = False
+            self.world.after(self.world.drawn(self.world.timing.notice_us), connection.sever)
+
+    def _acked(self, ack: AckUpstream) -> None:
+        self._perform(self.machine.acked(ack.number, ack.held, ack.persisted, ack.conflicts))
+        self._pump_soon()
+
+    def _perform(self, effects: list[Any]) -> None:
+        for effect in effects:
+            if isinstance(effect, SendBatch):
+                if self.connection is not None:
+                    self.connection.send(0, effect)
+            elif isinstance(effect, LinkAnswered):
+                self.outbox.send(self.instance.link_answered, self, effect)
+            elif isinstance(effect, LinkProgress):
+                self.outbox.send(self.instance.link_progressed, self, effect)

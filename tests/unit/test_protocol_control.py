@@ -1,0 +1,68 @@
+"""What an instance and its link say to each other survives the way."""
+
+from __future__ import annotations
+
+from raylay.services.protocol import control
+from raylay.services.protocol.frames import Frame, FrameReader
+from raylay.services.replication.effects import LinkAnswered, LinkProgress
+from raylay.services.replication.instance import LinkStart
+from raylay.services.replication.ranges import PublisherRanges
+
+BIG = (1 << 64) - 1
+
+
+def sets() -> PublisherRanges:
+    found = PublisherRanges()
+    found.add_ranges(BIG, [(1, 10), (12, 5_000)])
+    found.add(3, 7, 7)
+    return found
+
+
+def one(data: bytes) -> Frame:
+    (frame,) = FrameReader().feed(data)
+    return frame
+
+
+def test_hello() -> None:
+    frame = one(control.hello("to-B", 3, 99))
+    assert frame.header == {"c": "hello", "destination": "to-B", "start": 3, "pid": 99}
+
+
+def test_connected() -> None:
+    waited = PublisherRanges()
+    waited.add(3, 7, 7)
+    frame = one(control.connected(BIG, "B", "host:1", "host:2", sets(), waited))
+    assert frame.header["incarnation"] == BIG and not frame.header["same"]
+    assert control.read_connected(frame.body) == (sets(), waited)
+    frame = one(control.connected(BIG, "B", "host:1", "host:2", None, waited))
+    assert frame.header["same"]
+    assert control.read_connected(frame.body) == (PublisherRanges(), waited)
+
+
+def test_answered() -> None:
+    effect = LinkAnswered({BIG: [(1, 2), (4, 4)]}, {5: [(9, 9)]}, 7)
+    frame = one(control.answered(effect, 123))
+    assert (frame.header["w"], frame.header["at"]) == (7, 123)
+    assert control.read_answered(frame.body) == (effect.persisted, effect.conflicts)
+
+
+def test_progress() -> None:
+    for effect in (
+        LinkProgress(10, {BIG: [(1, 2)]}, True, 5),
+        LinkProgress(11, {}, False, 0),
+    ):
+        frame = one(control.progress(effect))
+        assert control.read_progress(frame.header, frame.body) == effect
+
+
+def test_start() -> None:
+    start = LinkStart(True, {BIG: [(1, 2)]}, {3: [(7, 7)]}, 4, 100)
+    for held in (None, sets()):
+        frame = one(control.start(start, held))
+        assert control.read_start(frame.header, frame.body) == (start, held)
+
+
+def test_notice() -> None:
+    frame = one(control.notice(4, {BIG: [(1, 2)]}))
+    assert frame.header["w"] == 4
+    assert control.read_notice(frame.body) == {BIG: [(1, 2)]}

@@ -1,0 +1,237 @@
+"""Bookmark subscriptions over the in-memory journal: every message behind the start, once."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.bookmarks import parse_position
+from raylay.services.messages.records import RecordBuilder, iterate_records, run_of, scan
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
+from raylay.services.subscriptions.matching import topic_filter
+from raylay.storage.memory_journal import MemoryJournal
+
+Message = tuple[int, int]
+
+
+class Log:
+    """A journal with the messages of two publishers, and what is in it."""
+
+    def __init__(self, segment_bytes: int = 1 << 20) -> None:
+        self.journal = MemoryJournal(segment_bytes)
+        self.held = PublisherRanges()
+        self.messages: list[tuple[int, str, int, int]] = []  # txid, topic, publisher, sequence
+        self.txid = 1
+        self.time_us = 1_000
+
+    def append(self, publisher: int, topic: str, *sequences: int) -> None:
+        builder = RecordBuilder(publisher, topic, "json")
+        payload = b"".join(builder.build(number, b"x", 1) for number in sequences)
+        run = run_of(scan(payload)[0], payload)
+        run.first_txid = self.txid
+        run.receive_time_us = self.time_us
+        for at, number in enumerate(sequences):
+            self.messages.append((self.txid + at, topic, publisher, number))
+        self.txid += len(sequences)
+        self.time_us += 10
+        self.held.add_ranges(publisher, run.ranges())
+        self.journal.stage(run)
+        self.journal.commit()
+
+    def subscribe(
+        self,
+        bookmark: str,
+        topic: str = "a",
+        have: PublisherRanges | None = None,
+        not_found: str = "now",
+    ) -> BookmarkSubscription:
+        start = resolve(parse_position(bookmark), not_found, self.journal, self.txid - 1)
+        made = BookmarkSubscription(
+            1,
+            "s",
+            topic_filter(topic, ""),
+            start,
+            first_txid=self.journal.first_txid,
+            committed_txid=self.txid - 1,
+            held=self.held.copy(),
+            have=have,
+        )
+        steps = 0
+        while not made.prepared:
+            steps += 1
+            assert steps < 1_000
+            if made.wants_summaries:
+                made.skip_segments(self.journal.segment_summaries())
+            else:
+                made.prepare(self.journal.read_headers(made.prepare_after_txid, 3))
+        return made
+
+    def pump(self, made: BookmarkSubscription, limit_txid: int | None = None) -> list[Message]:
+        """Everything that it delivers now."""
+        found: list[Message] = []
+        limit = self.txid - 1 if limit_txid is None else limit_txid
+        while made.cursor < limit and not made.ended:
+            before = made.cursor
+            for delivery in made.take(self.journal.read(made.cursor, 200), limit):
+                records = [r for body in delivery.bodies for r in iterate_records(body)]
+                assert len(records) == delivery.count
+                assert delivery.first_txid == self.txid_of(
+                    records[0].publisher, records[0].sequence
+                )
+                found += [(record.publisher, record.sequence) for record in records]
+            if made.cursor == before:
+                break
+        return found
+
+    def txid_of(self, publisher: int, sequence: int) -> int:
+        return next(t for t, _, p, n in self.messages if (p, n) == (publisher, sequence))
+
+    def behind(self, txid: int, topic: str = "a") -> list[Message]:
+        return [(p, n) for t, found, p, n in self.messages if t > txid and found == topic]
+
+
+@pytest.fixture
+def log() -> Log:
+    made = Log()
+    made.append(1, "a", 1, 2, 3)
+    made.append(2, "a", 1, 2)
+    made.append(1, "b", 4)
+    made.append(1, "a", 5, 7)  # 6 comes late
+    made.append(2, "a", 3)
+    made.append(1, "a", 6)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("bookmark", "after_txid"),
+    [
+        ("0", 0),
+        ("0|1|", 10),
+        ("1|2|", 2),
+        ("2|2|,1|3|", 3),
+        ("9|9|,2|3|", 9),
+        ("9|9|", 10),
+    ],
+)
+def test_where_a_subscription_starts(log: Log, bookmark: str, after_txid: int) -> None:
+    made = log.subscribe(bookmark)
+    assert log.pump(made) == log.behind(after_txid)
+    log.append(2, "a", 4)
+    assert log.pump(made) == [(2, 4)]
+
+
+def test_what_is_not_found(log: Log) -> None:
+    assert log.pump(log.subscribe("9|9|", not_found="epoch")) == log.behind(0)
+    with pytest.raises(RemoteProtocolError) as caught:
+        log.subscribe("9|9|", not_found="fail")
+    assert caught.value.reason == "bookmark_not_found"
+    with pytest.raises(RemoteProtocolError):
+        log.subscribe("[1|1|:9|9|]", not_found="fail")
+
+
+@pytest.mark.parametrize(
+    ("bookmark", "wanted"),
+    [
+        ("[1|2|:2|1|]", [(1, 2), (1, 3), (2, 1)]),
+        ("(1|2|:2|1|]", [(1, 3), (2, 1)]),
+        ("[1|2|:2|1|)", [(1, 2), (1, 3)]),
+        ("(1|2|:2|1|)", [(1, 3)]),
+        ("[0:1|2|,1|1|]", [(1, 1), (1, 2)]),
+        ("[0:9|9|]", None),
+    ],
+)
+def test_ranges_end(log: Log, bookmark: str, wanted: list[Message] | None) -> None:
+    made = log.subscribe(bookmark)
+    assert log.pump(made) == (log.behind(0) if wanted is None else wanted)
+    assert made.take_completed() and not made.take_completed()
+    log.append(1, "a", 8)
+    assert log.pump(made) == []
+    assert made.ended
+
+
+def test_a_range_ends_at_a_time_that_passes(log: Log) -> None:
+    begin = "19700101T000000.001000Z"
+    made = log.subscribe(f"[{begin}:19700101T000000.001020Z)")
+    assert log.pump(made) == [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2)]
+    assert made.ended
+    made = log.subscribe(f"[{begin}:19700101T000001Z)")
+    assert log.pump(made) == log.behind(0)
+    assert not made.take_completed(), "its end time has not come"
+    made.end_by_time(999_999)
+    assert not made.ended
+    made.end_by_time(1_000_001)
+    assert made.take_completed()
+
+
+def test_completed_when_the_log_of_the_subscribe_is_through(log: Log) -> None:
+    made = log.subscribe("0")
+    log.append(1, "a", 8)
+    log.pump(made, limit_txid=9)
+    assert not made.take_completed()
+    log.pump(made)
+    assert made.take_completed() and not made.take_completed()
+
+
+def test_base_is_what_lies_before_the_start(log: Log) -> None:
+    assert log.subscribe("0").base is None
+    now = log.subscribe("0|1|").base
+    assert now == log.held
+    base = log.subscribe("2|2|").base
+    assert base is not None
+    assert list(base.of(1)) == [(1, 3)] and list(base.of(2)) == [(1, 2)]
+
+
+def test_persisted_ranges_name_what_is_passed_and_durable(log: Log) -> None:
+    made = log.subscribe("0")
+    log.pump(made)
+    assert made.take_persisted(2) is None
+    first = made.take_persisted(6)
+    assert first is not None
+    total = first
+    rest = made.take_persisted(10)
+    assert rest is not None and made.take_persisted(10) is None
+    total.update(rest)
+    # What does not match is in it too: nobody needs to deliver it to this subscriber.
+    assert total == log.held
+
+
+def test_fully_durable_stops_inside_a_run(log: Log) -> None:
+    made = log.subscribe("0")
+    assert log.pump(made, limit_txid=2) == [(1, 1), (1, 2)]
+    assert made.cursor == 2
+    assert log.pump(made) == log.behind(2)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_durable_subscriber_gets_exactly_what_it_has_not(seed: int) -> None:
+    chance = random.Random(seed)
+    log = Log(segment_bytes=chance.choice([300, 2_000, 1 << 20]))
+    waiting = {publisher: list(range(1, 60)) for publisher in (1, 2, 3)}
+    while waiting:
+        publisher = chance.choice(list(waiting))
+        count = chance.randint(1, 6)
+        numbers, waiting[publisher] = waiting[publisher][:count], waiting[publisher][count:]
+        if chance.random() < 0.2 and len(numbers) > 2:
+            waiting[publisher].append(numbers.pop(1))
+        numbers = sorted(numbers)
+        log.append(publisher, chance.choice("aab"), *numbers)
+        if not waiting[publisher]:
+            del waiting[publisher]
+    have = PublisherRanges()
+    cut = chance.randint(0, log.txid)
+    for txid, _, publisher, number in log.messages:
+        if txid < cut or chance.random() < 0.3:
+            have.add(publisher, number, number)
+    made = log.subscribe("0", have=have)
+    wanted = [(p, n) for p, n in log.behind(0) if not have.covers(p, [(n, n)])]
+    assert log.pump(made) == wanted
+    assert made.take_completed()
+    persisted = made.take_persisted(log.txid)
+    got = have.copy()
+    if persisted is not None:
+        got.update(persisted)
+    assert all(got.covers(p, [(n, n)]) for p, n in log.behind(0))
+    assert all(log.held.covers(p, ranges) for p, ranges in got.sets.items())
