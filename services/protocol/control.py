@@ -3,19 +3,21 @@
     link to instance
       hello         destination, start (number of this start), pid
       dial          asks for what a logon downstream needs
-      connected     incarnation, name, client, address, same; body: held, waited (range sets)
+      connected     incarnation, name, client, address, same; body: held (range sets), waited
+                    (range sets root by root)
       disconnected  why
-      answered      w: withdrawal, at: ns when it was answered there; body: persisted, conflicts
+      answered      at: ns when it was answered there; body: persisted (ranges root by root),
+                    conflicts (ranges)
       progress      tx: stored_txid, u: caught up, skipped; body: resending (ranges)
       event         event, details
       counts        sent records, sent bytes, in flight …: for status only
 
     instance to link
       epoch         epoch, digest: the answer to `dial`; the epoch is on disk
-      start         sync, w: withdrawal, tx: last_txid; body: notice, mark (ranges), held (range
-                    sets, when the digests agreed)
+      start         sync, incarnation (of the instance), tx: last_txid; body: notice, mark (ranges
+                    root by root), held (range sets, when the digests agreed)
       told          tx: committed up to here
-      notice        w; body: awaited (ranges)
+      notice        body: awaited (ranges root by root)
       mode          sync
       stop          go away
 
@@ -29,7 +31,8 @@ from typing import Any
 import msgpack
 
 from raylay.services.protocol.frames import Header, encode_frame
-from raylay.services.replication.effects import LinkAnswered, LinkProgress, Ranges
+from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.effects import LinkAnswered, LinkProgress, Ranges, Rooted
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.ranges import PublisherRanges
 
@@ -52,6 +55,10 @@ def _ranges(value: dict[int, list[list[int]]]) -> Ranges:
     return {key: [(first, last) for first, last in pairs] for key, pairs in value.items()}
 
 
+def _rooted(value: dict[int, dict[int, list[list[int]]]]) -> Rooted:
+    return {root: _ranges(ranges) for root, ranges in value.items()}
+
+
 def hello(destination: str, start_number: int, pid: int) -> bytes:
     """A link says which one it is."""
     return encode_frame(
@@ -65,7 +72,7 @@ def connected(
     client: str,
     address: str,
     held: PublisherRanges | None,
-    waited: PublisherRanges,
+    waited: RootedRanges,
 ) -> bytes:
     """The link is connected. `held` is None where the digests agreed."""
     header: Header = {
@@ -79,24 +86,24 @@ def connected(
     return encode_frame(header, _body(held.to_wire() if held is not None else {}, waited.to_wire()))
 
 
-def read_connected(body: bytes) -> tuple[PublisherRanges, PublisherRanges]:
+def read_connected(body: bytes) -> tuple[PublisherRanges, RootedRanges]:
     """(held, waited) of `connected`."""
     held, waited = _values(body)
-    return PublisherRanges.from_wire(held), PublisherRanges.from_wire(waited)
+    return PublisherRanges.from_wire(held), RootedRanges.from_wire(waited)
 
 
 def answered(effect: LinkAnswered, at_ns: int) -> bytes:
     """The destination answered."""
     return encode_frame(
-        {"c": "answered", "w": effect.withdrawal, "at": at_ns},
+        {"c": "answered", "at": at_ns},
         _body(effect.persisted, effect.conflicts),
     )
 
 
-def read_answered(body: bytes) -> tuple[Ranges, Ranges]:
+def read_answered(body: bytes) -> tuple[Rooted, Ranges]:
     """(persisted, conflicts) of `answered`."""
     persisted, conflicts = _values(body)
-    return _ranges(persisted), _ranges(conflicts)
+    return _rooted(persisted), _ranges(conflicts)
 
 
 def progress(effect: LinkProgress) -> bytes:
@@ -122,7 +129,12 @@ def start(start_: LinkStart, held: PublisherRanges | None) -> bytes:
     """What a connected link begins with. `held`: what the destination holds, where the link does
     not know it because the digests agreed."""
     return encode_frame(
-        {"c": "start", "sync": start_.sync, "w": start_.withdrawal, "tx": start_.last_txid},
+        {
+            "c": "start",
+            "sync": start_.sync,
+            "incarnation": start_.incarnation,
+            "tx": start_.last_txid,
+        },
         _body(start_.notice, start_.mark, held.to_wire() if held is not None else None),
     )
 
@@ -131,16 +143,18 @@ def read_start(header: Header, body: bytes) -> tuple[LinkStart, PublisherRanges 
     """The inverse of `start`."""
     notice, mark, held = _values(body)
     return (
-        LinkStart(header["sync"], _ranges(notice), _ranges(mark), header["w"], header["tx"]),
+        LinkStart(
+            header["sync"], _rooted(notice), _rooted(mark), header["incarnation"], header["tx"]
+        ),
         None if held is None else PublisherRanges.from_wire(held),
     )
 
 
-def notice(withdrawal: int, awaited: Ranges) -> bytes:
-    """Ask the destination again."""
-    return encode_frame({"c": "notice", "w": withdrawal}, _body(awaited))
+def notice(awaited: Rooted) -> bytes:
+    """Ask the destination."""
+    return encode_frame({"c": "notice"}, _body(awaited))
 
 
-def read_notice(body: bytes) -> Ranges:
+def read_notice(body: bytes) -> Rooted:
     """The awaited ranges of `notice`."""
-    return _ranges(_values(body)[0])
+    return _rooted(_values(body)[0])

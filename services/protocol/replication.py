@@ -5,16 +5,17 @@
                  digest (u64: of what the link's own instance holds)
       batch      n: number, m: marked, u: ends the resync, w: bytes of `awaited` at the body's
                  start, z: `zstd` when the rest of the body is compressed
-                 body: awaited (ranges), then runs back to back
+                 body: awaited (ranges root by root), then runs back to back
       beat
 
     instance to link
       accepted   v: 1, name, group, incarnation, client (its address for clients), same: the digest
                  was of what is held here
       held, waited   more: true until the last of both; body: a part of the sets, msgpack map of
-                 publisher to SequenceSet bytes. First all of held (unless same), then all of waited
+                 publisher to SequenceSet bytes. First all of held (unless same), then all of
+                 waited, each part for the root named in its header
       ack        n: batches up to it are stored, at: nanoseconds since 1970; body: msgpack array of
-                 held, persisted, conflicts (ranges)
+                 held (ranges), persisted (ranges root by root), conflicts (ranges)
       refused    reason, text: the connection ends
       beat
 
@@ -32,7 +33,8 @@ import msgpack
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.protocol.frames import Header, encode_frame, encode_front
-from raylay.services.replication.effects import AckUpstream, Ranges
+from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.effects import AckUpstream, Ranges, Rooted
 from raylay.services.replication.ranges import PublisherRanges, Range
 
 REPLICATION_VERSION = 1
@@ -47,12 +49,16 @@ BEAT = encode_frame({"c": "beat"})
 _pack = msgpack.Packer(use_bin_type=True).pack
 
 
-def pack_ranges(ranges: Ranges) -> bytes:
-    """Ranges as bytes; nothing for none."""
-    if not ranges:
+def pack_rooted(rooted: Rooted) -> bytes:
+    """Ranges root by root as bytes; nothing for none."""
+    if not rooted:
         return b""
-    packed: bytes = _pack(_flat(ranges))
+    packed: bytes = _pack(_flat_rooted(rooted))
     return packed
+
+
+def _flat_rooted(rooted: Rooted) -> dict[int, dict[int, list[int]]]:
+    return {root: _flat(ranges) for root, ranges in rooted.items()}
 
 
 def _flat(ranges: Ranges) -> dict[int, list[int]]:
@@ -79,6 +85,17 @@ def _paired(value: Any) -> Ranges:
     return found
 
 
+def _paired_rooted(value: Any) -> Rooted:
+    if type(value) is not dict:
+        raise RemoteProtocolError("ranges root by root are no map", "bad_ranges")
+    found: Rooted = {}
+    for root, ranges in value.items():
+        if type(root) is not int or not 0 <= root < 1 << 64:
+            raise RemoteProtocolError("a root is no incarnation", "bad_ranges")
+        found[root] = _paired(ranges)
+    return found
+
+
 def _unpacked(data: bytes | memoryview) -> Any:
     try:
         return msgpack.unpackb(data, strict_map_key=False)
@@ -86,13 +103,13 @@ def _unpacked(data: bytes | memoryview) -> Any:
         raise RemoteProtocolError("ranges are no msgpack", "bad_ranges") from None
 
 
-def unpack_ranges(data: bytes | memoryview) -> Ranges:
-    """The inverse of `pack_ranges`.
+def unpack_rooted(data: bytes | memoryview) -> Rooted:
+    """The inverse of `pack_rooted`.
 
     Raises:
         RemoteProtocolError: the bytes are no ranges.
     """
-    return _paired(_unpacked(data)) if len(data) else {}
+    return _paired_rooted(_unpacked(data)) if len(data) else {}
 
 
 @dataclass(slots=True)
@@ -164,7 +181,7 @@ class Accepted:
 
 
 def exchange_frames(
-    accepted: Accepted, held: PublisherRanges | None, waited: PublisherRanges
+    accepted: Accepted, held: PublisherRanges | None, waited: RootedRanges
 ) -> list[bytes]:
     """The whole answer to a link's logon. `held` is None where the digests agreed."""
     frames = [
@@ -182,9 +199,11 @@ def exchange_frames(
     ]
     if held is not None:
         frames += [encode_frame({"c": "held", "more": True}, part) for part in _parts(held)]
-    parts = list(_parts(waited)) or [b""]
-    for number, part in enumerate(parts, 1):
-        frames.append(encode_frame({"c": "waited", "more": number < len(parts)}, part))
+    parts = [(root, part) for root, sets in waited.roots.items() for part in _parts(sets)]
+    parts = parts or [(0, b"")]
+    for number, (root, part) in enumerate(parts, 1):
+        header: Header = {"c": "waited", "root": root, "more": number < len(parts)}
+        frames.append(encode_frame(header, part))
     return frames
 
 
@@ -241,7 +260,7 @@ class Batch:
     number: int
     marked: bool
     caught_up: bool
-    awaited: Ranges
+    awaited: Rooted
     compressed: bool
     block: bytes
 
@@ -262,7 +281,7 @@ def read_batch(header: Header, body: bytes) -> Batch:
         or compression not in (None, "zstd")
     ):
         raise RemoteProtocolError("a batch has wrong values", "bad_command")
-    awaited = unpack_ranges(body[:awaited_bytes]) if awaited_bytes else {}
+    awaited = unpack_rooted(body[:awaited_bytes]) if awaited_bytes else {}
     return Batch(
         number,
         bool(header.get("m")),
@@ -275,24 +294,26 @@ def read_batch(header: Header, body: bytes) -> Batch:
 
 def ack_frames(ack: AckUpstream, at_ns: int) -> list[bytes]:
     """An ack; several frames where its ranges are very many. Each part stands for itself."""
-    count = sum(
-        len(pairs) for part in (ack.held, ack.persisted, ack.conflicts) for pairs in part.values()
-    )
     header: Header = {"c": "ack", "n": ack.number, "at": at_ns}
+    every = (ack.held, *ack.persisted.values(), ack.conflicts)
+    count = sum(len(pairs) for part in every for pairs in part.values())
     if count <= RANGES_IN_ACK_MAX:
-        parts = [_flat(part) for part in (ack.held, ack.persisted, ack.conflicts)]
-        return [encode_frame(header, _pack(parts) if count else b"")]
-    frames = []
-    for at, whole in enumerate((ack.held, ack.persisted, ack.conflicts)):
-        for publisher, pairs in whole.items():
-            for start in range(0, len(pairs), RANGES_IN_ACK_MAX):
-                triple: list[dict[int, list[int]]] = [{}, {}, {}]
-                triple[at] = _flat({publisher: pairs[start : start + RANGES_IN_ACK_MAX]})
-                frames.append(encode_frame(header, _pack(triple)))
+        value = [_flat(ack.held), _flat_rooted(ack.persisted), _flat(ack.conflicts)]
+        return [encode_frame(header, _pack(value) if count else b"")]
+    frames = [encode_frame(header, _pack([part, {}, {}])) for part in _cut(ack.held)]
+    for root, ranges in ack.persisted.items():
+        frames += [encode_frame(header, _pack([{}, {root: part}, {}])) for part in _cut(ranges)]
+    frames += [encode_frame(header, _pack([{}, {}, part])) for part in _cut(ack.conflicts)]
     return frames
 
 
-def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Ranges, Ranges]:
+def _cut(ranges: Ranges) -> Iterator[dict[int, list[int]]]:
+    for publisher, pairs in ranges.items():
+        for start in range(0, len(pairs), RANGES_IN_ACK_MAX):
+            yield _flat({publisher: pairs[start : start + RANGES_IN_ACK_MAX]})
+
+
+def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Rooted, Ranges]:
     """(number, held, persisted, conflicts) of an ack.
 
     Raises:
@@ -306,7 +327,7 @@ def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Ranges, Ranges]:
     value = _unpacked(body)
     if type(value) is not list or len(value) != 3:
         raise RemoteProtocolError("an ack has no three maps of ranges", "bad_ranges")
-    return number, _paired(value[0]), _paired(value[1]), _paired(value[2])
+    return number, _paired(value[0]), _paired_rooted(value[1]), _paired(value[2])
 
 
 def refusal(reason: str, text: str) -> bytes:

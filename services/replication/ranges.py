@@ -521,9 +521,11 @@ class PublisherRanges:
         Raises:
             RemoteProtocolError: the value is no mapping of publishers to sequence sets.
         """
-        if not isinstance(data, dict):
+        if not isinstance(data, dict) or not all(
+            type(key) is int and type(value) is bytes for key, value in data.items()
+        ):
             raise RemoteProtocolError("ranges are no mapping of publishers", "bad_ranges")
-        return cls({int(key): SequenceSet.from_bytes(value) for key, value in data.items()})
+        return cls({key: SequenceSet.from_bytes(value) for key, value in data.items()})
 
     def digest(self) -> int:
         """Equal sets have equal digests: 64 bits over publishers and sets in order."""

@@ -23,6 +23,7 @@ from raylay.services.errors import ConfigurationError, RaylayError, StorageError
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.metrics import LatencyHistogram, Metrics
 from raylay.services.protocol.session import Logon, safety_notice
+from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -33,7 +34,6 @@ from raylay.services.replication.effects import (
     Committed,
     Effect,
     NotifyLink,
-    Ranges,
     Report,
     SafetyChanged,
     SetLinkMode,
@@ -240,10 +240,10 @@ class InstanceServer:
         journal = self.journal
         recovered = journal.recovered
         hint = self.state.get("recovery_point")
-        floor, awaited = 0, PublisherRanges()
+        floor, awaited = 0, RootedRanges()
         if hint is not None:
             floor, wire = msgpack.unpackb(hint, strict_map_key=False)
-            awaited = _within(PublisherRanges.from_wire(wire), recovered.held)
+            awaited = _within(RootedRanges.from_wire(wire), recovered.held)
         peers: dict[str, int] = {}
         for destination in config.destinations:
             known = self.state.get(f"peer/{destination.name}")
@@ -546,7 +546,7 @@ class InstanceServer:
             client.end(effect.reason, effect.text)
 
     def _notify_link(self, effect: NotifyLink) -> None:
-        self.links[effect.destination].notice(effect.withdrawal, effect.awaited)
+        self.links[effect.destination].notice(effect.awaited)
 
     def _set_link_mode(self, effect: SetLinkMode) -> None:
         self.links[effect.destination].mode(effect.sync)
@@ -768,9 +768,6 @@ class InstanceServer:
                 [message for message, _ in taken], now_ns, now_ns, instance=self.identity.name
             )
 
-    def tracing_answers(self, persisted: Ranges, at_ns: int) -> None:
-        """A destination's answer arrived. Its spans are the link's; nothing is added here."""
-
     # -- control -----------------------------------------------------------------------------
     async def downgrade(self, destination: str, why: str = "by hand") -> None:
         """Persisted acks wait no more for this destination.
@@ -949,15 +946,16 @@ class InstanceServer:
         }
 
 
-def _within(sets: PublisherRanges, held: PublisherRanges) -> PublisherRanges:
+def _within(rooted: RootedRanges, held: PublisherRanges) -> RootedRanges:
     """What is in both."""
-    found = PublisherRanges()
-    for publisher, ranges in sets.sets.items():
-        theirs = held.get(publisher)
-        if theirs is not None:
-            both = ranges.intersection(theirs)
-            if both:
-                found.sets[publisher] = both
+    found = RootedRanges()
+    for root, sets in rooted.roots.items():
+        for publisher, ranges in sets.sets.items():
+            theirs = held.get(publisher)
+            if theirs is not None:
+                both = ranges.intersection(theirs)
+                if both:
+                    found.of(root).sets[publisher] = both
     return found
 
 

@@ -14,7 +14,7 @@ import msgpack
 from raylay.services.errors import RaylayError, RemoteProtocolError
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
-from raylay.services.replication.effects import Ranges
+from raylay.services.replication.effects import Rooted
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.server.config import DestinationConfig, LinkConfig
 from raylay.services.server.framed import FramedConnection
@@ -176,10 +176,7 @@ class LinkControl:
         command = header["c"]
         if command == "answered":
             persisted, conflicts = control.read_answered(body)
-            server.tracing_answers(persisted, header["at"])
-            server.perform(
-                server.machine.link_answered(self.name, persisted, conflicts, header["w"])
-            )
+            server.perform(server.machine.link_answered(self.name, persisted, conflicts))
         elif command == "progress":
             progress = control.read_progress(header, body)
             server.perform(
@@ -274,10 +271,10 @@ class LinkControl:
         if self.connection is not None and self.is_connected:
             self.connection.send(frame)
 
-    def notice(self, withdrawal: int, awaited: Ranges) -> None:
-        """Asks the destination again."""
+    def notice(self, awaited: Rooted) -> None:
+        """Asks the destination."""
         if self.connection is not None and self.is_connected:
-            self.connection.send(control.notice(withdrawal, awaited))
+            self.connection.send(control.notice(awaited))
 
     def mode(self, sync: bool) -> None:
         """Changes what sent messages are marked with."""

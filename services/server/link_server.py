@@ -27,17 +27,18 @@ from raylay.services.protocol.replication import (
     UpstreamLogon,
     batch_front,
     link_logon,
-    pack_ranges,
+    pack_rooted,
     read_accepted,
     read_ack,
     read_part,
 )
+from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkEffect,
     LinkProgress,
-    Ranges,
     Report,
+    Rooted,
     SendBatch,
 )
 from raylay.services.replication.outbound import OutboundLink
@@ -66,7 +67,7 @@ class _Downstream(FramedConnection):
         self.link = link
         self.accepted: Accepted | None = None
         self.held: PublisherRanges | None = None
-        self.waited = PublisherRanges()
+        self.waited = RootedRanges()
         self.answer: asyncio.Future[None] = link.loop.create_future()
         self.why = ""
 
@@ -87,7 +88,10 @@ class _Downstream(FramedConnection):
         elif command == "held" and self.held is not None:
             read_part(body, self.held)
         elif command == "waited":
-            read_part(body, self.waited)
+            root = header.get("root")
+            if type(root) is not int:
+                raise RemoteProtocolError("waited ranges name no root", "bad_command")
+            read_part(body, self.waited.of(root))
             if not header.get("more") and not self.answer.done():
                 self.answer.set_result(None)
 
@@ -219,7 +223,7 @@ class LinkServer:
             machine.told(header["tx"])
         elif command == "notice":
             if self._started:
-                self._perform(machine.notice(header["w"], control.read_notice(body)))
+                self._perform(machine.notice(control.read_notice(body)))
         elif command == "mode":
             machine.set_mode(header["sync"])
         elif command == "epoch":
@@ -487,7 +491,7 @@ class LinkServer:
         downstream = self._downstream
         if downstream is None:
             return
-        awaited = pack_ranges(batch.awaited)
+        awaited = pack_rooted(batch.awaited)
         parts = [run.raw if run.raw is not None else run.encode() for run in batch.runs]
         size_bytes = sum(map(len, parts))
         compressed = self._compressor is not None and size_bytes > 256
@@ -507,7 +511,7 @@ class LinkServer:
                 self._sends.append((batch.number, time.time_ns(), found))
 
     # -- tracing -----------------------------------------------------------------------------
-    def _trace_ack(self, number: int, persisted: Ranges, at_ns: int) -> None:
+    def _trace_ack(self, number: int, persisted: Rooted, at_ns: int) -> None:
         now_ns = time.time_ns()
         config = self.config
         while self._sends and self._sends[0][0] <= number:
@@ -521,17 +525,20 @@ class LinkServer:
                 epoch=self._epoch,
             )
             self._outstanding.add(messages, sent_ns)
-        for publisher, ranges in persisted.items():
-            taken = self._outstanding.take(publisher, ranges)
-            if taken:
-                self._tracing.persisted_ack(
-                    [message for message, _ in taken],
-                    at_ns or now_ns,
-                    now_ns,
-                    instance=self._peer,
-                    upstream=config.instance,
-                    epoch=self._epoch,
-                )
+        if not self._outstanding:
+            return
+        for answered in persisted.values():
+            for publisher, ranges in answered.items():
+                taken = self._outstanding.take(publisher, ranges)
+                if taken:
+                    self._tracing.persisted_ack(
+                        [message for message, _ in taken],
+                        at_ns or now_ns,
+                        now_ns,
+                        instance=self._peer,
+                        upstream=config.instance,
+                        epoch=self._epoch,
+                    )
 
     # -- counts ------------------------------------------------------------------------------
     async def _count_forever(self) -> None:

@@ -20,15 +20,16 @@ from raylay.services.protocol.replication import (
     batch_front,
     exchange_frames,
     link_logon,
-    pack_ranges,
+    pack_rooted,
     read_accepted,
     read_ack,
     read_batch,
     read_link_logon,
     read_part,
     refusal,
-    unpack_ranges,
+    unpack_rooted,
 )
+from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream, Ranges
 from raylay.services.replication.ranges import PublisherRanges
 
@@ -56,43 +57,44 @@ def test_golden_logon() -> None:
 
 
 def test_golden_batch() -> None:
-    awaited = pack_ranges({7: [(1, 3), (5, 5)]})
-    assert awaited == b"\x81\x07\x94\x01\x03\x05\x05"  # map: 7 to [1, 3, 5, 5]
+    awaited = pack_rooted({6: {7: [(1, 3), (5, 5)]}})
+    # map: root 6 to a map: publisher 7 to [1, 3, 5, 5]
+    assert awaited == b"\x81\x06\x81\x07\x94\x01\x03\x05\x05"
     data = batch_front(4, True, True, awaited, False, 3) + b"run"
     assert data == (
-        b"\x21\x00\x00\x00"  # length: 33
+        b"\x23\x00\x00\x00"  # length: 35
         b"\x15\x00"  # header length: 21
         b"\x85"
         b"\xa1c\xa5batch"
         b"\xa1n\x04"
         b"\xa1m\xc3"
         b"\xa1u\xc3"
-        b"\xa1w\x07"
-        b"\x81\x07\x94\x01\x03\x05\x05"  # awaited
+        b"\xa1w\x09"
+        b"\x81\x06\x81\x07\x94\x01\x03\x05\x05"  # awaited
         b"run"
     )
     (frame,) = FrameReader().feed(data)
     batch = read_batch(frame.header, frame.body)
     assert (batch.number, batch.marked, batch.caught_up, batch.compressed) == (4, True, True, False)
-    assert batch.awaited == {7: [(1, 3), (5, 5)]} and batch.block == b"run"
+    assert batch.awaited == {6: {7: [(1, 3), (5, 5)]}} and batch.block == b"run"
     (frame,) = FrameReader().feed(batch_front(1, False, False, b"", True, 0))
     assert frame.header == {"c": "batch", "n": 1, "z": "zstd"}
 
 
 def test_golden_ack_and_beat() -> None:
     assert BEAT == b"\x0a\x00\x00\x00\x08\x00\x81\xa1c\xa4beat"
-    (data,) = ack_frames(AckUpstream(0, 9, {}, {5: [(1, 2)]}, {}), 8)
+    (data,) = ack_frames(AckUpstream(0, 9, {}, {4: {5: [(1, 2)]}}, {}), 8)
     assert data == (
-        b"\x18\x00\x00\x00"  # length: 24
+        b"\x1a\x00\x00\x00"  # length: 26
         b"\x0e\x00"  # header length: 14
         b"\x83\xa1c\xa3ack\xa1n\x09\xa2at\x08"
         b"\x93"  # array of 3
         b"\x80"  # held: nothing
-        b"\x81\x05\x92\x01\x02"  # persisted: 5 to [1, 2]
+        b"\x81\x04\x81\x05\x92\x01\x02"  # persisted: root 4, publisher 5: [1, 2]
         b"\x80"  # conflicts: nothing
     )
     (frame,) = FrameReader().feed(data)
-    assert read_ack(frame.header, frame.body) == (9, {}, {5: [(1, 2)]}, {})
+    assert read_ack(frame.header, frame.body) == (9, {}, {4: {5: [(1, 2)]}}, {})
     (data,) = ack_frames(AckUpstream(0, 9), 8)
     (frame,) = FrameReader().feed(data)
     assert frame.body == b"" and read_ack(frame.header, b"") == (9, {}, {}, {})
@@ -100,17 +102,18 @@ def test_golden_ack_and_beat() -> None:
 
 def test_an_ack_of_very_many_ranges_comes_in_parts() -> None:
     many = [(3 * n, 3 * n) for n in range(RANGES_IN_ACK_MAX + 5)]
-    ack = AckUpstream(0, 4, {1: [(1, 1)]}, {2: many}, {3: [(9, 9)]})
+    ack = AckUpstream(0, 4, {1: [(1, 1)]}, {8: {2: many}}, {3: [(9, 9)]})
     together = AckUpstream(0, 4)
     frames = ack_frames(ack, 0)
     assert len(frames) == 4
     for data in frames:
         (frame,) = FrameReader().feed(data)
-        number, *parts = read_ack(frame.header, frame.body)
+        number, held, persisted, conflicts = read_ack(frame.header, frame.body)
         assert number == 4
-        for part, into in zip(
-            parts, (together.held, together.persisted, together.conflicts), strict=True
-        ):
+        together.held.update(held)
+        together.conflicts.update(conflicts)
+        for root, part in persisted.items():
+            into = together.persisted.setdefault(root, {})
             for publisher, ranges in part.items():
                 into.setdefault(publisher, []).extend(ranges)
     assert together == ack
@@ -118,14 +121,15 @@ def test_an_ack_of_very_many_ranges_comes_in_parts() -> None:
 
 @pytest.mark.parametrize("same", [False, True])
 def test_the_exchange_survives(same: bool) -> None:
-    held, waited = PublisherRanges(), PublisherRanges()
+    held, waited = PublisherRanges(), RootedRanges()
     for publisher in range(1, 20):
         held.add_ranges(publisher, [(2 * n, 2 * n) for n in range(1_000_000 // publisher)])
-    waited.add(3, 1, 5)
+    waited.of(4).add(3, 1, 5)
+    waited.of(6).add(3, 7, 7)
     accepted = Accepted("B", "h", 77, "host:1", same)
     frames = exchange_frames(accepted, None if same else held, waited)
     assert all(len(data) < 4 * PART_BYTES for data in frames)
-    found = {"held": PublisherRanges(), "waited": PublisherRanges()}
+    found_held, found_waited = PublisherRanges(), RootedRanges()
     more = True
     for at, data in enumerate(frames):
         (frame,) = FrameReader().feed(data)
@@ -133,11 +137,12 @@ def test_the_exchange_survives(same: bool) -> None:
             assert read_accepted(frame.header) == accepted
             continue
         assert more
-        read_part(frame.body, found[frame.header["c"]])
+        is_held = frame.header["c"] == "held"
+        read_part(frame.body, found_held if is_held else found_waited.of(frame.header["root"]))
         more = frame.header["more"]
     assert not more
-    assert found["waited"] == waited
-    assert found["held"] == (PublisherRanges() if same else held)
+    assert found_waited.roots == waited.roots
+    assert found_held == (PublisherRanges() if same else held)
 
 
 @pytest.mark.parametrize(
@@ -184,13 +189,13 @@ _RANGES = st.dictionaries(
 
 @given(_RANGES)
 def test_ranges_survive(ranges: Ranges) -> None:
-    assert unpack_ranges(pack_ranges(ranges)) == ranges
+    assert unpack_rooted(pack_rooted({9: ranges})) == {9: ranges}
 
 
 @given(st.binary(min_size=1, max_size=80))
 def test_any_bytes_are_ranges_or_a_protocol_error(data: bytes) -> None:
     for read in (
-        lambda: unpack_ranges(data),
+        lambda: unpack_rooted(data),
         lambda: read_ack({"c": "ack", "n": 1}, data),
         lambda: read_part(data, PublisherRanges()),
     ):

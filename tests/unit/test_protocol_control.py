@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import Frame, FrameReader
+from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import LinkAnswered, LinkProgress
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.ranges import PublisherRanges
@@ -29,20 +30,22 @@ def test_hello() -> None:
 
 
 def test_connected() -> None:
-    waited = PublisherRanges()
-    waited.add(3, 7, 7)
+    waited = RootedRanges()
+    waited.of(BIG).add(3, 7, 7)
     frame = one(control.connected(BIG, "B", "host:1", "host:2", sets(), waited))
     assert frame.header["incarnation"] == BIG and not frame.header["same"]
-    assert control.read_connected(frame.body) == (sets(), waited)
+    held, found = control.read_connected(frame.body)
+    assert held == sets() and found.roots == waited.roots
     frame = one(control.connected(BIG, "B", "host:1", "host:2", None, waited))
     assert frame.header["same"]
-    assert control.read_connected(frame.body) == (PublisherRanges(), waited)
+    held, found = control.read_connected(frame.body)
+    assert held == PublisherRanges() and found.roots == waited.roots
 
 
 def test_answered() -> None:
-    effect = LinkAnswered({BIG: [(1, 2), (4, 4)]}, {5: [(9, 9)]}, 7)
+    effect = LinkAnswered({BIG: {BIG: [(1, 2), (4, 4)]}}, {5: [(9, 9)]})
     frame = one(control.answered(effect, 123))
-    assert (frame.header["w"], frame.header["at"]) == (7, 123)
+    assert frame.header["at"] == 123
     assert control.read_answered(frame.body) == (effect.persisted, effect.conflicts)
 
 
@@ -56,13 +59,12 @@ def test_progress() -> None:
 
 
 def test_start() -> None:
-    start = LinkStart(True, {BIG: [(1, 2)]}, {3: [(7, 7)]}, 4, 100)
+    start = LinkStart(True, {5: {BIG: [(1, 2)]}}, {BIG: {3: [(7, 7)]}}, BIG, 100)
     for held in (None, sets()):
         frame = one(control.start(start, held))
         assert control.read_start(frame.header, frame.body) == (start, held)
 
 
 def test_notice() -> None:
-    frame = one(control.notice(4, {BIG: [(1, 2)]}))
-    assert frame.header["w"] == 4
-    assert control.read_notice(frame.body) == {BIG: [(1, 2)]}
+    frame = one(control.notice({BIG: {BIG: [(1, 2)]}}))
+    assert control.read_notice(frame.body) == {BIG: {BIG: [(1, 2)]}}
