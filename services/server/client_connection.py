@@ -32,9 +32,9 @@ from raylay.services.protocol.session import (
     persisted_ack,
 )
 from raylay.services.server.framed import FramedConnection
-from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
+from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery
-from raylay.services.subscriptions.matching import Subscription, topic_filter
+from raylay.services.subscriptions.matching import Subscription, TopicFilter, topic_filter
 
 if TYPE_CHECKING:
     from raylay.services.server.instance_server import InstanceServer
@@ -57,6 +57,8 @@ class ClientConnection(FramedConnection):
         self.user_id = ""
         self.publisher = 0
         self.subscriptions: dict[str, Subscription | BookmarkSubscription] = {}
+        self.resolving: set[str] = set()
+        """Bookmark subscriptions whose start is being looked up."""
         self.published_upto = 0
         self.acked_upto = 0
         self.reading = True
@@ -84,13 +86,15 @@ class ClientConnection(FramedConnection):
         """Bytes came: performs the commands they complete."""
         self.received_at_s = self.loop.time()
         try:
-            for command in self.session.receive(data):
-                if not self.is_open:
-                    return
-                self._perform(command)
+            commands = self.session.receive(data)
         except RemoteProtocolError as error:
             if self.is_open:
                 self.end(error.reason, str(error))
+            return
+        for command in commands:
+            if not self.is_open:
+                return
+            self._perform(command)
 
     def writable(self) -> None:
         """There is room again: replays go on."""
@@ -231,6 +235,9 @@ class ClientConnection(FramedConnection):
         except CorruptRecord as error:
             self.end("bad_record", str(error))
             return False
+        except RemoteProtocolError as error:
+            self.end(error.reason, str(error))
+            return False
         self.published_upto = server.received_of(self)
         server.perform(effects)
         if transient:
@@ -364,7 +371,7 @@ class ClientConnection(FramedConnection):
     def _subscribe(self, command: Subscribe) -> None:
         name = command.subscription
         try:
-            if name in self.subscriptions:
+            if name in self.subscriptions or name in self.resolving:
                 raise RemoteProtocolError(
                     f"subscription id {name!r} is in use on this connection", "sub_id_in_use"
                 )
@@ -393,10 +400,9 @@ class ClientConnection(FramedConnection):
                 acknowledgment("stats", command.command_id, sub=name, matches=0, topic_matches=0)
             )
 
-    def _subscribe_bookmark(self, command: Subscribe, wanted: object) -> None:
+    def _subscribe_bookmark(self, command: Subscribe, filter_: TopicFilter) -> None:
         server = self.server
         machine = server.machine
-        filter_ = topic_filter(command.topic, command.message_type, literal=command.non_regex_topic)
         if filter_.pattern is None:
             # Without a type, any journaled type of the topic will do.
             journaled = any(
@@ -412,22 +418,7 @@ class ClientConnection(FramedConnection):
                 f"{server.identity.name}: a bookmark subscription needs one that is",
                 "not_journaled",
             )
-        position = parse_position(command.bookmark)
-        committed_txid = machine.committed_txid
-        start = resolve(position, command.bookmark_not_found, server.journal, committed_txid)
-        subscription = BookmarkSubscription(
-            self.number,
-            command.subscription,
-            filter_,
-            start,
-            first_txid=server.journal.first_txid,
-            committed_txid=committed_txid,
-            held=machine.held(),
-            have=command.have,
-            fully_durable=command.fully_durable,
-        )
-        self.subscriptions[command.subscription] = subscription
-        server.replays.add(self, subscription, command)
+        self.server.replays.open(self, command, filter_, parse_position(command.bookmark))
 
     def deliver(self, subscription: str, delivery: Delivery) -> None:
         """Sends one delivery; its bytes are shared with other subscribers."""
@@ -446,8 +437,9 @@ class ClientConnection(FramedConnection):
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
         names = command.subscriptions
-        for name in list(self.subscriptions) if names is None else names:
+        for name in (*self.subscriptions, *self.resolving) if names is None else names:
             subscription = self.subscriptions.pop(name, None)
+            self.resolving.discard(name)
             if subscription is not None:
                 self.server.unsubscribe(self, subscription)
         if "processed" in command.acks or not command.acks:

@@ -12,7 +12,8 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,6 +60,7 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
 from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
 from raylay.services.tracing import Outstanding, Tracing, start_tracing, traced
+from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.state import LmdbStateStore
 
@@ -107,6 +109,7 @@ class InstanceServer:
         self.outbox: Outbox
         self.machine: InstanceMachine
         self.journal: LmdbJournal
+        self.reader: LmdbJournalReader
         self.state: StateThread
         self.identity: Identity
         self.tracing: Tracing
@@ -136,6 +139,7 @@ class InstanceServer:
         self._timers: list[asyncio.TimerHandle] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._finished: asyncio.Future[None]
+        self._reading: ThreadPoolExecutor
         self._outstanding = Outstanding()
         self._traced_txids = False
         self._rates: dict[str, float] = {}
@@ -167,6 +171,7 @@ class InstanceServer:
             StorageError: the journal or the state cannot be used; names the file.
         """
         self.loop = asyncio.get_running_loop()
+        self.loop.set_exception_handler(self._loop_exception)
         self._finished = self.loop.create_future()
         self.outbox = Outbox(self.loop)
         self.config.check()
@@ -176,6 +181,7 @@ class InstanceServer:
                 f"{self.config.name} has {syncs} sync destinations: at most {SYNC_DESTINATIONS_MAX}"
             )
         self.replays = ReplayPump(self)
+        self._reading = ThreadPoolExecutor(1, "raylay-replay")
         try:
             await self._open()
         except BaseException:
@@ -199,6 +205,7 @@ class InstanceServer:
         self.journal = await self.in_thread(self._open_journal)
         store = await self.in_thread(LmdbStateStore, self.directory / STATE_FILE)
         self.state = StateThread(store)
+        self.reader = self.journal.reader()
         self.tracing = start_tracing(config.name, config.tracing)
         self.identity = Identity(config.name, config.group, self._incarnation())
         await self._listen()
@@ -286,9 +293,7 @@ class InstanceServer:
         for start, end in held.within(first, last):
             sequence = start
             while sequence <= end:
-                txid = self.journal.find_sequence(publisher, sequence)
-                size_bytes = LOOKUP_BYTES if end > sequence else 1
-                runs = self.journal.read(txid - 1, size_bytes) if txid is not None else []
+                runs = self._read_at(publisher, sequence, LOOKUP_BYTES if end > sequence else 1)
                 before = sequence
                 for run in runs:
                     if run.publisher != publisher or run.kind != Kind.RECORDS:
@@ -301,6 +306,14 @@ class InstanceServer:
                     # Staged, or in a segment that was removed: the next one may be elsewhere.
                     sequence += 1
         return found
+
+    def _read_at(self, publisher: int, sequence: int, size_bytes: int) -> list[Run]:
+        try:
+            txid = self.journal.find_sequence(publisher, sequence)
+            return self.journal.read(txid - 1, size_bytes) if txid is not None else []
+        except StorageError as error:
+            # In the middle of a step of the machine: there is no going on from here.
+            raise RuntimeError(f"the journal cannot be read: {error}") from error
 
     async def _listen(self) -> None:
         config = self.config
@@ -375,6 +388,22 @@ class InstanceServer:
         """Returns when the instance was stopped; raises what ended it otherwise."""
         await asyncio.shield(self._finished)
 
+    def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the loop raised. A socket's error ends its connection and no more; anything
+        else may have left the machine half way through a step: going on could acknowledge what is
+        not journaled, so the instance ends and is started again from its disk."""
+        error = context.get("exception")
+        text = f"{context.get('message')}: {error!r}"
+        if error is None or isinstance(error, OSError | asyncio.CancelledError):
+            self.report("connection_error", text=text)
+            return
+        self.report("fatal", text=text)
+        loop.default_exception_handler(context)
+        if not self._finished.done():
+            self._finished.set_exception(error)
+            # Whoever waits for it hears of it; nobody may be waiting yet.
+            self._finished.exception()
+
     async def stop(self) -> None:
         """Stops: clients are told, what is staged is committed, links end, files are closed."""
         if self.is_stopping:
@@ -402,6 +431,10 @@ class InstanceServer:
             client.close("the instance stops")
         for task in list(self._tasks):
             task.cancel()
+        self._reading.shutdown(wait=False, cancel_futures=True)
+        if hasattr(self, "reader"):
+            await self.in_thread(self._reading.shutdown)
+            self.reader.close()
         if hasattr(self, "journal"):
             await self.in_thread(self.journal.close)
             # What the last commit brought: the hint may then cover all of it.
@@ -475,7 +508,7 @@ class InstanceServer:
             value = msgpack.packb([floor, awaited.to_wire()])
             self.state.put_now({"recovery_point": value})
 
-        self._spawn(self._write_quietly(write))
+        self.spawn(self._write_quietly(write))
 
     async def _write_quietly(self, write: Callable[[], None]) -> None:
         try:
@@ -485,14 +518,27 @@ class InstanceServer:
             self._hint_floor = -1
             self.report("state_failed", text=str(error))
 
-    def _spawn(self, work: Any) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs something beside; a fault in it is the loop's affair."""
         task = self.loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._loop_exception(
+                self.loop, {"message": "a task failed", "exception": task.exception()}
+            )
 
     async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Runs something that blocks, in a thread."""
         return await self.loop.run_in_executor(None, work, *arguments)
+
+    async def in_reading_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Runs something that reads old parts of the log, with `reader`, in the one thread that
+        does so: pages that come from the disk must not hold up the event loop."""
+        return await self.loop.run_in_executor(self._reading, work, *arguments)
 
     # -- effects -----------------------------------------------------------------------------
     def perform(self, effects: list[Effect]) -> None:
@@ -557,7 +603,7 @@ class InstanceServer:
             client.send(notice)
 
     def _became_ready(self, _: BecameReady) -> None:
-        self._spawn(self._write_quietly(lambda: self.state.put_now({"ready": b"1"})))
+        self.spawn(self._write_quietly(lambda: self.state.put_now({"ready": b"1"})))
         self.phase = "serving"
         self.report("ready")
 

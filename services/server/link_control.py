@@ -102,7 +102,6 @@ class LinkControl:
         self._greeted = asyncio.Event()
         self._held_at_dial: PublisherRanges | None = None
         self._dial_number = 0
-        self._connecting: set[asyncio.Task[None]] = set()
 
     # -- the process -------------------------------------------------------------------------
     def start(self) -> None:
@@ -190,20 +189,15 @@ class LinkControl:
                 )
             )
         elif command == "dial":
-            self._spawn(self._dial())
+            self._server.spawn(self._dial())
         elif command == "connected":
-            self._spawn(self._connected(header, body))
+            self._server.spawn(self._connected(header, body))
         elif command == "disconnected":
             self._disconnected(header["why"])
         elif command == "counts":
             self.counts = header["counts"]
         elif command == "event":
             server.report(header["event"], **{"destination": self.name, **header["details"]})
-
-    def _spawn(self, work: Any) -> None:
-        task = self._server.loop.create_task(work)
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
 
     async def _dial(self) -> None:
         connection = self.connection
@@ -242,7 +236,13 @@ class LinkControl:
         known = server.machine.destinations[self.name].incarnation
         if known != incarnation or self.peer_client_address != header["client"]:
             value = msgpack.packb([incarnation, header["name"], header["client"]])
-            await server.state.put({f"peer/{self.name}": value})
+            try:
+                await server.state.put({f"peer/{self.name}": value})
+            except RaylayError as error:
+                self.why = str(error)
+                if connection is not None:
+                    connection.abort(str(error))
+                return
         if connection is None or connection is not self.connection:
             return
         if dial_number != self._dial_number:

@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from raylay.services.errors import StorageError
+from raylay.services.errors import RemoteProtocolError, StorageError
+from raylay.services.messages.bookmarks import Position
 from raylay.services.messages.records import Run
 from raylay.services.protocol.session import Subscribe, acknowledgment, ranges_ack
+from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.server.framed import WRITE_HIGH_BYTES
-from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.bookmark import BookmarkSubscription, Start, resolve
 from raylay.services.subscriptions.delivery import Delivery
+from raylay.services.subscriptions.matching import TopicFilter
 
 if TYPE_CHECKING:
     from raylay.services.server.client_connection import ClientConnection
@@ -25,7 +29,10 @@ if TYPE_CHECKING:
 
 TURN_S = 0.002
 READ_BYTES = 256 * 1024
-HEADERS_IN_STEP = 1024
+READ_FAR_BYTES = 512 * 1024
+NEAR_TXIDS = 50_000
+"""Who is nearer than this to the end of the log is served from pages that were just written."""
+HEADERS_IN_STEP = 4096
 PERSISTED_MS_DEFAULT = 100
 
 
@@ -34,6 +41,7 @@ class _Replay:
         "acks",
         "command_id",
         "connection",
+        "is_aside",
         "is_queued",
         "persisted_due_s",
         "persisted_s",
@@ -50,6 +58,7 @@ class _Replay:
         self.acks = command.acks
         self.command_id = command.command_id
         self.is_queued = False
+        self.is_aside = False
         self.removed = False
         self.told_end = False
         self.persisted_s = (command.persisted_ms or PERSISTED_MS_DEFAULT) / 1000
@@ -70,10 +79,63 @@ class ReplayPump:
     def __len__(self) -> int:
         return len(self._replays)
 
-    def add(
-        self, connection: ClientConnection, subscription: BookmarkSubscription, command: Subscribe
+    def open(
+        self,
+        connection: ClientConnection,
+        command: Subscribe,
+        topic_filter: TopicFilter,
+        position: Position,
     ) -> None:
         """Begins one. Its `processed` ack goes out when its start is known."""
+        connection.resolving.add(command.subscription)
+        machine = self._server.machine
+        # Both of this moment: what is held and not in the log behind the start lies before it.
+        self._server.spawn(
+            self._open(
+                connection, command, topic_filter, position, machine.committed_txid, machine.held()
+            )
+        )
+
+    async def _open(
+        self,
+        connection: ClientConnection,
+        command: Subscribe,
+        topic_filter: TopicFilter,
+        position: Position,
+        committed_txid: int,
+        held: PublisherRanges,
+    ) -> None:
+        name = command.subscription
+        reader = self._server.reader
+
+        def look_up() -> tuple[Start, int]:
+            found = resolve(position, command.bookmark_not_found, reader, committed_txid)
+            return found, reader.first_txid
+
+        try:
+            start, first_txid = await self._server.in_reading_thread(look_up)
+        except (RemoteProtocolError, StorageError) as error:
+            connection.resolving.discard(name)
+            reason = error.reason if isinstance(error, RemoteProtocolError) else "storage_error"
+            connection.send(
+                acknowledgment("processed", command.command_id, reason, str(error), sub=name)
+            )
+            return
+        if not connection.is_open or name not in connection.resolving:
+            return
+        connection.resolving.discard(name)
+        subscription = BookmarkSubscription(
+            connection.number,
+            name,
+            topic_filter,
+            start,
+            first_txid=first_txid,
+            committed_txid=committed_txid,
+            held=held,
+            have=command.have,
+            fully_durable=command.fully_durable,
+        )
+        connection.subscriptions[name] = subscription
         replay = _Replay(connection, subscription, command)
         self._replays[subscription] = replay
         self._any_fully_durable = self._any_fully_durable or subscription.fully_durable
@@ -164,7 +226,8 @@ class ReplayPump:
         while queue:
             replay = queue.popleft()
             if replay.removed or not self._step(replay):
-                replay.is_queued = False
+                # One that is read aside is marked as queued until that is done.
+                replay.is_queued = replay.is_aside
             else:
                 queue.append(replay)
             if time.perf_counter() >= until_s:
@@ -178,36 +241,72 @@ class ReplayPump:
         connection, subscription = replay.connection, replay.subscription
         if not connection.may_write:
             return False
+        if not subscription.prepared:
+            return self._read_aside(replay, self._prepare)
+        if connection.unsent_bytes > WRITE_HIGH_BYTES:
+            # It is written at the end of this turn; then the socket says whether it takes more.
+            return True
+        limit_txid = self._limit_txid(subscription)
+        if subscription.cursor >= limit_txid or subscription.ended:
+            self._send(replay, [])
+            return False
+        if limit_txid - subscription.cursor > NEAR_TXIDS:
+            return self._read_aside(replay, self._read_far)
         try:
-            if not subscription.prepared:
-                self._prepare(replay)
-                return True
-            if connection.unsent_bytes > WRITE_HIGH_BYTES:
-                # It is written at the end of this turn; then the socket says whether it takes more.
-                return True
-            limit_txid = self._limit_txid(subscription)
-            if subscription.cursor >= limit_txid or subscription.ended:
-                self._send(replay, [])
-                return False
             runs = self._server.journal.read(subscription.cursor, READ_BYTES)
-            if not runs:
-                return False
-            before_txid = subscription.cursor
-            self._send(replay, subscription.take(runs, limit_txid))
-            return subscription.cursor > before_txid and not subscription.ended
         except StorageError as error:
             self._fail(replay, error)
             return False
+        return self._take(replay, runs)
 
-    def _prepare(self, replay: _Replay) -> None:
+    def _take(self, replay: _Replay, runs: list[Run]) -> bool:
         subscription = replay.subscription
-        journal = self._server.journal
+        before_txid = subscription.cursor
+        self._send(replay, subscription.take(runs, self._limit_txid(subscription)))
+        return subscription.cursor > before_txid and not subscription.ended
+
+    def _read_aside(self, replay: _Replay, read: Callable[[_Replay], Callable[[], None]]) -> bool:
+        """Reads what may have to come from the disk, in the reading thread. The subscriber stays
+        out of the queue, and marked as in it, until that is done."""
+        replay.is_aside = True
+        self._server.spawn(self._aside(replay, read))
+        return False
+
+    async def _aside(self, replay: _Replay, read: Callable[[_Replay], Callable[[], None]]) -> None:
+        try:
+            finish = await self._server.in_reading_thread(read, replay)
+            if not replay.removed and replay.connection.is_open:
+                finish()
+        except StorageError as error:
+            self._fail(replay, error)
+        finally:
+            replay.is_aside = replay.is_queued = False
+            self._kick(replay)
+
+    def _read_far(self, replay: _Replay) -> Callable[[], None]:
+        """In the reading thread: reads far behind the end of the log."""
+        runs = self._server.reader.read(replay.subscription.cursor, READ_FAR_BYTES)
+
+        def finish() -> None:
+            self._take(replay, runs)
+
+        return finish
+
+    def _prepare(self, replay: _Replay) -> Callable[[], None]:
+        """In the reading thread: one step towards the start."""
+        subscription = replay.subscription
+        reader = self._server.reader
         if subscription.wants_summaries:
-            subscription.skip_segments(journal.segment_summaries())
-            return
-        subscription.prepare(journal.read_headers(subscription.prepare_after_txid, HEADERS_IN_STEP))
-        if subscription.prepared:
-            self._accept(replay)
+            summaries = reader.segment_summaries()
+            return lambda: subscription.skip_segments(summaries)
+        headers = reader.read_headers(subscription.prepare_after_txid, HEADERS_IN_STEP)
+
+        def finish() -> None:
+            subscription.prepare(headers)
+            if subscription.prepared:
+                self._accept(replay)
+
+        return finish
 
     def _accept(self, replay: _Replay) -> None:
         subscription = replay.subscription

@@ -47,7 +47,6 @@ class UpstreamConnection(FramedConnection):
         self.number = server.next_session_number()
         self.logon: UpstreamLogon | None = None
         self.is_accepted = False
-        self._task: asyncio.Task[None] | None = None
         self._logon_timer: asyncio.TimerHandle | None = None
         self._decompressor: zstandard.ZstdDecompressor | None = None
 
@@ -72,7 +71,7 @@ class UpstreamConnection(FramedConnection):
             self.refuse("bad_command", "a link goes on before its logon is answered")
             return
         self.logon = read_link_logon(header)
-        self._task = self.loop.create_task(self._log_on(self.logon))
+        self.server.spawn(self._log_on(self.logon))
 
     def broken(self, error: RemoteProtocolError) -> None:
         """The link broke the protocol."""

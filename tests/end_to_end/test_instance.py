@@ -501,7 +501,7 @@ def test_acks_are_conflated_up_to_the_bound(servers: Servers, tmp_path: Path) ->
     for number in range(1, 21):
         client.publish(range(number, number + 1))
         client.send({"c": "ping", "cid": "p"})
-    acks = []
+    acks: list[Header] = []
     while not acks or acks[-1]["s"] < 20:
         acks.append(client.ack(a="persisted").header)
     assert len(acks) <= 2

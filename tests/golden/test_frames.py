@@ -13,11 +13,12 @@ from raylay.services.protocol.frames import (
     HEADER_BYTES_MAX,
     Frame,
     FrameReader,
+    Header,
     encode_frame,
     encode_front,
 )
 
-GOLDEN = [
+GOLDEN: list[tuple[Header, bytes, bytes]] = [
     (
         {"c": "ping"},
         b"",
@@ -46,7 +47,7 @@ GOLDEN = [
 
 
 @pytest.mark.parametrize(("header", "body", "data"), GOLDEN)
-def test_golden_bytes_both_ways(header: dict[str, object], body: bytes, data: bytes) -> None:
+def test_golden_bytes_both_ways(header: Header, body: bytes, data: bytes) -> None:
     assert encode_frame(header, body) == data
     assert encode_front(header, len(body)) + body == data
     assert FrameReader().feed(data) == [Frame(header, body)]

@@ -1,0 +1,115 @@
+"""What the figures share: fabrics on one local Ray, bodies, percentiles."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from raylay.services.client import Client
+from raylay.services.fabric import Fabric, Topic
+
+
+class Figure(NamedTuple):
+    """One line of the result."""
+
+    name: str
+    value: float
+    unit: str
+
+
+class Bench:
+    """The fabrics, each started when a figure first needs it.
+
+    All of them use the default durability (fsync) and the default trace sampling, into files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._fabrics: dict[str, Fabric] = {}
+        self._clients = 0
+
+    def fabric(self, name: str, instances: int, downgrade_age: str | None = None) -> Fabric:
+        """A region of some instances: `single`, or a sync pair."""
+        found = self._fabrics.get(name)
+        if found is None:
+            found = Fabric(
+                name,
+                topics=[Topic("bench/.*")],
+                tracing={"directory": "traces"},
+                logs={"target": "file", "level": "warning"},
+                **({"downgrade_age": downgrade_age} if downgrade_age else {}),
+            )
+            found.region(name, instances=instances).start(self.directory / name)
+            found.wait_connected()
+            self._fabrics[name] = found
+        return found
+
+    def single(self) -> Fabric:
+        """One instance."""
+        return self.fabric("single", 1)
+
+    def pair(self) -> Fabric:
+        """A sync pair that is never downgraded: each ack is two copies on disk."""
+        return self.fabric("pair", 2)
+
+    def failover_pair(self) -> Fabric:
+        """A sync pair with downgrade Age 500 ms."""
+        return self.fabric("failover", 2, "500ms")
+
+    def stop(self, name: str) -> None:
+        """Stops a fabric that no later figure needs, so that it takes no processor."""
+        found = self._fabrics.pop(name, None)
+        if found is not None:
+            found.stop()
+
+    def close(self) -> None:
+        """Stops them all; the one that started Ray last."""
+        for name in reversed(list(self._fabrics)):
+            self.stop(name)
+
+    def client(self, fabric: Fabric, **options: object) -> Client:
+        """A client under a new name."""
+        self._clients += 1
+        return fabric.client(f"bench-{self._clients}", **options)
+
+
+@contextmanager
+def bench() -> Iterator[Bench]:
+    """A Bench in a temporary directory, on the disk that TMPDIR names."""
+    with tempfile.TemporaryDirectory(prefix="raylay-bench-") as directory:
+        made = Bench(Path(directory))
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def body(length_bytes: int) -> bytes:
+    """A JSON body of this length."""
+    front, back = b'{"text": "', b'"}'
+    return front + b"x" * (length_bytes - len(front) - len(back)) + back
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which this share of the values lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+async def publish_all(client: Client, topic: str, message: bytes, count: int) -> float:
+    """Publishes `count` messages and waits for the last persisted ack. Returns seconds."""
+    publish = client.publish
+    started_s = time.perf_counter()
+    for _ in range(count):
+        await publish(topic, message)
+    await client.flush()
+    return time.perf_counter() - started_s
+
+
+async def best_of(runs: int, run: Callable[[], Awaitable[float]]) -> float:
+    """The best of several runs: what the machine can do when nothing else disturbs it."""
+    return max([await run() for _ in range(runs)])

@@ -1,0 +1,105 @@
+"""`make bench`: one JSON line a figure. `make bench ONLY=name,…` runs some.
+
+Everything runs on this machine: the client in this process, the instances and links as actors of
+one local Ray. What each figure is, and the results: benchmarks/README.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+from context import Bench, Figure, bench
+from delivery import fanout_10_deliveries, replay
+from failover import failover_gap_ms, resync_1M_behind
+from latency import deliver_1000_ms, deliver_10000_ms, pair_ack_window1_ms
+from machine import log_append_fsync, socket_echo, two_fsyncs_ms
+from memory import instance_memory_mb
+from throughput import (
+    pair_persisted_1KiB_1pub,
+    pair_persisted_128B_1pub,
+    pair_persisted_128B_4pub,
+    single_persisted_128B_1pub,
+)
+
+from raylay.services.errors import RaylayError
+from raylay.services.server.process import new_loop
+
+Measure = Callable[[Bench], Awaitable[list[Figure]]]
+
+# In an order that needs few fabrics at once. A pair of figures comes from one measurement; the last
+# column names the fabric that nothing behind it needs.
+MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
+    (("log_append_fsync",), log_append_fsync, ""),
+    (("socket_echo",), socket_echo, ""),
+    (("two_fsyncs_ms",), two_fsyncs_ms, ""),
+    (("instance_memory_idle_mb", "instance_memory_1M_mb"), instance_memory_mb, ""),
+    (("single_persisted_128B_1pub",), single_persisted_128B_1pub, ""),
+    (("fanout_10_deliveries",), fanout_10_deliveries, ""),
+    (("replay",), replay, "single"),
+    (("pair_persisted_128B_1pub",), pair_persisted_128B_1pub, ""),
+    (("pair_persisted_128B_4pub",), pair_persisted_128B_4pub, ""),
+    (("pair_persisted_1KiB_1pub",), pair_persisted_1KiB_1pub, ""),
+    (("pair_ack_window1_ms_p50", "pair_ack_window1_ms_p99"), pair_ack_window1_ms, ""),
+    (("deliver_1000_ms_p50", "deliver_1000_ms_p99"), deliver_1000_ms, ""),
+    (("deliver_10000_ms_p50", "deliver_10000_ms_p99"), deliver_10000_ms, "pair"),
+    (("resync_1M_behind",), resync_1M_behind, ""),
+    (("failover_gap_ms_p50",), failover_gap_ms, "failover"),
+)
+
+
+def chosen(arguments: list[str]) -> set[str]:
+    """The figures that were asked for; all of them without arguments.
+
+    Raises:
+        SystemExit: a name is no figure.
+    """
+    names = {name for names, _, _ in MEASUREMENTS for name in names}
+    asked = {name for argument in arguments for name in argument.split(",") if name}
+    if unknown := asked - names:
+        sys.exit(
+            f"bench: no figure {', '.join(sorted(unknown))}; there are {', '.join(sorted(names))}"
+        )
+    return asked or names
+
+
+async def measure(asked: set[str], made: Bench) -> bool:
+    """Runs and prints the figures. Whether all could be measured."""
+    whole = True
+    for names, run, last_of in MEASUREMENTS:
+        if asked.intersection(names):
+            try:
+                figures = await run(made)
+            except (RaylayError, TimeoutError, AssertionError) as error:
+                whole = False
+                print(f"bench: {', '.join(names)}: {error!r}", file=sys.stderr, flush=True)
+                continue
+            for figure in figures:
+                if figure.name in asked:
+                    line = {"figure": figure.name, "value": rounded(figure.value)}
+                    print(json.dumps({**line, "unit": figure.unit}), flush=True)
+        if last_of:
+            made.stop(last_of)
+    return whole
+
+
+def rounded(value: float) -> float:
+    """Whole numbers above 1,000, three digits behind the point below."""
+    return round(value) if value >= 1000 else round(value, 3)
+
+
+def main() -> int:
+    """The command."""
+    asked = chosen(sys.argv[1:])
+    started_s = time.monotonic()
+    with bench() as made, asyncio.Runner(loop_factory=new_loop) as runner:
+        whole = runner.run(measure(asked, made))
+    print(f"bench: {time.monotonic() - started_s:.0f} s", file=sys.stderr)
+    return 0 if whole else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
