@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from raylay.services.errors import StorageError
-from raylay.services.messages.records import Command, Flag, Kind, Record, Run, iterate_records
+from raylay.services.messages.records import FLAG_NAMES, Command, Kind, Record, Run, iterate_records
 from raylay.storage.journal import Outcome, SegmentInfo
 from raylay.storage.lmdb_journal import LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance
@@ -113,7 +113,7 @@ def _record_line(txid: int, run: Run, record: Record, body: bool) -> dict[str, A
         "receive_time": _time(run.receive_time_us),
         "path": [f"{incarnation:016x}" for incarnation in run.path],
         "group": run.group,
-        "flags": [flag.name.lower() for flag in Flag if run.flags & flag and flag.name],
+        "flags": [name for flag, name in FLAG_NAMES.items() if run.flags & flag],
     }
     if record.key:
         line["key"] = record.key.decode("utf-8", "backslashreplace")

@@ -1277,6 +1277,11 @@ class InstanceMachine:
         """Every record up to here is durable: a bookmark subscriber's persisted ack."""
         return self.durable_floor()
 
+    def received_of(self, session: int) -> int:
+        """The highest sequence that came over this session; 0 for none, or where it is gone."""
+        found = self._sessions.get(session)
+        return found.received if found is not None else 0
+
     def sessions(self) -> int:
         """How many clients are logged on."""
         return len(self._sessions)
