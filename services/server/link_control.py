@@ -26,6 +26,7 @@ HELLO_TIMEOUT_S = 60.0
 """A link's process must have connected by then, or it is killed and another one started."""
 RESTART_S_MIN = 0.05
 RESTART_S_MAX = 5.0
+TOLD_LATER_S = 0.02
 STEADY_S = 10.0
 """A link that lived for so long is started again with the shortest pause."""
 
@@ -102,6 +103,7 @@ class LinkControl:
         self._greeted = asyncio.Event()
         self._held_at_dial: PublisherRanges | None = None
         self._dial_number = 0
+        self._told_later = b""
 
     # -- the process -------------------------------------------------------------------------
     def start(self) -> None:
@@ -271,8 +273,19 @@ class LinkControl:
     # -- what the link is told ---------------------------------------------------------------
     def told(self, frame: bytes) -> None:
         """Tells of a commit."""
+        self._told_later = b""
         if self.connection is not None and self.is_connected:
             self.connection.send(frame)
+
+    def told_later(self, frame: bytes) -> None:
+        """Tells of a commit within `TOLD_LATER_S`."""
+        if not self._told_later:
+            self._server.loop.call_later(TOLD_LATER_S, self._tell_late)
+        self._told_later = frame
+
+    def _tell_late(self) -> None:
+        if self._told_later:
+            self.told(self._told_later)
 
     def notice(self, withdrawal: int, awaited: Ranges) -> None:
         """Asks the destination again."""
