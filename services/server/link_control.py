@@ -7,6 +7,7 @@ its Unix socket, and that is what the instance acts upon, whether or not Ray's h
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
@@ -96,6 +97,9 @@ class LinkControl:
         self.why = "starting"
         self.counts: dict[str, Any] = {}
         self.starts = 0
+        # Random, so that a link that an earlier life of this instance started is not mistaken for
+        # one of this life.
+        self._first_start = int.from_bytes(os.urandom(6), "big") << 8
         self._server = server
         self._handle: LinkHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -110,6 +114,10 @@ class LinkControl:
         """Starts the link and keeps one running from now on."""
         self._task = self._server.loop.create_task(self._supervise())
 
+    @property
+    def _start_number(self) -> int:
+        return self._first_start + self.starts
+
     async def _supervise(self) -> None:
         pause_s = RESTART_S_MIN
         while True:
@@ -119,7 +127,8 @@ class LinkControl:
             began_s = self._server.loop.time()
             try:
                 self._handle = await self._server.in_thread(
-                    self._server.link_factory, self._server.link_config(self.config, self.starts)
+                    self._server.link_factory,
+                    self._server.link_config(self.config, self._start_number),
                 )
                 await asyncio.wait_for(self._greeted.wait(), HELLO_TIMEOUT_S)
                 await self._ended.wait()
@@ -154,7 +163,7 @@ class LinkControl:
 
     def greeted(self, connection: LinkConnection, header: Header) -> bool:
         """A link process connected. Whether it is the right one."""
-        if header.get("start") != self.starts or self.connection is not None:
+        if header.get("start") != self._start_number or self.connection is not None:
             return False
         self.connection = connection
         self.pid = int(header.get("pid") or 0)
