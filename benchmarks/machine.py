@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from itertools import count
 
 import lmdb
 from context import Bench, Figure, best_of, body, percentile
@@ -32,23 +33,29 @@ async def log_append_fsync(bench: Bench) -> list[Figure]:
             Run(publisher, first, last, RECORDS_A_COMMIT, payload, b"bench/log", b"json",
                 first_txid=first, receive_time_us=1)
         )  # fmt: skip
-    committed = threading.Semaphore(0)
-    journal = LmdbJournal(bench.directory / "log-append")
 
-    def on_committed(_last_txid: int, _commit_ns: int) -> None:
-        committed.release()
+    async def append_all(number: int) -> float:
+        committed = threading.Semaphore(0)
+        journal = LmdbJournal(bench.directory / f"log-append-{number}")
 
-    def on_failed(_first_txid: int, error: Exception) -> None:
-        raise error
+        def on_committed(_last_txid: int, _commit_ns: int) -> None:
+            committed.release()
 
-    journal.start(on_committed, on_failed)
-    started_s = time.perf_counter()
-    for run in runs:
-        journal.stage(run)
-        committed.acquire()
-    seconds = time.perf_counter() - started_s
-    journal.close()
-    return [Figure("log_append_fsync", COMMITS * RECORDS_A_COMMIT / seconds, "messages/s")]
+        def on_failed(_first_txid: int, error: Exception) -> None:
+            raise error
+
+        journal.start(on_committed, on_failed)
+        started_s = time.perf_counter()
+        for run in runs:
+            journal.stage(run)
+            committed.acquire()
+        seconds = time.perf_counter() - started_s
+        journal.close()
+        return COMMITS * RECORDS_A_COMMIT / seconds
+
+    numbers = count()
+    value = await best_of(3, lambda: append_all(next(numbers)))
+    return [Figure("log_append_fsync", value, "messages/s")]
 
 
 async def socket_echo(bench: Bench) -> list[Figure]:

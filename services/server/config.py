@@ -180,8 +180,8 @@ class LinkConfig:
     """What one start of a link is given by its instance.
 
     Attributes:
-        start_number: counts the starts of links of this instance's process; the instance talks to
-            the link of the last start only.
+        start_number: of this start, never used twice; the instance talks to the link of the last
+            start only.
     """
 
     instance: str

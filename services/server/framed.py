@@ -42,10 +42,17 @@ class Outbox:
     def flush(self) -> None:
         """Writes everything collected, now."""
         connections = self._connections
-        if connections:
-            self._connections = []
-            for connection in connections:
-                connection.write_collected()
+        if not connections:
+            return
+        self._connections = []
+        if len(connections) > 1:
+            connections.sort(key=_by_urgency)
+        for connection in connections:
+            connection.write_collected()
+
+
+def _by_urgency(connection: FramedConnection) -> int:
+    return connection.urgency
 
 
 class FramedConnection(asyncio.Protocol):
@@ -53,6 +60,9 @@ class FramedConnection(asyncio.Protocol):
 
     Owner: the event loop it was made on. Lifecycle: `connection_made` to `ended`.
     """
+
+    urgency = 1
+    """Connections with a lower number are written first."""
 
     def __init__(self, outbox: Outbox, loop: asyncio.AbstractEventLoop, reader: FrameReader):
         self.loop = loop

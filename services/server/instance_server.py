@@ -24,7 +24,7 @@ from raylay.services.errors import ConfigurationError, RaylayError, StorageError
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.metrics import LatencyHistogram, Metrics
 from raylay.services.protocol.session import Logon, safety_notice
-from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.acknowledgment import DestinationLedger, RootedRanges
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -70,6 +70,8 @@ HINT_INTERVAL_S = 3.0
 REPLAY_TICK_S = 0.05
 PROBE_S = 0.5
 """After a failed commit publishers are refused for so long; then the next publish tries again."""
+_TRACED = int(Flag.TRACED)
+_RECORDS = int(Kind.RECORDS)
 UNIX_PATH_BYTES_MAX = 100
 """A Unix socket's address ends at 108 bytes."""
 RECOVERY_HEADERS = 4096
@@ -549,17 +551,21 @@ class InstanceServer:
 
     def _append(self, effect: Append) -> None:
         run = effect.run
+        # A Flag is many times slower to look at than the number that it is.
+        run.flags = int(run.flags)
         self._staged_bytes += len(run.payload)
         self.journal.stage(run)
 
     def _committed(self, effect: Committed) -> None:
         runs = effect.runs
-        frame = told_frame(effect.last_txid)
-        for link in self.links.values():
-            link.told(frame)
+        if self.links:
+            frame = told_frame(effect.last_txid)
+            for name, link in self.links.items():
+                if link.is_connected:
+                    self._tell_link(link, self.machine.destinations[name], runs, frame)
         for run in runs:
             self._staged_bytes -= len(run.payload)
-            if run.flags & Flag.TRACED and run.kind == Kind.RECORDS:
+            if run.flags & _TRACED and run.kind == _RECORDS:
                 self._trace_commit(run)
         if self._paused and self._staged_bytes < self.config.staged_bytes_max // 2:
             paused, self._paused = self._paused, []
@@ -568,6 +574,18 @@ class InstanceServer:
         if len(self.subscriptions):
             self._deliver_live(runs)
         self.replays.committed(runs)
+
+    def _tell_link(
+        self, link: LinkControl, ledger: DestinationLedger, runs: list[Run], frame: bytes
+    ) -> None:
+        """Wakes a link for what is routed to its destination; for the rest it is told later, so
+        that it moves on: what came from there need not wake it for every commit."""
+        routed, incarnation = ledger.router.routed, ledger.incarnation
+        for run in runs:
+            if routed(run.topic, run.message_type, run.path, run.group, incarnation):
+                link.told(frame)
+                return
+        link.told_later(frame)
 
     def _ack_client(self, effect: AckClient) -> None:
         client = self.clients.get(effect.session)

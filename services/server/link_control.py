@@ -7,6 +7,7 @@ its Unix socket, and that is what the instance acts upon, whether or not Ray's h
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
@@ -26,6 +27,7 @@ HELLO_TIMEOUT_S = 60.0
 """A link's process must have connected by then, or it is killed and another one started."""
 RESTART_S_MIN = 0.05
 RESTART_S_MAX = 5.0
+TOLD_LATER_S = 0.02
 STEADY_S = 10.0
 """A link that lived for so long is started again with the shortest pause."""
 
@@ -95,6 +97,9 @@ class LinkControl:
         self.why = "starting"
         self.counts: dict[str, Any] = {}
         self.starts = 0
+        # Random, so that a link that an earlier life of this instance started is not mistaken for
+        # one of this life.
+        self._first_start = int.from_bytes(os.urandom(6), "big") << 8
         self._server = server
         self._handle: LinkHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -102,11 +107,16 @@ class LinkControl:
         self._greeted = asyncio.Event()
         self._held_at_dial: PublisherRanges | None = None
         self._dial_number = 0
+        self._told_later = b""
 
     # -- the process -------------------------------------------------------------------------
     def start(self) -> None:
         """Starts the link and keeps one running from now on."""
         self._task = self._server.loop.create_task(self._supervise())
+
+    @property
+    def _start_number(self) -> int:
+        return self._first_start + self.starts
 
     async def _supervise(self) -> None:
         pause_s = RESTART_S_MIN
@@ -117,7 +127,8 @@ class LinkControl:
             began_s = self._server.loop.time()
             try:
                 self._handle = await self._server.in_thread(
-                    self._server.link_factory, self._server.link_config(self.config, self.starts)
+                    self._server.link_factory,
+                    self._server.link_config(self.config, self._start_number),
                 )
                 await asyncio.wait_for(self._greeted.wait(), HELLO_TIMEOUT_S)
                 await self._ended.wait()
@@ -152,7 +163,7 @@ class LinkControl:
 
     def greeted(self, connection: LinkConnection, header: Header) -> bool:
         """A link process connected. Whether it is the right one."""
-        if header.get("start") != self.starts or self.connection is not None:
+        if header.get("start") != self._start_number or self.connection is not None:
             return False
         self.connection = connection
         self.pid = int(header.get("pid") or 0)
@@ -268,8 +279,19 @@ class LinkControl:
     # -- what the link is told ---------------------------------------------------------------
     def told(self, frame: bytes) -> None:
         """Tells of a commit."""
+        self._told_later = b""
         if self.connection is not None and self.is_connected:
             self.connection.send(frame)
+
+    def told_later(self, frame: bytes) -> None:
+        """Tells of a commit within `TOLD_LATER_S`."""
+        if not self._told_later:
+            self._server.loop.call_later(TOLD_LATER_S, self._tell_late)
+        self._told_later = frame
+
+    def _tell_late(self) -> None:
+        if self._told_later:
+            self.told(self._told_later)
 
     def notice(self, awaited: Rooted) -> None:
         """Asks the destination."""

@@ -53,7 +53,9 @@ HEADERS_IN_STEP = 1024
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 10.0
 COUNTS_S = 0.5
+PROGRESS_S = 0.02
 COMPRESSION_LEVEL = 1
+_TRACED = int(Flag.TRACED)
 REREAD_S = 0.002
 """A reader that does not see yet what its instance told of is asked again so soon."""
 
@@ -162,6 +164,8 @@ class LinkServer:
         self._sends: deque[tuple[int, int, list[Traced]]] = deque()
         self._outstanding = Outstanding()
         self._sent_wire_bytes = 0
+        self._stored: int | None = None
+        self._skipped = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- life --------------------------------------------------------------------------------
@@ -483,9 +487,32 @@ class LinkServer:
         elif isinstance(effect, LinkAnswered):
             self._tell(control.answered(effect, at_ns))
         elif isinstance(effect, LinkProgress):
-            self._tell(control.progress(effect))
+            self._progress(effect)
         elif isinstance(effect, Report):
             self.event(effect.event, **effect.details)
+
+    def _progress(self, effect: LinkProgress) -> None:
+        """Nobody waits for how far the link is: it is told soon, once for many batches. What it
+        sends again, and that it has caught up, is told at once, in order with the answers."""
+        self._skipped += effect.skipped
+        if effect.resending or effect.caught_up:
+            self._tell_progress(
+                LinkProgress(effect.stored_txid, effect.resending, effect.caught_up, self._skipped)
+            )
+            return
+        if self._stored is None:
+            self.loop.call_later(PROGRESS_S, self._progress_due)
+        self._stored = effect.stored_txid
+
+    def _progress_due(self) -> None:
+        stored, self._stored = self._stored, None
+        # Of the connection that it was said of: another one begins at its own.
+        if stored is not None and self._started:
+            self._tell_progress(LinkProgress(self.machine.stored_txid, {}, False, self._skipped))
+
+    def _tell_progress(self, progress: LinkProgress) -> None:
+        self._skipped = 0
+        self._tell(control.progress(progress))
 
     def _send(self, batch: SendBatch) -> None:
         downstream = self._downstream
@@ -504,9 +531,7 @@ class LinkServer:
         self._sent_wire_bytes += len(front) + size_bytes
         downstream.send_parts((front, *parts), len(front) + size_bytes)
         if self._tracing.enabled:
-            found = [
-                m for run in batch.runs if run.flags & Flag.TRACED for m in traced(run.payload)
-            ]
+            found = [m for run in batch.runs if run.flags & _TRACED for m in traced(run.payload)]
             if found:
                 self._sends.append((batch.number, time.time_ns(), found))
 

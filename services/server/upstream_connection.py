@@ -40,6 +40,9 @@ SILENCE_S_MAX = 5.0
 class UpstreamConnection(FramedConnection):
     """One upstream link. Owner: the instance's event loop. Lifecycle: one connection."""
 
+    urgency = 0
+    """Somebody's publisher waits for these acks; what a commit tells our own links comes after."""
+
     def __init__(self, server: InstanceServer) -> None:
         reader = FrameReader(frame_bytes_max=UNAUTHENTICATED_FRAME_BYTES_MAX)
         super().__init__(server.outbox, server.loop, reader)

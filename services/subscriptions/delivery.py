@@ -17,6 +17,7 @@ from raylay.services.subscriptions.matching import Subscription, SubscriptionTab
 DELIVERY_BYTES_MAX = 1024 * 1024
 
 _LENGTH = struct.Struct("<I")
+_TRACED = int(Flag.TRACED)
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class Delivery:
         self.count += run.count
         self.size_bytes += len(run.payload)
         self.bodies.append(run.payload)
-        if run.flags & Flag.TRACED:
+        if run.flags & _TRACED:
             self.traced = True
 
     def takes(self, run: Run) -> bool:

@@ -1,0 +1,128 @@
+"""What instances and links are started with survives its files, and wrong values are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.logs import LogOptions
+from raylay.services.replication.instance import DowngradePolicy
+from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.server.config import (
+    DestinationConfig,
+    InstanceConfig,
+    LinkConfig,
+    split_address,
+)
+from raylay.services.tracing import TracingOptions
+
+
+def full() -> InstanceConfig:
+    return InstanceConfig(
+        "A",
+        "g",
+        topics=(TopicRule("orders", "json"), TopicRule("^fx")),
+        destinations=(
+            DestinationConfig(
+                "to-B",
+                "h",
+                False,
+                ("one:1", "[::1]:2"),
+                (TopicRule("orders"),),
+                "^g$",
+                True,
+                5,
+                ("one:3",),
+            ),
+        ),
+        client_port=4000,
+        first=True,
+        durability="interval",
+        retention_bytes=5,
+        policy=DowngradePolicy(500, None, 1),
+        tracing=TracingOptions(0.5, console=True),
+        log=LogOptions("debug", "none"),
+        metrics_port=0,
+    )
+
+
+def test_an_instance_survives_its_file(tmp_path: Path) -> None:
+    full().save(tmp_path / "made")
+    assert InstanceConfig.load(tmp_path / "made") == full()
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["instance.json"]
+
+
+def test_a_link_survives() -> None:
+    config = LinkConfig("A", "g", (1 << 64) - 1, 7, "sock", "journal", None, full().destinations[0])
+    assert LinkConfig.from_json(config.to_json()) == config
+    assert config.process_name == "A.to-B"
+
+
+def test_the_machines_get_their_part() -> None:
+    assert full().destinations[0].destination() == Destination(
+        "to-B", "h", False, (TopicRule("orders"),), "^g$", ("one:1", "[::1]:2"), True, 5
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"colour": 1}, "colour"),
+        ({"policy": {"age": 1}}, "age"),
+        ({"destinations": [{"name": "x"}]}, "group"),
+        ({"destinations": [5]}, "destinations"),
+        ({"log": {"level": "loud"}}, "loud"),
+        ({"tracing": {"sampling_ratio": 2}}, "sampling_ratio"),
+    ],
+)
+def test_a_wrong_file_names_what_is_wrong(
+    tmp_path: Path, change: dict[str, Any], named: str
+) -> None:
+    values = json.loads(full().to_json()) | change
+    (tmp_path / "instance.json").write_text(json.dumps(values))
+    with pytest.raises(ConfigurationError, match=named):
+        InstanceConfig.load(tmp_path)
+
+
+def test_a_missing_file_and_one_that_is_no_json(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=str(tmp_path)):
+        InstanceConfig.load(tmp_path)
+    (tmp_path / "instance.json").write_text("{")
+    with pytest.raises(ConfigurationError, match="no JSON"):
+        InstanceConfig.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (InstanceConfig("", "g"), "name"),
+        (InstanceConfig("A", "g", durability="hope"), "hope"),
+        (InstanceConfig("A", "g", destinations=(DestinationConfig("x", "h"),)), "no address"),
+        (
+            InstanceConfig(
+                "A", "g", destinations=(DestinationConfig("x", "h", True, ("a:1",)),) * 2
+            ),
+            "'x'",
+        ),
+        (
+            InstanceConfig("A", "g", destinations=(DestinationConfig("x", "h", True, ("a",)),)),
+            "'a'",
+        ),
+    ],
+)
+def test_values_that_do_not_fit(config: InstanceConfig, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        config.check()
+
+
+def test_addresses() -> None:
+    assert split_address("host:80") == ("host", 80)
+    assert split_address("[::1]:80") == ("::1", 80)
+    assert split_address(":80") == ("127.0.0.1", 80)
+    for address in ("host", "host:", "host:port", "host:70000"):
+        with pytest.raises(ConfigurationError):
+            split_address(address)
