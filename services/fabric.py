@@ -555,6 +555,9 @@ class Fabric(FabricBuilder):
     def restart(self, name: str, timeout_s: float = START_TIMEOUT_S_DEFAULT) -> None:
         """Ends an instance's process, if it has one, and returns when it is ready again.
 
+        An instance whose data directory is gone starts empty and catches up with a peer of its
+        group before it is ready.
+
         Raises:
             FabricError: it did not become ready within `timeout_s`.
         """
@@ -563,7 +566,8 @@ class Fabric(FabricBuilder):
         handle = self._handle(name)
         if handle is None:
             self._launch(instance)
-        elif _actor_state(handle).get("state") == "ALIVE":
+        else:
+            self._write_config(instance)
             pid = self.pid(name)
             _ray().kill(handle, no_restart=False)
             if self._local_node:

@@ -14,8 +14,8 @@
 
     instance to link
       epoch         epoch, digest: the answer to `dial`; the epoch is on disk
-      start         sync, incarnation (of the instance), tx: last_txid; body: notice, mark (ranges
-                    root by root), held (range sets, when the digests agreed)
+      start         sync, root (of what clients publish here), tx: last_txid; body: notice, mark
+                    (ranges root by root), held (range sets, when the digests agreed)
       told          tx: committed up to here
       notice        body: awaited (ranges root by root)
       mode          sync
@@ -132,7 +132,7 @@ def start(start_: LinkStart, held: PublisherRanges | None) -> bytes:
         {
             "c": "start",
             "sync": start_.sync,
-            "incarnation": start_.incarnation,
+            "root": start_.own_root,
             "tx": start_.last_txid,
         },
         _body(start_.notice, start_.mark, held.to_wire() if held is not None else None),
@@ -143,9 +143,7 @@ def read_start(header: Header, body: bytes) -> tuple[LinkStart, PublisherRanges 
     """The inverse of `start`."""
     notice, mark, held = _values(body)
     return (
-        LinkStart(
-            header["sync"], _rooted(notice), _rooted(mark), header["incarnation"], header["tx"]
-        ),
+        LinkStart(header["sync"], _rooted(notice), _rooted(mark), header["root"], header["tx"]),
         None if held is None else PublisherRanges.from_wire(held),
     )
 

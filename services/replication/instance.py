@@ -109,14 +109,14 @@ class LinkStart(NamedTuple):
         sync: whether it marks what it sends.
         notice: awaited messages that the destination has and has not answered: sent as a notice.
         mark: awaited messages that it has not: marked when they are sent, whatever their run says.
-        incarnation: of this instance.
+        own_root: of what clients published at the link's instance.
         last_txid: committed up to here.
     """
 
     sync: bool
     notice: Rooted
     mark: Rooted
-    incarnation: int
+    own_root: int
     last_txid: int
 
 
@@ -217,6 +217,8 @@ class InstanceMachine:
             ready: False for an instance that must catch up with a peer before it admits clients.
         """
         self.identity = identity
+        self.own_root = identity.incarnation
+        """The root of what clients publish here."""
         self.journaled = journaled
         self.next_txid = next_txid
         self.committed_txid = next_txid - 1
@@ -284,7 +286,7 @@ class InstanceMachine:
     def _root_of(self, run: Run) -> int:
         if not run.flags & Flag.AWAITED:
             return UNAWAITED
-        return run.path[0] if run.path else self.identity.incarnation
+        return run.path[0] if run.path else self.own_root
 
     def _held_of(self, run: Run) -> list[Range]:
         held = self.known.get(run.publisher)
@@ -315,7 +317,7 @@ class InstanceMachine:
         self._session_of[publisher] = found
         highest = self._highest.get(publisher, 0)
         durable: list[Range] = []
-        own = self.identity.incarnation
+        own = self.own_root
         awaited = self.awaited.get(own, publisher)
         if awaited is not None and low and highest >= low:
             settled = SequenceSet(awaited.within(low, highest))
@@ -367,7 +369,7 @@ class InstanceMachine:
             self.counters.published += run.count
             if chunk.first_sequence > self._highest.get(publisher, 0):
                 run.flags |= Flag.AWAITED
-                self._append(run, self.identity.incarnation, CLIENT, now_us)
+                self._append(run, self.own_root, CLIENT, now_us)
             else:
                 self._published_again(found, run, now_us)
         if transient or not self._staged:
@@ -384,7 +386,7 @@ class InstanceMachine:
         self.counters.published += 1
         if command_id:
             self._unnumbered[(run.publisher, run.first_sequence)] = (session, command_id)
-        self._append(run, self.identity.incarnation, CLIENT, now_us)
+        self._append(run, self.own_root, CLIENT, now_us)
         return self._take()
 
     def number_for(self, client: str) -> tuple[int, int]:
@@ -415,12 +417,12 @@ class InstanceMachine:
                 self._report_conflict(session.client, publisher, conflicts)
                 unsound = SequenceSet(conflicts)
                 old = [piece for a, b in old for piece in unsound.missing(a, b)]
-            self._note(self.identity.incarnation, CLIENT, publisher, old, now_us)
+            self._note(self.own_root, CLIENT, publisher, old, now_us)
         if fresh:
             part = run.select(fresh)
             assert part is not None
             part.flags |= Flag.AWAITED
-            self._append(part, self.identity.incarnation, CLIENT, now_us)
+            self._append(part, self.own_root, CLIENT, now_us)
         self._dirty_sessions.add(session.number)
 
     # -- upstream instances ------------------------------------------------------------------
@@ -549,9 +551,7 @@ class InstanceMachine:
     ) -> None:
         publisher = run.publisher
         count = run.count
-        root = UNAWAITED
-        if marked and run.flags & Flag.AWAITED:
-            root = run.path[0] if run.path else upstream.incarnation
+        root = self._root_of_arrival(run, upstream) if marked else UNAWAITED
         ranges = run.ranges()
         arrived = touched.setdefault(root, {})
         arrived.setdefault(publisher, []).extend(ranges)
@@ -588,6 +588,11 @@ class InstanceMachine:
         )
         self.counters.replicated_in += part.count
         self._append(part, root, upstream.incarnation, now_us)
+
+    def _root_of_arrival(self, run: Run, upstream: _Upstream) -> int:
+        if not run.flags & Flag.AWAITED:
+            return UNAWAITED
+        return run.path[0] if run.path else upstream.incarnation
 
     def _refuse(self, upstream: _Upstream, reason: str, text: str) -> list[Effect]:
         self._effects.append(CloseUpstream(upstream.connection, reason, text))
@@ -785,18 +790,35 @@ class InstanceMachine:
     ) -> SequenceSet:
         """Sends notices to the sync destinations that these are routed to. Returns what waits."""
         asked = SequenceSet()
-        if not any(ledger.sync for ledger in ledgers):
-            return asked
-        first, last = ranges[0][0], ranges[-1][1]
+        ledgers = [ledger for ledger in ledgers if ledger.sync]
+        for ledger, theirs in self._owe_routed(root, publisher, ranges, now_us, ledgers):
+            self._effects.append(
+                NotifyLink(ledger.destination.name, {root: {publisher: list(theirs)}})
+            )
+            asked.update(theirs)
+        for a, b in asked:
+            self._pending_ages.add(now_us, 1, publisher, a, b)
+        return asked
+
+    def _owe_routed(
+        self,
+        root: int,
+        publisher: int,
+        ranges: list[Range],
+        now_us: int,
+        ledgers: list[DestinationLedger],
+    ) -> list[tuple[DestinationLedger, SequenceSet]]:
+        """Makes each destination owe those of the committed `ranges` that are routed there."""
+        found: list[tuple[DestinationLedger, SequenceSet]] = []
+        if not ledgers:
+            return found
         wanted = SequenceSet(ranges)
         runs = [
             (run, SequenceSet(run.ranges()).intersection(wanted))
-            for run in self._lookup(publisher, first, last)
+            for run in self._lookup(publisher, ranges[0][0], ranges[-1][1])
             if run.kind == Kind.RECORDS and run.publisher == publisher
         ]
         for ledger in ledgers:
-            if not ledger.sync:
-                continue
             theirs = SequenceSet()
             for run, part in runs:
                 if part and ledger.router.routed(
@@ -804,15 +826,9 @@ class InstanceMachine:
                 ):
                     theirs.update(part)
             if theirs:
-                again = list(theirs)
-                ledger.owe(root, publisher, again, now_us)
-                self._effects.append(
-                    NotifyLink(ledger.destination.name, {root: {publisher: again}})
-                )
-                asked.update(theirs)
-        for a, b in asked:
-            self._pending_ages.add(now_us, 1, publisher, a, b)
-        return asked
+                ledger.owe(root, publisher, theirs, now_us)
+                found.append((ledger, theirs))
+        return found
 
     def _batch_done(self, entry: _BatchStaged) -> None:
         upstream = self._upstreams.get(entry.connection)
@@ -899,7 +915,7 @@ class InstanceMachine:
         self.pending.remove_ranges(root, publisher, ranges)
         for sender, answered in self.waiters.settle(root, publisher, ranges):
             self._answer(sender, root, publisher, answered)
-        if root != self.identity.incarnation:
+        if root != self.own_root:
             return
         session = self._session_of.get(publisher)
         if session is not None:
@@ -995,7 +1011,7 @@ class InstanceMachine:
         self._dirty_upstreams.clear()
 
     def _ack_session(self, session: _Session) -> None:
-        pending = self.pending.get(self.identity.incarnation, session.publisher)
+        pending = self.pending.get(self.own_root, session.publisher)
         if session.failures and pending is not None:
             pending = pending.copy()
             for sequence in session.failures:
@@ -1032,17 +1048,19 @@ class InstanceMachine:
             waited: what of it this instance waits for there, in the destination's words.
         """
         ledger = self.destinations[destination]
-        settled: Rooted = {}
         if ledger.incarnation != incarnation:
+            # Another server, or one that lost its disk. What came from the one before is routed to
+            # this one, so what still waits waits for it too. (What came from this one, and is owed
+            # because nobody knew that, it holds: it answers.)
             ledger.incarnation = incarnation
-            # Owed only while nobody knew whom: it is not routed there, so it is settled.
-            settled = self._came_through(ledger.owed, incarnation)
+            if ledger.sync:
+                for root, publisher, ranges in self._committed_pending():
+                    if root != UNAWAITED:
+                        self._owe_routed(root, publisher, ranges, now_us, [ledger])
         ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
         if ledger.safe:
             self._effects.append(SafetyChanged())
         ledger.must_prove(self.committed_txid)
-        if settled:
-            self._answered(ledger, settled)
         notice = RootedRanges()
         mark = RootedRanges()
         answered: Ranges = {}
@@ -1072,28 +1090,9 @@ class InstanceMachine:
             ledger.sync,
             rooted_of(notice.roots),
             rooted_of(mark.roots),
-            self.identity.incarnation,
+            self.own_root,
             self.committed_txid,
         )
-
-    def _came_through(self, owed: RootedRanges, incarnation: int) -> Rooted:
-        """Those of `owed` whose path holds the incarnation."""
-        found: Rooted = {}
-        for root, owing in owed.roots.items():
-            for publisher, ranges in owing.sets.items():
-                first, last = ranges.first(), ranges.last()
-                if first is None or last is None:
-                    continue
-                through = [
-                    piece
-                    for run in self._lookup(publisher, first, last)
-                    if run.kind == Kind.RECORDS and incarnation in run.path
-                    for a, b in run.ranges()
-                    for piece in ranges.within(a, b)
-                ]
-                if through:
-                    found.setdefault(root, {})[publisher] = through
-        return found
 
     def link_disconnected(self, destination: str, why: str) -> list[Effect]:
         """A link lost its connection, or could not get one."""

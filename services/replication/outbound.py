@@ -53,7 +53,7 @@ class OutboundLink:
         self._number = 0
         self._held = PublisherRanges()
         self._at_connect: PublisherRanges | None = None
-        self._incarnation = 0
+        self._own_root = 0
         self._mark = RootedRanges()
         self._notices = RootedRanges()
         # (number, last txid before the batch, bytes)
@@ -77,7 +77,7 @@ class OutboundLink:
         self._downstream = downstream
         self._held = held
         self._at_connect = held.copy()
-        self._incarnation = start.incarnation
+        self._own_root = start.own_root
         self._mark = _gathered(start.mark)
         self._notices = _gathered(start.notice)
         self.sync = start.sync
@@ -263,7 +263,7 @@ class OutboundLink:
     def _root_of(self, run: Run) -> int:
         if not run.flags & Flag.AWAITED:
             return UNAWAITED
-        return run.path[0] if run.path else self._incarnation
+        return run.path[0] if run.path else self._own_root
 
     def _take_marks(self, run: Run, ranges: list[Range], into: RootedRanges) -> SequenceSet:
         """Moves what is to be marked of these into `into`, but for what the run's own flag says."""

@@ -45,6 +45,24 @@ def test_hot_pair(tmp_path: Path) -> None:
     assert "2000 of 2000 sales" in done.stdout
 
 
+def test_the_script_of_the_readme(tmp_path: Path) -> None:
+    page = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    script = page.split("```python\n")[1].split("```")[0]
+    assert len(script.splitlines()) <= 20
+    (tmp_path / "script.py").write_text(script)
+    done = run(sys.executable, "script.py", cwd=tmp_path)
+    assert """b'{"flight": 1545}'""" in done.stdout
+
+
+def test_a_benchmark_prints_one_json_line(tmp_path: Path) -> None:
+    bench = EXAMPLES.parent / "benchmarks" / "run.py"
+    done = run(sys.executable, str(bench), "two_fsyncs_ms", cwd=tmp_path)
+    (line,) = done.stdout.splitlines()
+    figure = json.loads(line)
+    assert figure["value"] > 0
+    assert (figure["figure"], figure["unit"]) == ("two_fsyncs_ms", "ms")
+
+
 def test_three_regions(tmp_path: Path) -> None:
     arguments = ("--messages", "20000", "--seconds", "5")
     done = run(sys.executable, str(EXAMPLES / "three_regions.py"), *arguments, cwd=tmp_path)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from cluster.load import journal_of, run_load
 from raylay.services.client import EPOCH, Client
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric, lookup
+from raylay.services.verdict import Record, Stretch, judge
 
 pytestmark = pytest.mark.cluster
 
@@ -83,6 +86,35 @@ def test_an_instance_that_stays_away_is_done_without(whole: Fabric) -> None:
 
     asyncio.run(go())
     assert [event["event"] for event in whole.events()].count("downgraded") >= 1
+
+
+def test_a_lost_disk_is_filled_from_the_peer(whole: Fabric) -> None:
+    def incarnation() -> str:
+        return str(whole.status()["instances"][1]["incarnation"])
+
+    async def publish() -> None:
+        async with whole.client("loser", group="near") as client:
+            for number in range(5_000):
+                await client.publish("sales/lost", b'{"sale": %d}' % number)
+            await client.flush()
+
+    asyncio.run(publish())
+    before, had = incarnation(), journal_of(whole, "near-1")
+    whole.kill("near-2", restart=False)
+    shutil.rmtree(whole.data_directory("near-2"))
+    whole.restart("near-2")
+    whole.wait_connected()
+    assert incarnation() != before
+    verdict = judge({"journal near-2": journal_of(whole, "near-2")}, recorded(had))
+    assert verdict.valid, verdict
+
+
+def recorded(stretches: Iterable[Stretch]) -> Record:
+    """What a journal holds, as if its publishers had recorded it."""
+    record = Record()
+    for stretch in stretches:
+        record.add(stretch.publisher, stretch.first, stretch.last, stretch.last)
+    return record
 
 
 def test_attaching_from_another_process(whole: Fabric) -> None:

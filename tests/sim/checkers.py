@@ -83,6 +83,7 @@ class Logs:
         self.ever: dict[str, set[Key]] = {name: set() for name in topology.members}
         self.name_of: dict[int, str] = {}
         self.incarnation_of: dict[str, int] = {}
+        self.asked_again: dict[tuple[str, str], set[Key]] = {}
         self.server: dict[tuple[str, str], str] = {}
         self.served_from_us: dict[tuple[str, str], int] = {}
         self.async_until_us: dict[tuple[str, str], int] = {}
@@ -117,12 +118,12 @@ class Logs:
                 if copy is not None:
                     copy.waiters[operation.root] = operation.sender
         elif isinstance(operation, ModeSet):
-            # After an upgrade the link was async until now.
-            self.async_until_us[operation.instance, operation.destination] = (
-                operation.time_us if operation.sync else NOW_ASYNC
-            )
-        elif isinstance(operation, Linked):
+            # After an upgrade the link was async until now, but not for what it asks again.
             link = (operation.instance, operation.destination)
+            self.async_until_us[link] = operation.time_us if operation.sync else NOW_ASYNC
+            self.asked_again[link] = set(operation.pending)
+        elif isinstance(operation, Linked):
+            link = operation.instance, operation.destination
             if self.server.get(link) != operation.server:
                 self.server[link] = operation.server
                 self.served_from_us[link] = operation.time_us
@@ -134,10 +135,15 @@ class Logs:
 
     def sync_destinations(self, name: str, key: Key, copy: Copy) -> list[Destination]:
         """The destinations to which the copy is routed and whose links were sync ever since it is
-        there. A link that was async meanwhile may have let an answer out that is on its way."""
+        there. A link that was async meanwhile may have let an answer out that is on its way,
+        unless nothing was answered yet when it was upgraded."""
         found = []
         for destination in self.topology.members[name].destinations:
-            if self.async_until_us[name, destination.name] >= copy.time_us:
+            link = (name, destination.name)
+            until_us = self.async_until_us[link]
+            if until_us >= copy.time_us and (
+                until_us == NOW_ASYNC or key not in self.asked_again.get(link, ())
+            ):
                 continue
             if self.topology.router(name, destination).routed(
                 copy.topic.encode(), b"json", copy.path, copy.group, -1
@@ -149,12 +155,14 @@ class Logs:
         """The servers of a destination whose own sync links count. Of several the one that the
         link is connected to, unless it came there later than the copy: the answer may then have
         been another one's."""
-        if len(destination.addresses) == 1:
-            return destination.addresses
-        link = (name, destination.name)
-        if self.served_from_us.get(link, NOW_ASYNC) >= copy.time_us:
-            return ()
-        return (self.server[link],)
+        server = destination.addresses[0]
+        if len(destination.addresses) > 1:
+            link = (name, destination.name)
+            if self.served_from_us.get(link, NOW_ASYNC) >= copy.time_us:
+                return ()
+            server = self.server[link]
+        # What came through it is not routed to it.
+        return () if self.incarnation_of.get(server) in copy.path else (server,)
 
     def waiting(self, name: str, key: Key, root: str) -> str:
         """Who waits for what this instance still owes: `own` when the waiters from here on lead to
@@ -214,23 +222,24 @@ def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
     if key not in logs.copies[root]:
         return [_unacknowledged(logs, ack, key, root, "", OWN)]
     found = []
-    reached = [root]
-    met = {root}
+    # Who is not awaited for it should have been told by the one before: that one's verdict holds.
+    reached = [(root, OWN)]
+    met = {(root, OWN)}
     while reached:
-        name = reached.pop()
+        name, law = reached.pop()
         copy = logs.copies[name][key]
+        if name != root and logs.incarnation_of[root] in copy.waiters:
+            law = logs.waiting(name, key, root)
         for destination in logs.sync_destinations(name, key, copy):
-            servers = [server for server in destination.addresses if key in logs.ever[server]]
-            if not servers:
-                law = OWN if name == root else logs.waiting(name, key, root)
+            if not any(key in logs.ever[server] for server in destination.addresses):
                 found.append(_unacknowledged(logs, ack, key, destination.addresses[0], name, law))
             for server in logs.followed(name, destination, copy):
                 if logs.incarnation_of.get(server) in copy.path:
                     # It came from there: it is not routed back.
                     continue
-                if server not in met and key in logs.copies.get(server, ()):
-                    met.add(server)
-                    reached.append(server)
+                if (server, law) not in met and key in logs.copies.get(server, ()):
+                    met.add((server, law))
+                    reached.append((server, law))
     return found
 
 

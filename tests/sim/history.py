@@ -63,12 +63,14 @@ class Noted(NamedTuple):
 
 
 class ModeSet(NamedTuple):
-    """From now on persisted acks of the instance wait for the destination, or do not."""
+    """From now on persisted acks of the instance wait for the destination, or do not. `pending`:
+    (publisher, sequence) of what an upgrade finds unacknowledged and asks again."""
 
     time_us: int
     instance: str
     destination: str
     sync: bool
+    pending: tuple[tuple[int, int], ...] = ()
 
 
 class Linked(NamedTuple):
@@ -272,6 +274,8 @@ def describe(operation: Operation) -> str:
 
 
 def _short(value: object) -> str:
+    if isinstance(value, tuple) and len(value) > 12:
+        return f"({len(value)} values)"
     if isinstance(value, int) and not isinstance(value, bool) and value > 1 << 32:
         return f"{value & 0xFFFF:04x}"
     if isinstance(value, tuple):

@@ -82,8 +82,7 @@ class Disk:
     def format(self) -> None:
         """Makes the data directory anew: empty, with an incarnation of its own."""
         world = self.world
-        if not (self.incarnation and world.machines.incarnation_by_name):
-            self.incarnation = world.rng.getrandbits(63) | 1
+        self.incarnation = world.rng.getrandbits(63) | 1
         world.name_of[self.incarnation] = self.member.name
         self.journal = MemoryJournal(world.segment_bytes, encode=world.encode)
         self.epochs_seen: dict[int, int] = {}
@@ -434,7 +433,17 @@ class Instance:
 
     def _perform_set_link_mode(self, effect: SetLinkMode) -> None:
         link = self.links[effect.destination]
-        self.world.log(ModeSet(self.world.now_us, self.name, effect.destination, effect.sync))
+        pending: tuple[tuple[int, int], ...] = ()
+        if effect.sync:
+            pending = tuple(
+                (publisher, sequence)
+                for ranges in self.machine.pending.roots.values()
+                for publisher, pair in ranges.items()
+                for sequence in range(pair[0], pair[1] + 1)
+            )
+        self.world.log(
+            ModeSet(self.world.now_us, self.name, effect.destination, effect.sync, pending)
+        )
         link.inbox.send(link.mode_set, effect.sync)
 
     def _perform_safety_changed(self, _: SafetyChanged) -> None:

@@ -54,6 +54,9 @@ class LinkProcess:
         self.inbox = Channel(world)
         self.outbox = Channel(world)
         self.machine = world.machines.link(destination, world.window_bytes)
+        if hasattr(world.machines.link, "__annotations__"):
+            # One of the planted mistakes knows instances by their names.
+            self.machine.__dict__.update({"name_of": world.name_of})
         self.connection: Connection | None = None
         self.server = ""
         self._early: list[AckUpstream] = []

@@ -97,6 +97,35 @@ def chain(rng: random.Random) -> Topology:
     return Topology("chain", members)
 
 
+def diamond(rng: random.Random) -> Topology:
+    """Two ways to the same instance, the async one being shorter, and sync partners behind it and
+    beside it: `x` to `a` to `b` sync, `x` to `b` async, `b` to `c` and `x` to `d` sync."""
+    members = {
+        "x": Member(
+            "x",
+            "gx",
+            (destination("a", "ga"), destination("b", "gb", sync=False), destination("d", "gd")),
+        ),
+        "a": Member("a", "ga", (destination("b", "gb"),)),
+        "b": Member("b", "gb", (destination("c", "gc"),)),
+        "c": Member("c", "gc", (destination("x", "gx", sync=False),) * (rng.random() < 0.3)),
+        "d": Member("d", "gd", ()),
+    }
+    return Topology("diamond", members)
+
+
+def _diamond_faults(rng: random.Random, end_ms: int) -> list[Step]:
+    """Has `a` become awaited for what it forwarded long before, while what is behind is away."""
+    start = rng.randint(50, end_ms)
+    back = start + rng.randint(200, 500)
+    return [
+        (start, "crash", ("c", back - start + 300)),
+        (start, "crash", ("d", back - start + rng.randint(-100, 100))),
+        (start + 1, "downgrade", ("x", "to-a")),
+        (back - rng.randint(0, 150), "upgrade", ("x", "to-a")),
+    ]
+
+
 def random_topology(rng: random.Random) -> Topology:
     """Any links between 2 to 6 instances, with filters and PassThrough of all kinds."""
     size = rng.randint(2, 6)
@@ -150,8 +179,10 @@ def draw(seed: int) -> Plan:
         topology = mesh(4)
     elif kind < 0.55:
         topology = regions()
-    elif kind < 0.75:
+    elif kind < 0.70:
         topology = chain(rng)
+    elif kind < 0.80:
+        topology = diamond(rng)
     else:
         topology = random_topology(rng)
     end_ms = rng.choice((1_200, 2_000, 3_500))
@@ -245,7 +276,7 @@ def _nemesis(
             found.append((when(), "crash_link", rng.choice(links)))
         for _ in range(rng.randint(0, 3)):
             found.append((when(), "break", rng.choice(links)))
-        if rng.random() < 0.5:
+        for _ in range(rng.choice((0, 1, 3))):
             link = rng.choice(links)
             start = when()
             found.append((start, "downgrade", link))
@@ -261,5 +292,7 @@ def _nemesis(
         found.append((when(), "slow", (1,)))
     if rng.random() < 0.35:
         found.append((when(), "lose_disk", (rng.choice(names), rng.randint(30, 500))))
+    if topology.name == "diamond":
+        found += _diamond_faults(rng, end_ms)
     found.sort(key=lambda step: step[:2])
     return found

@@ -62,8 +62,6 @@ class Machines:
 
     instance: type[InstanceMachine] = InstanceMachine
     link: type[OutboundLink] = OutboundLink
-    incarnation_by_name: bool = False
-    """Mistake: a lost disk gets the incarnation that its name had."""
     durable_is_highest: bool = False
     """Mistake: a client is told one number at its logon."""
 

@@ -1,0 +1,232 @@
+"""Planted mistakes: each breaks one rule that design.md names, and the checkers must see it."""
+
+from __future__ import annotations
+
+from raylay.services.messages.records import Run
+from raylay.services.replication.acknowledgment import DestinationLedger, RootedRanges
+from raylay.services.replication.effects import LinkEffect, Ranges, Rooted, SendBatch
+from raylay.services.replication.instance import InstanceMachine, UpstreamAnswer, _Upstream
+from raylay.services.replication.outbound import OutboundLink
+from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
+from sim.world import Machines
+
+
+class PrefixAcks(InstanceMachine):
+    """Answers an upstream only up to the first transaction that is not durable yet."""
+
+    def _flush(self) -> None:
+        floor_txid = self.durable_floor()
+        kept_back: dict[int, RootedRanges] = {}
+        for connection, upstream in self._upstreams.items():
+            back = kept_back[connection] = RootedRanges()
+            for root, answers in upstream.persisted.roots.items():
+                for publisher, (a, b) in answers.items():
+                    for run in self._lookup(publisher, a, b):
+                        if run.last_txid > floor_txid:
+                            for first, last in run.ranges():
+                                back.of(root).add(publisher, max(a, first), min(b, last))
+                answers.difference_update(back.of(root))
+            self._dirty_upstreams.add(connection)
+        super()._flush()
+        for connection, back in kept_back.items():
+            if connection in self._upstreams:
+                for root, answers in back.roots.items():
+                    self._upstreams[connection].persisted.of(root).update(answers)
+
+
+class DuplicatesAnsweredAtOnce(InstanceMachine):
+    """Answers what it holds already as soon as it comes again, whoever waits for it."""
+
+    def upstream_logged_on(
+        self,
+        connection: int,
+        name: str,
+        group: str,
+        incarnation: int,
+        destination: str,
+        epoch: int,
+    ) -> tuple[list[object], UpstreamAnswer]:  # type: ignore[override]
+        effects, answer = super().upstream_logged_on(
+            connection, name, group, incarnation, destination, epoch
+        )
+        return list(effects), UpstreamAnswer(answer.held, RootedRanges())
+
+    def _take_replicated(
+        self,
+        upstream: _Upstream,
+        run: Run,
+        marked: bool,
+        touched: Rooted,
+        notes: Rooted,
+        now_us: int,
+    ) -> None:
+        held = self.known.of(run.publisher)
+        again = [piece for a, b in run.ranges() for piece in held.within(a, b)]
+        self._again().add_ranges(run.publisher, again)
+        super()._take_replicated(upstream, run, marked, touched, notes, now_us)
+
+    def _again(self) -> PublisherRanges:
+        found: PublisherRanges = self.__dict__.setdefault("came_again", PublisherRanges())
+        return found
+
+    def _answer_stored(
+        self, upstream: _Upstream, root: int, publisher: int, ranges: list[Range]
+    ) -> None:
+        super()._answer_stored(upstream, root, publisher, ranges)
+        again = self._again().get(publisher)
+        if again is not None:
+            answered = [piece for a, b in ranges for piece in again.within(a, b)]
+            upstream.persisted.of(root).add_ranges(publisher, answered)
+
+
+class OldAnswersKept(InstanceMachine):
+    """When it becomes awaited after it forwarded a message, what was answered stays answered."""
+
+    def _ask(
+        self,
+        root: int,
+        publisher: int,
+        ranges: list[Range],
+        now_us: int,
+        ledgers: list[DestinationLedger],
+    ) -> SequenceSet:
+        asked = SequenceSet()
+        for ledger in ledgers:
+            if not ledger.sync:
+                continue
+            for owed in list(ledger.owed.roots.values()):
+                found = owed.get(publisher)
+                if found is not None:
+                    for a, b in ranges:
+                        for first, last in found.within(a, b):
+                            asked.add(first, last)
+        return super()._ask(root, publisher, list(asked), now_us, ledgers) if asked else asked
+
+
+class OneWaiterForAllRoots(InstanceMachine):
+    """Keeps one waiter a message, whichever instance it was published at: a client's resend to
+    another one is answered before the first one's waits are over."""
+
+    def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(*arguments, **named)
+        self.own_root = 1
+
+    def _root_of(self, run: Run) -> int:
+        return min(1, super()._root_of(run))
+
+    def _root_of_arrival(self, run: Run, upstream: _Upstream) -> int:
+        return min(1, super()._root_of_arrival(run, upstream))
+
+
+class OneRoot(OutboundLink):
+    """The link of `OneWaiterForAllRoots`."""
+
+    def _root_of(self, run: Run) -> int:
+        return min(1, super()._root_of(run))
+
+
+class HighWaterMark(InstanceMachine):
+    """Takes everything below the highest sequence that it has for a duplicate."""
+
+    def _append(self, run: Run, root: int, sender: int, now_us: int) -> None:
+        super()._append(run, root, sender, now_us)
+        self.known.add(run.publisher, 1, run.last_sequence)
+
+
+class WindowFreedByPersisted(OutboundLink):
+    """Counts against its window what is not persisted yet, not what is not stored yet."""
+
+    def _unanswered(self) -> dict[int, tuple[int, PublisherRanges]]:
+        found: dict[int, tuple[int, PublisherRanges]] = self.__dict__.setdefault("unanswered", {})
+        return found
+
+    def connected(self, *arguments, **named) -> list[LinkEffect]:  # type: ignore[no-untyped-def]
+        self._unanswered().clear()
+        return super().connected(*arguments, **named)
+
+    @property
+    def wants(self) -> bool:
+        waiting_bytes = sum(size for size, _ in self._unanswered().values())
+        return super().wants and waiting_bytes < self.window_bytes
+
+    def _batch(
+        self,
+        runs: list[Run],
+        awaited: RootedRanges,
+        size: int,
+        before: int | None = None,
+        ends: bool = False,
+    ) -> SendBatch:
+        if runs:
+            sent = PublisherRanges()
+            for run in runs:
+                sent.add_ranges(run.publisher, run.ranges())
+            self._unanswered()[self._number + 1] = (size, sent)
+        return super()._batch(runs, awaited, size, before, ends)
+
+    def acked(
+        self, number: int, held: Ranges, persisted: Rooted, conflicts: Ranges
+    ) -> list[LinkEffect]:
+        for batch, (_, waiting) in list(self._unanswered().items()):
+            for answers in (*persisted.values(), conflicts):
+                for publisher, ranges in answers.items():
+                    waiting.remove_ranges(publisher, ranges)
+            if not waiting:
+                del self._unanswered()[batch]
+        return super().acked(number, held, persisted, conflicts)
+
+
+class PathByName(OutboundLink):
+    """Takes an instance that lost its disk for the one that it was."""
+
+    name_of: dict[int, str]
+
+    def _routed(self, run: Run) -> bool:
+        names = {self.name_of[incarnation] for incarnation in run.path}
+        return super()._routed(run) and self.name_of[self._downstream] not in names
+
+
+# -- what the simulator found in the machines, put back ----------------------------------------
+class SkipsWhatItSees(OutboundLink):
+    """A resync skips whole segments by what the destination was seen to hold since the connect,
+    and never asks for their answers."""
+
+    def skip_segments(self, summaries: list[tuple[int, int, PublisherRanges]]) -> None:
+        at_connect, self._at_connect = self._at_connect, self._held
+        super().skip_segments(summaries)
+        self._at_connect = at_connect
+
+
+class ForgetsTopics(InstanceMachine):
+    """Knows only since its start what came on a topic, and so does not see what is late."""
+
+    def _highest_in_journal(self, run: Run) -> int:
+        return 0
+
+
+MISTAKES: dict[str, Machines] = {
+    "prefix acks": Machines(instance=PrefixAcks),
+    "duplicates answered at once": Machines(instance=DuplicatesAnsweredAtOnce),
+    "old answers kept": Machines(instance=OldAnswersKept),
+    "one waiter for all roots": Machines(instance=OneWaiterForAllRoots, link=OneRoot),
+    "windows freed by persisted": Machines(link=WindowFreedByPersisted),
+    "high-water-mark duplicates": Machines(instance=HighWaterMark),
+    "path by name": Machines(link=PathByName),
+    "one logon number": Machines(durable_is_highest=True),
+    "found: skips what it sees": Machines(link=SkipsWhatItSees),
+    "found: forgets topics": Machines(instance=ForgetsTopics),
+}
+
+CAUGHT_BY: dict[str, frozenset[str]] = {
+    "prefix acks": frozenset(("liveness",)),
+    "duplicates answered at once": frozenset(("acknowledged",)),
+    "old answers kept": frozenset(("acknowledged",)),
+    "one waiter for all roots": frozenset(("acknowledged",)),
+    "windows freed by persisted": frozenset(("liveness",)),
+    "high-water-mark duplicates": frozenset(("liveness", "acknowledged")),
+    "path by name": frozenset(("liveness",)),
+    "one logon number": frozenset(("acknowledged",)),
+    "found: skips what it sees": frozenset(("liveness",)),
+    "found: forgets topics": frozenset(("order",)),
+}
+"""The laws that must see each of them."""
