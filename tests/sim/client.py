@@ -103,14 +103,21 @@ class SimClient:
     """A publisher, a subscriber or both: the shell around the production client machine."""
 
     def __init__(
-        self, world: World, name: str, servers: list[str], group: str, *, subscribe: str = ""
+        self,
+        world: World,
+        name: str,
+        servers: list[str],
+        group: str,
+        *,
+        subscribe: str = "",
+        client_name: str = "",
     ) -> None:
         self.world = world
         self.name = name
         self.store = SimStore(self._forgotten)
         self.machine = ClientMachine(
             ClientOptions(
-                name,
+                client_name or name,
                 tuple(Server(server) for server in servers),
                 group=group,
                 heartbeat_s=0,
@@ -194,6 +201,8 @@ class SimClient:
                 world.log(Used(world.now_us, self.name, event.instance, self._last_instance))
                 if self._last_instance:
                     world.probes["client failed over"] += 1
+                    if event.resent_messages:
+                        world.probes["resend to the survivor"] += 1
                 self._last_instance = event.instance
             backlog, self._backlog = self._backlog, []
             if backlog:

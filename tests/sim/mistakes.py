@@ -8,7 +8,6 @@ from raylay.services.replication.effects import LinkEffect, Ranges, SendBatch
 from raylay.services.replication.instance import InstanceMachine, UpstreamAnswer, _Upstream
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
-
 from sim.world import Machines
 
 
@@ -165,3 +164,14 @@ MISTAKES: dict[str, Machines] = {
     "path by name": Machines(link=PathByName),
     "one logon number": Machines(durable_is_highest=True),
 }
+
+CAUGHT_BY: dict[str, frozenset[str]] = {
+    "prefix acks": frozenset(("liveness",)),
+    "duplicates answered at once": frozenset(("acknowledged",)),
+    "old answers kept": frozenset(("acknowledged",)),
+    "windows freed by persisted": frozenset(("liveness",)),
+    "high-water-mark duplicates": frozenset(("liveness", "acknowledged")),
+    "path by name": frozenset(("liveness",)),
+    "one logon number": frozenset(("acknowledged",)),
+}
+"""The laws that must see each of them."""

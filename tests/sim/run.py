@@ -23,6 +23,37 @@ LIVENESS_MS = 20_000
 STEP_MS = 50
 STEPS_MAX = 400_000
 SHOWN_OPERATIONS = 200
+PROBED_SEEDS_MIN = 1000
+"""A run of as many seeds fails where one of these was never hit."""
+PROBES = (
+    "ack owed across a restart",
+    "answer withdrawn",
+    "client failed over",
+    "client waited for a safe instance",
+    "commit failure",
+    "crash with an unsynced commit",
+    "downgrade released acks",
+    "downgraded",
+    "duplicate by two paths",
+    "gap filled later",
+    "gap refused",
+    "late record",
+    "link crashed",
+    "link moved to another server or incarnation",
+    "logon refused, not ready",
+    "new incarnation caught up",
+    "notice at a connect",
+    "notice sent",
+    "resend of what is held",
+    "resend to the survivor",
+    "second server of a list",
+    "segment removed",
+    "segments skipped in a resync",
+    "stale epoch refused",
+    "subscriber failed over",
+    "upgrade asked again",
+    "upgraded",
+)
 
 
 @dataclass(slots=True)
@@ -137,9 +168,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"failed law {law}: {count} seeds")
     for law, count in separate.most_common():
         print(f"separate verdict {law}: {count} times")
+    missed = [name for name in PROBES if not probes[name]]
+    unprobed = bool(missed) and options.seeds >= PROBED_SEEDS_MIN
+    if unprobed:
+        print(f"never hit: {', '.join(missed)}")
     elapsed_s = time.perf_counter() - started_s
     print(f"sim: {options.seeds} seeds, {failed} failed, base seed {base}, {elapsed_s:.1f} s")
-    return 1 if failed else 0
+    return 1 if failed or unprobed else 0
 
 
 if __name__ == "__main__":

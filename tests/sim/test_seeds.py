@@ -1,0 +1,75 @@
+"""Fresh seeds in every run, the same history for the same seed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sim import plans, run
+
+TESTS = Path(__file__).resolve().parents[1]
+SEEDS = 1000
+
+
+def test_a_thousand_fresh_seeds_keep_the_laws_and_hit_every_probe() -> None:
+    """In processes of their own: a fork of the test process would copy its threads' locks."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sim.run", "--seeds", str(SEEDS)],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    last = done.stdout.splitlines()[-1] if done.stdout else ""
+    print(last)
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+    assert last.startswith(f"sim: {SEEDS} seeds, 0 failed, base seed ")
+
+
+def test_a_failing_seed_is_told_with_its_history_and_the_command_to_replay_it(capsys) -> None:  # type: ignore[no-untyped-def]
+    """A run with a planted mistake."""
+    from sim import mistakes
+
+    machines = mistakes.MISTAKES["one logon number"]
+    planted = run.run_seed
+    run.run_seed = lambda seed: planted(seed, machines)  # type: ignore[assignment]
+    try:
+        failing = next(seed for seed in range(1000, 1100) if run.run_seed(seed).violations)
+        assert run.main(["--seeds", "1", "--seed", str(failing)]) == 1
+    finally:
+        run.run_seed = planted  # type: ignore[assignment]
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == f"sim: base seed {failing}"
+    assert sum(" ms  " in line for line in out) >= 150
+    assert any(f"python -m sim.run --seeds 1 --seed {failing}" in line for line in out)
+    assert out[-1].startswith(f"sim: 1 seeds, 1 failed, base seed {failing}, ")
+
+
+def test_a_seed_decides_everything() -> None:
+    """The same seed twice: the same history. Another seed: another one."""
+
+    def history(seed: int) -> list[object]:
+        return list(run.execute(plans.draw(seed), seed).finish().operations)
+
+    assert history(7) == history(7)
+    assert history(7) != history(8)
+
+
+def test_a_seed_has_the_faults_that_it_promises() -> None:
+    """2 to 6 instances, at least 3 publishers, 200 publishes, 5 crashes, 2 partitions."""
+    lost_disks = 0
+    for seed in range(200):
+        plan = plans.draw(seed)
+        actions = [action for _, action, _ in plan.script]
+        assert 2 <= len(plan.topology.members) <= 6
+        assert sum(not topic for _, _, _, topic in plan.clients) >= 3
+        assert sum(len(topics) for _, _, topics in plan.publishes) == 200
+        assert actions.count("crash") >= 5
+        assert actions.count("partition") == 2
+        assert "move" in actions
+        lost_disks += "lose_disk" in actions
+    assert lost_disks > 20
