@@ -155,6 +155,42 @@ class PathByName(OutboundLink):
         return super()._routed(run) and self.name_of[self._downstream] not in names
 
 
+# -- what the simulator found in the machines, put back ----------------------------------------
+class SkipsWhatItSees(OutboundLink):
+    """A resync skips whole segments by what the destination was seen to hold since the connect,
+    and never asks for their answers."""
+
+    def skip_segments(self, summaries: list[tuple[int, int, PublisherRanges]]) -> None:
+        at_connect, self._at_connect = self._at_connect, self._held
+        super().skip_segments(summaries)
+        self._at_connect = at_connect
+
+
+class OwesTheSender(InstanceMachine):
+    """What came through a destination's server before its incarnation was known stays owed."""
+
+    def _came_through(self, owed: PublisherRanges, incarnation: int) -> PublisherRanges:
+        return PublisherRanges()
+
+
+class AnswersANoticeEarly(InstanceMachine):
+    """An answer to an earlier batch goes out under the number of the batch with the notice."""
+
+    def _commit_note(self, sender: int, publisher: int, ranges: list[Range], now_us: int) -> None:
+        waiter = self._upstream_of.get(sender)
+        answers = waiter.persisted.copy() if waiter is not None else PublisherRanges()
+        super()._commit_note(sender, publisher, ranges, now_us)
+        if waiter is not None:
+            waiter.persisted.update(answers)
+
+
+class ForgetsTopics(InstanceMachine):
+    """Knows only since its start what came on a topic, and so does not see what is late."""
+
+    def _highest_in_journal(self, run: Run) -> int:
+        return 0
+
+
 MISTAKES: dict[str, Machines] = {
     "prefix acks": Machines(instance=PrefixAcks),
     "duplicates answered at once": Machines(instance=DuplicatesAnsweredAtOnce),
@@ -163,6 +199,10 @@ MISTAKES: dict[str, Machines] = {
     "high-water-mark duplicates": Machines(instance=HighWaterMark),
     "path by name": Machines(link=PathByName),
     "one logon number": Machines(durable_is_highest=True),
+    "found: skips what it sees": Machines(link=SkipsWhatItSees),
+    "found: owes the sender": Machines(instance=OwesTheSender),
+    "found: answers a notice early": Machines(instance=AnswersANoticeEarly),
+    "found: forgets topics": Machines(instance=ForgetsTopics),
 }
 
 CAUGHT_BY: dict[str, frozenset[str]] = {
@@ -173,5 +213,9 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "high-water-mark duplicates": frozenset(("liveness", "acknowledged")),
     "path by name": frozenset(("liveness",)),
     "one logon number": frozenset(("acknowledged",)),
+    "found: skips what it sees": frozenset(("liveness",)),
+    "found: owes the sender": frozenset(("liveness",)),
+    "found: answers a notice early": frozenset(("acknowledged",)),
+    "found: forgets topics": frozenset(("order",)),
 }
 """The laws that must see each of them."""
