@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -36,6 +37,7 @@ from raylay.services.trace_report import trace_command
 
 STOP_TIMEOUT_S = 60.0
 DETACH_TIMEOUT_S = 120.0
+CONNECT_TIMEOUT_S = 10.0
 READY_LINE = "raylay is up"
 
 app = typer.Typer(
@@ -112,6 +114,10 @@ def up(
     fabric = Fabric.of(settings)
     with _stop_signals(stopping):
         fabric.start(place, address=address or None)
+        try:
+            fabric.wait_connected(CONNECT_TIMEOUT_S)
+        except FabricError:
+            pass  # a link to a fabric that is down, for one; the table shows which
         _print_status(fabric.status(), as_json=False)
         typer.echo(f"{READY_LINE}: {settings.name} in {place}")
         sys.stdout.flush()
@@ -214,19 +220,19 @@ def _print_status(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(found, default=str))
         return
-    table = Table(title=f"fabric {found['fabric']}", title_justify="left")
+    table = Table(title=f"fabric {found['fabric']}", title_justify="left", box=SIMPLE_HEAD)
     for column, right in (
         ("instance", False),
         ("group", False),
         ("state", False),
         ("clients", True),
-        ("messages", True),
-        ("destination", False),
+        ("log", True),
+        ("to", False),
         ("mode", False),
         ("owed", True),
         ("age", True),
     ):
-        table.add_column(column, justify="right" if right else "left")
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
     for instance in found["instances"]:
         state = (
             "ready"

@@ -621,8 +621,12 @@ class InstanceServer:
             client.send(notice)
 
     def _became_ready(self, _: BecameReady) -> None:
-        self.spawn(self._write_quietly(lambda: self.state.put_now({"ready": b"1"})))
         self.phase = "serving"
+        self.spawn(self._note_ready())
+
+    async def _note_ready(self) -> None:
+        """A restart with its data need not catch up again before it admits clients."""
+        await self._write_quietly(lambda: self.state.put_now({"ready": b"1"}))
         self.report("ready")
 
     def _report_effect(self, effect: Report) -> None:

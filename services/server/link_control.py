@@ -55,6 +55,12 @@ class LinkConnection(FramedConnection):
         self.server = server
         self.link: LinkControl | None = None
 
+    def data_received(self, data: bytes) -> None:
+        """Frames came; the acks that they release are written without waiting for the turn's end:
+        somebody's publisher waits for them."""
+        super().data_received(data)
+        self.outbox.flush()
+
     def frame_received(self, header: Header, body: bytes) -> None:
         """A frame of the link's."""
         if self.link is not None:

@@ -47,7 +47,7 @@ class InstanceThread:
         self._link_factory = link_factory
         self._server: InstanceServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._why = "starting"
+        self._why = ""
         self._attempts = 0
         self._stopping = threading.Event()
         self._stopped = threading.Event()
@@ -80,8 +80,8 @@ class InstanceThread:
                 await server.start()
             except (RaylayError, OSError) as error:
                 # A port or a directory still held by a process that is going: it passes.
-                self._server = None
                 self._why = str(error)
+                self._server = None
                 logs.get("instance").error("cannot_start", name=self._name, text=str(error))
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_S_MAX)
@@ -111,8 +111,8 @@ class InstanceThread:
                 return server.status()
             return {
                 "name": self._name,
-                "state": "failed" if self._attempts else "starting",
-                "phase": "cannot start" if self._attempts else "starting",
+                "state": "failed" if self._why else "starting",
+                "phase": "cannot start" if self._why else "starting",
                 "reason": self._why,
                 "ready": False,
                 "pid": os.getpid(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -21,9 +22,12 @@ from raylay.services.messages.records import (
     RecordBuilder,
     iterate_records,
     publisher_id,
+    run_of,
+    scan,
     sequences_of,
 )
 from raylay.services.protocol.frames import Frame, FrameReader, Header, encode_frame
+from raylay.services.protocol.replication import UpstreamLogon, batch_front, link_logon
 from raylay.services.replication.instance import DowngradePolicy
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import TopicRule
@@ -762,3 +766,90 @@ def test_a_link_to_the_wrong_group_says_what_to_change(servers: Servers, tmp_pat
     servers.append(Server(tmp_path / "A", config))
     servers[-1].wait_for("correct the Group of Destination")
     server.wait_for("correct the Group of Destination")
+
+
+def test_a_destination_takes_the_first_address_that_answers(
+    servers: Servers, tmp_path: Path
+) -> None:
+    there = single(servers, tmp_path)
+    dead, alive = free_ports(1)[0], there.status["replication_address"]
+    destination = DestinationConfig(
+        "there", "group", True, (f"127.0.0.1:{dead}", f"localhost:{alive.rpartition(':')[2]}")
+    )
+    config = InstanceConfig("A", "group", destinations=(destination,), first=True)
+    servers.append(Server(tmp_path / "A", config))
+    client = Client(servers[-1].address, "publisher")
+    client.publish(range(1, 11))
+    client.persisted(10)
+    assert len(there.journal()) == 10
+
+
+def test_a_silent_destination_is_given_up_and_found_again(servers: Servers, tmp_path: Path) -> None:
+    first, second = pair(servers, tmp_path, heartbeat_ms=100, timeout_ms=500)
+    client = Client(first.address, "publisher")
+    second.process.send_signal(signal.SIGSTOP)
+    try:
+        client.publish(range(1, 11))
+        first.wait_for("nothing came for 0.5 s")
+    finally:
+        second.process.send_signal(signal.SIGCONT)
+    client.persisted(10)
+    assert len(second.journal()) == 10
+
+
+def test_a_batch_that_skips_a_number_or_comes_of_an_older_epoch_is_refused(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = single(servers, tmp_path)
+    address = server.status["replication_address"]
+
+    def connect(epoch: int) -> Client:
+        client = Client(address)
+        logon = UpstreamLogon("up", "east", 77, "group", "to-solo", epoch, 0)
+        client.socket.sendall(link_logon(logon))
+        return client
+
+    payload = RecordBuilder(5, "orders", "json").build(1, b"{}", 1)
+    block = run_of(scan(payload)[0], payload).encode()
+    link = connect(5)
+    link.next(lambda frame: frame.header["c"] == "waited")
+    link.socket.sendall(batch_front(1, False, True, b"", False, len(block)) + block)
+    assert link.next(lambda frame: frame.header["c"] == "ack").header["n"] == 1
+    link.socket.sendall(batch_front(3, False, False, b"", False, len(block)) + block)
+    assert link.next().header["reason"] == "gap"
+    for epoch in (4, 5):
+        assert connect(epoch).next().header["reason"] == "stale_epoch"
+    server.kill()
+    server.start()
+    address = server.status["replication_address"]
+    assert connect(5).next().header["reason"] == "stale_epoch"
+    link = connect(6)
+    assert link.next().header["c"] == "accepted"
+    link.next(lambda frame: frame.header["c"] == "waited")
+    link.socket.sendall(batch_front(1, False, False, b"", False, 3) + b"bad")
+    assert link.next().header["reason"] == "bad_record"
+    assert len(server.journal()) == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_bytes_to_any_transport_harm_nobody(
+    servers: Servers, tmp_path: Path, seed: int
+) -> None:
+    server = single(servers, tmp_path)
+    good = Client(server.address, "good")
+    chance = random.Random(seed)
+    for number in range(60):
+        bad = Client(chance.choice([server.address, server.status["replication_address"]]))
+        header = {"c": chance.choice(["logon", "pb", "batch", "subscribe"]), "v": 1}
+        header |= {"client_name": "x", "name": "n", "epoch": chance.choice([1, -1, "e"])}
+        data = bytearray(encode_frame(header, chance.randbytes(chance.randint(0, 200))))
+        for _ in range(chance.randint(0, 4)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        try:
+            bad.socket.sendall(bytes(data) + chance.randbytes(chance.randint(0, 99)))
+        except ConnectionError:
+            pass  # it hung up before it had read all
+        bad.close()
+        good.publish(range(number + 1, number + 2))
+    good.persisted(60)
+    assert "fatal" not in server.log

@@ -43,7 +43,6 @@ from sim.history import (
 Key = tuple[int, int]
 """(publisher, sequence)."""
 OWN = "acknowledged"
-ELSEWHERE = "acknowledged, another chain waits"
 DEAD = "acknowledged, the waiter has lost its disk"
 DOWNGRADED = "acknowledged, the waiter's own link is async"
 NEVER = -1
@@ -199,10 +198,9 @@ def acknowledged(history: History) -> list[Violation]:
     moment since the message came to their instance (an answer may have been let out then).
 
     By the waiter rule an instance whose waiter is somebody else answers as soon as the message is
-    stored, so the ack may come before what that instance owes is done. Three cases of it are told
-    as separate verdicts: a client published the message at two instances, and the waiter belongs
-    to the other one's chain; the waiter is of this chain, but its own link to the instance was
-    downgraded, so that nobody waits any more; the waiter is an incarnation that is gone for good.
+    stored; the waiter's own answer is what the root waits for. Two cases break that chain and are
+    told as separate verdicts: the waiter's own link to the instance was downgraded, so that nobody
+    waits any more; the waiter is an incarnation that is gone for good.
     """
     logs = Logs(history.topology)
     found: list[Violation] = []

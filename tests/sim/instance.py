@@ -347,9 +347,20 @@ class Instance:
     # -- effects -----------------------------------------------------------------------------
     def perform(self, effects: list[Any]) -> None:
         """Performs effects in order."""
+        if len(effects) > 1:
+            self._probe(effects)
         for effect in effects:
             _PERFORM[type(effect)](self, effect)
         self.check()
+
+    def _probe(self, effects: list[Any]) -> None:
+        modes = [effect.sync for effect in effects if type(effect) is SetLinkMode]
+        if modes:
+            kinds = {type(effect) for effect in effects}
+            if not all(modes) and AckClient in kinds:
+                self.world.probes["downgrade released acks"] += 1
+            if any(modes) and NotifyLink in kinds:
+                self.world.probes["upgrade asked again"] += 1
 
     def _perform_append(self, effect: Append) -> None:
         self._stage(effect.run)
@@ -429,6 +440,13 @@ class Instance:
     def _perform_notify_link(self, effect: NotifyLink) -> None:
         link = self.links[effect.destination]
         self.world.probes["notice sent"] += 1
+        held = link.machine._held
+        if any(
+            held.covers(publisher, ranges)
+            for asked in effect.awaited.values()
+            for publisher, ranges in asked.items()
+        ):
+            self.world.probes["asked for what is held there"] += 1
         link.inbox.send(link.notified, effect)
 
     def _perform_set_link_mode(self, effect: SetLinkMode) -> None:
@@ -504,7 +522,7 @@ class Instance:
             session.unacked.extend(sequences)
             index = self.disk.index
             if any((session.publisher, sequence) in index for sequence in sequences):
-                world.probes["resend to the survivor"] += 1
+                world.probes["resend of what is held"] += 1
             effects, _ = self.machine.client_published(session.number, body, world.now_us)
             self.perform(effects)
         elif command == "subscribe":

@@ -27,7 +27,7 @@ PROBED_SEEDS_MIN = 1000
 """A run of as many seeds fails where one of these was never hit."""
 PROBES = (
     "ack owed across a restart",
-    "answer withdrawn",
+    "asked for what is held there",
     "client failed over",
     "client waited for a safe instance",
     "commit failure",

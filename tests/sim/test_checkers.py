@@ -1,0 +1,314 @@
+"""The checkers must see what is wrong: small broken histories, each with a false verdict."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylay.services.replication.routing import Destination
+from sim import checkers
+from sim.history import (
+    Acked,
+    Crashed,
+    Delivered,
+    Failed,
+    FinalLog,
+    Heard,
+    History,
+    Journaled,
+    Linked,
+    Member,
+    ModeSet,
+    Noted,
+    Operation,
+    Published,
+    Removed,
+    Started,
+    ToldSafety,
+    Topology,
+)
+
+A, B, C, P = 0xA, 0xB, 0xC, 0x99
+
+
+def to(name: str, *, sync: bool = True) -> Destination:
+    return Destination(f"to-{name}", "g", sync, pass_through=".*", addresses=(name,))
+
+
+def chain() -> Topology:
+    """`a` to `b` to `c`, all sync."""
+    return Topology(
+        "chain",
+        {
+            "a": Member("a", "g", (to("b"),)),
+            "b": Member("b", "g", (to("c"),)),
+            "c": Member("c", "g", ()),
+        },
+        uniform=True,
+    )
+
+
+def up() -> list[Operation]:
+    return [
+        Started(0, "a", A, True),
+        Started(0, "b", B, True),
+        Started(0, "c", C, True),
+        Linked(1, "a", "to-b", "b"),
+        Linked(1, "b", "to-c", "c"),
+    ]
+
+
+def journaled(
+    time_us: int,
+    instance: str,
+    *sequences: int,
+    txid: int = 1,
+    path: tuple[int, ...] = (),
+    late: bool = False,
+    awaited: bool = True,
+) -> Journaled:
+    incarnation = {"a": A, "b": B, "c": C}[instance]
+    group = "g" if path else ""
+    return Journaled(
+        time_us, instance, incarnation, txid, P, sequences, "t", path, group, awaited, late
+    )
+
+
+def published(*sequences: int) -> list[Operation]:
+    return [Published(2, "p", P, sequence, "t") for sequence in sequences]
+
+
+def acked(time_us: int, *sequences: int, instance: str = "a", by: str = "ack") -> Acked:
+    return Acked(time_us, instance, "p", P, 1, sequences, by)
+
+
+def log(incarnation: int, *present: int, ever: tuple[int, ...] = (), to: str = "") -> FinalLog:
+    held = frozenset((P, sequence) for sequence in present)
+    more = frozenset((P, sequence) for sequence in ever)
+    servers = {f"to-{to}": to} if to else {}
+    return FinalLog(incarnation, held, held | more, servers, 0, 0)
+
+
+def sound() -> History:
+    """One message, published at `a`, everywhere, and acked."""
+    history = History(chain())
+    history.operations += [
+        *up(),
+        *published(1),
+        journaled(10, "a", 1),
+        journaled(20, "b", 1, path=(A,)),
+        journaled(30, "c", 1, path=(A, B)),
+        acked(40, 1),
+        Heard(50, "p", P, (1,)),
+        Delivered(60, "s", "c", P, (1,)),
+    ]
+    history.final = {"a": log(A, 1, to="b"), "b": log(B, 1, to="c"), "c": log(C, 1)}
+    history.unacked = {"p": 0}
+    history.subscribed = {"s": ("c", ".*")}
+    return history
+
+
+def laws(history: History) -> set[str]:
+    return {found.law for found in checkers.check_all(history)}
+
+
+def without(history: History, *kinds: type) -> History:
+    history.operations = [op for op in history.operations if not isinstance(op, kinds)]
+    return history
+
+
+def test_a_sound_history_has_no_verdict() -> None:
+    assert checkers.check_all(sound()) == []
+
+
+def test_unknown_is_allowed_either_way() -> None:
+    """A publish that was never acked may be nowhere."""
+    history = without(sound(), Acked, Heard, Journaled, Delivered)
+    history.final = {"a": log(A, to="b"), "b": log(B, to="c"), "c": log(C)}
+    assert checkers.check_all(history) == []
+
+
+@pytest.mark.parametrize("missing", ["a", "b", "c"])
+def test_law_1_sees_an_ack_before_an_instance_of_the_closure_has_it(missing: str) -> None:
+    history = sound()
+    history.operations = [
+        operation
+        for operation in history.operations
+        if not (isinstance(operation, Journaled) and operation.instance == missing)
+    ]
+    assert "acknowledged" in laws(history)
+
+
+def test_law_1_sees_an_ack_that_comes_before_the_copy() -> None:
+    history = sound()
+    at = history.operations.index(acked(40, 1))
+    history.operations.insert(at - 1, history.operations.pop(at))
+    assert "acknowledged" in laws(history)
+
+
+def test_law_1_holds_for_what_is_called_durable_at_a_logon() -> None:
+    history = sound()
+    history.operations = [
+        acked(15, 1, by="logon") if isinstance(operation, Acked) else operation
+        for operation in history.operations
+    ]
+    history.operations.sort(key=lambda operation: operation[0])
+    assert "acknowledged" in laws(history)
+
+
+def test_law_1_does_not_wait_for_async_links_nor_for_lost_disks() -> None:
+    history = sound()
+    copy = next(op for op in history.operations if isinstance(op, Journaled) and op.instance == "c")
+    history.operations.remove(copy)
+    history.operations.insert(5, ModeSet(3, "b", "to-c", False))
+    history.operations.append(copy)
+    assert "acknowledged" not in laws(history)
+    history = sound()
+    at = history.operations.index(acked(40, 1))
+    history.operations.insert(at, Crashed(35, "c", C, True))
+    assert "acknowledged" not in laws(history)
+
+
+def test_law_1_counts_what_an_upgrade_asked_again() -> None:
+    """Pending at the upgrade: no earlier answer excuses it. Durable by then: one may."""
+    for pending, expected in ((((P, 1),), True), ((), False)):
+        history = sound()
+        copy = next(
+            op for op in history.operations if isinstance(op, Journaled) and op.instance == "c"
+        )
+        history.operations.remove(copy)
+        at = history.operations.index(acked(40, 1))
+        history.operations[at:at] = [
+            ModeSet(32, "b", "to-c", False),
+            ModeSet(35, "b", "to-c", True, pending),
+        ]
+        history.operations.append(copy)
+        assert ("acknowledged" in laws(history)) is expected
+
+
+def test_law_1_is_not_excused_by_another_root() -> None:
+    """A client of `b` waits there for the same message: that is no answer for the root `a`."""
+    history = sound()
+    copy = next(op for op in history.operations if isinstance(op, Journaled) and op.instance == "c")
+    history.operations.remove(copy)
+    at = history.operations.index(acked(40, 1))
+    history.operations.insert(at, Noted(35, "b", B, B, 0, P, (1,)))
+    history.operations.append(copy)
+    found = checkers.acknowledged(history)
+    assert [violation.separate for violation in found] == [False]
+
+
+def test_an_acked_message_that_no_log_holds_is_lost() -> None:
+    history = sound()
+    history.final = {"a": log(A, to="b"), "b": log(B, to="c"), "c": log(C)}
+    history.subscribed = {}
+    assert laws(history) == {"nothing lost"}
+    # Every disk that had it died: beyond help.
+    history.operations += [
+        Crashed(70, name, incarnation, True) for name, incarnation in (("a", A), ("b", B), ("c", C))
+    ]
+    assert laws(history) == set()
+
+
+def test_law_2_sees_a_second_copy() -> None:
+    history = sound()
+    history.operations.append(journaled(70, "b", 1, txid=2, path=(A,), late=False))
+    assert "once" in laws(history)
+
+
+def test_law_2_sees_a_second_delivery() -> None:
+    history = sound()
+    history.operations.append(Delivered(70, "s", "a", P, (1,)))
+    assert laws(history) == {"once"}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_law_3_sees_what_comes_behind(late: bool) -> None:
+    """Not flagged: wrong anywhere. Flagged: wrong where no paths split."""
+    history = History(chain())
+    history.operations += [
+        *up(),
+        *published(1, 2),
+        journaled(10, "a", 2),
+        journaled(20, "a", 1, txid=2, late=late),
+    ]
+    assert [found.law for found in checkers.order(history)] == ["order"]
+    history.topology.uniform = False
+    assert len(checkers.order(history)) == (0 if late else 1)
+
+
+def test_law_3_sees_a_flag_without_a_reason() -> None:
+    history = History(chain())
+    history.operations += [*up(), *published(1), journaled(10, "a", 1, late=True)]
+    history.topology.uniform = False
+    assert [found.law for found in checkers.order(history)] == ["order"]
+
+
+def test_law_4_sees_what_was_removed_too_early() -> None:
+    history = sound()
+    removed = Removed(25, "b", B, 1, (("to-c", "c"),))
+    history.operations.insert(history.operations.index(acked(40, 1)) - 1, removed)
+    assert laws(history) == {"removal"}
+    history.operations.remove(removed)
+    history.operations.append(removed)
+    assert laws(history) == set()
+
+
+def test_law_5_sees_a_circle() -> None:
+    history = sound()
+    history.operations.append(journaled(70, "a", 2, txid=2, path=(B, A)))
+    assert "loops" in laws(history)
+
+
+@pytest.mark.parametrize("what", ["unacked", "missing", "unconnected", "owed"])
+def test_law_7_sees_what_never_comes(what: str) -> None:
+    history = sound()
+    if what == "unacked":
+        history.unacked["p"] = 3
+    elif what == "missing":
+        history.final["c"] = log(C)
+        history.subscribed = {}
+    elif what == "unconnected":
+        history.final["b"].servers["to-c"] = ""
+    else:
+        history.final["b"].owed = 1
+    assert laws(history) == {"liveness"}
+
+
+def test_a_store_forgets_nothing_that_was_not_acked() -> None:
+    assert "store" in laws(without(sound(), Acked))
+
+
+def test_what_was_acked_never_fails_later() -> None:
+    history = sound()
+    history.operations.append(Failed(70, "b", "p", P, 2, 1, "sequence_conflict"))
+    assert laws(history) == {"store"}
+
+
+def test_a_number_is_used_once() -> None:
+    history = sound()
+    history.operations.append(Published(70, "p", P, 1, "t"))
+    assert laws(history) == {"store"}
+
+
+def test_a_peer_that_was_called_safe_has_what_was_acked() -> None:
+    """The downgrade's notice comes first, or the client would fail over to who has less."""
+    history = sound()
+    copies = [op for op in history.operations if isinstance(op, Journaled) and op.instance != "a"]
+    for copy in copies:
+        history.operations.remove(copy)
+    at = history.operations.index(acked(40, 1))
+    told = [ToldSafety(5, "a", "p", 1, ("b",)), ModeSet(35, "a", "to-b", False)]
+    history.operations[at:at] = told
+    history.operations += copies
+    assert laws(history) == {"safety"}
+    history.operations.insert(
+        history.operations.index(acked(40, 1)), ToldSafety(36, "a", "p", 1, ())
+    )
+    assert laws(history) == set()
+
+
+@pytest.mark.parametrize("end", ["", "c"])
+def test_a_subscriber_has_all_of_its_log(end: str) -> None:
+    history = without(sound(), Delivered)
+    history.subscribed = {"s": (end, ".*")}
+    assert laws(history) == {"subscribers"}
