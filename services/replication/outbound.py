@@ -81,7 +81,11 @@ class OutboundLink:
         for publisher, ranges in start.mark.items():
             self._mark.add_ranges(publisher, ranges)
         for publisher, ranges in start.notice.items():
-            self._notices.add_ranges(publisher, ranges)
+            # Held there under the same identity, and not answered: sent once more instead of only
+            # named, so that the destination compares the contents before it answers.
+            self._mark.add_ranges(publisher, ranges)
+            self._held.remove_ranges(publisher, ranges)
+            self._at_connect.remove_ranges(publisher, ranges)
         self._withdrawals.clear()
         self._withdrawal_unsent = start.withdrawal
         self._withdrawal_seen = start.withdrawal - 1
