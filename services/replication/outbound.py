@@ -79,7 +79,14 @@ class OutboundLink:
         self._at_connect = held.copy()
         self._own_root = start.own_root
         self._mark = _gathered(start.mark)
-        self._notices = _gathered(start.notice)
+        self._notices = RootedRanges()
+        for root, asked in start.notice.items():
+            for publisher, ranges in asked.items():
+                # Held there under the same identity, and not answered: sent once more instead of
+                # only named, so that the destination compares the contents before it answers.
+                self._mark.of(root).add_ranges(publisher, ranges)
+                self._held.remove_ranges(publisher, ranges)
+                self._at_connect.remove_ranges(publisher, ranges)
         self.sync = start.sync
         self._number = 0
         self._in_flight.clear()

@@ -106,6 +106,8 @@ class _Downstream(FramedConnection):
         self.why = self.why or why
         if not self.answer.done():
             self.answer.set_exception(ConnectionError(self.why))
+            # Read here already: the one who waits for it may have given up before.
+            self.answer.exception()
         self.link.downstream_lost(self)
 
 
@@ -166,7 +168,6 @@ class LinkServer:
         self._sent_wire_bytes = 0
         self._stored: int | None = None
         self._skipped = 0
-        self._tasks: set[asyncio.Task[None]] = set()
 
     # -- life --------------------------------------------------------------------------------
     async def run(self) -> str:
@@ -177,6 +178,7 @@ class LinkServer:
             StorageError: the journal cannot be opened.
         """
         self.loop = asyncio.get_running_loop()
+        self.loop.set_exception_handler(self._loop_exception)
         self.outbox = Outbox(self.loop)
         self._instance_gone = self.loop.create_future()
         config = self.config
@@ -205,6 +207,15 @@ class LinkServer:
                 self._instance.abort("the link ends")
             self._reader.close()
             self._tracing.close()
+
+    def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the loop raised. A socket's error ends its connection and no more; with
+        anything else the link ends, and the instance starts another one, which begins with what the
+        two sides have."""
+        error = context.get("exception")
+        if error is not None and not isinstance(error, OSError | asyncio.CancelledError):
+            loop.default_exception_handler(context)
+            self.instance_lost(f"a fault of the link: {error!r}")
 
     def _tell(self, frame: bytes) -> None:
         if self._instance is not None:

@@ -191,13 +191,14 @@ class ReplayPump:
         durable_txid = self._server.machine.fully_durable_txid()
         for replay in list(self._replays.values()):
             subscription = replay.subscription
-            if subscription.fully_durable and not replay.is_queued:
-                self._kick(replay)
             if not subscription.prepared:
                 continue
             if subscription.cursor >= self._limit_txid(subscription):
                 subscription.end_by_time(now_us)
                 self._send(replay, [])
+            elif not subscription.ended and replay.connection.may_write:
+                # A read found nothing, as while a segment was being replaced: it is tried again.
+                self._kick(replay)
             if "persisted" in replay.acks and now_s >= replay.persisted_due_s:
                 fresh = subscription.take_persisted(durable_txid)
                 if fresh is not None:
@@ -244,8 +245,9 @@ class ReplayPump:
         if not subscription.prepared:
             return self._read_aside(replay, self._prepare)
         if connection.unsent_bytes > WRITE_HIGH_BYTES:
-            # It is written at the end of this turn; then the socket says whether it takes more.
-            return True
+            # Only when it is written does the socket say whether it takes more.
+            connection.write_collected()
+            return connection.may_write
         limit_txid = self._limit_txid(subscription)
         if subscription.cursor >= limit_txid or subscription.ended:
             self._send(replay, [])
@@ -265,46 +267,49 @@ class ReplayPump:
         self._send(replay, subscription.take(runs, self._limit_txid(subscription)))
         return subscription.cursor > before_txid and not subscription.ended
 
-    def _read_aside(self, replay: _Replay, read: Callable[[_Replay], Callable[[], None]]) -> bool:
+    def _read_aside(self, replay: _Replay, read: Callable[[_Replay], Callable[[], bool]]) -> bool:
         """Reads what may have to come from the disk, in the reading thread. The subscriber stays
         out of the queue, and marked as in it, until that is done."""
         replay.is_aside = True
         self._server.spawn(self._aside(replay, read))
         return False
 
-    async def _aside(self, replay: _Replay, read: Callable[[_Replay], Callable[[], None]]) -> None:
+    async def _aside(self, replay: _Replay, read: Callable[[_Replay], Callable[[], bool]]) -> None:
+        more = False
         try:
             finish = await self._server.in_reading_thread(read, replay)
             if not replay.removed and replay.connection.is_open:
-                finish()
+                more = finish()
         except StorageError as error:
             self._fail(replay, error)
-        finally:
-            replay.is_aside = replay.is_queued = False
+        replay.is_aside = replay.is_queued = False
+        if more:
             self._kick(replay)
 
-    def _read_far(self, replay: _Replay) -> Callable[[], None]:
+    def _read_far(self, replay: _Replay) -> Callable[[], bool]:
         """In the reading thread: reads far behind the end of the log."""
         runs = self._server.reader.read(replay.subscription.cursor, READ_FAR_BYTES)
+        return lambda: self._take(replay, runs)
 
-        def finish() -> None:
-            self._take(replay, runs)
-
-        return finish
-
-    def _prepare(self, replay: _Replay) -> Callable[[], None]:
+    def _prepare(self, replay: _Replay) -> Callable[[], bool]:
         """In the reading thread: one step towards the start."""
         subscription = replay.subscription
         reader = self._server.reader
         if subscription.wants_summaries:
             summaries = reader.segment_summaries()
-            return lambda: subscription.skip_segments(summaries)
+
+            def skip() -> bool:
+                subscription.skip_segments(summaries)
+                return True
+
+            return skip
         headers = reader.read_headers(subscription.prepare_after_txid, HEADERS_IN_STEP)
 
-        def finish() -> None:
+        def finish() -> bool:
             subscription.prepare(headers)
             if subscription.prepared:
                 self._accept(replay)
+            return True
 
         return finish
 

@@ -697,7 +697,7 @@ def test_a_downgrade_by_age_releases_acks_behind_the_notice(
         lambda frame: frame.header["c"] == "safety" and frame.header["peers"][0]["safe"]
     )
     assert frame.header["peers"][0]["addresses"] == [second.address]
-    assert first.events("upgraded") == 1
+    first.wait_for("upgraded")
     client.publish(range(21, 31))
     client.persisted(30)
     assert len(second.journal()) == 30

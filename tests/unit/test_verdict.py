@@ -76,9 +76,23 @@ def test_no_place_proves_nothing() -> None:
 def test_a_run_with_gaps_is_cut_where_they_are() -> None:
     builder = RecordBuilder(P, "t", "json")
     payload = b"".join(builder.build(n, b"{}", 1) for n in (1, 2, 4, 5, 9))
-    run = Run(P, 1, 9, 5, payload, topic=b"t", message_type=b"json")
+    run = Run(P, 1, 9, 5, payload, topic=b"t", message_type=b"json", flags=0)
     assert list(stretches_of_run(run)) == [
         Stretch(P, 1, 2, b"t"),
         Stretch(P, 4, 5, b"t"),
         Stretch(P, 9, 9, b"t"),
     ]
+
+
+def test_a_run_of_several_topics_is_cut_where_they_change() -> None:
+    payload = b"".join(
+        RecordBuilder(P, topic, "json").build(n, b"{}", 1)
+        for n, topic in ((1, "t"), (2, "t"), (3, "u"))
+    )
+    run = Run(P, 1, 3, 3, payload)
+    assert list(stretches_of_run(run)) == [Stretch(P, 1, 2, b"t"), Stretch(P, 3, 3, b"u")]
+
+
+def test_a_run_of_one_topic_without_gaps_is_not_walked() -> None:
+    run = Run(P, 5, 900, 896, b"", topic=b"t", message_type=b"json")
+    assert list(stretches_of_run(run)) == [Stretch(P, 5, 900, b"t")]
