@@ -2,7 +2,8 @@
 
     link to instance
       logon      v: 1, name, group, incarnation, expect (group), destination, epoch,
-                 digest (u64: of what the link's own instance holds)
+                 digest (u64: of what the link's own instance holds), conflation (acks may be
+                 held back for so many ms; absent: none is)
       batch      n: number, m: marked, u: ends the resync, w: bytes of `awaited` at the body's
                  start, z: `zstd` when the rest of the body is compressed
                  body: awaited (ranges root by root), then runs back to back
@@ -123,23 +124,25 @@ class UpstreamLogon:
     destination: str
     epoch: int
     digest: int
+    ack_conflation_ms: int = 0
 
 
 def link_logon(logon: UpstreamLogon) -> bytes:
     """The link's first frame."""
-    return encode_frame(
-        {
-            "c": "logon",
-            "v": REPLICATION_VERSION,
-            "name": logon.name,
-            "group": logon.group,
-            "incarnation": logon.incarnation,
-            "expect": logon.expect,
-            "destination": logon.destination,
-            "epoch": logon.epoch,
-            "digest": logon.digest,
-        }
-    )
+    header: Header = {
+        "c": "logon",
+        "v": REPLICATION_VERSION,
+        "name": logon.name,
+        "group": logon.group,
+        "incarnation": logon.incarnation,
+        "expect": logon.expect,
+        "destination": logon.destination,
+        "epoch": logon.epoch,
+        "digest": logon.digest,
+    }
+    if logon.ack_conflation_ms:
+        header["conflation"] = logon.ack_conflation_ms
+    return encode_frame(header)
 
 
 def read_link_logon(header: Header) -> UpstreamLogon:
@@ -160,13 +163,16 @@ def read_link_logon(header: Header) -> UpstreamLogon:
         )
     texts = [header.get(key) for key in ("name", "group", "expect", "destination")]
     numbers = [header.get(key) for key in ("incarnation", "epoch", "digest")]
+    conflation_ms = header.get("conflation", 0)
     if not all(type(text) is str and len(text) <= 255 for text in texts) or not all(
-        type(number) is int and 0 <= number < 1 << 64 for number in numbers
+        type(number) is int and 0 <= number < 1 << 64 for number in (*numbers, conflation_ms)
     ):
         raise RemoteProtocolError("a link's logon has wrong values", "bad_command")
     name, group, expect, destination = (str(text) for text in texts)
     incarnation, epoch, digest = (int(number or 0) for number in numbers)
-    return UpstreamLogon(name, group, incarnation, expect, destination, epoch, digest)
+    return UpstreamLogon(
+        name, group, incarnation, expect, destination, epoch, digest, conflation_ms
+    )
 
 
 @dataclass(slots=True)

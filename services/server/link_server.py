@@ -320,6 +320,7 @@ class LinkServer:
                     destination.name,
                     self._epoch,
                     digest,
+                    destination.ack_conflation_ms,
                 )
             )
         )

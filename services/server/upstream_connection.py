@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from raylay.services.server.instance_server import InstanceServer
 
 BEAT_S = 1.0
+CONFLATION_MS_MAX = 60_000
 SILENCE_S_MAX = 5.0
 
 
@@ -50,6 +51,8 @@ class UpstreamConnection(FramedConnection):
         self.number = server.next_session_number()
         self.logon: UpstreamLogon | None = None
         self.is_accepted = False
+        self._conflation_s = 0.0
+        self._held_back: AckUpstream | None = None
         self._logon_timer: asyncio.TimerHandle | None = None
         self._decompressor: zstandard.ZstdDecompressor | None = None
 
@@ -118,6 +121,7 @@ class UpstreamConnection(FramedConnection):
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         self.is_accepted = True
+        self._conflation_s = min(logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
         self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
         effects, answer = machine.upstream_logged_on(
             self.number,
@@ -190,7 +194,30 @@ class UpstreamConnection(FramedConnection):
         )
 
     def acknowledge(self, ack: AckUpstream) -> None:
-        """Sends an ack."""
+        """Sends an ack, or holds it back for as long as the link's Destination allows."""
+        if not self._conflation_s:
+            self._send_ack(ack)
+            return
+        held_back = self._held_back
+        if held_back is None:
+            self._held_back = ack
+            self.loop.call_later(self._conflation_s, self._send_held_back)
+            return
+        held_back.number = ack.number
+        for mine, more in (
+            (held_back.held, ack.held),
+            (held_back.persisted, ack.persisted),
+            (held_back.conflicts, ack.conflicts),
+        ):
+            for publisher, ranges in more.items():
+                mine.setdefault(publisher, []).extend(ranges)
+
+    def _send_held_back(self) -> None:
+        ack, self._held_back = self._held_back, None
+        if ack is not None:
+            self._send_ack(ack)
+
+    def _send_ack(self, ack: AckUpstream) -> None:
         for frame in ack_frames(ack, time.time_ns()):
             self.send(frame)
 

@@ -27,7 +27,7 @@ from raylay.services.messages.records import (
     sequences_of,
 )
 from raylay.services.protocol.frames import Frame, FrameReader, Header, encode_frame
-from raylay.services.protocol.replication import UpstreamLogon, batch_front, link_logon
+from raylay.services.protocol.replication import UpstreamLogon, batch_front, link_logon, read_ack
 from raylay.services.replication.instance import DowngradePolicy
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import TopicRule
@@ -829,6 +829,28 @@ def test_a_batch_that_skips_a_number_or_comes_of_an_older_epoch_is_refused(
     link.socket.sendall(batch_front(1, False, False, b"", False, 3) + b"bad")
     assert link.next().header["reason"] == "bad_record"
     assert len(server.journal()) == 1
+
+
+def test_acks_to_a_link_are_conflated_up_to_the_bound(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path)
+    link = Client(server.status["replication_address"])
+    link.socket.sendall(link_logon(UpstreamLogon("up", "east", 77, "group", "d", 1, 0, 300)))
+    link.next(lambda frame: frame.header["c"] == "waited")
+    builder = RecordBuilder(5, "orders", "json")
+    began_s = time.monotonic()
+    for number in range(1, 21):
+        payload = builder.build(number, b"{}", 1)
+        block = run_of(scan(payload)[0], payload).encode()
+        link.socket.sendall(batch_front(number, False, False, b"", False, len(block)) + block)
+    acks: list[Frame] = []
+    while not acks or acks[-1].header["n"] < 20:
+        acks.append(link.ack())
+    assert len(acks) <= 2 and time.monotonic() - began_s >= 0.25
+    persisted = PublisherRanges()
+    for frame in acks:
+        for publisher, ranges in read_ack(frame.header, frame.body)[2].items():
+            persisted.add_ranges(publisher, ranges)
+    assert list(persisted.of(5)) == [(1, 20)]
 
 
 @pytest.mark.parametrize("seed", range(3))

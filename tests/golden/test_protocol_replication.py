@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,9 @@ def test_golden_logon() -> None:
     assert link_logon(LOGON) == LOGON_BYTES
     (frame,) = FrameReader().feed(LOGON_BYTES)
     assert read_link_logon(frame.header) == LOGON
+    conflated = replace(LOGON, ack_conflation_ms=20)
+    (frame,) = FrameReader().feed(link_logon(conflated))
+    assert frame.header["conflation"] == 20 and read_link_logon(frame.header) == conflated
 
 
 def test_golden_batch() -> None:
