@@ -179,6 +179,8 @@ class OutboundLink:
                 held = at_connect.get(run.publisher) if at_connect is not None else None
                 if held is None or not held.covers(run.first_sequence, run.last_sequence):
                     return False
+            elif run.kind == Kind.RECORDS:
+                self._ask_where_it_came_from(run)
             self.cursor = run.last_txid
         return True
 
@@ -196,7 +198,10 @@ class OutboundLink:
             if run.last_txid <= self.cursor:
                 continue
             self.cursor = run.last_txid
-            if run.kind != Kind.RECORDS or not self._routed(run):
+            if run.kind != Kind.RECORDS:
+                continue
+            if not self._routed(run):
+                self._ask_where_it_came_from(run)
                 continue
             part, surplus = self._missing_part(run)
             if surplus:
@@ -227,6 +232,18 @@ class OutboundLink:
         if skipped or not self._in_flight:
             effects.extend(self._progress(skipped))
         return effects
+
+    def _ask_where_it_came_from(self, run: Run) -> None:
+        """Owed by the downstream although it came from there, because nobody knew that then: it is
+        never sent, so a notice asks for its answer."""
+        if self.sync and self._mark and self._downstream in run.path:
+            for root, marks in self._mark.roots.items():
+                found = marks.get(run.publisher)
+                if found is not None:
+                    theirs = [piece for a, b in run.ranges() for piece in found.within(a, b)]
+                    if theirs:
+                        self._notices.of(root).add_ranges(run.publisher, theirs)
+                        marks.remove_ranges(run.publisher, theirs)
 
     def _routed(self, run: Run) -> bool:
         return self.router.routed(
