@@ -27,7 +27,7 @@ from raylay.services.protocol.replication import (
     read_link_logon,
     refusal,
 )
-from raylay.services.replication.effects import AckUpstream
+from raylay.services.replication.effects import AckUpstream, Ranges
 from raylay.services.server.framed import FramedConnection
 
 if TYPE_CHECKING:
@@ -204,13 +204,10 @@ class UpstreamConnection(FramedConnection):
             self.loop.call_later(self._conflation_s, self._send_held_back)
             return
         held_back.number = ack.number
-        for mine, more in (
-            (held_back.held, ack.held),
-            (held_back.persisted, ack.persisted),
-            (held_back.conflicts, ack.conflicts),
-        ):
-            for publisher, ranges in more.items():
-                mine.setdefault(publisher, []).extend(ranges)
+        _extend(held_back.held, ack.held)
+        _extend(held_back.conflicts, ack.conflicts)
+        for root, answered in ack.persisted.items():
+            _extend(held_back.persisted.setdefault(root, {}), answered)
 
     def _send_held_back(self) -> None:
         ack, self._held_back = self._held_back, None
@@ -229,3 +226,8 @@ class UpstreamConnection(FramedConnection):
             self.close(f"nothing came for {SILENCE_S_MAX:g} s")
         elif now_s - self.sent_at_s >= BEAT_S:
             self.send(BEAT)
+
+
+def _extend(mine: Ranges, more: Ranges) -> None:
+    for publisher, ranges in more.items():
+        mine.setdefault(publisher, []).extend(ranges)

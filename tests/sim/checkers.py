@@ -82,7 +82,8 @@ class Logs:
         self.ever: dict[str, set[Key]] = {name: set() for name in topology.members}
         self.name_of: dict[int, str] = {}
         self.incarnation_of: dict[str, int] = {}
-        self.asked_again: dict[tuple[str, str], set[Key]] = {}
+        self.asked_again: dict[tuple[str, str], set[tuple[int, int, int]]] = {}
+        """By link: (root, publisher, sequence)."""
         self.server: dict[tuple[str, str], str] = {}
         self.served_from_us: dict[tuple[str, str], int] = {}
         self.async_until_us: dict[tuple[str, str], int] = {}
@@ -132,16 +133,16 @@ class Logs:
         elif isinstance(operation, Crashed) and operation.lost:
             self.copies[operation.instance] = {}
 
-    def sync_destinations(self, name: str, key: Key, copy: Copy) -> list[Destination]:
+    def sync_destinations(self, name: str, key: Key, copy: Copy, root: int) -> list[Destination]:
         """The destinations to which the copy is routed and whose links were sync ever since it is
         there. A link that was async meanwhile may have let an answer out that is on its way,
-        unless nothing was answered yet when it was upgraded."""
+        unless nothing was answered yet for this root when it was upgraded."""
         found = []
         for destination in self.topology.members[name].destinations:
             link = (name, destination.name)
             until_us = self.async_until_us[link]
             if until_us >= copy.time_us and (
-                until_us == NOW_ASYNC or key not in self.asked_again.get(link, ())
+                until_us == NOW_ASYNC or (root, *key) not in self.asked_again.get(link, ())
             ):
                 continue
             if self.topology.router(name, destination).routed(
@@ -184,7 +185,7 @@ class Logs:
                 return DEAD
             if not any(
                 name in self.followed(waiter, destination, held)
-                for destination in self.sync_destinations(waiter, key, held)
+                for destination in self.sync_destinations(waiter, key, held, chain)
             ):
                 return DOWNGRADED
             name = waiter
@@ -228,7 +229,7 @@ def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
         copy = logs.copies[name][key]
         if name != root and logs.incarnation_of[root] in copy.waiters:
             law = logs.waiting(name, key, root)
-        for destination in logs.sync_destinations(name, key, copy):
+        for destination in logs.sync_destinations(name, key, copy, logs.incarnation_of[root]):
             if not any(key in logs.ever[server] for server in destination.addresses):
                 found.append(_unacknowledged(logs, ack, key, destination.addresses[0], name, law))
             for server in logs.followed(name, destination, copy):

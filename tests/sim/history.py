@@ -64,13 +64,13 @@ class Noted(NamedTuple):
 
 class ModeSet(NamedTuple):
     """From now on persisted acks of the instance wait for the destination, or do not. `pending`:
-    (publisher, sequence) of what an upgrade finds unacknowledged and asks again."""
+    (root, publisher, sequence) of what an upgrade finds unacknowledged and asks again."""
 
     time_us: int
     instance: str
     destination: str
     sync: bool
-    pending: tuple[tuple[int, int], ...] = ()
+    pending: tuple[tuple[int, int, int], ...] = ()
 
 
 class Linked(NamedTuple):

@@ -451,11 +451,11 @@ class Instance:
 
     def _perform_set_link_mode(self, effect: SetLinkMode) -> None:
         link = self.links[effect.destination]
-        pending: tuple[tuple[int, int], ...] = ()
+        pending: tuple[tuple[int, int, int], ...] = ()
         if effect.sync:
             pending = tuple(
-                (publisher, sequence)
-                for ranges in self.machine.pending.roots.values()
+                (root, publisher, sequence)
+                for root, ranges in self.machine.pending.roots.items()
                 for publisher, pair in ranges.items()
                 for sequence in range(pair[0], pair[1] + 1)
             )

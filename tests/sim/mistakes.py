@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raylay.services.messages.records import Run
 from raylay.services.replication.acknowledgment import DestinationLedger, RootedRanges
-from raylay.services.replication.effects import LinkEffect, Ranges, Rooted, SendBatch
+from raylay.services.replication.effects import Effect, LinkEffect, Ranges, Rooted, SendBatch
 from raylay.services.replication.instance import InstanceMachine, UpstreamAnswer, _Upstream
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
@@ -45,11 +45,11 @@ class DuplicatesAnsweredAtOnce(InstanceMachine):
         incarnation: int,
         destination: str,
         epoch: int,
-    ) -> tuple[list[object], UpstreamAnswer]:  # type: ignore[override]
+    ) -> tuple[list[Effect], UpstreamAnswer]:
         effects, answer = super().upstream_logged_on(
             connection, name, group, incarnation, destination, epoch
         )
-        return list(effects), UpstreamAnswer(answer.held, RootedRanges())
+        return effects, UpstreamAnswer(answer.held, RootedRanges())
 
     def _take_replicated(
         self,

@@ -170,7 +170,7 @@ def test_law_1_does_not_wait_for_async_links_nor_for_lost_disks() -> None:
 
 def test_law_1_counts_what_an_upgrade_asked_again() -> None:
     """Pending at the upgrade: no earlier answer excuses it. Durable by then: one may."""
-    for pending, expected in ((((P, 1),), True), ((), False)):
+    for pending, expected in ((((A, P, 1),), True), (((B, P, 1),), False), ((), False)):
         history = sound()
         copy = next(
             op for op in history.operations if isinstance(op, Journaled) and op.instance == "c"
@@ -297,7 +297,10 @@ def test_a_peer_that_was_called_safe_has_what_was_acked() -> None:
     for copy in copies:
         history.operations.remove(copy)
     at = history.operations.index(acked(40, 1))
-    told = [ToldSafety(5, "a", "p", 1, ("b",)), ModeSet(35, "a", "to-b", False)]
+    told: list[Operation] = [
+        ToldSafety(5, "a", "p", 1, ("b",)),
+        ModeSet(35, "a", "to-b", False),
+    ]
     history.operations[at:at] = told
     history.operations += copies
     assert laws(history) == {"safety"}

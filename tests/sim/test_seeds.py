@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sim import plans, run
+import pytest
+
+from sim import mistakes, plans, run
 
 TESTS = Path(__file__).resolve().parents[1]
 SEEDS = 1000
@@ -30,18 +32,19 @@ def test_a_thousand_fresh_seeds_keep_the_laws_and_hit_every_probe() -> None:
     assert last.startswith(f"sim: {SEEDS} seeds, 0 failed, base seed ")
 
 
-def test_a_failing_seed_is_told_with_its_history_and_the_command_to_replay_it(capsys) -> None:  # type: ignore[no-untyped-def]
+def test_a_failing_seed_is_told_with_its_history_and_the_command_to_replay_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run with a planted mistake."""
-    from sim import mistakes
-
     machines = mistakes.MISTAKES["one logon number"]
-    planted = run.run_seed
-    run.run_seed = lambda seed: planted(seed, machines)  # type: ignore[assignment]
-    try:
-        failing = next(seed for seed in range(1000, 1100) if run.run_seed(seed).violations)
-        assert run.main(["--seeds", "1", "--seed", str(failing)]) == 1
-    finally:
-        run.run_seed = planted  # type: ignore[assignment]
+    run_seed = run.run_seed
+
+    def planted(seed: int) -> run.Result:
+        return run_seed(seed, machines)
+
+    monkeypatch.setattr(run, "run_seed", planted)
+    failing = next(seed for seed in range(1000, 1100) if planted(seed).violations)
+    assert run.main(["--seeds", "1", "--seed", str(failing)]) == 1
     out = capsys.readouterr().out.splitlines()
     assert out[0] == f"sim: base seed {failing}"
     assert sum(" ms  " in line for line in out) >= 150
