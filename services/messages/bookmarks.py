@@ -23,8 +23,8 @@ NOW = "0|1|"
 BOOKMARKS_MAX = 100_000
 """Bookmarks in one list; a longer one is refused."""
 
-_BOOKMARK = re.compile(r"^(\d{1,20})\|(\d{1,19})\|?$")
-_TIMESTAMP = re.compile(r"^(\d{8})T(\d{6})(?:\.(\d{1,6}))?Z?$")
+_BOOKMARK = re.compile(r"^(\d{1,20})\|(\d{1,19})\|?$", re.ASCII)
+_TIMESTAMP = re.compile(r"^(\d{8})T(\d{6})(?:\.(\d{1,6}))?Z?$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

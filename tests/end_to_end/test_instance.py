@@ -848,8 +848,9 @@ def test_acks_to_a_link_are_conflated_up_to_the_bound(servers: Servers, tmp_path
     assert len(acks) <= 2 and time.monotonic() - began_s >= 0.25
     persisted = PublisherRanges()
     for frame in acks:
-        for publisher, ranges in read_ack(frame.header, frame.body)[2].items():
-            persisted.add_ranges(publisher, ranges)
+        for answered in read_ack(frame.header, frame.body)[2].values():
+            for publisher, ranges in answered.items():
+                persisted.add_ranges(publisher, ranges)
     assert list(persisted.of(5)) == [(1, 20)]
 
 
