@@ -1,0 +1,325 @@
+"""The instance's machine: when it answers whom. Interleavings of several are in tests/sim."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
+from raylay.services.replication.effects import (
+    AckClient,
+    AckUpstream,
+    Append,
+    CloseSession,
+    CloseUpstream,
+    NotifyLink,
+    SafetyChanged,
+)
+from raylay.services.replication.instance import DowngradePolicy, Identity, InstanceMachine
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
+
+CLIENT_NAME = "p"
+P = publisher_id(CLIENT_NAME)
+OWN, PEER, UPSTREAM = 0xA, 0xB, 0xC
+SECOND_US = 1_000_000
+
+
+def destination(*, sync: bool = True) -> Destination:
+    return Destination("peer", "g", sync, pass_through=".*", addresses=("peer",))
+
+
+class Bench:
+    """A machine with a journal that commits when it is told to."""
+
+    def __init__(
+        self, *destinations: Destination, policy: DowngradePolicy | None = None, **named: Any
+    ) -> None:
+        self.committed: list[Run] = []
+        self.staged: list[Run] = []
+        self.machine = InstanceMachine(
+            Identity("own", "g", OWN),
+            destinations,
+            TopicMatcher((TopicRule("^(orders|trades)$"),)),
+            lookup=self.lookup,
+            policy=policy,
+            **named,
+        )
+
+    def lookup(self, publisher: int, first: int, last: int) -> list[Run]:
+        return [
+            run
+            for run in self.committed
+            if run.publisher == publisher
+            and run.first_sequence <= last
+            and run.last_sequence >= first
+        ]
+
+    def take(self, effects: list[Any]) -> list[Any]:
+        self.staged += [effect.run for effect in effects if isinstance(effect, Append)]
+        self.machine.check_invariants()
+        return [effect for effect in effects if not isinstance(effect, Append)]
+
+    def log_on(self, session: int = 1, low: int = 0) -> Any:
+        return self.machine.client_logged_on(session, CLIENT_NAME, low)
+
+    def publish(self, *sequences: int, topic: str = "orders", body: bytes = b"x") -> list[Any]:
+        builder = RecordBuilder(P, topic, "json")
+        payload = b"".join(builder.build(sequence, body, 0) for sequence in sequences)
+        return self.take(self.machine.client_published(1, payload, 0)[0])
+
+    def commit(self) -> list[Any]:
+        self.committed += self.staged
+        last = self.staged[-1].last_txid
+        self.staged.clear()
+        return self.take(self.machine.committed(last, 0))
+
+    def log_on_upstream(self, connection: int = 9) -> Any:
+        return self.machine.upstream_logged_on(connection, "up", "g", UPSTREAM, "own", 1)[1]
+
+    def batch(self, number: int, *sequences: int, body: bytes = b"x", marked: bool = True) -> Any:
+        payload = b"".join(
+            RecordBuilder(P, "orders", "json").build(sequence, body, 0) for sequence in sequences
+        )
+        runs = []
+        if sequences:
+            (chunk,) = scan(payload)
+            run = run_of(chunk, payload)
+            run.flags |= Flag.AWAITED
+            runs = [run]
+        return self.take(self.machine.upstream_batch(9, number, runs, marked, {}, False, 0))
+
+    def connect(self, *held: tuple[int, int]) -> Any:
+        there = PublisherRanges()
+        there.add_ranges(P, held)
+        found = self.machine.link_connected("peer", PEER, there, type(self.machine.pending)(), 0)
+        self.take(found[0])
+        return found[1]
+
+
+def acks(effects: list[Any]) -> list[tuple[int, str]]:
+    return [(e.sequence, e.reason) for e in effects if isinstance(e, AckClient)]
+
+
+def answers(effects: list[Any]) -> list[tuple[int, Any]]:
+    return [(e.number, e.persisted) for e in effects if isinstance(e, AckUpstream)]
+
+
+def test_nothing_is_acked_before_its_commit() -> None:
+    bench = Bench()
+    bench.log_on()
+    assert acks(bench.publish(1, 2)) == []
+    assert acks(bench.commit()) == [(2, "")]
+
+
+def test_an_ack_waits_for_every_sync_destination_and_for_no_async_one() -> None:
+    bench = Bench(destination())
+    bench.log_on()
+    bench.publish(1, 2)
+    assert acks(bench.commit()) == []
+    found = bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 1)]}}, {}))
+    assert acks(found) == [(1, "")]
+    bench = Bench(destination(sync=False))
+    bench.log_on()
+    bench.publish(1)
+    assert acks(bench.commit()) == [(1, "")]
+
+
+def test_acks_of_a_client_never_pass_one_that_is_owed() -> None:
+    bench = Bench(destination())
+    bench.log_on()
+    bench.publish(1, 2, 3)
+    bench.commit()
+    assert acks(bench.take(bench.machine.link_answered("peer", {OWN: {P: [(2, 3)]}}, {}))) == []
+    assert acks(bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 1)]}}, {}))) == [
+        (3, "")
+    ]
+
+
+def test_a_logon_tells_the_highest_and_apart_from_it_what_is_durable() -> None:
+    bench = Bench(destination())
+    bench.log_on()
+    bench.publish(1, 2, 3)
+    bench.commit()
+    bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 1)]}}, {}))
+    found = bench.log_on(2, low=1)
+    assert (found.publisher, found.durable, found.highest) == (P, [(1, 1)], 3)
+
+
+def test_a_resend_is_journaled_once_and_acked_when_it_is_durable() -> None:
+    bench = Bench(destination())
+    bench.log_on()
+    bench.publish(1)
+    bench.commit()
+    bench.machine.client_left(1)
+    bench.log_on()
+    assert acks(bench.publish(1)) == []
+    assert bench.staged == []
+    assert acks(bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 1)]}}, {}))) == [
+        (1, "")
+    ]
+
+
+def test_another_content_under_a_held_identity_is_refused() -> None:
+    bench = Bench()
+    bench.log_on()
+    bench.publish(1)
+    bench.commit()
+    assert acks(bench.publish(1, body=b"y")) == [(1, "sequence_conflict")]
+
+
+def test_a_record_of_another_publisher_is_refused_whole() -> None:
+    bench = Bench()
+    bench.machine.client_logged_on(1, "someone else", 0)
+    with pytest.raises(RemoteProtocolError, match="another publisher"):
+        bench.publish(1)
+    assert bench.staged == []
+
+
+def test_topics_that_are_not_journaled_are_handed_back_and_count_as_durable() -> None:
+    bench = Bench()
+    bench.log_on()
+    payload = RecordBuilder(P, "chatter", "json").build(1, b"x", 0)
+    effects, transient = bench.machine.client_published(1, payload, 0)
+    assert [run.topic for run in transient] == [b"chatter"]
+    assert acks(bench.take(effects)) == [(1, "")]
+
+
+def test_the_waiter_is_answered_when_durable_and_others_when_stored() -> None:
+    bench = Bench(destination())
+    bench.log_on_upstream()
+    assert answers(bench.batch(1, 1)) == []
+    stored = answers(bench.commit())
+    assert stored == [(1, {})], "stored gives back the window, nothing is answered"
+    found = bench.take(bench.machine.link_answered("peer", {UPSTREAM: {P: [(1, 1)]}}, {}))
+    assert answers(found) == [(1, {UPSTREAM: {P: [(1, 1)]}})]
+
+
+def test_a_gap_in_the_batches_is_refused() -> None:
+    bench = Bench()
+    bench.log_on_upstream()
+    (closed,) = [e for e in bench.batch(2, 1) if isinstance(e, CloseUpstream)]
+    assert closed.reason == "gap"
+    assert bench.batch(1, 1) == [], "the connection is gone"
+
+
+def test_who_may_not_connect_is_told_why() -> None:
+    refuse = Bench().machine.refuse_upstream
+    assert refuse("up", "g", UPSTREAM, "d", 2, 1) is None
+    for arguments, reason in (
+        (("up", "other", UPSTREAM, "d", 2, 1), "group"),
+        (("up", "g", OWN, "d", 2, 1), "self"),
+        (("up", "g", UPSTREAM, "d", 1, 1), "stale_epoch"),
+    ):
+        refused = refuse(*arguments)
+        assert refused is not None and refused[0] == reason and "up" in refused[1]
+
+
+def test_a_failed_commit_forgets_what_was_staged_and_closes_who_sent_it() -> None:
+    bench = Bench()
+    bench.log_on()
+    bench.log_on_upstream()
+    bench.publish(1)
+    bench.batch(1, 2)
+    bench.staged.clear()
+    found = bench.take(bench.machine.append_failed("storage_full", "no space"))
+    assert {type(e) for e in found} >= {CloseSession, CloseUpstream}
+    assert bench.machine.next_txid == 1
+    answer = bench.log_on(2, low=1)
+    assert (answer.durable, answer.highest) == ([], 0)
+
+
+def test_a_recovery_point_holds_nothing_that_is_only_staged() -> None:
+    bench = Bench(destination())
+    bench.log_on()
+    bench.publish(1)
+    bench.commit()
+    bench.publish(2)
+    floor_txid, awaited = bench.machine.recovery_point()
+    assert floor_txid == 0, "1 is owed"
+    assert list(awaited.of(OWN).of(P)) == [(1, 1)]
+
+
+def test_late_is_seen_behind_a_restart() -> None:
+    before = Bench()
+    before.log_on_upstream()
+    before.batch(1, 5, 6)
+    before.commit()
+    held = before.machine.held()
+    after = Bench(next_txid=3, held=held)
+    after.committed = before.committed
+    after.log_on_upstream()
+    after.batch(1, 2)
+    assert [bool(run.flags & Flag.LATE) for run in after.staged] == [True]
+    after.batch(2, 7)
+    assert [bool(run.flags & Flag.LATE) for run in after.staged] == [True, False]
+
+
+def test_what_came_from_a_server_is_not_owed_by_it_once_it_is_known() -> None:
+    """Committed before the link to it connected for the first time."""
+    bench = Bench(destination())
+    bench.log_on_upstream()
+    bench.batch(1, 1)
+    bench.commit()
+    assert len(bench.machine.destinations["peer"].owed) == 1
+    found = bench.machine.link_connected(
+        "peer", UPSTREAM, PublisherRanges(), type(bench.machine.pending)(), 0
+    )
+    start = found[1]
+    bench.take(found[0])
+    asked = [*start.notice.values(), *start.mark.values()]
+    settled = not bench.machine.destinations["peer"].owed
+    assert settled or asked, "settled at once, or asked by the link"
+
+
+def test_a_downgrade_tells_clients_before_it_acks_them() -> None:
+    bench = Bench(destination(), policy=DowngradePolicy(100))
+    bench.log_on()
+    bench.connect()
+    bench.publish(1)
+    bench.commit()
+    assert acks(bench.take(bench.machine.tick(50_000))) == []
+    found = bench.take(bench.machine.tick(SECOND_US))
+    kinds = [type(effect) for effect in found]
+    assert kinds.index(SafetyChanged) < kinds.index(AckClient)
+    assert acks(found) == [(1, "")]
+
+
+def test_no_downgrade_below_the_minimum() -> None:
+    bench = Bench(destination(), policy=DowngradePolicy(100, None, 1))
+    bench.log_on()
+    bench.publish(1)
+    bench.commit()
+    assert acks(bench.take(bench.machine.tick(SECOND_US))) == []
+
+
+def test_an_upgrade_asks_again_for_what_is_pending() -> None:
+    other = Destination("other", "g", True, pass_through=".*", addresses=("other",))
+    bench = Bench(destination(), other)
+    bench.log_on()
+    bench.publish(1)
+    bench.commit()
+    bench.take(bench.machine.downgrade("peer", 0))
+    found = bench.take(bench.machine.upgrade("peer", 0))
+    (notice,) = [e for e in found if isinstance(e, NotifyLink)]
+    assert (notice.destination, notice.awaited) == ("peer", {OWN: {P: [(1, 1)]}})
+    assert acks(bench.take(bench.machine.link_answered("other", {OWN: {P: [(1, 1)]}}, {}))) == []
+
+
+def test_nothing_is_removable_before_every_destination_has_caught_up() -> None:
+    bench = Bench(destination(sync=False))
+    bench.log_on()
+    bench.publish(1, 2)
+    bench.commit()
+    assert bench.machine.removable_before() == 0
+    bench.connect()
+    bench.take(bench.machine.link_progressed("peer", 1, {}, True, 0, 0))
+    assert bench.machine.removable_before() == 2
+
+
+def test_publishers_that_the_server_numbers_are_of_its_incarnation() -> None:
+    bench = Bench()
+    publisher, sequence = bench.machine.number_for("p")
+    assert sequence == 1 and publisher == publisher_id(f"p|{OWN}") != P
