@@ -1,0 +1,84 @@
+"""A publisher as a process of its own, to be killed with SIGKILL: it owns an LMDB publish store.
+
+    python publisher.py '{"name": …, "servers": [[address, instance, group], …], "group": …,
+                          "store": path, "topic": …, "rate_per_s": 500, "messages": 0}'
+
+It publishes until its standard input has a line or ends, or until it has published `messages` (0:
+without end), then flushes. It tells what is so, one JSON line each time:
+
+    {"first": …, "published": …, "persisted": …, "settled": false, "instance": …}
+
+`first` is the lowest sequence of this life, or of what an earlier life left in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from raylay.services.client import Client, Server
+from raylay.storage.stores import LmdbPublishStore
+
+TELL_S = 0.1
+TURN_S = 0.02
+FLUSH_S_MAX = 90.0
+
+
+def body_of(publisher: int, sequence: int) -> bytes:
+    """What a publisher says under a sequence: any place can check it."""
+    return b'{"p": %d, "n": %d}' % (publisher, sequence)
+
+
+async def run(options: dict[str, Any]) -> None:
+    """See the top of this file."""
+    store = LmdbPublishStore(options["store"])
+    kept = store.lowest
+    client = Client(
+        options["name"],
+        [Server(*server) for server in options["servers"]],
+        group=options["group"],
+        publish_store=store,
+        heartbeat_s=1.5,
+        connect_wait_s=FLUSH_S_MAX,
+        publish_timeout_s=FLUSH_S_MAX,
+    )
+    told_s = 0.0
+
+    def tell(settled: bool = False) -> None:
+        line = {
+            "first": kept or first,
+            "published": client.last_sequence,
+            "persisted": client.persisted_sequence,
+            "settled": settled,
+            "instance": client.instance,
+        }
+        # One write a line: a killed process leaves a whole line or none.
+        os.write(sys.stdout.fileno(), json.dumps(line).encode() + b"\n")
+
+    loop = asyncio.get_running_loop()
+    asked_to_end = loop.run_in_executor(None, sys.stdin.readline)
+    async with client:
+        first = client.last_sequence + 1
+        messages = int(options.get("messages", 0))
+        a_turn = max(1, int(options["rate_per_s"] * TURN_S))
+        while not asked_to_end.done() and (not messages or client.last_sequence < first + messages):
+            for _ in range(a_turn):
+                sequence = client.machine.next_sequence
+                await client.publish(options["topic"], body_of(client.publisher, sequence))
+            if time.monotonic() - told_s >= TELL_S:
+                told_s = time.monotonic()
+                tell()
+            await asyncio.sleep(TURN_S)
+        await client.flush(FLUSH_S_MAX)
+        tell(True)
+        if messages and not asked_to_end.done():
+            await asked_to_end
+    store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(run(json.loads(sys.argv[1])))
