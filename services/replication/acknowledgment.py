@@ -37,6 +37,9 @@ CLIENT = 0
 UNAWAITED = 0
 """The root of what nobody is awaited for."""
 
+AGAIN_TXID = 0
+"""Stands for the transaction id of what is asked for again: below every real one."""
+
 AGE_BUCKET_US = 50_000
 """Ages are kept per bucket of 50 ms, so that a day of outage is a list and not a log."""
 
@@ -100,24 +103,26 @@ class AgeLog:
     """How old the oldest outstanding message is, in time and in transaction ids.
 
     Buckets hold, for each publisher, the span of sequences that became outstanding in it. The
-    oldest bucket goes when nothing in its spans is outstanding any more.
+    oldest bucket goes when nothing in its spans is outstanding any more. Transaction ids rise from
+    bucket to bucket; what becomes outstanding again, with an id that nobody looks up, is kept
+    apart.
     """
 
-    __slots__ = ("_buckets",)
+    __slots__ = ("_again", "_buckets")
 
     def __init__(self) -> None:
-        # (time_us, [lowest txid], {publisher: [first, last]})
-        self._buckets: deque[tuple[int, list[int], dict[int, list[int]]]] = deque()
+        # (time_us, lowest txid, {publisher: [first, last]})
+        self._buckets: deque[tuple[int, int, dict[int, list[int]]]] = deque()
+        self._again: deque[tuple[int, int, dict[int, list[int]]]] = deque()
 
     def add(self, time_us: int, txid: int, publisher: int, a: int, b: int) -> None:
-        """a..b of the publisher became outstanding; none has a transaction id below `txid`."""
-        buckets = self._buckets
+        """a..b of the publisher became outstanding; none has a transaction id below `txid`.
+        `AGAIN_TXID`: again, with any id."""
+        buckets = self._again if txid == AGAIN_TXID else self._buckets
         if not buckets or time_us - buckets[-1][0] >= AGE_BUCKET_US:
-            buckets.append((time_us, [txid], {publisher: [a, b]}))
+            buckets.append((time_us, txid, {publisher: [a, b]}))
             return
-        _, lowest, spans = buckets[-1]
-        if txid < lowest[0]:
-            lowest[0] = txid
+        spans = buckets[-1][2]
         span = spans.get(publisher)
         if span is None:
             spans[publisher] = [a, b]
@@ -126,21 +131,30 @@ class AgeLog:
             span[1] = max(span[1], b)
 
     def oldest(self, outstanding: RootedRanges) -> tuple[int, int] | None:
-        """(time in microseconds, lowest transaction id) of the oldest bucket that still has
-        something outstanding; None when nothing is."""
-        buckets = self._buckets
-        roots = outstanding.roots
-        while buckets:
-            time_us, lowest, spans = buckets[0]
-            for publisher in list(spans):
-                a, b = spans[publisher]
-                for ranges in roots.values():
-                    found = ranges.get(publisher)
-                    if found is not None and found.touches(a, b):
-                        return time_us, lowest[0]
-                del spans[publisher]
-            buckets.popleft()
-        return None
+        """(time in microseconds, lowest transaction id) of what is outstanding; None when nothing
+        is. What is outstanding again counts as older than everything in the log."""
+        first = _oldest_bucket(self._buckets, outstanding)
+        again = _oldest_bucket(self._again, outstanding)
+        if first is None or again is None:
+            return first or again
+        return min(first[0], again[0]), min(first[1], again[1])
+
+
+def _oldest_bucket(
+    buckets: deque[tuple[int, int, dict[int, list[int]]]], outstanding: RootedRanges
+) -> tuple[int, int] | None:
+    roots = outstanding.roots
+    while buckets:
+        time_us, txid, spans = buckets[0]
+        for publisher in list(spans):
+            a, b = spans[publisher]
+            for ranges in roots.values():
+                found = ranges.get(publisher)
+                if found is not None and found.touches(a, b):
+                    return time_us, txid
+            del spans[publisher]
+        buckets.popleft()
+    return None
 
 
 class DestinationLedger:
@@ -191,7 +205,12 @@ class DestinationLedger:
         return self.sync and self.proved
 
     def owe(
-        self, root: int, publisher: int, ranges: Iterable[Range], time_us: int, txid: int = 1
+        self,
+        root: int,
+        publisher: int,
+        ranges: Iterable[Range],
+        time_us: int,
+        txid: int = AGAIN_TXID,
     ) -> None:
         """These are committed here, from `txid` on, and routed there. Without a `txid`: a resync
         found them missing there, or they are asked for again."""

@@ -31,6 +31,7 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.replication.acknowledgment import (
+    AGAIN_TXID,
     CLIENT,
     UNAWAITED,
     AgeLog,
@@ -295,7 +296,11 @@ class InstanceMachine:
     def durable_floor(self) -> int:
         """Every record up to this transaction id is durable: where `recover` may begin."""
         oldest = self._pending_ages.oldest(self.pending)
-        return self.committed_txid if oldest is None else min(oldest[1] - 1, self.committed_txid)
+        return (
+            self.committed_txid
+            if oldest is None
+            else min(max(0, oldest[1] - 1), self.committed_txid)
+        )
 
     def recovery_point(self) -> tuple[int, RootedRanges]:
         """What the shell writes down from time to time, so that a restart need not read the whole
@@ -797,7 +802,7 @@ class InstanceMachine:
             )
             asked.update(theirs)
         for a, b in asked:
-            self._pending_ages.add(now_us, 1, publisher, a, b)
+            self._pending_ages.add(now_us, AGAIN_TXID, publisher, a, b)
         return asked
 
     def _owe_routed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from raylay.services.replication.acknowledgment import (
+    AGAIN_TXID,
     AGE_BUCKET_US,
     CLIENT,
     UNAWAITED,
@@ -138,3 +139,18 @@ def test_rooted_ranges_travel_whole() -> None:
     ranges.of(UNAWAITED).add(Q, 9, 9)
     again = RootedRanges.from_wire(ranges.to_wire())
     assert again.to_wire() == ranges.to_wire() and len(again) == 6
+
+
+def test_what_is_asked_again_counts_as_older_than_all_in_the_log() -> None:
+    ages, outstanding = AgeLog(), RootedRanges()
+    outstanding.of(1).add(7, 10, 20)
+    ages.add(1_000_000, 500, 7, 10, 15)
+    # In a later bucket, behind one that is still outstanding.
+    ages.add(5_000_000, AGAIN_TXID, 7, 16, 20)
+    assert ages.oldest(outstanding) == (1_000_000, AGAIN_TXID)
+    outstanding.of(1).remove_ranges(7, [(16, 20)])
+    assert ages.oldest(outstanding) == (1_000_000, 500)
+    outstanding.of(1).add(7, 16, 20)
+    outstanding.of(1).remove_ranges(7, [(10, 15)])
+    # The again log was emptied by the look before: nothing is known of it any more.
+    assert ages.oldest(outstanding) is None
