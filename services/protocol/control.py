@@ -2,6 +2,8 @@
 
     link to instance
       hello         destination, start (number of this start), pid
+      wake          destination, start: on a second connection, over which the instance then sends
+                    nothing but WAKE: committed up to this transaction id
       dial          asks for what a logon downstream needs
       connected     incarnation, name, client, address, same; body: held (range sets), waited
                     (range sets root by root)
@@ -26,6 +28,7 @@ Both ends are of one version: they are started from one installation, so nothing
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import msgpack
@@ -37,6 +40,8 @@ from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.ranges import PublisherRanges
 
 CONTROL_FRAME_BYTES_MAX = 256 * 1024 * 1024
+
+WAKE = struct.Struct("<Q")
 
 _pack = msgpack.Packer(use_bin_type=True).pack
 
@@ -64,6 +69,11 @@ def hello(destination: str, start_number: int, pid: int) -> bytes:
     return encode_frame(
         {"c": "hello", "destination": destination, "start": start_number, "pid": pid}
     )
+
+
+def wake(destination: str, start_number: int) -> bytes:
+    """The first and only frame of a link's second connection."""
+    return encode_frame({"c": "wake", "destination": destination, "start": start_number})
 
 
 def connected(

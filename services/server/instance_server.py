@@ -12,6 +12,7 @@ import itertools
 import os
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -137,6 +138,8 @@ class InstanceServer:
         self._paused: list[ClientConnection] = []
         self._committed_txid = 0
         self._committed_scheduled = False
+        self._wakeable: list[LinkControl] = []
+        self._wakes_due: deque[tuple[int, LinkControl]] = deque()
         self._servers: list[asyncio.AbstractServer] = []
         self._timers: list[asyncio.TimerHandle] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -551,9 +554,13 @@ class InstanceServer:
 
     def _append(self, effect: Append) -> None:
         run = effect.run
-        # A Flag is many times slower to look at than the number that it is.
-        run.flags = int(run.flags)
         self._staged_bytes += len(run.payload)
+        for link in self._wakeable:
+            ledger = self.machine.destinations[link.name]
+            if ledger.sync and ledger.router.routed(
+                run.topic, run.message_type, run.path, run.group, ledger.incarnation
+            ):
+                self._wakes_due.append((run.last_txid, link))
         self.journal.stage(run)
 
     def _committed(self, effect: Committed) -> None:
@@ -581,6 +588,8 @@ class InstanceServer:
         """Wakes a link for what is routed to its destination; for the rest it is told later, so
         that it moves on: what came from there need not wake it for every commit."""
         routed, incarnation = ledger.router.routed, ledger.incarnation
+        if link.woken_txid >= runs[-1].last_txid:
+            return
         for run in runs:
             if routed(run.topic, run.message_type, run.path, run.group, incarnation):
                 link.told(frame)
@@ -646,6 +655,26 @@ class InstanceServer:
                 self.loop.call_soon_threadsafe(self._take_committed)
             except RuntimeError:
                 pass  # the loop is closed: nobody is left to be told
+        # A sync link's answer is what a publisher waits for: it is woken from here, while this
+        # process's own loop is still waking up.
+        due = self._wakes_due
+        links: set[LinkControl] = set()
+        while due and due[0][0] <= last_txid:
+            try:
+                links.add(due.popleft()[1])
+            except IndexError:
+                break  # cleared by the loop: the commit behind failed
+        for link in links:
+            link.wake(last_txid)
+
+    def wakeable_changed(self) -> None:
+        """A link can be woken from the writer thread now, or no more."""
+        self._wakeable = [link for link in self.links.values() if link.wake_fd >= 0]
+
+    def catch_up_with_commits(self) -> None:
+        """Before a link's answer is taken: it may be for a commit that this loop has not taken."""
+        if self._committed_txid > self.machine.committed_txid:
+            self._take_committed()
 
     def _take_committed(self) -> None:
         # Cleared before the id is read: a commit after it schedules another call.
@@ -671,6 +700,7 @@ class InstanceServer:
         reason = "storage_full" if isinstance(error, StorageFull) else "storage_error"
         self.storage_failure = (reason, str(error))
         self._staged_bytes = 0
+        self._wakes_due.clear()
         paused, self._paused = self._paused, []
         for client in paused:
             client.resume_reading()

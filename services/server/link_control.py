@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
@@ -54,6 +55,7 @@ class LinkConnection(FramedConnection):
         super().__init__(server.outbox, server.loop, reader)
         self.server = server
         self.link: LinkControl | None = None
+        self._wakes: LinkControl | None = None
 
     def data_received(self, data: bytes) -> None:
         """Frames came; the acks that they release are written without waiting for the turn's end:
@@ -67,6 +69,12 @@ class LinkConnection(FramedConnection):
             self.link.frame_received(header, body)
             return
         link = self.server.links.get(str(header.get("destination")))
+        if header["c"] == "wake":
+            if link is not None and link.wakes_by(self, header):
+                self._wakes = link
+            else:
+                self.close("not the link of the last start")
+            return
         if header["c"] != "hello" or link is None or not link.greeted(self, header):
             # A link of an earlier start, or none of ours.
             self.send(encode_frame({"c": "stop"}))
@@ -82,6 +90,8 @@ class LinkConnection(FramedConnection):
         """The link's process ended."""
         if self.link is not None:
             self.link.lost(self, why)
+        if self._wakes is not None:
+            self._wakes.wakes_no_more(self)
 
 
 class LinkControl:
@@ -107,6 +117,11 @@ class LinkControl:
         # one of this life.
         self._first_start = int.from_bytes(os.urandom(6), "big") << 8
         self._server = server
+        self.wake_fd = -1
+        """Where `wake` writes to; -1 while there is none."""
+        self.woken_txid = 0
+        self._wake_lock = threading.Lock()
+        self._wake_connection: LinkConnection | None = None
         self._handle: LinkHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
@@ -190,6 +205,7 @@ class LinkControl:
         """A frame of the link's."""
         server = self._server
         command = header["c"]
+        server.catch_up_with_commits()
         if command == "answered":
             persisted, conflicts = control.read_answered(body)
             server.perform(server.machine.link_answered(self.name, persisted, conflicts))
@@ -298,6 +314,44 @@ class LinkControl:
     def _tell_late(self) -> None:
         if self._told_later:
             self.told(self._told_later)
+
+    def wakes_by(self, connection: LinkConnection, header: Header) -> bool:
+        """The second connection of the link's process: only commits are told over it, by the writer
+        thread. False when it is not the link of the last start."""
+        transport = connection.transport
+        if header.get("start") != self._start_number or transport is None:
+            return False
+        self.wakes_no_more(self._wake_connection)
+        with self._wake_lock:
+            self.wake_fd = os.dup(transport.get_extra_info("socket").fileno())
+            self.woken_txid = 0
+        self._wake_connection = connection
+        self._server.wakeable_changed()
+        return True
+
+    def wakes_no_more(self, connection: LinkConnection | None) -> None:
+        """That connection is gone."""
+        if connection is None or connection is not self._wake_connection:
+            return
+        self._wake_connection = None
+        with self._wake_lock:
+            os.close(self.wake_fd)
+            self.wake_fd = -1
+            self.woken_txid = 0
+        self._server.wakeable_changed()
+
+    def wake(self, last_txid: int) -> None:
+        """Tells the link of a commit; called on the journal's writer thread. Where the socket is
+        full or gone, the loop's own frame tells it."""
+        if not self.is_connected:
+            return
+        with self._wake_lock:
+            if self.wake_fd >= 0:
+                try:
+                    os.write(self.wake_fd, control.WAKE.pack(last_txid))
+                except OSError:
+                    return
+                self.woken_txid = last_txid
 
     def notice(self, awaited: Rooted) -> None:
         """Asks the destination."""

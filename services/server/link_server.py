@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 import zstandard
 
@@ -133,6 +133,34 @@ class _Instance(FramedConnection):
         self.link.instance_lost(why)
 
 
+class _Waking(asyncio.Protocol):
+    """The second connection to the instance: its writer thread tells of commits over it."""
+
+    def __init__(self, link: LinkServer) -> None:
+        self.link = link
+        self._rest = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is connected."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def say(self, frame: bytes) -> None:
+        """Says which link this is."""
+        if self._transport is not None:
+            self._transport.write(frame)
+
+    def data_received(self, data: bytes) -> None:
+        """Commits: the last one counts."""
+        data = self._rest + data
+        whole = len(data) - len(data) % control.WAKE.size
+        self._rest = data[whole:]
+        if whole:
+            last_txid = control.WAKE.unpack_from(data, whole - control.WAKE.size)[0]
+            self.link.machine.told(last_txid)
+            self.link.pump()
+
+
 class LinkServer:
     """One link, running. Owner: the DestinationLink actor. Lifecycle: `run` until the instance is
     gone or says stop."""
@@ -187,6 +215,8 @@ class LinkServer:
             lambda: _Instance(self), config.unix_path
         )
         self._tell(control.hello(config.destination.name, config.start_number, os.getpid()))
+        _, waking = await self.loop.create_unix_connection(lambda: _Waking(self), config.unix_path)
+        waking.say(control.wake(config.destination.name, config.start_number))
         dialing = self.loop.create_task(self._dial_forever())
         counting = self.loop.create_task(self._count_forever())
         try:
