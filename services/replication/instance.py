@@ -7,8 +7,8 @@ Invariants:
   known = held (committed) + staged; pending is part of known; durable = held - pending.
   Nothing is acknowledged, delivered or told to a link before its commit.
   pending and awaited are kept root by root (acknowledgment.py); each is part of known; awaited
-  never shrinks while the instance lives. A run's root is 0 when it is not flagged AWAITED, else the
-  first incarnation of its path, else this instance.
+  never shrinks while the instance lives, but for what failed or was refused. A run's root is 0 when
+  it is not flagged AWAITED, else the first incarnation of its path, else this instance.
   A waiter is acted upon only when the run or note that names it is committed.
 """
 
@@ -226,6 +226,8 @@ class InstanceMachine:
         self.known = held if held is not None else PublisherRanges()
         self.awaited = awaited if awaited is not None else RootedRanges()
         self.pending = RootedRanges()
+        self.refused = PublisherRanges()
+        """What a destination refused for good before it was durable here."""
         self.waiters = WaiterTable()
         self.ready = ready
         self.policy = policy or DowngradePolicy()
@@ -362,6 +364,7 @@ class InstanceMachine:
                     f"{chunk.publisher}: build records with the id from the logon answer",
                     "foreign_publisher",
                 )
+            _check_text(chunk.topic, chunk.message_type)
         transient: list[Run] = []
         for chunk in chunks:
             run = run_of(chunk, payload)
@@ -876,7 +879,10 @@ class InstanceMachine:
                 found = self._session_of.get(entry.run.publisher)
                 if entry.sender == CLIENT and found is not None:
                     sessions.add(found.number)
-                self._unnumbered.pop((entry.run.publisher, entry.run.first_sequence), None)
+                # Numbered here: its publisher has no session, its command has one.
+                asked = self._unnumbered.pop((entry.run.publisher, entry.run.first_sequence), None)
+                if asked is not None:
+                    sessions.add(asked[0])
             elif isinstance(entry, _NoteStaged):
                 senders.add(entry.sender)
                 # A note stands only for what was not awaited before.
@@ -1135,6 +1141,13 @@ class InstanceMachine:
             self._report_conflict(ledger.destination.name, publisher, ranges)
             session = self._session_of.get(publisher)
             for root in self.pending.roots:
+                waiting = self.pending.get(root, publisher)
+                if waiting is not None:
+                    # Off the pending ones, they must not pass for durable: at no logon, and when
+                    # they come again.
+                    undone = [piece for a, b in ranges for piece in waiting.within(a, b)]
+                    self.refused.add_ranges(publisher, undone)
+                    self.awaited.remove_ranges(root, publisher, undone)
                 self.pending.remove_ranges(root, publisher, ranges)
                 for sender, theirs in self.waiters.settle(root, publisher, ranges):
                     upstream = self._upstream_of.get(sender)
@@ -1326,6 +1339,12 @@ class InstanceMachine:
                 digest = held.get(record.sequence)
                 if digest is not None and digest != record.digest:
                     found.add(record.sequence, record.sequence)
+        refused = self.refused.get(run.publisher)
+        if refused is not None:
+            # The same as here, and another than at a destination: it is acknowledged to nobody.
+            for a, b in old:
+                for piece in refused.within(a, b):
+                    found.add(*piece)
         return list(found)
 
     def _digests(self, publisher: int, ranges: list[Range]) -> dict[int, int]:
@@ -1357,6 +1376,19 @@ class InstanceMachine:
         effects = self._effects
         self._effects = []
         return effects
+
+
+def _check_text(topic: bytes, message_type: bytes) -> None:
+    """Raises RemoteProtocolError where a topic or a type is no text: whoever looks at it later, a
+    subscriber or a tool, takes it for one."""
+    try:
+        topic.decode()
+        message_type.decode()
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(
+            f"topic {topic[:200]!r} of type {message_type!r} is no UTF-8: {error.reason}",
+            "bad_record",
+        ) from None
 
 
 def encode_note(root: int, sender: int, publisher: int, ranges: list[Range]) -> Run:

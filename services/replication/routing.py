@@ -70,7 +70,9 @@ class TopicMatcher:
         key = (topic, message_type)
         found = self._cache.get(key)
         if found is None:
-            found = self._matches(topic.decode("utf-8", "replace"), message_type.decode())
+            found = self._matches(
+                topic.decode("utf-8", "replace"), message_type.decode("utf-8", "replace")
+            )
             if len(self._cache) >= TOPIC_CACHE_MAX:
                 self._cache.clear()
             self._cache[key] = found

@@ -1,10 +1,10 @@
 """A publisher as a process of its own, to be killed with SIGKILL: it owns an LMDB publish store.
 
     python publisher.py '{"name": …, "servers": [[address, instance, group], …], "group": …,
-                          "store": path, "topic": …, "rate_per_s": 500, "messages": 0}'
+                          "store": path, "topic": …, "rate_per_s": 500, "life": 0}'
 
-It publishes until its standard input has a line or ends, or until it has published `messages` (0:
-without end), then flushes. It tells what is so, one JSON line each time:
+It publishes until its standard input has a line or ends, then flushes. Without a `store` it keeps
+one in memory. A `life` above 0 stands in every body. It tells what is so, one JSON line each time:
 
     {"first": …, "published": …, "persisted": …, "settled": false, "instance": …}
 
@@ -21,21 +21,24 @@ import time
 from typing import Any
 
 from raylay.services.client import Client, Server
-from raylay.storage.stores import LmdbPublishStore
+from raylay.storage.stores import LmdbPublishStore, MemoryPublishStore
 
 TELL_S = 0.1
 TURN_S = 0.02
 FLUSH_S_MAX = 90.0
 
 
-def body_of(publisher: int, sequence: int) -> bytes:
+def body_of(publisher: int, sequence: int, life: int = 0) -> bytes:
     """What a publisher says under a sequence: any place can check it."""
+    if life:
+        return b'{"p": %d, "n": %d, "life": %d}' % (publisher, sequence, life)
     return b'{"p": %d, "n": %d}' % (publisher, sequence)
 
 
 async def run(options: dict[str, Any]) -> None:
     """See the top of this file."""
-    store = LmdbPublishStore(options["store"])
+    path, life = options.get("store", ""), int(options.get("life", 0))
+    store = LmdbPublishStore(path) if path else MemoryPublishStore()
     kept = store.lowest
     client = Client(
         options["name"],
@@ -63,20 +66,17 @@ async def run(options: dict[str, Any]) -> None:
     asked_to_end = loop.run_in_executor(None, sys.stdin.readline)
     async with client:
         first = client.last_sequence + 1
-        messages = int(options.get("messages", 0))
         a_turn = max(1, int(options["rate_per_s"] * TURN_S))
-        while not asked_to_end.done() and (not messages or client.last_sequence < first + messages):
+        while not asked_to_end.done():
             for _ in range(a_turn):
                 sequence = client.machine.next_sequence
-                await client.publish(options["topic"], body_of(client.publisher, sequence))
+                await client.publish(options["topic"], body_of(client.publisher, sequence, life))
             if time.monotonic() - told_s >= TELL_S:
                 told_s = time.monotonic()
                 tell()
             await asyncio.sleep(TURN_S)
         await client.flush(FLUSH_S_MAX)
         tell(True)
-        if messages and not asked_to_end.done():
-            await asked_to_end
     store.close()
 
 

@@ -1,0 +1,468 @@
+"""Bad input and faults: a clear error that names the thing, nothing lost, nobody else harmed.
+
+What is not here is in test_instance.py. In each test a well-behaved client publishes all the while
+and is given all its acks.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from end_to_end.test_instance import (
+    DEADLINE_S,
+    Client,
+    Server,
+    Servers,
+    pair,
+    servers,
+    single,
+)
+from xxhash import xxh3_64_intdigest
+
+from raylay.services.messages.records import (
+    Kind,
+    RecordBuilder,
+    iterate_records,
+    publisher_id,
+)
+from raylay.services.protocol.frames import Header, encode_frame
+from raylay.services.server.instance_server import JOURNAL_DIRECTORY
+from raylay.storage.journal_reader import LmdbJournalReader
+
+__all__ = ["servers"]  # a fixture
+
+PUBLISHER_FILE = Path(__file__).parents[1] / "soak" / "publisher.py"
+
+
+class Good:
+    """The well-behaved client: publishes and waits for its ack, again and again."""
+
+    def __init__(self, server: Server, name: str = "good") -> None:
+        self.server = server
+        self.client = Client(server.address, name)
+        self.last = 0
+        self.publishes()
+
+    def publishes(self, count: int = 3) -> None:
+        """Publishes and has its ack."""
+        self.client.publish(range(self.last + 1, self.last + count + 1))
+        self.last += count
+        self.client.persisted(self.last)
+
+    def kept(self) -> None:
+        """All of it is in the journal, once, in order."""
+        found = [n for p, n in self.server.journal() if p == self.client.answer["publisher"]]
+        assert found == list(range(1, self.last + 1))
+        assert "fatal" not in self.server.log, self.server.log
+
+
+def record_of(name: str, sequence: int, topic: bytes = b"orders", kind: bytes = b"json") -> bytes:
+    """A record whose checksums are right and whose values need not be."""
+    content = topic + kind + b"{}"
+    tail = struct.pack(
+        "<BBBBHHHHIQQQQ",
+        *(1, 1, len(kind), 0, len(topic), 0, 0, 0, 0),
+        *(publisher_id(name), sequence, 1, xxh3_64_intdigest(content)),
+    )
+    checked = tail + content
+    return struct.pack("<IQ", len(checked) + 12, xxh3_64_intdigest(checked)) + checked
+
+
+BAD = "bad"
+COMMANDS: list[tuple[Header, bytes, str]] = [
+    ({"c": "subscribe", "sub": 5, "t": "orders"}, b"", "bad_command"),
+    ({"c": "subscribe", "sub": "s", "t": b"\xff"}, b"", "bad_command"),
+    ({"c": "subscribe", "sub": "s", "t": "x" * 2000}, b"", "bad_topic"),
+    ({"c": "subscribe", "sub": "s", "t": "orders", "o": [1]}, b"", "bad_command"),
+    ({"c": "subscribe", "sub": "s", "t": "a", "bm": "0", "o": {"have": {1: b"?"}}}, b"", "bad_com"),
+    ({"c": "subscribe", "sub": "s", "t": "a", "bm": "0", "o": {"have": 5}}, b"", "bad_command"),
+    ({"c": "subscribe", "sub": "s", "t": "a", "bm": "[0:"}, b"", "bad_bookmark"),
+    ({"c": "subscribe", "sub": "s", "t": "a", "bm": "1|18446744073709551616|"}, b"", "bad_bookm"),
+    ({"c": "subscribe", "sub": "s", "t": "a", "bm": "20269999T999999Z"}, b"", "bad_bookmark"),
+    ({"c": "subscribe", "sub": "s", "t": "a(", "bm": "0"}, b"", "bad_regex"),
+    ({"c": "unsubscribe", "sub": {"a": 1}}, b"", "bad_command"),
+    ({"c": "heartbeat", "o": {"start_s": float("nan")}}, b"", "bad_command"),
+    ({"c": "heartbeat", "o": {"start_s": 1e-9}}, b"", "bad_command"),
+    ({"c": "flush", "a": 5}, b"", "bad_command"),
+    ({"c": "p", "t": "", "s": 1}, b"", "bad_topic"),
+    ({"c": "p", "t": b"\xff", "s": 1}, b"", "bad_command"),
+    ({"c": "p", "t": "orders", "mt": b"\xff", "s": 1}, b"", "bad_command"),
+    ({"c": "p", "t": "orders", "s": -1}, b"", "bad_command"),
+    ({"c": "p", "t": "orders", "s": 1 << 63}, b"", "bad_command"),
+    ({"c": "p", "t": "orders", "s": 1, "e": 1 << 32}, b"", "bad_command"),
+    ({"c": "pb", "n": 1}, record_of(BAD, 1, kind=b"\xff"), "bad_record"),
+    ({"c": "pb", "n": 1}, record_of(BAD, 1, topic=b"\xff\xfe"), "bad_record"),
+    ({"c": "pb", "n": 1}, record_of(BAD, 1, kind=b""), "bad_record"),
+    ({"c": "pb", "n": 1}, record_of(BAD, 0), "sequence_order"),
+    ({"c": "pb", "n": 1}, record_of(BAD, 1 << 63), "bad_record"),
+    ({"c": "pb", "n": 2}, record_of(BAD, 1) + record_of(BAD, 2, kind=b"\xff"), "bad_record"),
+    ({"c": "logon", "v": 1, "client_name": BAD, "cid": "2"}, b"", "bad_command"),
+    ({"c": "ack", "a": "persisted", "s": 5}, b"", "unknown_command"),
+]
+
+
+def test_nasty_values_are_refused_and_nothing_of_them_is_taken(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = single(servers, tmp_path)
+    good = Good(server)
+    for header, body, reason in COMMANDS:
+        client = Client(server.address, BAD)
+        client.send({"cid": "x"} | header, body)
+        answer = client.next(lambda frame: frame.header.get("status") == "failure").header
+        assert answer["reason"].startswith(reason), (header, answer)
+        assert answer["text"], header
+        client.close()
+        good.publishes()
+    good.kept()
+    assert Client(server.address, BAD).answer["highest"] == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"client_name": 5}, "bad_client_name"),
+        ({"client_name": "x" * 2000}, "bad_client_name"),
+        ({"low": -5}, "bad_command"),
+        ({"o": 5}, "bad_command"),
+        ({"o": {"ack_conflation_ms": float("inf")}}, "bad_command"),
+        ({"v": None}, "bad_version"),
+    ],
+)
+def test_a_logon_that_makes_no_sense_is_refused(
+    servers: Servers, tmp_path: Path, values: dict[str, Any], reason: str
+) -> None:
+    server = single(servers, tmp_path)
+    good = Good(server)
+    client = Client(server.address)
+    client.send({"c": "logon", "v": 1, "client_name": BAD, "cid": "1"} | values)
+    answer = client.ack().header
+    assert (answer["status"], answer["reason"]) == ("failure", reason)
+    assert client.closed()
+    good.publishes()
+    good.kept()
+
+
+def test_a_frame_cut_short_is_not_taken(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path)
+    good = Good(server)
+    records = b"".join(record_of(BAD, number) for number in range(1, 101))
+    whole = encode_frame({"c": "pb", "n": 100}, records)
+    for cut in (1, 5, 7, 20, len(whole) // 2, len(whole) - 1):
+        client = Client(server.address, BAD)
+        client.socket.sendall(whole[:cut])
+        client.close()
+        good.publishes()
+    # Half a logon, and then nothing: the server does not wait for ever.
+    silent = Client(server.address)
+    silent.socket.sendall(encode_frame({"c": "logon", "v": 1, "client_name": BAD})[:-3])
+    began_s = time.monotonic()
+    assert silent.ack().header["reason"] == "logon_timeout"
+    assert time.monotonic() - began_s < DEADLINE_S / 2
+    assert silent.closed()
+    good.publishes()
+    good.kept()
+    assert Client(server.address, BAD).answer["highest"] == 0
+
+
+# -- disks -----------------------------------------------------------------------------------------
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 6 MiB of its own."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(disk)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("mounting a small file system is not allowed here")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_passes_when_there_is_space_again(servers: Servers, small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(2 * 1024 * 1024))
+    server = single(servers, small_disk, segment_bytes=1024 * 1024)
+    good = Good(server)
+    filler = Client(server.address, "filler")
+    builder = RecordBuilder(filler.answer["publisher"], "orders", "json")
+    acked = number = 0
+    reason = ""
+    while not reason:
+        number += 1
+        assert number < 200, "the disk does not get full"
+        filler.send({"c": "pb", "n": 1}, builder.build(number, bytes(100_000), 1))
+        frame = filler.ack().header
+        reason = frame.get("reason", "")
+        acked = acked if reason else frame["s"]
+    assert reason == "storage_full" and filler.closed()
+    server.wait_for("storage_failed")
+    # A publish that the server was to number is not left without a word either.
+    while server.events("storage_failed") < 2:
+        asker = Client(server.address, "asker")
+        asker.send({"c": "p", "t": "orders", "cid": "u", "a": "persisted"}, bytes(200_000))
+        assert asker.ack().header["reason"] == "storage_full" and asker.closed()
+    time_s = time.monotonic()
+    ballast.unlink()
+    while True:
+        # The well-behaved client meets the full disk like everybody, and comes again.
+        again = Client(server.address, "good", low=1)
+        again.publish(range(again.answer["highest"] + 1, good.last + 4))
+        frame = again.ack().header
+        if frame["status"] == "success":
+            break
+        assert frame["reason"] == "storage_full"
+        assert time.monotonic() - time_s < DEADLINE_S
+    good.last += 3
+    if frame["s"] < good.last:
+        again.persisted(good.last)
+    good.client = again
+    good.publishes()
+    filler = Client(server.address, "filler", low=1)
+    assert filler.answer["durable"] == [[1, acked]]
+    filler.send({"c": "pb", "n": 1}, builder.build(acked + 1, b"{}", 1))
+    filler.persisted(acked + 1)
+    good.kept()
+    server.kill()
+    server.start()
+    assert Client(server.address, "filler", low=1).answer["durable"] == [[1, acked + 1]]
+    good.kept()
+
+
+def test_a_corrupt_segment_is_named_and_the_start_refused(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path, segment_bytes=1024 * 1024)
+    good = Good(server)
+    for _ in range(40):
+        good.client.publish(range(good.last + 1, good.last + 501), text="m" * 80)
+        good.last += 500
+    good.client.persisted(good.last)
+    server.kill()
+    journal = server.directory / JOURNAL_DIRECTORY
+    segments = sorted((*journal.glob("journal-*.sealed"), *journal.glob("journal-*.live")))
+    assert len(segments) >= 3
+    for victim in (segments[0], segments[-1]):
+        kept = victim.read_bytes()
+        for damaged in (b"", kept[: len(kept) // 2 + 100], b"\x00" * 8192 + kept[8192:]):
+            victim.write_bytes(damaged)
+            refused = subprocess.run(
+                [sys.executable, "-m", "raylay.services.server.run_instance", server.directory],
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_S,
+            )
+            assert refused.returncode == 1, (victim, len(damaged), refused)
+            assert victim.name in refused.stderr
+            assert victim.read_bytes() == damaged, "a refused start changed the file"
+        victim.write_bytes(kept)
+    server.start()
+    again = Client(server.address, "good", low=1)
+    assert again.answer["durable"] == [[1, good.last]]
+    good.client = again
+    good.publishes()
+    good.kept()
+
+
+# -- identities ------------------------------------------------------------------------------------
+def test_one_identity_with_two_contents_across_a_sync_pair(
+    servers: Servers, tmp_path: Path
+) -> None:
+    first, second = pair(servers, tmp_path)
+    good = Good(first)
+    second.kill()
+    # Sent, and on the disk of one of two: no ack.
+    here = Client(first.address, "twin")
+    here.publish(range(1, 4), text="here")
+    here.send({"c": "flush", "cid": "f", "a": "completed"})
+    here.ack(cid="f")
+    first.kill()
+    second.start()
+    there = Client(second.address, "twin")
+    assert there.answer["highest"] == 0
+    there.publish(range(1, 4), text="there")
+    there.send({"c": "flush", "cid": "f", "a": "completed"})
+    there.ack(cid="f")
+    first.start()
+    for sequence in (1, 2, 3):
+        refused = there.ack(a="persisted").header
+        assert (refused["s"], refused["reason"]) == (sequence, "sequence_conflict"), refused
+        assert "another content" in refused["text"]
+    for server in (first, second):
+        server.wait_for(" conflict ")
+    # Nobody who comes later is told that they are durable.
+    for server in (first, second):
+        late = Client(server.address, "twin", low=1)
+        assert late.answer["durable"] == [] and late.answer["highest"] >= 3
+        late.publish(range(1, 4), text="here")
+        for sequence in (1, 2, 3):
+            answer = late.ack(a="persisted").header
+            assert (answer["s"], answer["reason"]) == (sequence, "sequence_conflict"), answer
+        late.publish(range(4, 5))
+        while (answer := late.ack(a="persisted").header)["status"] == "failure":
+            assert answer["s"] <= 3 and answer["reason"] == "sequence_conflict"
+        assert answer["s"] == 4
+        late.close()
+        good.client = Client(server.address, "good", low=1)
+        good.publishes()
+    good.server = first
+    good.kept()
+    good.server = second
+    good.kept()
+    for server, text in ((first, "here"), (second, "there")):
+        bodies = {
+            record.sequence: record.body.decode()
+            for record in records_in(server)
+            if record.publisher == publisher_id("twin")
+        }
+        assert bodies == {1: f"{text}1", 2: f"{text}2", 3: f"{text}3", 4: "m4"}
+
+
+def records_in(server: Server) -> Iterator[Any]:
+    """Every record of its journal."""
+    with LmdbJournalReader(server.directory / JOURNAL_DIRECTORY) as reader:
+        after_txid = 0
+        while runs := reader.read(after_txid):
+            after_txid = runs[-1].last_txid
+            for run in runs:
+                if run.kind == Kind.RECORDS:
+                    yield from iterate_records(bytes(run.payload), verify=True)
+
+
+# -- publishers that are killed --------------------------------------------------------------------
+class Publisher:
+    """A publisher's process (tests/soak/publisher.py)."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.process = subprocess.Popen(
+            [sys.executable, str(PUBLISHER_FILE), json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._heard = threading.Condition()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._heard:
+                self.told.append(json.loads(line))
+                self._heard.notify_all()
+
+    def wait_for(self, lines: int) -> None:
+        """Waits until it told as often."""
+        with self._heard:
+            assert self._heard.wait_for(lambda: len(self.told) >= lines, DEADLINE_S)
+
+    def kill(self) -> None:
+        """SIGKILL, whatever it is doing."""
+        self.process.kill()
+        self.process.wait()
+        self._thread.join()
+
+    def end(self) -> None:
+        """In good order: it flushes."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("end\n")
+        self.process.stdin.close()
+        assert self.process.wait(DEADLINE_S) == 0
+        self._thread.join()
+        assert self.told[-1]["settled"]
+
+
+def test_a_killed_publisher_with_a_store_goes_on_where_it_was(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """SIGKILL between put and ack, again and again: nothing lost, nothing twice, no number given
+    to two contents."""
+    server = single(servers, tmp_path)
+    good = Good(server)
+    chance = random.Random(5)
+    options = {
+        "name": "phoenix",
+        "servers": [[server.address, "solo", "group"]],
+        "group": "group",
+        "store": str(tmp_path / "store"),
+        "topic": "orders",
+        "rate_per_s": 5_000,
+    }
+    acked_by: list[tuple[int, int]] = []
+    first = 0
+    for life in range(1, 6):
+        publisher = Publisher(options | {"life": life})
+        publisher.wait_for(chance.randint(1, 3))
+        if life == 3:
+            # Dead while the instance is: what is in the store was never seen by anybody.
+            server.kill()
+            time.sleep(0.2)  # so that there is something that nobody saw
+        if life < 5:
+            publisher.kill()
+        else:
+            publisher.end()
+        if life == 3:
+            server.start()
+            options["servers"] = [[server.address, "solo", "group"]]
+            good.client = Client(server.address, "good", low=1)
+        first = first or publisher.told[0]["first"]
+        acked_by.append((publisher.told[-1]["persisted"], life))
+        good.publishes()
+    last = publisher.told[-1]["published"]
+    assert publisher.told[-1]["persisted"] == last
+    good.kept()
+    found = [record for record in records_in(server) if record.publisher == publisher_id("phoenix")]
+    assert [record.sequence for record in found] == list(range(first, last + 1))
+    lives = [json.loads(record.body)["life"] for record in found]
+    assert lives == sorted(lives) and set(lives) >= {1, 5}
+    for persisted, life in acked_by:
+        # What a life was acked is what it, or one before it, said: not what a later one did.
+        assert persisted < first or lives[persisted - first] <= life
+    assert server.events(" conflict ") == 0
+
+
+def test_a_killed_publisher_without_a_store_numbers_by_the_clock(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = single(servers, tmp_path)
+    good = Good(server)
+    options = {
+        "name": "forgetful",
+        "servers": [[server.address, "solo", "group"]],
+        "group": "group",
+        "topic": "orders",
+        "rate_per_s": 5_000,
+    }
+    before: list[dict[str, Any]] = []
+    for life in (1, 2):
+        began_us = time.time_ns() // 1000
+        publisher = Publisher(options | {"life": life})
+        publisher.wait_for(3)
+        if life == 1:
+            publisher.kill()
+        else:
+            publisher.end()
+        assert publisher.told[0]["first"] >= began_us
+        before.append(publisher.told[-1])
+    good.publishes()
+    good.kept()
+    numbers = [n for p, n in server.journal() if p == publisher_id("forgetful")]
+    assert numbers == sorted(set(numbers))
+    second = [number for number in numbers if number >= before[1]["first"]]
+    assert second == list(range(before[1]["first"], before[1]["published"] + 1))
+    earlier = numbers[: -len(second)]
+    assert earlier == list(range(before[0]["first"], earlier[-1] + 1))
+    assert earlier[-1] >= before[0]["persisted"]
+    assert server.events(" conflict ") == 0
