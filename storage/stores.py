@@ -36,6 +36,7 @@ _KEY = struct.Struct(">Q")
 _ENTRY = struct.Struct("<QI")
 _META = struct.Struct("<QQ")
 _META_KEY = b"\0meta"
+_WORDS_KEY = b"\0words"
 
 
 # -- publish stores ------------------------------------------------------------------------------
@@ -93,6 +94,10 @@ class PublishStore(Protocol):
     def replay(self, first: int = 0) -> Iterator[tuple[int, builtins.bytes]]:
         """(sequence, record) from `first` on, in order, as the store is at the call."""
 
+    words: builtins.bytes
+    """What its client was told about where it may fail over to, kept beside the publishes: set
+    before the acks that depend on it, on disk with the next `flush`."""
+
     def close(self) -> None:
         """Flushes and gives everything back."""
 
@@ -104,7 +109,7 @@ class MemoryPublishStore:
     Owner: one client, on its event loop.
     """
 
-    __slots__ = ("_entries", "bytes", "bytes_max", "highest", "messages_max")
+    __slots__ = ("_entries", "bytes", "bytes_max", "highest", "messages_max", "words")
 
     def __init__(
         self,
@@ -115,6 +120,7 @@ class MemoryPublishStore:
         self.bytes_max = bytes_max
         self.bytes = 0
         self.highest = 0
+        self.words = b""
         self._entries: deque[tuple[int, bytes]] = deque()
 
     @property
@@ -196,6 +202,7 @@ class LmdbPublishStore:
         self.bytes = 0
         self.highest = 0
         self._acknowledged = 0
+        self._words = b""
         self._gone = SequenceSet()
         # (sequence, length) of everything in it, flushed or not.
         self._entries: deque[tuple[int, int]] = deque()
@@ -219,9 +226,10 @@ class LmdbPublishStore:
                 if meta is not None:
                     self.highest, self._acknowledged = _META.unpack_from(meta)
                     self._gone = SequenceSet.from_bytes(meta[_META.size :])
+                self._words = transaction.get(_WORDS_KEY) or b""
                 with transaction.cursor() as cursor:
                     for key, value in cursor.iternext():
-                        if key == _META_KEY:
+                        if key in (_META_KEY, _WORDS_KEY):
                             continue
                         first = last = _KEY.unpack(key)[0]
                         alive = False
@@ -279,6 +287,8 @@ class LmdbPublishStore:
                 for first in self._surplus:
                     transaction.delete(_KEY.pack(first))
                 transaction.put(_META_KEY, meta)
+                if self._words:
+                    transaction.put(_WORDS_KEY, self._words)
                 if pending:
                     parts: list[bytes] = []
                     for sequence, record in pending:
@@ -291,6 +301,16 @@ class LmdbPublishStore:
             pending.clear()
         self._surplus.clear()
         self._meta_changed = False
+
+    @property
+    def words(self) -> builtins.bytes:
+        """See PublishStore."""
+        return self._words
+
+    @words.setter
+    def words(self, value: builtins.bytes) -> None:
+        self._words = value
+        self._meta_changed = True
 
     def advance(self, highest: int) -> None:
         """See PublishStore."""

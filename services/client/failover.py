@@ -4,7 +4,9 @@ Each instance tells its clients about its peers: *safe* or *unsafe to fail over 
 instance said is its *word*, and outlives it:
 
 - before its first logon a client may use any server;
-- after it, the instance last used, and those that this instance called safe;
+- after it, the instance last used, and those that this instance called safe; a client that was
+  restarted with its publish store still knows what was said, and asks for no more than that nobody
+  called an instance unsafe;
 - never an instance that some other instance called unsafe and has not called safe since. Only who
   gave a word may take it back: what C knows about B says nothing about what A acknowledged while B
   did not have it. `trust` is the way out for a person who knows that A is gone for good.
@@ -17,6 +19,7 @@ No clock, no randomness: the jitter comes from a seeded sequence.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -73,6 +76,7 @@ class ServerChooser:
         "_group_of",
         "_instance_at",
         "_listed",
+        "_recalled",
         "_words",
         "allow_other_groups",
         "current",
@@ -97,6 +101,8 @@ class ServerChooser:
         self.current_address = ""
         # By instance that spoke: its word on each of its peers.
         self._words: dict[str, dict[str, bool]] = {}
+        self._recalled = ""
+        """The instance that an earlier life of this client used last."""
         self._listed: list[str] = []
         # Addresses that instances told of, beside those that the caller listed.
         self._followed: dict[str, str] = {}
@@ -154,6 +160,26 @@ class ServerChooser:
                 self._followed[address] = peer.instance
         return unsafe, safe
 
+    def remembered(self) -> bytes:
+        """What outlives the client, in its publish store: the instance last used, and who called
+        whom unsafe."""
+        unsafe = {
+            speaker: sorted(name for name, safe in words.items() if not safe)
+            for speaker, words in self._words.items()
+        }
+        kept = {"instance": self.current or self._recalled, "unsafe": unsafe}
+        return json.dumps(kept, sort_keys=True).encode()
+
+    def recall(self, kept: bytes) -> None:
+        """Takes what `remembered` gave in an earlier life; what cannot be read is left out."""
+        try:
+            found = json.loads(kept or b"{}")
+            self._recalled = str(found.get("instance", ""))
+            for speaker, names in found.get("unsafe", {}).items():
+                self._words.setdefault(speaker, {}).update(dict.fromkeys(map(str, names), False))
+        except (ValueError, AttributeError, TypeError):
+            return
+
     def trust(self, instance: str) -> None:
         """Takes back every word that calls this instance unsafe, and calls it safe by the
         instance last used. For a person who knows that the instance that said so is gone."""
@@ -169,11 +195,13 @@ class ServerChooser:
         group = group or self._group_of.get(instance, "")
         if self.group and group and group != self.group and not self.allow_other_groups:
             return f"it is in group {group}, not {self.group}"
-        if not self.current or instance == self.current or self.failover == "any":
+        if instance == (self.current or self._recalled) or self.failover == "any":
             return ""
         for speaker, words in self._words.items():
             if words.get(instance) is False:
                 return f"{speaker} called it unsafe to fail over to"
+        if not self.current:
+            return ""
         if not self._words.get(self.current, {}).get(instance):
             return f"{self.current} has not called it safe to fail over to"
         return ""

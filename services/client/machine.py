@@ -134,6 +134,9 @@ class PublishStore(Protocol):
     def drop(self, ranges: list[tuple[int, int]]) -> None:
         """Forgets the inclusive ranges."""
 
+    words: bytes
+    """What the client was told about where it may fail over to; empty: nothing yet."""
+
     def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
         """(sequence, record) in ascending order, from a sequence on, as it is at the call."""
 
@@ -212,6 +215,7 @@ class ClientMachine:
             allow_other_groups=options.allow_other_groups,
             failover=options.failover,
         )
+        self.chooser.recall(store.words)
         self.state = State.NEW
         self.ended = False
         self.connection = 0
@@ -653,6 +657,10 @@ class ClientMachine:
         unsafe, safe = self.chooser.heard(
             speaker, read_peers(header.get("peers")), complete=complete
         )
+        # Before the acks that the news is sent ahead of: a restarted client must know it too.
+        words = self.chooser.remembered()
+        if words != self.store.words:
+            self.store.words = words
         effects.extend(Tell(PeerBecameUnsafe(name, speaker)) for name in unsafe)
         effects.extend(Tell(PeerBecameSafe(name, speaker)) for name in safe)
 

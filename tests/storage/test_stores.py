@@ -79,6 +79,21 @@ def body(sequence: int) -> bytes:
     return b"%d" % sequence * (sequence % 5 + 1)
 
 
+def test_words_outlive_the_process(tmp_path: Path) -> None:
+    store = LmdbPublishStore(tmp_path / "publishes")
+    assert store.words == b""
+    store.words = b"A is unsafe"
+    store.put(1, b"record")
+    store.flush()
+    store.put(2, b"record")
+    store.flush()
+    store.words = b"B is unsafe"
+    store.close()
+    again = LmdbPublishStore(tmp_path / "publishes")
+    assert (again.words, again.lowest, again.highest) == (b"B is unsafe", 1, 2)
+    again.close()
+
+
 def test_an_empty_publish_store(make: Callable[..., PublishStore]) -> None:
     store = make()
     assert (store.messages, store.bytes, store.lowest, store.highest) == (0, 0, 0, 0)

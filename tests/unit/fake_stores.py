@@ -14,6 +14,7 @@ class DictPublishStore:
     def __init__(self, messages_max: int = 1 << 30) -> None:
         self.records: dict[int, bytes] = {}
         self.highest = 0
+        self.words = b""
         self.messages_max = messages_max
         self.failure: StorageError | None = None
 

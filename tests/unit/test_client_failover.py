@@ -132,3 +132,22 @@ def test_pauses_grow_to_the_maximum_and_begin_anew() -> None:
     ]
     backoff.reset()
     assert backoff.next_pause_s() < 0.13
+
+
+def test_a_restarted_client_knows_who_was_called_unsafe() -> None:
+    earlier = ServerChooser([Server("a:1", "A"), Server("b:1", "B")])
+    earlier.use("b:1", "B")
+    earlier.heard("B", peers(A=False, C=True))
+    later = ServerChooser([Server("a:1", "A"), Server("b:1", "B"), Server("c:1", "C")])
+    later.recall(earlier.remembered())
+    assert later.refusal("A") == "B called it unsafe to fail over to"
+    assert later.refusal("B") == "" == later.refusal("C")
+    assert later.candidates() == ["b:1", "c:1"]
+    # Not forgotten by a life that reached nobody.
+    again = ServerChooser([Server("a:1", "A")])
+    again.recall(later.remembered())
+    assert again.refusal("A")
+    again.trust("A")
+    assert again.refusal("A") == ""
+    for nonsense in (b"", b"\xff", b"[]", b'{"unsafe": 5}'):
+        ServerChooser().recall(nonsense)
