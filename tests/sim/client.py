@@ -45,6 +45,7 @@ class SimStore:
         self._records: dict[int, bytes] = {}
         self._forgotten = forgotten
         self.highest = 0
+        self.words = b""
         self.full = False
 
     def put(self, sequence: int, record: bytes) -> None:
