@@ -12,6 +12,7 @@ import itertools
 import os
 import tempfile
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -77,6 +78,8 @@ UNIX_PATH_BYTES_MAX = 100
 """A Unix socket's address ends at 108 bytes."""
 RECOVERY_HEADERS = 4096
 LOOKUP_BYTES = 256 * 1024
+LOOKUPS_KEPT = 8
+"""Reads of so many stretches of the log: two links that both resync are in different places."""
 
 Result = TypeVar("Result")
 
@@ -146,6 +149,8 @@ class InstanceServer:
         self._finished: asyncio.Future[None]
         self._reading: ThreadPoolExecutor
         self._outstanding = Outstanding()
+        # Committed runs never change, so what was read of them stays true.
+        self._lookups: deque[dict[int, list[Run]]] = deque(maxlen=LOOKUPS_KEPT)
         self._traced_txids = False
         self._rates: dict[str, float] = {}
         self._rates_before: tuple[float, int, int, int] = (0.0, 0, 0, 0)
@@ -290,7 +295,9 @@ class InstanceServer:
         """The committed runs that hold any of these sequences.
 
         A message is looked up, then the log is read on from there: a publisher's runs mostly follow
-        one another."""
+        one another. What the last reads brought is looked through first: a link that sends again
+        what is held asks for run after run of the same stretch, and a read for each of them would
+        keep the event loop for as long as the resync takes."""
         held = self.machine.known.get(publisher)
         found: list[Run] = []
         if held is None:
@@ -298,19 +305,37 @@ class InstanceServer:
         for start, end in held.within(first, last):
             sequence = start
             while sequence <= end:
-                runs = self._read_at(publisher, sequence, LOOKUP_BYTES if end > sequence else 1)
                 before = sequence
-                for run in runs:
-                    if run.publisher != publisher or run.kind != Kind.RECORDS:
-                        continue
+                for run in self._runs_from(publisher, sequence):
                     if not run.first_sequence <= sequence <= run.last_sequence:
                         break
                     found.append(run)
                     sequence = run.last_sequence + 1
+                    if sequence > end:
+                        break
                 if sequence == before:
                     # Staged, or in a segment that was removed: the next one may be elsewhere.
                     sequence += 1
         return found
+
+    def _runs_from(self, publisher: int, sequence: int) -> list[Run]:
+        """Runs of the publisher, in the order of the log, the first of which holds the sequence;
+        none where it is not to be had."""
+        for runs in self._lookups:
+            theirs = runs.get(publisher, ())
+            at = bisect_right(theirs, sequence, key=_first_sequence) - 1
+            if at >= 0 and theirs[at].last_sequence >= sequence:
+                return list(theirs[at:])
+        by_publisher: dict[int, list[Run]] = {}
+        for run in self._read_at(publisher, sequence, LOOKUP_BYTES):
+            if run.kind == Kind.RECORDS:
+                theirs = by_publisher.setdefault(run.publisher, [])
+                if not theirs or theirs[-1].last_sequence < run.first_sequence:
+                    theirs.append(run)
+                # A late one stands out of order: it is found by a read of its own.
+        if by_publisher:
+            self._lookups.appendleft(by_publisher)
+        return by_publisher.get(publisher, [])
 
     def _read_at(self, publisher: int, sequence: int, size_bytes: int) -> list[Run]:
         try:
@@ -1042,6 +1067,10 @@ class InstanceServer:
             "commit_latency": self.commit_latency,
             "destinations": destinations,
         }
+
+
+def _first_sequence(run: Run) -> int:
+    return run.first_sequence
 
 
 def _within(rooted: RootedRanges, held: PublisherRanges) -> RootedRanges:
