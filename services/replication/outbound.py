@@ -53,6 +53,7 @@ class OutboundLink:
         self._number = 0
         self._held = PublisherRanges()
         self._at_connect: PublisherRanges | None = None
+        self._came_from_there = PublisherRanges()
         self._own_root = 0
         self._mark = RootedRanges()
         self._notices = RootedRanges()
@@ -77,6 +78,7 @@ class OutboundLink:
         self._downstream = downstream
         self._held = held
         self._at_connect = held.copy()
+        self._came_from_there = PublisherRanges()
         self._own_root = start.own_root
         self._mark = _gathered(start.mark)
         self._notices = RootedRanges()
@@ -224,6 +226,9 @@ class OutboundLink:
         if answered.sets:
             effects.append(LinkAnswered({UNAWAITED: ranges_of(answered)}, {}))
         ends = self._at_connect is not None and self.cursor >= self.resync_to
+        if ends and self._came_from_there:
+            effects.append(LinkAnswered({UNAWAITED: ranges_of(self._came_from_there)}, {}))
+            self._came_from_there = PublisherRanges()
         if batch or awaited or self._notices or ends:
             effects.append(self._batch(batch, awaited, size, before, ends))
             if ends:
@@ -235,8 +240,17 @@ class OutboundLink:
 
     def _ask_where_it_came_from(self, run: Run) -> None:
         """Owed by the downstream although it came from there, because nobody knew that then: it is
-        never sent, so a notice asks for its answer."""
-        if self.sync and self._mark and self._downstream in run.path:
+        never sent, so a notice asks for its answer where one is waited for; else it is answered by
+        having been there."""
+        if self._downstream not in run.path:
+            return
+        at_connect = self._at_connect
+        if at_connect is not None and run.last_txid <= self.resync_to:
+            held = at_connect.get(run.publisher)
+            if held is None or not held.covers(run.first_sequence, run.last_sequence):
+                # It came between the destination's account of what it holds and our connecting.
+                self._came_from_there.add_ranges(run.publisher, run.ranges())
+        if self.sync and self._mark:
             for root, marks in self._mark.roots.items():
                 found = marks.get(run.publisher)
                 if found is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.messages.records import Flag, RecordBuilder, Run, run_of, scan
+from raylay.services.replication.acknowledgment import UNAWAITED
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkEffect,
@@ -186,3 +189,19 @@ def test_a_new_connection_begins_anew() -> None:
     assert not made.wants and made.notice({OWN: {P: [(1, 1)]}}) == []
     made.connected(THERE, held((1, 1)), LinkStart(True, {}, {}, OWN, 2), 1)
     assert sent(made.take([run(1, 1, 2)])) == [(1, [{P: [(2, 2)]}], {}, True)]
+
+
+@pytest.mark.parametrize("by_headers", [False, True])
+def test_what_came_from_there_while_connecting_is_answered_by_having_been_there(
+    by_headers: bool,
+) -> None:
+    """The instance owed it to a destination whose incarnation it did not know yet."""
+    made = link((1, 1), last_txid=3, sync=False)
+    runs = [run(1, 1, path=(THERE,)), run(2, 2, 3, path=(THERE,))]
+    if by_headers:
+        assert made.skip_headers(runs)
+        runs = []
+    effects = made.take(runs)
+    assert sent(effects) == [(1, [], {}, True)]
+    answers = [effect.persisted for effect in effects if isinstance(effect, LinkAnswered)]
+    assert answers == [{UNAWAITED: {P: [(2, 3)]}}]
