@@ -248,7 +248,8 @@ def test_a_corrupt_segment_is_named_and_the_start_refused(servers: Servers, tmp_
     for _ in range(40):
         good.client.publish(range(good.last + 1, good.last + 501), text="m" * 80)
         good.last += 500
-    good.client.persisted(good.last)
+        # One commit each: several in one would make fewer and larger segments.
+        good.client.persisted(good.last)
     server.kill()
     journal = server.directory / JOURNAL_DIRECTORY
     segments = sorted((*journal.glob("journal-*.sealed"), *journal.glob("journal-*.live")))
