@@ -173,6 +173,7 @@ class DestinationLedger:
         "further_on",
         "incarnation",
         "owed",
+        "persisted",
         "prove_txid",
         "proved",
         "router",
@@ -195,6 +196,8 @@ class DestinationLedger:
         self.prove_txid = 0
         self.stored_txid = 0
         self.skipped = 0
+        self.persisted = 0
+        """Messages that it answered, since the process began: for metrics."""
         self.further_on = False
         self.downgraded_at_us = 0
         self._ages = AgeLog()
@@ -232,6 +235,7 @@ class DestinationLedger:
                     found = [piece for a, b in ranges for piece in owed.within(a, b)]
                     if found:
                         self.owed.remove_ranges(layer, publisher, found)
+                        self.persisted += sum(b - a + 1 for a, b in found)
                         settled.setdefault(layer, {}).setdefault(publisher, []).extend(found)
         return settled
 

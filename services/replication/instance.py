@@ -128,6 +128,8 @@ class _Session:
     publisher: int
     received: int = 0
     acked: int = 0
+    counted: int = 0
+    """Up to here its publishes are in the counter of persisted ones; from its first one on."""
     failures: dict[int, tuple[str, str]] = field(default_factory=dict)
 
 
@@ -368,6 +370,8 @@ class InstanceMachine:
         transient: list[Run] = []
         for chunk in chunks:
             run = run_of(chunk, payload)
+            if not found.received:
+                found.counted = chunk.first_sequence - 1
             if chunk.last_sequence > found.received:
                 found.received = chunk.last_sequence
             if not self.journaled.matches(run.topic, run.message_type):
@@ -939,6 +943,7 @@ class InstanceMachine:
             for sequence in range(a, b + 1):
                 found = self._unnumbered.pop((publisher, sequence), None)
                 if found is not None:
+                    self.counters.persisted += 1
                     self._effects.append(AckClient(found[0], sequence, command_id=found[1]))
 
     def _answer(self, sender: int, root: int, publisher: int, ranges: list[Range]) -> None:
@@ -1038,8 +1043,11 @@ class InstanceMachine:
                     self._effects.append(AckClient(session.number, sequence - 1))
                 self._effects.append(AckClient(session.number, sequence, reason, text))
                 session.acked = max(session.acked, sequence)
+                self.counters.persisted += max(sequence - 1 - session.counted, 0)
+                session.counted = max(session.counted, sequence)
         if settled > session.acked:
-            self.counters.persisted += settled - max(session.acked, 0)
+            self.counters.persisted += max(settled - session.counted, 0)
+            session.counted = max(session.counted, settled)
             session.acked = settled
             self._effects.append(AckClient(session.number, settled))
 

@@ -1028,6 +1028,7 @@ class InstanceServer:
             "stored_txid": ledger.stored_txid,
             "lag": max(0, self.machine.committed_txid - ledger.stored_txid),
             "skipped": ledger.skipped,
+            "persisted": ledger.persisted,
             "address": link.address,
             "incarnation": f"{ledger.incarnation:016x}",
             "pid": link.pid,
@@ -1047,6 +1048,7 @@ class InstanceServer:
             status = self._destination_status(name)
             destinations[name] = {
                 "sent": status.get("sent_records", 0),
+                "persisted_sent": status["persisted"],
                 "ack_age_ms": status["age_ms"],
                 "lag_messages": status["lag"],
                 "connected": status["connected"],

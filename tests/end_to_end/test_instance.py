@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -619,6 +621,33 @@ def test_a_sync_pair_has_all_on_both(servers: Servers, tmp_path: Path, compressi
     assert all(len(server.journal()) == 4_000 for server in (first, second))
     again = Client(second.address, "one", low=1)
     assert again.answer["durable"] == [[1, 2_000]]
+
+
+def test_a_scrape_counts_messages_whatever_their_sequences(
+    servers: Servers, tmp_path: Path
+) -> None:
+    first, _ = pair(servers, tmp_path)
+    first.stop()
+    (port,) = free_ports(1)
+    dataclasses.replace(first.config, metrics_port=port).save(first.directory)
+    first.start()
+    first.wait_for("link_caught_up", 2)
+    client = Client(first.address, "publisher")
+    start = 1_790_000_000_000_000
+    client.publish(range(start, start + 100))
+    client.persisted(start + 99)
+    client.send({"c": "p", "t": "orders", "mt": "json", "cid": "2", "a": "persisted"}, b"m")
+    client.ack(cid="2", a="persisted")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    found = {
+        name: float(value)
+        for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")
+    }
+    of = 'destination="to-B",instance="A"'
+    assert found['raylay_published_total{instance="A"}'] == 101
+    assert found['raylay_persisted_total{instance="A"}'] == 101
+    assert found[f"raylay_destination_persisted_total{{{of}}}"] == 101
 
 
 def test_acks_wait_for_a_killed_peer_and_come_when_it_is_back(
