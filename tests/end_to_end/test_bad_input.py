@@ -330,6 +330,42 @@ def test_one_identity_with_two_contents_across_a_sync_pair(
         assert bodies == {1: f"{text}1", 2: f"{text}2", 3: f"{text}3", 4: "m4"}
 
 
+def test_a_restart_while_something_is_asked_for_again(servers: Servers, tmp_path: Path) -> None:
+    """A publisher failed over and sent again what its new instance had: that is a note in the log,
+    and the instance is killed while the other one still owes its answer."""
+    first, second = pair(servers, tmp_path)
+    there = Client(second.address, "mover")
+    there.publish(range(1, 101))
+    there.persisted(100)
+    second.kill()
+    here = Client(first.address, "mover", low=1)
+    assert (here.answer["durable"], here.answer["highest"]) == ([], 100)
+    here.publish(range(1, 101))
+    here.send({"c": "flush", "cid": "f", "a": "completed"})
+    here.ack(cid="f")
+    first.wait_for("link_disconnected")
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not notes_in(first):
+        assert time.monotonic() < deadline_s
+    first.kill()
+    first.start()
+    here = Client(first.address, "mover", low=1)
+    # They came from there, so they are there: nothing is owed for them.
+    assert here.answer["durable"] == [[1, 100]]
+    here.publish(range(101, 102))
+    second.start()
+    here.persisted(101)
+    publisher = publisher_id("mover")
+    for server in (first, second):
+        assert server.journal() == [(publisher, number) for number in range(1, 102)]
+
+
+def notes_in(server: Server) -> int:
+    """How many waiters its journal notes."""
+    with LmdbJournalReader(server.directory / JOURNAL_DIRECTORY) as reader:
+        return sum(run.kind == Kind.WAITER for run in reader.read(0))
+
+
 def records_in(server: Server) -> Iterator[Any]:
     """Every record of its journal."""
     with LmdbJournalReader(server.directory / JOURNAL_DIRECTORY) as reader:
