@@ -150,7 +150,7 @@ class InstanceServer:
         self._reading: ThreadPoolExecutor
         self._outstanding = Outstanding()
         # The machine's, which looks things up while it is being recovered.
-        self._known = PublisherRanges()
+        self._held_here = PublisherRanges()
         # Committed runs never change, so what was read of them stays true.
         self._lookups: deque[dict[int, list[Run]]] = deque(maxlen=LOOKUPS_KEPT)
         self._traced_txids = False
@@ -258,7 +258,7 @@ class InstanceServer:
         config = self.config
         journal = self.journal
         recovered = journal.recovered
-        self._known = recovered.held
+        self._held_here = recovered.held
         hint = self.state.get("recovery_point")
         floor, awaited = 0, RootedRanges()
         if hint is not None:
@@ -301,7 +301,7 @@ class InstanceServer:
         one another. What the last reads brought is looked through first: a link that sends again
         what is held asks for run after run of the same stretch, and a read for each of them would
         keep the event loop for as long as the resync takes."""
-        held = self._known.get(publisher)
+        held = self._held_here.get(publisher)
         found: list[Run] = []
         if held is None:
             return found
