@@ -32,7 +32,7 @@ from rich.table import Table
 
 from raylay.services import fabric_registry as registry
 from raylay.services.configuration.yaml_file import load
-from raylay.services.errors import FabricError, RaylayError
+from raylay.services.errors import ConfigurationError, FabricError, RaylayError
 from raylay.services.trace_report import trace_command
 
 STOP_TIMEOUT_S = 60.0
@@ -297,19 +297,42 @@ def event_line(event: dict[str, Any]) -> str:
 
 
 # -- publishing and subscribing ------------------------------------------------------------------
+@contextmanager
 def _client_options(
-    fabric: str, group: str, servers: list[str] | None, name: str
-) -> dict[str, Any]:
-    """Arguments of a client, from the fabric's own record: no Ray is asked."""
+    fabric: str, group: str, servers: list[str] | None, name: str, *, trace_all: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Arguments of a client, from the fabric's own record: no Ray is asked. On leaving, what the
+    client traced is written."""
     if servers:
-        return {"name": name, "servers": servers, "group": group}
-    from raylay.services.fabric_plan import FabricRecord, servers_of
+        if trace_all:
+            raise ConfigurationError("--trace needs a fabric: where traces go is in its settings")
+        yield {"name": name, "servers": servers, "group": group}
+        return
+    from raylay.services.configuration.model import FabricSettings
+    from raylay.services.fabric_plan import FabricRecord, client_options, tracing_options
+    from raylay.services.tracing import ClientTracer, start_tracing
 
     entry = _running(fabric)
     record = FabricRecord.load(entry.directory)
     if record is None:
         raise FabricError(f"{entry.directory} has no record of fabric {entry.name}")
-    return {"name": name, **servers_of(record, group, name)}
+    settings = FabricSettings.from_json(record.settings)
+    options = {"name": name, **client_options(settings, record, group, name)}
+    tracing = tracing_options(settings, record)
+    if not tracing.enabled:
+        if trace_all:
+            raise ConfigurationError(
+                f"fabric {entry.name} traces nothing: add `tracing: {{directory: traces}}`"
+            )
+        yield options
+        return
+    traces = start_tracing(name, tracing)
+    options["tracer"] = ClientTracer(traces, name)
+    options["sampling_ratio"] = 1.0 if trace_all else tracing.sampling_ratio
+    try:
+        yield options
+    finally:
+        traces.close()
 
 
 @app.command()
@@ -323,28 +346,33 @@ def publish(
     fabric: FabricOption = "",
     group: GroupOption = "",
     server: ServerOption = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Trace every message; then see `raylay trace`.")
+    ] = False,
 ) -> None:
-    """Publish; returns when everything is persisted."""
+    """Publish; returns when everything is persisted. Tells the last message's bookmark."""
     name = client or f"raylay-publish-{os.getpid()}"
-    options = _client_options(fabric, group, server, name)
-    count, seconds = asyncio.run(_publish(options, topic, body, message_type))
-    typer.echo(f"{count:,} persisted in {seconds:.3f} s", err=True)
+    with _client_options(fabric, group, server, name, trace_all=trace) as options:
+        count, seconds, bookmark = asyncio.run(_publish(options, topic, body, message_type))
+    last = f", the last one {bookmark}" if count > 1 else f": {bookmark}" if count else ""
+    typer.echo(f"{count:,} persisted in {seconds:.3f} s{last}", err=True)
 
 
 async def _publish(
     options: dict[str, Any], topic: str, body: str | None, message_type: str
-) -> tuple[int, float]:
+) -> tuple[int, float, str]:
     from raylay.services.client import Client
 
-    count = 0
+    count = sequence = 0
     started_s = time.monotonic()
     async with Client(**options) as client:
         lines = sys.stdin.buffer if body is None else [body.encode()]
         for line in lines:
-            await client.publish(topic, line.rstrip(b"\r\n"), message_type)
+            sequence = await client.publish(topic, line.rstrip(b"\r\n"), message_type)
             count += 1
         await client.flush()
-    return count, time.monotonic() - started_s
+        bookmark = f"{client.publisher}|{sequence}|"
+    return count, time.monotonic() - started_s, bookmark
 
 
 @app.command()
@@ -353,6 +381,9 @@ def subscribe(
     bookmark: Annotated[
         str, typer.Option(help="Where to begin: 0 for the first message, a bookmark, a time, …")
     ] = "",
+    not_found: Annotated[
+        str, typer.Option(help="Where the bookmark is not in the log: `now`, `epoch` or `fail`.")
+    ] = "fail",
     count: Annotated[int, typer.Option(min=0, help="End after as many; 0: never.")] = 0,
     client: Annotated[str, typer.Option(help="The client name.")] = "",
     fabric: FabricOption = "",
@@ -364,21 +395,23 @@ def subscribe(
 ) -> None:
     """Print messages, one a line, as they come."""
     name = client or f"raylay-subscribe-{os.getpid()}"
-    options = _client_options(fabric, group, server, name)
     try:
-        asyncio.run(_subscribe(options, topic, bookmark, count, as_json))
+        with _client_options(fabric, group, server, name) as options:
+            asyncio.run(_subscribe(options, topic, bookmark, not_found, count, as_json))
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 
 
 async def _subscribe(
-    options: dict[str, Any], topic: str, bookmark: str, count: int, as_json: bool
+    options: dict[str, Any], topic: str, bookmark: str, not_found: str, count: int, as_json: bool
 ) -> None:
     from raylay.services.client import Client
 
     left = count
     async with Client(**options) as client:
-        subscription = await client.subscribe(topic, bookmark=bookmark)
+        subscription = await client.subscribe(
+            topic, bookmark=bookmark, bookmark_not_found=not_found if bookmark else ""
+        )
         async for batch in subscription.batches():
             for message in batch:
                 if as_json:

@@ -41,10 +41,10 @@ from raylay.services.configuration.yaml_file import load
 from raylay.services.errors import FabricError
 from raylay.services.fabric_plan import (
     FabricRecord,
+    client_options,
     data_directory,
     instance_config,
     record_of,
-    servers_of,
     tracing_options,
 )
 from raylay.services.fabric_plan import servers as servers_of_group
@@ -492,13 +492,7 @@ class Fabric(FabricBuilder):
         self, name: str, group: str | None, options: Mapping[str, Any]
     ) -> dict[str, Any]:
         settings, record = self._known()
-        client = settings.client
-        made: dict[str, Any] = {
-            **servers_of(record, group or "", name),
-            "heartbeat_s": client.heartbeat_ms / 1000,
-            "ack_conflation_ms": client.ack_conflation_ms,
-            "publish_timeout_s": client.publish_timeout_ms / 1000,
-        }
+        made = client_options(settings, record, group or "", name)
         tracing = tracing_options(settings, record)
         if tracing.enabled:
             if self._tracing is None:

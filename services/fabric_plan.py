@@ -230,6 +230,23 @@ def servers_of(record: FabricRecord, group: str, client: str) -> dict[str, Any]:
     return {"servers": servers(settings, record, group), "group": group}
 
 
+def client_options(
+    settings: FabricSettings, record: FabricRecord, group: str, client: str
+) -> dict[str, Any]:
+    """Arguments of a Client of the fabric: servers, group and the settings' client section.
+
+    Raises:
+        ConfigurationError: there is no such group, or it has to be named.
+    """
+    wanted = settings.client
+    return {
+        **servers_of(record, group, client),
+        "heartbeat_s": wanted.heartbeat_ms / 1000,
+        "ack_conflation_ms": wanted.ack_conflation_ms,
+        "publish_timeout_s": wanted.publish_timeout_ms / 1000,
+    }
+
+
 def servers(settings: FabricSettings, record: FabricRecord, group: str | None) -> list[Server]:
     """Addresses for clients, of one group or (None) of all instances, in the order declared.
 

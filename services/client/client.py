@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import random
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 
-from raylay.services.client.connection import Connection, open_connection
+from raylay.services.client.connection import Connection, open_connection, split_address
 from raylay.services.client.events import (
     ClientEvent,
     Connect,
@@ -88,6 +89,19 @@ def _check_owner(store: PublishStore, client_name: str) -> None:
         )
 
 
+def _listed(client_name: str, servers: Iterable[ServerLike]) -> tuple[Server, ...]:
+    found = tuple(map(as_server, servers))
+    if not found:
+        raise ConfigurationError(f"client {client_name} has no servers: list one or give a look-up")
+    for server in found:
+        try:
+            split_address(server.address)
+        except ValueError as error:
+            # Here, not at the first attempt: what cannot be an address would be tried for long.
+            raise ConfigurationError(f"client {client_name}: {error}") from None
+    return found
+
+
 def _sample_every(sampling_ratio: float) -> int:
     """One publish in how many is sampled; 0: none."""
     if not 0 <= sampling_ratio <= 1:
@@ -143,6 +157,9 @@ class Client:
         on_persisted: called with the highest settled sequence, once an ack.
         on_publish_failed: called for each refused publish. Without it `flush` raises the error.
 
+    Raises:
+        ConfigurationError: there is no server, an address is none, a value is out of range.
+
     Owner: one event loop; not thread-safe (SyncClient is).
     """
 
@@ -174,9 +191,7 @@ class Client:
         on_publish_failed: Callable[[PublishFailed], None] | None = None,
     ) -> None:
         self._resolver: Resolver | None = servers if callable(servers) else None
-        listed: Iterable[ServerLike] = () if callable(servers) else servers
-        if self._resolver is None and not listed:
-            raise ConfigurationError(f"client {name} has no servers: list one or give a look-up")
+        known = () if callable(servers) else _listed(name, servers)
         store = publish_store if publish_store is not None else MemoryPublishStore()
         _check_owner(store, name)
         self.name = name
@@ -192,7 +207,7 @@ class Client:
         self._machine = ClientMachine(
             ClientOptions(
                 client_name=name,
-                servers=tuple(map(as_server, listed)),
+                servers=known,
                 resolves=self._resolver is not None,
                 group=group,
                 allow_other_groups=allow_other_groups,
@@ -215,7 +230,8 @@ class Client:
         self.close_timeout_s = close_timeout_s
         self._tracer = tracer
         self._sample_every = _sample_every(sampling_ratio) if tracer is not None else 0
-        self._until_sample = self._sample_every
+        # At a random place of the first round, so that clients of few messages are sampled too.
+        self._until_sample = self._sample_every and 1 + random.randrange(self._sample_every)
         self._publishes_a_turn = PUBLISHES_A_TURN
         self._until_yield = PUBLISHES_A_TURN
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -92,6 +92,20 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
 
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6 address]:port`; the path and 0 of `unix:path`.
+
+    Raises:
+        ValueError: the address has another form.
+    """
+    if address.startswith("unix:") and len(address) > 5:
+        return address[5:], 0
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise ValueError(f"address {address!r} is not of the form host:port or unix:path")
+    return host.strip("[]"), int(port)
+
+
 async def open_connection(address: str, make: Callable[[], Connection]) -> Connection:
     """Opens a stream to `host:port`, `[v6 address]:port` or `unix:path`.
 
@@ -102,11 +116,9 @@ async def open_connection(address: str, make: Callable[[], Connection]) -> Conne
         ValueError: the address has another form.
     """
     loop = asyncio.get_running_loop()
-    if address.startswith("unix:"):
-        _, connection = await loop.create_unix_connection(make, address[5:])
-        return connection
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        raise ValueError(f"address {address!r} is not of the form host:port or unix:path")
-    _, connection = await loop.create_connection(make, host.strip("[]"), int(port))
+    host, port = split_address(address)
+    if not port:
+        _, connection = await loop.create_unix_connection(make, host)
+    else:
+        _, connection = await loop.create_connection(make, host, port)
     return connection
