@@ -154,3 +154,18 @@ def try_exclusive(fd: int) -> bool:
 def make_shared(fd: int) -> None:
     """Turns the lock on a descriptor into a shared one, so that others may read meanwhile."""
     fcntl.flock(fd, fcntl.LOCK_SH)
+
+
+def allocate_lock_table(path: Path, size_bytes: int) -> None:
+    """Gives the lock table of an environment that is not open here its space on the disk. LMDB
+    leaves that to the first write into its mapping, and on a full disk such a write kills the
+    process.
+
+    Raises:
+        OSError: there is no space.
+    """
+    descriptor = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    finally:
+        os.close(descriptor)

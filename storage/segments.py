@@ -27,12 +27,14 @@ import lmdb
 from raylay.services.errors import CorruptRecord, StorageError, StorageFull
 from raylay.services.messages import records
 from raylay.storage.compressed import Container
-from raylay.storage.files import shared_lock
+from raylay.storage.files import allocate_lock_table, shared_lock
 from raylay.storage.journal import BLOCK_BYTES_MAX
 from raylay.storage.lmdb_structure import check_structure
 from raylay.storage.segment_index import RunHeader, SegmentIndex, check_header, read_header
 
 READERS_MAX = 1024
+LOCK_TABLE_BYTES = 65_664
+"""What LMDB's table of so many readers takes."""
 META_PREFIX = b"\0" * 8
 SUFFIXES = (".live", ".sealed", ".zst")
 STATE_OF = {".live": "live", ".sealed": "sealed", ".zst": "compressed"}
@@ -158,6 +160,8 @@ def open_environment(
                     _sound.add(seen)
         live = path.suffix != ".sealed"
         try:
+            if live and writable:
+                allocate_lock_table(path, LOCK_TABLE_BYTES)
             env = lmdb.open(
                 str(path),
                 subdir=False,
@@ -170,6 +174,10 @@ def open_environment(
                 meminit=False,
                 max_dbs=0,
             )
+        except OSError as error:
+            raise StorageFull(
+                f"{path}: no space left for its lock table: {error.strerror}", str(path)
+            ) from error
         except lmdb.Error as error:
             if not create and not path.exists():
                 raise FileNotFoundError(path) from None

@@ -9,10 +9,13 @@ from typing import Any
 import lmdb
 
 from raylay.services.errors import StorageError, StorageFull
+from raylay.storage.files import allocate_lock_table
 
 MAP_BYTES = 1024 * 1024 * 1024
 """Address space, which costs nothing; what is stored here is kilobytes to megabytes."""
 KEY_BYTES_MAX = 511
+LOCK_TABLE_BYTES = 8_192
+"""What LMDB's table of its usual number of readers, 126, takes."""
 
 
 def open_store(path: Path) -> Any:
@@ -23,6 +26,7 @@ def open_store(path: Path) -> Any:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        allocate_lock_table(path, LOCK_TABLE_BYTES)
         return lmdb.open(str(path), subdir=False, map_size=MAP_BYTES, meminit=False, max_dbs=0)
     except (lmdb.Error, OSError) as error:
         raise explained(error, path) from error

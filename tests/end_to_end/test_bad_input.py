@@ -29,6 +29,7 @@ from end_to_end.test_instance import (
 )
 from xxhash import xxh3_64_intdigest
 
+from raylay.services.errors import StorageFull
 from raylay.services.messages.records import (
     Kind,
     RecordBuilder,
@@ -38,6 +39,9 @@ from raylay.services.messages.records import (
 from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.server.instance_server import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
+from raylay.storage.segments import open_environment
+from raylay.storage.state import LmdbStateStore
+from raylay.storage.stores import LmdbPublishStore
 
 __all__ = ["servers"]  # a fixture
 
@@ -240,6 +244,25 @@ def test_a_full_disk_passes_when_there_is_space_again(servers: Servers, small_di
     server.start()
     assert Client(server.address, "filler", low=1).answer["durable"] == [[1, acked + 1]]
     good.kept()
+
+
+def test_what_is_opened_on_a_full_disk_says_so(small_disk: Path) -> None:
+    """LMDB's lock table is mapped: on a full disk the first write to it killed the process."""
+    ballast = small_disk / "ballast"
+    with pytest.raises(OSError, match="No space left"):
+        ballast.write_bytes(bytes(8 * 1024 * 1024))
+    opened = (
+        lambda: LmdbStateStore(small_disk / "state"),
+        lambda: LmdbPublishStore(small_disk / "publishes"),
+        lambda: open_environment(
+            small_disk / "spare.live", writable=True, map_bytes=1 << 20, create=True
+        ),
+    )
+    for attempt in opened:
+        with pytest.raises(StorageFull, match=str(small_disk)):
+            attempt()
+    ballast.unlink()
+    LmdbStateStore(small_disk / "state").close()
 
 
 def test_a_corrupt_segment_is_named_and_the_start_refused(servers: Servers, tmp_path: Path) -> None:
