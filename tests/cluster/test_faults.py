@@ -15,6 +15,7 @@ pytestmark = pytest.mark.cluster
 SECONDS = 20.0
 
 
+@pytest.mark.soak
 def test_no_fault_loses_duplicates_or_reorders(runtime_directory: Path, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     plan = Plan(SECONDS, seed, regions=0, pair=True, pause_s_max=1.2, rate_per_s=500)
