@@ -272,7 +272,9 @@ def grep(
                 wanted = re.compile(pattern.encode())
                 wanted_topic = re.compile(topic) if topic is not None else None
             except re.error as error:
-                _fail(f"{error.pattern!r} is no regular expression: {error}")
+                wrong = error.pattern
+                shown = wrong.decode(errors="replace") if isinstance(wrong, bytes) else wrong
+                _fail(f"{shown!r} is no regular expression: {error}")
             for line, record in _lines(reader, target.first_txid, target.end_txid, True):
                 if (
                     record is None

@@ -11,8 +11,8 @@
 `machine.py`, `failover.py` and `resumption.py` decide; these three and `messages.py` are pure.
 
 Tracing: hand in an object with the four methods of `Tracer` (services/tracing.py has one).
-Stores: anything with the methods of `PublishStore` and `BookmarkStore` (storage/stores.py has them
-in memory and on LMDB).
+Stores: anything with the methods of `PublishStore` and `BookmarkStore`; `MemoryPublishStore`,
+`LmdbPublishStore`, `MemoryBookmarkStore` and `LmdbBookmarkStore` have them.
 """
 
 from __future__ import annotations
@@ -37,6 +37,12 @@ from raylay.services.client.resumption import BookmarkStore
 from raylay.services.client.subscription import Subscription
 from raylay.services.client.sync import SyncClient, SyncSubscription
 from raylay.services.messages.bookmarks import EPOCH, NOW
+from raylay.storage.stores import (
+    LmdbBookmarkStore,
+    LmdbPublishStore,
+    MemoryBookmarkStore,
+    MemoryPublishStore,
+)
 
 __all__ = [
     "Client",
@@ -60,6 +66,10 @@ __all__ = [
     "WaitingForServer",
     "PublishStore",
     "BookmarkStore",
+    "LmdbBookmarkStore",
+    "LmdbPublishStore",
+    "MemoryBookmarkStore",
+    "MemoryPublishStore",
     "Tracer",
     "ClientMachine",
     "ClientOptions",

@@ -309,7 +309,7 @@ def explain(error: ValidationError) -> list[tuple[tuple[int | str, ...], str]]:
             message = "this key is unknown here"
         elif entry["type"] == "missing":
             message = "is missing"
-        elif "got" not in message and not isinstance(entry["input"], dict | list):
+        elif repr(entry["input"]) not in message and not isinstance(entry["input"], dict | list):
             message = f"{message[:1].lower()}{message[1:]}, got {entry['input']!r}"
         found.append((path, f"{shown}: {message}" if shown else message))
     return found
