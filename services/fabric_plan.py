@@ -336,6 +336,7 @@ def _destination_config(
         pass_through=destination.pass_through,
         compression=destination.compression,
         ack_conflation_ms=destination.ack_conflation_ms,
+        own_group_only=destination.own_group_only,
         client_addresses=tuple(clients),
     )
 

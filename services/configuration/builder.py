@@ -130,11 +130,13 @@ class FabricBuilder:
         **options: Any,
     ) -> Self:
         """Every instance of every region to every other region: a failover list of that region's
-        instances, PassThrough its own group only, so that each message crosses once.
+        instances, and only what was published in its own region, so that each message crosses
+        once and comes in its publisher's order by whichever way it comes.
 
         Args:
             mode: `async` or `sync`.
-            pass_through: `own`: the instance's own group; else as in `destination`.
+            pass_through: `own`: what was published in the own region (PassThrough the own group
+                and `own_group_only`); else as in `destination`.
             options: as in `destination`.
 
         Raises:
@@ -158,6 +160,7 @@ class FabricBuilder:
                             pass_through=f"^{re.escape(region)}$"
                             if pass_through == "own"
                             else pass_through,
+                            own_group_only=pass_through == "own",
                             group=other,
                             origin=origin,
                             **options,
@@ -215,7 +218,7 @@ class FabricBuilder:
             topics: which are sent.
             name: default is the one instance's name, or the group of several.
             group: needed only for another fabric's instances.
-            options: compression, ack_conflation.
+            options: compression, ack_conflation, own_group_only.
 
         Raises:
             ConfigurationError: a value is wrong.

@@ -150,6 +150,8 @@ class DestinationSettings(Section):
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     pass_through: Pattern | None = None
     """Over the group of the direct sender. None: only what clients published here goes there."""
+    own_group_only: bool = False
+    """Only what was published in the instance's own group, whatever PassThrough lets on beyond."""
     compression: bool = False
     ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
 

@@ -101,6 +101,7 @@ class _LinkEntry(Section):
     to: str | tuple[str, ...]
     mode: Literal["sync", "async"] = "async"
     pass_through: str | None = None
+    own_group_only: bool = False
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     name: str = ""
     group: str = ""
@@ -222,6 +223,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
                 link.to if isinstance(link.to, str) else list(link.to),
                 sync=link.mode == "sync",
                 pass_through=link.pass_through,
+                own_group_only=link.own_group_only,
                 topics=link.topics,
                 name=link.name,
                 group=link.group,

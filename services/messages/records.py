@@ -106,6 +106,8 @@ class Flag:
     """At least one of its records carries a trace context."""
     CONTIGUOUS: Final = 8
     """last sequence - first sequence + 1 == count."""
+    CROSSED: Final = 16
+    """It passed from one group into another on its way here, whatever came after."""
 
 
 FLAG_NAMES = {
@@ -113,6 +115,7 @@ FLAG_NAMES = {
     Flag.LATE: "late",
     Flag.TRACED: "traced",
     Flag.CONTIGUOUS: "contiguous",
+    Flag.CROSSED: "crossed",
 }
 
 _RECORD = struct.Struct("<IQBBBBHHHHIQQQQ")

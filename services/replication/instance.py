@@ -61,6 +61,7 @@ from raylay.services.replication.routing import Destination, TopicMatcher
 
 _NOTE = struct.Struct("<QQ")
 RECORD_BYTES_MAX = 16 * 1024 * 1024
+_FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -595,7 +596,9 @@ class InstanceMachine:
             part,
             path=(*run.path, upstream.incarnation),
             group=upstream.group,
-            flags=(part.flags & (Flag.CONTIGUOUS | Flag.TRACED)) | (Flag.AWAITED if root else 0),
+            flags=(part.flags & _FLAGS_CARRIED_ON)
+            | (Flag.AWAITED if root else 0)
+            | (Flag.CROSSED if upstream.group != self.identity.group else 0),
             raw=None,
         )
         self.counters.replicated_in += part.count
@@ -767,9 +770,7 @@ class InstanceMachine:
     ) -> None:
         waits = False
         for ledger in self.destinations.values():
-            if ledger.router.routed(
-                run.topic, run.message_type, run.path, run.group, ledger.incarnation
-            ):
+            if ledger.router.routed(run, ledger.incarnation):
                 ledger.owe(root, run.publisher, ranges, time_us, run.first_txid)
                 waits = waits or ledger.sync
         if waits:
@@ -833,9 +834,7 @@ class InstanceMachine:
         for ledger in ledgers:
             theirs = SequenceSet()
             for run, part in runs:
-                if part and ledger.router.routed(
-                    run.topic, run.message_type, run.path, run.group, ledger.incarnation
-                ):
+                if part and ledger.router.routed(run, ledger.incarnation):
                     theirs.update(part)
             if theirs:
                 ledger.owe(root, publisher, theirs, now_us)

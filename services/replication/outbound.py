@@ -260,9 +260,7 @@ class OutboundLink:
                         marks.remove_ranges(run.publisher, theirs)
 
     def _routed(self, run: Run) -> bool:
-        return self.router.routed(
-            run.topic, run.message_type, run.path, run.group, self._downstream
-        )
+        return self.router.routed(run, self._downstream)
 
     def _missing_part(self, run: Run) -> tuple[Run | None, list[Range]]:
         """(what is to be sent, what the destination holds already) of a routed run."""

@@ -3,6 +3,11 @@
 A message is routed to a destination when it is in the local log, its topic and message type match,
 it was published here or came from an instance whose group matches PassThrough, and the downstream
 incarnation is not in its path. The content filter is a fourth predicate that comes later.
+
+PassThrough asks only who sent a message last. Between regions of several instances that lets a part
+of a region's messages go round: London-2 to Chicago-1 to Chicago-2, whose PassThrough `Chicago`
+takes what Chicago-1 sent, and back to London-1, which may then have a later message before an
+earlier one. `own_group_only` asks for the whole way instead.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import re
 from dataclasses import dataclass
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.records import Flag, Run
 
 _REGEX_CHARACTERS = frozenset("^$*+?()[]{}|\\")
 TOPIC_CACHE_MAX = 65_536
@@ -99,6 +105,8 @@ class Destination:
         pass_through: regular expression over the group of the direct sender; None passes only
             what clients published here.
         addresses: `host:port` in priority order.
+        own_group_only: only what was published in the instance's own group and never left it, in
+            addition to what PassThrough asks (Raylay's own; docs/deviations.md).
     """
 
     name: str
@@ -109,12 +117,13 @@ class Destination:
     addresses: tuple[str, ...] = ()
     compression: bool = False
     ack_conflation_ms: int = 0
+    own_group_only: bool = False
 
 
 class Router:
     """The four conditions of one destination."""
 
-    __slots__ = ("_groups", "_pass_through", "_topics", "destination")
+    __slots__ = ("_groups", "_pass_through", "_stopping_flags", "_topics", "destination")
 
     def __init__(self, destination: Destination) -> None:
         self.destination = destination
@@ -125,6 +134,7 @@ class Router:
             if destination.pass_through is not None
             else None
         )
+        self._stopping_flags = Flag.CROSSED if destination.own_group_only else 0
         self._groups: dict[str, bool] = {}
 
     def passes(self, group: str) -> bool:
@@ -135,23 +145,18 @@ class Router:
             self._groups[group] = found
         return found
 
-    def routed(
-        self,
-        topic: bytes,
-        message_type: bytes,
-        path: tuple[int, ...],
-        group: str,
-        downstream: int,
-    ) -> bool:
-        """Whether a journaled message goes there.
+    def routed(self, run: Run, downstream: int) -> bool:
+        """Whether a journaled run goes there: what decides is equal for all its records.
 
         Args:
-            path: incarnations it came through; empty when a client published it here.
-            group: the direct sender's group; counts only when there is a path.
+            run: its topic, message type, path, sender's group (which counts only when there is a
+                path) and flags are asked for.
             downstream: incarnation of the downstream instance, 0 while it is unknown.
         """
+        path = run.path
         return (
             downstream not in path
-            and (not path or self.passes(group))
-            and self._topics.matches(topic, message_type)
+            and (not path or self.passes(run.group))
+            and not run.flags & self._stopping_flags
+            and self._topics.matches(run.topic, run.message_type)
         )

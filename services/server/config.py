@@ -57,6 +57,7 @@ class DestinationConfig:
     timeout_ms: int = LINK_TIMEOUT_MS_DEFAULT
     retry_ms_min: int = RETRY_MS_MIN_DEFAULT
     retry_ms_max: int = RETRY_MS_MAX_DEFAULT
+    own_group_only: bool = False
 
     def destination(self) -> Destination:
         """The part of it that the replication machines need."""
@@ -69,6 +70,7 @@ class DestinationConfig:
             self.addresses,
             self.compression,
             self.ack_conflation_ms,
+            self.own_group_only,
         )
 
 

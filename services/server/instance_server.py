@@ -585,9 +585,7 @@ class InstanceServer:
         self._staged_bytes += len(run.payload)
         for link in self._wakeable:
             ledger = self.machine.destinations[link.name]
-            if ledger.sync and ledger.router.routed(
-                run.topic, run.message_type, run.path, run.group, ledger.incarnation
-            ):
+            if ledger.sync and ledger.router.routed(run, ledger.incarnation):
                 self._wakes_due.append((run.last_txid, link))
         self.journal.stage(run)
 
@@ -619,7 +617,7 @@ class InstanceServer:
         if link.woken_txid >= runs[-1].last_txid:
             return
         for run in runs:
-            if routed(run.topic, run.message_type, run.path, run.group, incarnation):
+            if routed(run, incarnation):
                 link.told(frame)
                 return
         link.told_later(frame)

@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from raylay.services.messages.records import Flag, Run
 from raylay.services.replication.routing import Destination
 from sim.history import (
     Acked,
@@ -71,6 +72,15 @@ class Copy:
     group: str
     waiters: dict[int, int]
     """Root to the sender that waits for it, 0 for a client."""
+    crossed: bool
+    """By the groups of those it came through, not by what its journal says of it."""
+
+    def run(self) -> Run:
+        """What a router asks of it."""
+        flags = Flag.CROSSED if self.crossed else 0
+        return Run(
+            0, 0, 0, 0, b"", self.topic.encode(), b"json", self.path, self.group, flags=flags
+        )
 
 
 class Logs:
@@ -110,6 +120,7 @@ class Logs:
                     operation.path,
                     operation.group,
                     {root: sender} if operation.awaited else {},
+                    self.crossed(operation.instance, operation.path),
                 )
         elif isinstance(operation, Noted):
             copies = self.copies[operation.instance]
@@ -133,6 +144,12 @@ class Logs:
         elif isinstance(operation, Crashed) and operation.lost:
             self.copies[operation.instance] = {}
 
+    def crossed(self, instance: str, path: tuple[int, ...]) -> bool:
+        """Whether a way to an instance led from one group into another."""
+        members = self.topology.members
+        way = [self.name_of[incarnation] for incarnation in path if incarnation in self.name_of]
+        return len({members[name].group for name in (*way, instance)}) > 1
+
     def sync_destinations(self, name: str, key: Key, copy: Copy, root: int) -> list[Destination]:
         """The destinations to which the copy is routed and whose links were sync ever since it is
         there. A link that was async meanwhile may have let an answer out that is on its way,
@@ -145,9 +162,7 @@ class Logs:
                 until_us == NOW_ASYNC or (root, *key) not in self.asked_again.get(link, ())
             ):
                 continue
-            if self.topology.router(name, destination).routed(
-                copy.topic.encode(), b"json", copy.path, copy.group, -1
-            ):
+            if self.topology.router(name, destination).routed(copy.run(), -1):
                 found.append(destination)
         return found
 
@@ -316,8 +331,17 @@ def order(history: History) -> list[Violation]:
     """Law 3. Late is what comes behind a higher sequence of its publisher on its topic. An
     instance that has removed segments may flag more: it cannot know any more what was in them."""
     highest: dict[tuple[int, int, str], int] = {}
+    # What one server of a list has, and the server itself sends on, may be removed: to another
+    # server of the list this link then brings less than the others do.
+    lists = any(
+        len(destination.addresses) > 1
+        for member in history.topology.members.values()
+        for destination in member.destinations
+    )
     split = not history.topology.uniform or any(
-        isinstance(operation, Crashed) and operation.lost for operation in history.operations
+        (isinstance(operation, Crashed) and operation.lost)
+        or (lists and isinstance(operation, Removed))
+        for operation in history.operations
     )
     removed: set[int] = set()
     found = []
@@ -359,7 +383,7 @@ def removal(history: History) -> list[Violation]:
                 continue
             for destination in history.topology.members[operation.instance].destinations:
                 router = history.topology.router(operation.instance, destination)
-                if not router.routed(copy.topic.encode(), b"json", copy.path, copy.group, -1):
+                if not router.routed(copy.run(), -1):
                     continue
                 server = servers[destination.name] or destination.addresses[0]
                 if key not in logs.ever[server]:
@@ -408,9 +432,7 @@ def liveness(history: History) -> list[Violation]:
             there = history.final[server]
             for key in sorted(final.present - there.ever):
                 copy = logs.copies[name][key]
-                if router.routed(
-                    copy.topic.encode(), b"json", copy.path, copy.group, there.incarnation
-                ):
+                if router.routed(copy.run(), there.incarnation):
                     found.append(
                         Violation("liveness", f"{server} never got {key} from {name}: {copy}")
                     )
@@ -475,9 +497,7 @@ def safety(history: History) -> list[Violation]:
                         if (
                             copy is not None
                             and key not in logs.ever[server]
-                            and router.routed(
-                                copy.topic.encode(), b"json", copy.path, copy.group, -1
-                            )
+                            and router.routed(copy.run(), -1)
                         ):
                             found.append(
                                 Violation(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from raylay.services.messages.records import Run
+from dataclasses import replace
+
+from raylay.services.messages.records import Flag, Run
 from raylay.services.replication.acknowledgment import DestinationLedger, RootedRanges
 from raylay.services.replication.effects import Effect, LinkEffect, Ranges, Rooted, SendBatch
 from raylay.services.replication.instance import InstanceMachine, UpstreamAnswer, _Upstream
@@ -204,6 +206,13 @@ class ForgetsTopics(InstanceMachine):
         return 0
 
 
+class AsksOnlyTheSender(OutboundLink):
+    """Between regions it lets on what another region published, when its own region sent it."""
+
+    def _routed(self, run: Run) -> bool:
+        return super()._routed(replace(run, flags=run.flags & ~Flag.CROSSED))
+
+
 MISTAKES: dict[str, Machines] = {
     "prefix acks": Machines(instance=PrefixAcks),
     "duplicates answered at once": Machines(instance=DuplicatesAnsweredAtOnce),
@@ -215,6 +224,7 @@ MISTAKES: dict[str, Machines] = {
     "one logon number": Machines(durable_is_highest=True),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
     "found: forgets topics": Machines(instance=ForgetsTopics),
+    "found: asks only the sender": Machines(link=AsksOnlyTheSender),
 }
 
 CAUGHT_BY: dict[str, frozenset[str]] = {
@@ -228,5 +238,6 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "one logon number": frozenset(("acknowledged",)),
     "found: skips what it sees": frozenset(("liveness",)),
     "found: forgets topics": frozenset(("order",)),
+    "found: asks only the sender": frozenset(("order",)),
 }
 """The laws that must see each of them."""

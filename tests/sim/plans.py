@@ -45,10 +45,19 @@ def destination(
     sync: bool = True,
     pass_through: str | None = ".*",
     topics: tuple[TopicRule, ...] = ALL,
+    own_group_only: bool = False,
 ) -> Destination:
     """A destination named after the first server in its list."""
     addresses = (to,) if isinstance(to, str) else to
-    return Destination(f"to-{addresses[0]}", group, sync, topics, pass_through, addresses)
+    return Destination(
+        f"to-{addresses[0]}",
+        group,
+        sync,
+        topics,
+        pass_through,
+        addresses,
+        own_group_only=own_group_only,
+    )
 
 
 def mesh(size: int) -> Topology:
@@ -63,8 +72,12 @@ def mesh(size: int) -> Topology:
     return Topology(f"mesh of {size}", members, uniform=True)
 
 
-def regions() -> Topology:
-    """The published three regions: sync inside, async across with failover lists."""
+def regions(*, own_group_only: bool = True) -> Topology:
+    """The published three regions: sync inside, async across with failover lists.
+
+    `own_group_only`: as `connect_regions` makes them, every link carrying all that was published
+    in its region and nothing else; else by PassThrough alone, which lets a part of it go round.
+    """
     groups = ("chicago", "newyork", "london")
     members = {}
     for group in groups:
@@ -75,11 +88,15 @@ def regions() -> Topology:
                 if other != group:
                     found.append(
                         destination(
-                            (f"{other}1", f"{other}2"), other, sync=False, pass_through=group
+                            (f"{other}1", f"{other}2"),
+                            other,
+                            sync=False,
+                            pass_through=group,
+                            own_group_only=own_group_only,
                         )
                     )
             members[name] = Member(name, group, tuple(found))
-    return Topology("three regions", members)
+    return Topology("three regions", members, uniform=own_group_only)
 
 
 def chain(rng: random.Random) -> Topology:
@@ -155,6 +172,7 @@ def random_topology(rng: random.Random) -> Topology:
                     sync=rng.random() < 0.6,
                     pass_through=pass_through,
                     topics=topics,
+                    own_group_only=len(servers) > 1,
                 )
             )
         members[name] = Member(name, groups[name], tuple(found))
@@ -178,7 +196,7 @@ def draw(seed: int) -> Plan:
     elif kind < 0.45:
         topology = mesh(4)
     elif kind < 0.55:
-        topology = regions()
+        topology = regions(own_group_only=kind < 0.50)
     elif kind < 0.70:
         topology = chain(rng)
     elif kind < 0.80:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from raylay.services.errors import StorageFull
 from raylay.services.replication.instance import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
@@ -326,6 +328,57 @@ def test_a_gap_filled_later_is_journaled_and_flagged_late() -> None:
     got = [s for op in history.operations if isinstance(op, Delivered) for s in op.sequences]
     assert got == [4, 5, 1, 2, 3]
     assert subscriber.machine.instance == "t"
+
+
+@pytest.mark.parametrize("own_group_only", [True, False])
+def test_what_a_region_published_does_not_come_back_in_part(own_group_only: bool) -> None:
+    """PassThrough alone takes what the partner in the region sent for the region's own: London's
+    later messages come round by Chicago to the one in London that is cut off, before its partner
+    can give it the earlier ones. Found by the soak."""
+
+    def member(name: str, group: str, partner: str, other: str) -> Member:
+        over = plans.destination(
+            (f"{other}1", f"{other}2"),
+            other,
+            sync=False,
+            pass_through=f"^{group}$",
+            own_group_only=own_group_only,
+        )
+        return Member(name, group, (plans.destination(partner, group), over))
+
+    play = Play(
+        Topology(
+            "two regions",
+            {
+                "c1": member("c1", "c", "c2", "l"),
+                "c2": member("c2", "c", "c1", "l"),
+                "l1": member("l1", "l", "l2", "c"),
+                "l2": member("l2", "l", "l1", "c"),
+            },
+            uniform=own_group_only,
+        ),
+        policy=DowngradePolicy(100),
+    )
+    client = play.client("p", "l2")
+    play.until(50)
+    cut = {("l1", "l2"), ("l1", "c1")}
+    play.world.partition({*cut, ("l2", "c1")})
+    play.until(500)
+    client.publish(["orders"] * 3)
+    play.until(800)
+    assert play.had("c1", client, 3) and not play.had("l1", client, 1)
+    play.world.heal()
+    play.world.partition(cut)
+    play.world.break_connections("l2", "c2")
+    play.until(1_000)
+    client.publish(["orders"] * 2)
+    play.until(1_500)
+    assert play.had("c2", client, 5)
+    assert play.had("l1", client, 5) is not own_group_only
+    history = play.end()
+    late = [op for op in history.operations if isinstance(op, Journaled) and op.late]
+    assert bool(late) is not own_group_only
+    assert all(play.had("l1", client, sequence) for sequence in range(1, 6))
 
 
 def test_half_of_a_publisher_is_no_reason_to_refuse_the_other_half() -> None:

@@ -680,7 +680,7 @@ class Soak:
                 places[f"journal {name}"] = held
                 flagged = max(flagged, late_here)
             one = judge(places, record)
-            if plan_splits(self.fabric, group):
+            if plan_splits(self.fabric, group, disk_lost=bool(self.faults["lose_disk"])):
                 late += sum(_allow_late(place, flagged) for place in one.places)
             verdicts.append(one)
         for event in await asyncio.to_thread(lambda: list(self.fabric.events())):
@@ -696,11 +696,14 @@ class Soak:
         return Report(verdict, late, self.faults, events, self.complaints)
 
 
-def plan_splits(fabric: Fabric, group: str) -> bool:
-    """Whether what reaches this group comes over links that carry different parts of it."""
+def plan_splits(fabric: Fabric, group: str, *, disk_lost: bool) -> bool:
+    """Whether what reaches this group may come over links that carry different parts of it: by
+    configuration, or because an instance with a new disk passes on what it has got back so far."""
     declared = fabric.declared
     return any(
-        destination.group == group and instance.group != group
+        destination.group == group
+        and instance.group != group
+        and (disk_lost or not destination.own_group_only)
         for instance in declared.instances
         for destination in instance.destinations
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.records import Flag, Run
 from raylay.services.replication.routing import (
     Destination,
     Router,
@@ -14,13 +15,19 @@ from raylay.services.replication.routing import (
 )
 
 
-def router(*topics: TopicRule, pass_through: str | None = None) -> Router:
+def router(
+    *topics: TopicRule, pass_through: str | None = None, own_group_only: bool = False
+) -> Router:
     rules = topics or (TopicRule(".*"),)
-    return Router(Destination("d", "g", True, rules, pass_through))
+    return Router(Destination("d", "g", True, rules, pass_through, own_group_only=own_group_only))
+
+
+def run(path: tuple[int, ...] = (), group: str = "", flags: int = 0) -> Run:
+    return Run(1, 1, 1, 1, b"", b"t", b"json", path, group, flags=flags)
 
 
 def test_what_was_published_here_needs_no_pass_through() -> None:
-    assert router().routed(b"t", b"json", (), "", 7)
+    assert router().routed(run(), 7)
 
 
 def test_what_was_received_needs_a_pass_through_that_matches_the_senders_group() -> None:
@@ -31,16 +38,24 @@ def test_what_was_received_needs_a_pass_through_that_matches_the_senders_group()
         ("^eu$", "us", False),
         ("eu|us", "us", True),
     ):
-        routed = router(pass_through=pattern).routed(b"t", b"json", (1,), group, 7)
+        routed = router(pass_through=pattern).routed(run((1,), group), 7)
         assert routed is expected, (pattern, group)
 
 
 def test_nothing_goes_back_to_an_incarnation_in_its_path() -> None:
     found = router(pass_through=".*")
-    assert not found.routed(b"t", b"json", (7,), "eu", 7)
-    assert not found.routed(b"t", b"json", (7, 8), "eu", 7)
-    assert found.routed(b"t", b"json", (8,), "eu", 7)
-    assert found.routed(b"t", b"json", (7,), "eu", 0), "unknown yet: it may be routed"
+    assert not found.routed(run((7,), "eu"), 7)
+    assert not found.routed(run((7, 8), "eu"), 7)
+    assert found.routed(run((8,), "eu"), 7)
+    assert found.routed(run((7,), "eu"), 0), "unknown yet: it may be routed"
+
+
+def test_what_left_its_group_does_not_leave_the_next_one_when_only_the_own_is_asked_for() -> None:
+    crossed = run((1, 2), "eu", Flag.CROSSED)
+    assert router(pass_through="eu").routed(crossed, 7)
+    found = router(pass_through="eu", own_group_only=True)
+    assert not found.routed(crossed, 7)
+    assert found.routed(run((1, 2), "eu"), 7)
 
 
 @pytest.mark.parametrize(
