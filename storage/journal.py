@@ -86,6 +86,9 @@ class JournalReader(Protocol):
     def find_sequence(self, publisher: int, sequence: int) -> int | None:
         """The transaction id of a message, or None when it is not here."""
 
+    def first_held(self, publisher: int, first: int, last: int) -> int | None:
+        """The lowest sequence in first..last that is here; None when none of them is."""
+
     def find_time(self, time_us: int) -> int:
         """The transaction id of the first record received at or after this time (a note or run
         boundary will do: times are per run); next_txid when there is none."""

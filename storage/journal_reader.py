@@ -351,6 +351,16 @@ class LmdbJournalReader:
                         break
         return None
 
+    def first_held(self, publisher: int, first: int, last: int) -> int | None:
+        """The lowest sequence in first..last that is here; None when none of them is."""
+        with self._passing():
+            found = [
+                lowest
+                for index in self._listed_indexes(newest_first=True)
+                if (lowest := index.first_held(publisher, first, last)) is not None
+            ]
+        return min(found, default=None)
+
     def find_time(self, time_us: int) -> int:
         """The first transaction id received at or after this time; see `JournalReader`."""
         with self._passing():

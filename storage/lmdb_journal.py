@@ -650,6 +650,11 @@ class LmdbJournal:
         with self._reader_lock:
             return self._reading().find_sequence(publisher, sequence)
 
+    def first_held(self, publisher: int, first: int, last: int) -> int | None:
+        """The lowest sequence in first..last that is here; None when none of them is."""
+        with self._reader_lock:
+            return self._reading().first_held(publisher, first, last)
+
     def find_time(self, time_us: int) -> int:
         """The first transaction id received at or after this time; see `JournalReader`."""
         with self._reader_lock:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from raylay.services.errors import StorageError
 from raylay.services.messages.records import Kind, Run, decode_run, sequences_of
-from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.journal import (
     BLOCK_BYTES_MAX,
     SEGMENT_BYTES_DEFAULT,
@@ -341,6 +341,15 @@ class MemoryJournal:
                 if sequence in sequences:
                     return run.first_txid + sequences.index(sequence)
         return None
+
+    def first_held(self, publisher: int, first: int, last: int) -> int | None:
+        """The lowest sequence in first..last that is here; None when none of them is."""
+        held = SequenceSet()
+        for segment in self._segments:
+            for run in segment.runs:
+                if run.publisher == publisher:
+                    held.update(SequenceSet(run.ranges()))
+        return held.first_within(first, last)
 
     def find_time(self, time_us: int) -> int:
         """The first transaction id received at or after this time; see `JournalReader`."""

@@ -229,6 +229,12 @@ class SegmentIndex:
         else:
             places += (extent, run.first_sequence, run.last_sequence)
 
+    def first_held(self, publisher: int, first: int, last: int) -> int | None:
+        """The lowest sequence in first..last that is in this segment."""
+        with self._lock:
+            held = self.summary.get(publisher)
+            return held.first_within(first, last) if held is not None else None
+
     def places_of(self, publisher: int, sequence: int) -> list[tuple[int, int]]:
         """(first id, id behind the end) of the extents that may hold the message, if it is here."""
         found: list[tuple[int, int]] = []

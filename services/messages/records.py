@@ -451,6 +451,23 @@ def sequences_of(payload: bytes | memoryview) -> list[int]:
     return found
 
 
+def digests_of(payload: bytes, first: int, last: int) -> dict[int, int]:
+    """Digest by sequence, of those of one publisher's ascending records that are in first..last."""
+    found: dict[int, int] = {}
+    offset = 0
+    end = len(payload)
+    unpack = _RECORD.unpack_from
+    while offset < end:
+        fields = unpack(payload, offset)
+        sequence = fields[12]
+        if sequence > last:
+            break
+        if sequence >= first:
+            found[sequence] = fields[14]
+        offset += fields[0]
+    return found
+
+
 @dataclass(slots=True)
 class Run:
     """One run: hop header and records. See the layout at the top of this file."""

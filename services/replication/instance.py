@@ -15,9 +15,8 @@ Invariants:
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
@@ -25,7 +24,7 @@ from raylay.services.messages.records import (
     Flag,
     Kind,
     Run,
-    iterate_records,
+    digests_of,
     publisher_id,
     run_of,
     scan,
@@ -58,6 +57,7 @@ from raylay.services.replication.effects import (
 )
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, TopicMatcher
+from raylay.services.replication.staged import BatchStaged, NoteStaged, RunStaged, StagedLog
 
 _NOTE = struct.Struct("<QQ")
 RECORD_BYTES_MAX = 16 * 1024 * 1024
@@ -152,33 +152,6 @@ class _Upstream:
 
 
 @dataclass(slots=True)
-class _RunStaged:
-    txid: int
-    run: Run
-    root: int
-    sender: int
-
-
-@dataclass(slots=True)
-class _NoteStaged:
-    txid: int
-    run: Run
-    root: int
-    sender: int
-    publisher: int
-    ranges: list[Range]
-
-
-@dataclass(slots=True)
-class _BatchStaged:
-    txid: int
-    connection: int
-    number: int
-    touched: Rooted
-    caught_up: bool
-
-
-@dataclass(slots=True)
 class Counters:
     """What has happened since the start, for status and metrics."""
 
@@ -251,7 +224,7 @@ class InstanceMachine:
             last = ranges.last()
             if last is not None:
                 self._highest[publisher] = last
-        self._staged: deque[_RunStaged | _NoteStaged | _BatchStaged] = deque()
+        self._staged = StagedLog()
         self._pending_ages = AgeLog()
         self._sessions: dict[int, _Session] = {}
         self._session_of: dict[int, _Session] = {}
@@ -313,9 +286,9 @@ class InstanceMachine:
         that is only staged is in it: it may never come to be."""
         awaited = self.awaited.copy()
         for entry in self._staged:
-            if isinstance(entry, _RunStaged):
+            if isinstance(entry, RunStaged):
                 awaited.remove_ranges(entry.root, entry.run.publisher, entry.run.ranges())
-            elif isinstance(entry, _NoteStaged):
+            elif isinstance(entry, NoteStaged):
                 awaited.remove_ranges(entry.root, entry.publisher, entry.ranges)
         return self.durable_floor(), awaited
 
@@ -546,9 +519,7 @@ class InstanceMachine:
         for root, noted in notes.items():
             for publisher, ranges in noted.items():
                 self._note(root, sender, publisher, ranges, now_us)
-        self._staged.append(
-            _BatchStaged(self.next_txid - 1, connection, number, touched, caught_up)
-        )
+        self._staged.append(BatchStaged(self.next_txid - 1, connection, number, touched, caught_up))
         self._drain(now_us)
         self._flush()
         return self._take()
@@ -592,14 +563,20 @@ class InstanceMachine:
                     notes.setdefault(root, {}).setdefault(publisher, []).extend(old)
         if part is None:
             return
-        part = replace(
-            part,
-            path=(*run.path, upstream.incarnation),
-            group=upstream.group,
-            flags=(part.flags & _FLAGS_CARRIED_ON)
+        part = Run(
+            publisher,
+            part.first_sequence,
+            part.last_sequence,
+            part.count,
+            part.payload,
+            part.topic,
+            part.message_type,
+            (*run.path, upstream.incarnation),
+            upstream.group,
+            (part.flags & _FLAGS_CARRIED_ON)
             | (Flag.AWAITED if root else 0)
             | (Flag.CROSSED if upstream.group != self.identity.group else 0),
-            raw=None,
+            payload_checksum=part.payload_checksum,
         )
         self.counters.replicated_in += part.count
         self._append(part, root, upstream.incarnation, now_us)
@@ -642,7 +619,7 @@ class InstanceMachine:
             self.pending.of(root).add_ranges(publisher, ranges)
             if root != UNAWAITED:
                 self.awaited.of(root).add_ranges(publisher, ranges)
-        self._staged.append(_RunStaged(run.last_txid, run, root, sender))
+        self._staged.append(RunStaged(run.last_txid, run, root, sender))
         self._effects.append(Append(run))
 
     def _mark_late(self, run: Run) -> None:
@@ -668,16 +645,13 @@ class InstanceMachine:
         above the run. Where segments were removed it may be any that was in them: better flagged
         late for nothing than not flagged."""
         publisher, first = run.publisher, run.first_sequence
-        removed = SequenceSet(self.known.of(publisher).within(first, self._highest[publisher]))
-        for entry in self._staged:
-            if isinstance(entry, _RunStaged) and entry.run.publisher == publisher:
-                removed.difference_update(SequenceSet(entry.run.ranges()))
+        known = self.known.of(publisher).within(first, self._highest[publisher])
         highest = 0
-        for found in self._lookup(publisher, first, self._highest[publisher]):
-            if found.kind == Kind.RECORDS:
-                removed.difference_update(SequenceSet(found.ranges()))
-                if found.topic == run.topic:
-                    highest = max(highest, found.last_sequence)
+        removed = SequenceSet(known)
+        for found in self._runs_held(publisher, known):
+            removed.difference_update(SequenceSet(found.ranges()))
+            if found.topic == run.topic:
+                highest = max(highest, found.last_sequence)
         return max(highest, removed.last() or 0)
 
     def _note(
@@ -697,7 +671,7 @@ class InstanceMachine:
         for a, b in news:
             awaited.add(a, b)
         self.pending.of(root).add_ranges(publisher, news)
-        self._staged.append(_NoteStaged(run.first_txid, run, root, sender, publisher, news))
+        self._staged.append(NoteStaged(run.first_txid, run, root, sender, publisher, news))
         self._effects.append(Append(run))
 
     def _keep_conflict(
@@ -721,9 +695,7 @@ class InstanceMachine:
             now_us,
         )
         self.next_txid += 1
-        self._staged.append(
-            _NoteStaged(note.first_txid, note, UNAWAITED, CLIENT, run.publisher, [])
-        )
+        self._staged.append(NoteStaged(note.first_txid, note, UNAWAITED, CLIENT, run.publisher, []))
         self._effects.append(Append(note))
 
     # -- the journal -------------------------------------------------------------------------
@@ -740,9 +712,9 @@ class InstanceMachine:
         runs: list[Run] = []
         # Told first, so that a link and a subscriber hear of a commit before the acks it releases.
         at = len(self._effects)
-        while staged and staged[0].txid <= self.committed_txid:
+        while staged and staged.oldest_txid() <= self.committed_txid:
             entry = staged.popleft()
-            if isinstance(entry, _RunStaged):
+            if isinstance(entry, RunStaged):
                 runs.append(entry.run)
                 run = entry.run
                 if run.flags & Flag.CONTIGUOUS:
@@ -754,7 +726,7 @@ class InstanceMachine:
                     if upstream.sends_duplicates and upstream.incarnation != entry.sender:
                         upstream.held.add_ranges(run.publisher, ranges)
                         self._dirty_upstreams.add(upstream.connection)
-            elif isinstance(entry, _NoteStaged):
+            elif isinstance(entry, NoteStaged):
                 runs.append(entry.run)
                 if entry.ranges:
                     self._commit_note(
@@ -841,7 +813,7 @@ class InstanceMachine:
                 found.append((ledger, theirs))
         return found
 
-    def _batch_done(self, entry: _BatchStaged) -> None:
+    def _batch_done(self, entry: BatchStaged) -> None:
         upstream = self._upstreams.get(entry.connection)
         if upstream is None:
             return
@@ -876,7 +848,7 @@ class InstanceMachine:
         sessions: set[int] = set()
         dropped: list[tuple[int, int, list[Range]]] = []
         for entry in self._staged:
-            if isinstance(entry, _RunStaged):
+            if isinstance(entry, RunStaged):
                 dropped.append((entry.root, entry.run.publisher, entry.run.ranges()))
                 senders.add(entry.sender)
                 found = self._session_of.get(entry.run.publisher)
@@ -886,7 +858,7 @@ class InstanceMachine:
                 asked = self._unnumbered.pop((entry.run.publisher, entry.run.first_sequence), None)
                 if asked is not None:
                     sessions.add(asked[0])
-            elif isinstance(entry, _NoteStaged):
+            elif isinstance(entry, NoteStaged):
                 senders.add(entry.sender)
                 # A note stands only for what was not awaited before.
                 self.awaited.remove_ranges(entry.root, entry.publisher, entry.ranges)
@@ -971,9 +943,9 @@ class InstanceMachine:
         """What is pending only because its run or note is not committed yet."""
         staged = RootedRanges()
         for entry in self._staged:
-            if isinstance(entry, _RunStaged):
+            if isinstance(entry, RunStaged):
                 staged.of(entry.root).add_ranges(entry.run.publisher, entry.run.ranges())
-            elif isinstance(entry, _NoteStaged):
+            elif isinstance(entry, NoteStaged):
                 staged.of(entry.root).add_ranges(entry.publisher, entry.ranges)
         return staged
 
@@ -1276,7 +1248,7 @@ class InstanceMachine:
         """Every sequence that is on disk here: a copy."""
         held = self.known.copy()
         for entry in self._staged:
-            if isinstance(entry, _RunStaged):
+            if isinstance(entry, RunStaged):
                 held.remove_ranges(entry.run.publisher, entry.run.ranges())
         return held
 
@@ -1338,14 +1310,16 @@ class InstanceMachine:
     # -- helpers -----------------------------------------------------------------------------
     def _conflicts(self, run: Run, old: list[Range]) -> list[Range]:
         """Those of `old` that are held with another digest than the run's records have."""
-        held = self._digests(run.publisher, old)
         found = SequenceSet()
-        wanted = SequenceSet(old)
-        for record in iterate_records(run.payload):
-            if record.sequence in wanted:
-                digest = held.get(record.sequence)
-                if digest is not None and digest != record.digest:
-                    found.add(record.sequence, record.sequence)
+        held = self._runs_held(run.publisher, old)
+        # Most come again as they came: then one comparison of bytes tells for all of them.
+        if not any(other.payload == run.payload for other in held):
+            digests = digests_of(run.payload, *_span(old))
+            wanted = SequenceSet(old)
+            for other in held:
+                for sequence, digest in digests_of(other.payload, *_span(old)).items():
+                    if digests.get(sequence, digest) != digest and sequence in wanted:
+                        found.add(sequence, sequence)
         refused = self.refused.get(run.publisher)
         if refused is not None:
             # The same as here, and another than at a destination: it is acknowledged to nobody.
@@ -1354,23 +1328,15 @@ class InstanceMachine:
                     found.add(*piece)
         return list(found)
 
-    def _digests(self, publisher: int, ranges: list[Range]) -> dict[int, int]:
-        first, last = ranges[0][0], ranges[-1][1]
-        runs = list(self._lookup(publisher, first, last))
-        runs += [
-            entry.run
-            for entry in self._staged
-            if isinstance(entry, _RunStaged) and entry.run.publisher == publisher
-        ]
-        return {
-            record.sequence: record.digest
-            for run in runs
-            if run.kind == Kind.RECORDS
-            and run.publisher == publisher
-            and run.first_sequence <= last
-            and run.last_sequence >= first
-            for record in iterate_records(run.payload)
-        }
+    def _runs_held(self, publisher: int, ranges: list[Range]) -> list[Run]:
+        """The staged and the committed runs that hold any of these."""
+        runs = self._staged.runs(publisher, *_span(ranges))
+        left = SequenceSet(ranges)
+        for run in runs:
+            left.difference_update(SequenceSet(run.ranges()))
+        for first, last in left:
+            runs += self._lookup(publisher, first, last)
+        return [run for run in runs if run.kind == Kind.RECORDS and run.publisher == publisher]
 
     def _report_conflict(self, source: str, publisher: int, ranges: list[Range]) -> None:
         self.counters.conflicts += sum(b - a + 1 for a, b in ranges)
@@ -1403,6 +1369,10 @@ def encode_note(root: int, sender: int, publisher: int, ranges: list[Range]) -> 
     the set."""
     payload = _NOTE.pack(root, sender) + SequenceSet(ranges).to_bytes()
     return Run(publisher, ranges[0][0], ranges[-1][1], 1, payload, flags=0, kind=int(Kind.WAITER))
+
+
+def _span(ranges: list[Range]) -> Range:
+    return ranges[0][0], ranges[-1][1]
 
 
 def decode_note(run: Run) -> tuple[int, int, list[Range]]:

@@ -326,6 +326,18 @@ class SequenceSet:
                     part._add_full(max(start, low), min(end, high + 1))
         return [(max(a, first), min(b, last)) for a, b in part if b >= first and a <= last]
 
+    def first_within(self, first: int, last: int) -> int | None:
+        """The lowest of first..last that is in it."""
+        if not self.touches(first, last):
+            return None
+        while first < last:
+            middle = (first + last) // 2
+            if self.touches(first, middle):
+                last = middle
+            else:
+                first = middle + 1
+        return first
+
     def missing(self, first: int, last: int) -> list[Range]:
         """Those of first..last that are not in it, as ranges."""
         found: list[Range] = []

@@ -317,8 +317,11 @@ class InstanceServer:
                     if sequence > end:
                         break
                 if sequence == before:
-                    # Staged, or in a segment that was removed: the next one may be elsewhere.
-                    sequence += 1
+                    # Staged, or in a segment that was removed.
+                    held_next = self.journal.first_held(publisher, sequence + 1, end)
+                    if held_next is None:
+                        break
+                    sequence = held_next
         return found
 
     def _runs_from(self, publisher: int, sequence: int) -> list[Run]:

@@ -159,6 +159,11 @@ def test_finds_messages_and_times(make: Callable[..., AnyJournal]) -> None:
     held = sequences_of(written)
     gap = next(iter(held.of(7).missing(1, 400)))[0]
     assert journal.find_sequence(7, gap) is None
+    there = held.of(7)
+    for first, last in ((1, 400), (gap, gap), (gap, 400), (gap - 1, 400), (5_000, 1 << 60)):
+        expected = next((a for a, _ in there.within(first, last)), None)
+        assert journal.first_held(7, first, last) == expected
+    assert journal.first_held(77, 1, 400) is None
     assert journal.find_sequence(77, 1) is None
     assert journal.find_time(1 << 60) == journal.last_txid + 1
 

@@ -1,0 +1,127 @@
+"""What an instance has staged and its journal has not committed yet, in the journal's order."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from raylay.services.messages.records import Run
+from raylay.services.replication.effects import Rooted
+from raylay.services.replication.ranges import Range
+
+
+@dataclass(slots=True)
+class RunStaged:
+    """Records on their way to the disk; `sender`: incarnation, or CLIENT."""
+
+    txid: int
+    run: Run
+    root: int
+    sender: int
+
+
+@dataclass(slots=True)
+class NoteStaged:
+    """A note on its way to the disk: `sender` waits for these, for `root`."""
+
+    txid: int
+    run: Run
+    root: int
+    sender: int
+    publisher: int
+    ranges: list[Range]
+
+
+@dataclass(slots=True)
+class BatchStaged:
+    """An upstream's batch is stored when all up to `txid` is committed."""
+
+    txid: int
+    connection: int
+    number: int
+    touched: Rooted
+    caught_up: bool
+
+
+Entry = RunStaged | NoteStaged | BatchStaged
+
+
+class StagedLog:
+    """A queue of entries, with its runs to be found by their sequences: an upstream that sends
+    again what another one has just sent asks for that with every run."""
+
+    __slots__ = ("_entries", "_runs", "_spans")
+
+    def __init__(self) -> None:
+        self._entries: deque[Entry] = deque()
+        self._runs: dict[int, list[Run]] = {}
+        """By publisher, in the order of their first sequences."""
+        self._spans: dict[int, int] = {}
+        """By publisher: last minus first sequence of its widest run."""
+
+    def append(self, entry: Entry) -> None:
+        """Takes an entry that comes behind all others."""
+        self._entries.append(entry)
+        if isinstance(entry, RunStaged):
+            run = entry.run
+            publisher = run.publisher
+            runs = self._runs.get(publisher)
+            span = run.last_sequence - run.first_sequence
+            if runs is None:
+                self._runs[publisher] = [run]
+                self._spans[publisher] = span
+                return
+            if run.first_sequence > runs[-1].first_sequence:
+                runs.append(run)
+            else:
+                runs.insert(bisect_right(runs, run.first_sequence, key=_first_sequence), run)
+            if span > self._spans[publisher]:
+                self._spans[publisher] = span
+
+    def popleft(self) -> Entry:
+        """Takes the oldest entry out."""
+        entry = self._entries.popleft()
+        if isinstance(entry, RunStaged):
+            run = entry.run
+            runs = self._runs[run.publisher]
+            if len(runs) == 1:
+                del self._runs[run.publisher], self._spans[run.publisher]
+            elif runs[0] is run:
+                del runs[0]
+            else:
+                at = bisect_right(runs, run.first_sequence, key=_first_sequence) - 1
+                while runs[at] is not run:
+                    at -= 1
+                del runs[at]
+        return entry
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._entries.clear()
+        self._runs.clear()
+        self._spans.clear()
+
+    def runs(self, publisher: int, first: int, last: int) -> list[Run]:
+        """The staged runs of a publisher that may hold any of first..last."""
+        runs = self._runs.get(publisher)
+        if runs is None:
+            return []
+        low = bisect_right(runs, first - self._spans[publisher] - 1, key=_first_sequence)
+        high = bisect_right(runs, last, key=_first_sequence)
+        return [run for run in runs[low:high] if run.last_sequence >= first]
+
+    def oldest_txid(self) -> int:
+        """Transaction id up to which the journal must be for the oldest entry; 0 when empty."""
+        return self._entries[0].txid if self._entries else 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def _first_sequence(run: Run) -> int:
+    return run.first_sequence
