@@ -45,9 +45,9 @@ class Instance:
         return self._thread.events(after, limit)
 
     @ray.method(num_returns=1)
-    def downgrade(self, destination: str) -> None:
+    def downgrade(self, destination: str, force: bool = False) -> None:
         """Persisted acks wait no more for this destination."""
-        self._thread.downgrade(destination)
+        self._thread.downgrade(destination, force)
 
     @ray.method(num_returns=1)
     def upgrade(self, destination: str) -> None:

@@ -270,6 +270,35 @@ def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, s
 
 
 @app.command()
+def downgrade(
+    instance: Annotated[str, typer.Argument(help="The instance whose acks are meant.")],
+    destination: Annotated[str, typer.Argument(help="The destination it waits for.")],
+    fabric: FabricOption = "",
+    force: Annotated[bool, typer.Option("--force", help="Also below MinSyncDestinations.")] = False,
+) -> None:
+    """Let persisted acks no longer wait for a destination, until an upgrade or a restart."""
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(_running(fabric).name) as attached:
+        attached.downgrade(instance, destination, force=force)
+    typer.echo(f"{instance}: acks do not wait for {destination} any more")
+
+
+@app.command()
+def upgrade(
+    instance: Annotated[str, typer.Argument(help="The instance whose acks are meant.")],
+    destination: Annotated[str, typer.Argument(help="A destination that was downgraded.")],
+    fabric: FabricOption = "",
+) -> None:
+    """Let persisted acks wait again for a destination that is configured sync."""
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(_running(fabric).name) as attached:
+        attached.upgrade(instance, destination)
+    typer.echo(f"{instance}: acks wait for {destination} again, if it is configured sync")
+
+
+@app.command()
 def events(
     fabric: FabricOption = "",
     follow: Annotated[bool, typer.Option("--follow", help="Go on with new ones.")] = False,

@@ -126,5 +126,9 @@ class CorruptRecord(StorageError):
         self.offset = offset
 
 
+class DowngradeRefused(RaylayError):
+    """Fewer destinations than MinSyncDestinations would use sync acknowledgment."""
+
+
 class FabricError(RaylayError):
     """A fabric could not be built, found, started or stopped."""

@@ -568,13 +568,16 @@ class Fabric(FabricBuilder):
                 await_process_end(pid, timeout_s)
         self.wait_ready(name, timeout_s)
 
-    def downgrade(self, name: str, destination: str) -> None:
+    def downgrade(self, name: str, destination: str, *, force: bool = False) -> None:
         """From now on acks of instance `name` do not wait for this destination.
 
+        Args:
+            force: also where fewer than MinSyncDestinations are left.
+
         Raises:
-            FabricError: there is no such destination, or the instance cannot be asked.
+            FabricError: there is no such destination, the instance cannot be asked, or it refuses.
         """
-        self._control(name, destination, "downgrade")
+        self._control(name, destination, "downgrade", force)
 
     def upgrade(self, name: str, destination: str) -> None:
         """Back to the configured sync.
@@ -584,7 +587,7 @@ class Fabric(FabricBuilder):
         """
         self._control(name, destination, "upgrade")
 
-    def _control(self, name: str, destination: str, verb: str) -> None:
+    def _control(self, name: str, destination: str, verb: str, *options: bool) -> None:
         instance = self.declared.instance(name)
         if destination not in {known.name for known in instance.destinations}:
             raise FabricError(f"instance {name} has no destination {destination}")
@@ -593,7 +596,7 @@ class Fabric(FabricBuilder):
             raise FabricError(f"instance {name} does not run")
         ray = _ray()
         try:
-            ray.get(getattr(handle, verb).remote(destination), timeout=STATUS_TIMEOUT_S)
+            ray.get(getattr(handle, verb).remote(destination, *options), timeout=STATUS_TIMEOUT_S)
         except ray.exceptions.RayError as error:
             raise FabricError(f"{verb} of {destination} at {name}: {_first_line(error)}") from None
 

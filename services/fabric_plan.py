@@ -21,7 +21,7 @@ from raylay.services.configuration.model import (
 )
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.logs import LogOptions
-from raylay.services.replication.instance import DowngradePolicy
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import TopicRule
 from raylay.services.server.config import DestinationConfig, InstanceConfig
 from raylay.services.tracing import TracingOptions
@@ -303,7 +303,13 @@ def instance_config(
         retention_bytes=journal.retention.size_bytes,
         retention_age_s=None if age_ms is None else age_ms / 1000,
         policy=DowngradePolicy(
-            downgrade.age_ms, downgrade.upgrade_age_ms, downgrade.min_sync_destinations
+            downgrade.age_ms,
+            downgrade.upgrade_age_ms,
+            downgrade.min_sync_destinations,
+            downgrade.every_ms,
+            downgrade.upgrade_every_ms,
+            downgrade.grace_period_ms,
+            downgrade.upgrade_grace_period_ms,
         ),
         check_interval_ms=downgrade.check_interval_ms,
         tracing=tracing_options(settings, record),

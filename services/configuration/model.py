@@ -134,6 +134,13 @@ class DowngradeSettings(Section):
     upgrade_age_ms: Milliseconds | None = Field(default=None, alias="upgrade_age")
     """Back to sync below this age; None: half of `age`."""
     min_sync_destinations: Annotated[int, Field(ge=0)] = 0
+    """Below this number of sync destinations nothing is downgraded, unless by hand and forced."""
+    every_ms: Milliseconds = Field(default=0, alias="every")
+    """Between two looks for what is to be downgraded or upgraded; 0: each check interval."""
+    upgrade_every_ms: Milliseconds | None = Field(default=None, alias="upgrade_every")
+    grace_period_ms: Milliseconds = Field(default=0, alias="grace_period")
+    """After the start nothing is downgraded or upgraded for so long."""
+    upgrade_grace_period_ms: Milliseconds | None = Field(default=None, alias="upgrade_grace_period")
     check_interval_ms: Annotated[Milliseconds, Field(ge=10)] = Field(
         default=CHECK_INTERVAL_MS_DEFAULT, alias="check_interval"
     )

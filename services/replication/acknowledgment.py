@@ -169,6 +169,7 @@ class DestinationLedger:
         "caught_up",
         "connected",
         "destination",
+        "downgrade_refused",
         "downgraded_at_us",
         "further_on",
         "incarnation",
@@ -199,6 +200,7 @@ class DestinationLedger:
         self.persisted = 0
         """Messages that it answered, since the process began: for metrics."""
         self.further_on = False
+        self.downgrade_refused = False
         self.downgraded_at_us = 0
         self._ages = AgeLog()
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.errors import DowngradeRefused, RemoteProtocolError
 from raylay.services.messages.records import (
     Flag,
     Kind,
@@ -38,6 +38,7 @@ from raylay.services.replication.acknowledgment import (
     RootedRanges,
     WaiterTable,
 )
+from raylay.services.replication.downgrade import DowngradePolicy, DowngradeSchedule
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -71,21 +72,6 @@ class Identity:
     name: str
     group: str
     incarnation: int
-
-
-@dataclass(frozen=True, slots=True)
-class DowngradePolicy:
-    """Downgrade and upgrade by age (seed: "Downgrading Acknowledgments for a Destination").
-
-    Attributes:
-        downgrade_age_ms: None: never by age.
-        upgrade_age_ms: None: half of the downgrade age.
-        min_sync_destinations: no downgrade below this number of sync destinations.
-    """
-
-    downgrade_age_ms: int | None = None
-    upgrade_age_ms: int | None = None
-    min_sync_destinations: int = 0
 
 
 class LogonAnswer(NamedTuple):
@@ -206,7 +192,7 @@ class InstanceMachine:
         """What a destination refused for good before it was durable here."""
         self.waiters = WaiterTable()
         self.ready = ready
-        self.policy = policy or DowngradePolicy()
+        self.schedule = DowngradeSchedule(policy or DowngradePolicy())
         self.counters = Counters()
         known_incarnations = incarnations or {}
         self.destinations = {
@@ -1170,20 +1156,38 @@ class InstanceMachine:
             self._effects.append(SafetyChanged())
 
     # -- downgrade and upgrade ---------------------------------------------------------------
-    def downgrade(self, destination: str, now_us: int, why: str = "by hand") -> list[Effect]:
+    def downgrade(
+        self, destination: str, now_us: int, why: str = "by hand", *, force: bool = False
+    ) -> list[Effect]:
         """From now on persisted acks do not wait for this destination; what waited only for it is
-        released. Without effect where it is async already."""
+        released. Without effect where it is async already.
+
+        Raises:
+            DowngradeRefused: there would be fewer sync destinations than the policy asks for, and
+                it is not forced.
+        """
         ledger = self.destinations[destination]
         if ledger.sync:
-            ledger.stop_waiting()
-            ledger.downgraded_at_us = now_us
-            self.counters.downgrades += 1
-            self._report("downgraded", destination=destination, why=why)
-            self._effects.append(SafetyChanged())
-            self._effects.append(SetLinkMode(destination, False))
-            self._settle_all()
-            self._flush()
+            refusal = "" if force else self.schedule.refusal(destination, self._syncs())
+            if refusal:
+                raise DowngradeRefused(refusal)
+            self._downgrade(ledger, now_us, why)
         return self._take()
+
+    def _syncs(self) -> int:
+        return sum(1 for ledger in self.destinations.values() if ledger.sync)
+
+    def _downgrade(self, ledger: DestinationLedger, now_us: int, why: str) -> None:
+        destination = ledger.destination.name
+        ledger.stop_waiting()
+        ledger.downgraded_at_us = now_us
+        ledger.downgrade_refused = False
+        self.counters.downgrades += 1
+        self._report("downgraded", destination=destination, why=why)
+        self._effects.append(SafetyChanged())
+        self._effects.append(SetLinkMode(destination, False))
+        self._settle_all()
+        self._flush()
 
     def upgrade(self, destination: str, now_us: int, why: str = "by hand") -> list[Effect]:
         """Back to the configured sync: new acks wait again, and what is pending is asked again."""
@@ -1201,44 +1205,51 @@ class InstanceMachine:
         return self._take()
 
     def tick(self, now_us: int) -> list[Effect]:
-        """Downgrades and upgrades by age; call once per check interval.
+        """Downgrades and upgrades by age, when that is due; call once per check interval.
 
         The criterion is the age of the oldest message that the destination has not answered. Where
         all is stored there but not persisted, the fault is further on: the instance nearest to it
-        acts first, so this one waits one interval more.
+        acts first, so this one waits for one look more.
         """
-        policy = self.policy
-        if policy.downgrade_age_ms is not None:
-            upgrade_age_ms = policy.upgrade_age_ms
-            if upgrade_age_ms is None:
-                upgrade_age_ms = policy.downgrade_age_ms // 2
-            for name, ledger in self.destinations.items():
-                oldest = ledger.oldest_owed()
-                age_ms = 0 if oldest is None else max(0, now_us - oldest[0]) // 1000
-                if ledger.sync and oldest is not None and age_ms > policy.downgrade_age_ms:
-                    stored = ledger.connected and ledger.stored_txid >= oldest[1]
-                    self._downgrade_by_age(name, ledger, age_ms, stored, now_us)
-                elif ledger.sync:
-                    ledger.further_on = False
-                elif (
-                    ledger.destination.sync
-                    and ledger.connected
-                    and ledger.caught_up
-                    and age_ms < upgrade_age_ms
-                ):
-                    self._keep(self.upgrade(name, now_us, f"oldest is {age_ms} ms old"))
+        downgrade_age_ms, upgrade_age_ms = self.schedule.due(now_us)
+        if downgrade_age_ms is None and upgrade_age_ms is None:
+            return []
+        for name, ledger in self.destinations.items():
+            if not ledger.destination.sync:
+                continue
+            oldest = ledger.oldest_owed()
+            age_ms = 0 if oldest is None else max(0, now_us - oldest[0]) // 1000
+            why = f"oldest is {age_ms} ms old"
+            if ledger.sync:
+                if downgrade_age_ms is None:
+                    continue
+                if oldest is None or age_ms <= downgrade_age_ms:
+                    ledger.further_on = ledger.downgrade_refused = False
+                    continue
+                stored = ledger.connected and ledger.stored_txid >= oldest[1]
+                self._downgrade_by_age(ledger, stored, now_us, why)
+            elif (
+                upgrade_age_ms is not None
+                and ledger.connected
+                and ledger.caught_up
+                and age_ms < upgrade_age_ms
+            ):
+                self._keep(self.upgrade(name, now_us, why))
         return self._take()
 
     def _downgrade_by_age(
-        self, name: str, ledger: DestinationLedger, age_ms: int, stored: bool, now_us: int
+        self, ledger: DestinationLedger, stored: bool, now_us: int, why: str
     ) -> None:
-        syncs = sum(1 for other in self.destinations.values() if other.sync)
-        if syncs <= self.policy.min_sync_destinations:
-            return
-        if stored and not ledger.further_on:
+        name = ledger.destination.name
+        refusal = self.schedule.refusal(name, self._syncs())
+        if refusal:
+            if not ledger.downgrade_refused:
+                ledger.downgrade_refused = True
+                self._report("downgrade_refused", destination=name, why=f"{why}; {refusal}")
+        elif stored and not ledger.further_on:
             ledger.further_on = True
-            return
-        self._keep(self.downgrade(name, now_us, f"oldest is {age_ms} ms old"))
+        else:
+            self._downgrade(ledger, now_us, why)
 
     def _keep(self, effects: list[Effect]) -> None:
         self._effects.extend(effects)

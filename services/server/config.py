@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.logs import LogOptions
-from raylay.services.replication.instance import DowngradePolicy
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
 from raylay.services.tracing import TracingOptions
 
@@ -127,6 +127,7 @@ class InstanceConfig:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigurationError(f"{self.name}: two destinations are called {name!r}")
+        self.policy.check()
         for destination in self.destinations:
             if not destination.addresses:
                 raise ConfigurationError(

@@ -13,6 +13,7 @@ EVENTS_MAX = 10_000
 _WARNINGS = frozenset(
     (
         "conflict",
+        "downgrade_refused",
         "downgraded",
         "late",
         "link_disconnected",

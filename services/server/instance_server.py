@@ -896,14 +896,17 @@ class InstanceServer:
             )
 
     # -- control -----------------------------------------------------------------------------
-    async def downgrade(self, destination: str, why: str = "by hand") -> None:
+    async def downgrade(
+        self, destination: str, why: str = "by hand", *, force: bool = False
+    ) -> None:
         """Persisted acks wait no more for this destination.
 
         Raises:
             ConfigurationError: there is no such destination.
+            DowngradeRefused: too few would use sync acknowledgment, and it is not forced.
         """
         self._known(destination)
-        self.perform(self.machine.downgrade(destination, self.now_us(), why))
+        self.perform(self.machine.downgrade(destination, self.now_us(), why, force=force))
 
     async def upgrade(self, destination: str, why: str = "by hand") -> None:
         """Persisted acks wait for this destination again, if it is configured sync.

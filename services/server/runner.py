@@ -127,9 +127,9 @@ class InstanceThread:
 
         return self._call(ask)
 
-    def downgrade(self, destination: str) -> None:
+    def downgrade(self, destination: str, force: bool = False) -> None:
         """By hand."""
-        self._call(lambda server: server.downgrade(destination))
+        self._call(lambda server: server.downgrade(destination, force=force))
 
     def upgrade(self, destination: str) -> None:
         """By hand."""

@@ -30,7 +30,7 @@ from raylay.services.messages.records import (
 )
 from raylay.services.protocol.frames import Frame, FrameReader, Header, encode_frame
 from raylay.services.protocol.replication import UpstreamLogon, batch_front, link_logon, read_ack
-from raylay.services.replication.instance import DowngradePolicy
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import TopicRule
 from raylay.services.server.config import DestinationConfig, InstanceConfig, split_address

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from raylay.services.errors import DowngradeRefused
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import (
@@ -255,8 +256,11 @@ class Instance:
             )
 
     def downgrade(self, destination: str) -> None:
-        """By hand."""
-        self.perform(self.machine.downgrade(destination, self.world.now_us))
+        """By hand, without force."""
+        try:
+            self.perform(self.machine.downgrade(destination, self.world.now_us))
+        except DowngradeRefused:
+            self.world.fault(f"{self.name} keeps {destination}: too few would be left")
 
     def upgrade(self, destination: str) -> None:
         """By hand."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from raylay.services.replication.instance import DowngradePolicy
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
 from sim.history import Member, Topology
 from sim.world import Timing
@@ -211,7 +211,7 @@ def draw(seed: int) -> Plan:
     if rng.random() < 0.2:
         timing.commit_us = (100, 30_000)
     age_ms = rng.choice((None, 120, 250, 400))
-    return Plan(
+    plan = Plan(
         topology,
         clients,
         _workload(rng, clients, end_ms),
@@ -224,6 +224,14 @@ def draw(seed: int) -> Plan:
         rng.random() < 0.06,
         rng.choice((1, 16, 16, 16)),
     )
+    if age_ms is not None and rng.random() < 0.3:
+        plan.policy = replace(
+            plan.policy,
+            every_ms=rng.choice((0, 60, 200)),
+            upgrade_every_ms=rng.choice((None, 30, 300)),
+            grace_period_ms=rng.choice((0, 200, 600)),
+        )
+    return plan
 
 
 def _clients(rng: random.Random, topology: Topology) -> list[tuple[str, list[str], str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from raylay.services.errors import StorageFull
-from raylay.services.replication.instance import DowngradePolicy
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
 from sim import checkers, plans
 from sim.client import SimClient

@@ -53,7 +53,8 @@ from raylay.storage.stores import LmdbBookmarkStore, MemoryBookmarkStore, Memory
 
 PUBLISHER_FILE = Path(__file__).with_name("publisher.py")
 TURN_S = 0.02
-HEAL_S_MAX = 60.0
+HEAL_S_MAX = 180.0
+"""What an instance with a new disk gets back grows with the run, and all share two cores."""
 PAIR = "Pair"
 
 

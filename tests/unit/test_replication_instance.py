@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.errors import DowngradeRefused, RemoteProtocolError
 from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -15,9 +16,10 @@ from raylay.services.replication.effects import (
     CloseSession,
     CloseUpstream,
     NotifyLink,
+    Report,
     SafetyChanged,
 )
-from raylay.services.replication.instance import DowngradePolicy, Identity, InstanceMachine
+from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
 
@@ -293,6 +295,41 @@ def test_no_downgrade_below_the_minimum() -> None:
     bench.publish(1)
     bench.commit()
     assert acks(bench.take(bench.machine.tick(SECOND_US))) == []
+
+
+def test_the_minimum_refuses_a_downgrade_by_hand_unless_it_is_forced() -> None:
+    bench = Bench(destination(), policy=DowngradePolicy(100, None, 1))
+    bench.log_on()
+    bench.publish(1)
+    bench.commit()
+    with pytest.raises(DowngradeRefused, match="MinSyncDestinations is 1"):
+        bench.machine.downgrade("peer", 0)
+    assert bench.machine.destinations["peer"].sync
+    assert acks(bench.take(bench.machine.downgrade("peer", 0, force=True))) == [(1, "")]
+
+
+def test_a_refused_downgrade_by_age_is_told_once() -> None:
+    bench = Bench(destination(), policy=DowngradePolicy(100, None, 1))
+    bench.log_on()
+    bench.publish(1)
+    bench.commit()
+    told = [
+        effect
+        for at_us in (SECOND_US, 2 * SECOND_US, 3 * SECOND_US)
+        for effect in bench.take(bench.machine.tick(at_us))
+        if isinstance(effect, Report) and effect.event == "downgrade_refused"
+    ]
+    assert len(told) == 1
+
+
+def test_in_the_grace_period_a_destination_stays_sync() -> None:
+    bench = Bench(destination(), policy=DowngradePolicy(100, grace_period_ms=5_000))
+    bench.log_on()
+    bench.publish(1)
+    bench.commit()
+    assert acks(bench.take(bench.machine.tick(0))) == []
+    assert acks(bench.take(bench.machine.tick(4 * SECOND_US))) == []
+    assert acks(bench.take(bench.machine.tick(5 * SECOND_US))) == [(1, "")]
 
 
 def test_an_upgrade_asks_again_for_what_is_pending() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.logs import LogOptions
-from raylay.services.replication.instance import DowngradePolicy
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
 from raylay.services.server.config import (
     DestinationConfig,
