@@ -790,10 +790,11 @@ def await_process_end(pid: int, timeout_s: float) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (
-        lines[-1] if lines and "Traceback" in str(error) else (lines[0] if lines else repr(error))
-    )
+    """What went wrong, in one line: of an error inside an actor its own text, not Ray's frame."""
+    cause = getattr(error, "cause", None)
+    text = str(cause if isinstance(cause, BaseException) else error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines and "Traceback" in text else (lines[0] if lines else repr(error))
 
 
 # -- the record in Ray's head, for drivers on other machines ---------------------------------

@@ -21,8 +21,8 @@ regions: {here: 1}
 """
 
 
-def run(*command: str, cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
+def attempt(*command: str, cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         command,
         input=text,
         capture_output=True,
@@ -31,6 +31,10 @@ def run(*command: str, cwd: Path, text: str = "") -> subprocess.CompletedProcess
         cwd=cwd,
         env={**os.environ, "RAYLAY_RUNTIME_DIR": str(cwd)},
     )
+
+
+def run(*command: str, cwd: Path, text: str = "") -> subprocess.CompletedProcess[str]:
+    done = attempt(*command, cwd=cwd, text=text)
     assert done.returncode == 0, done.stderr + done.stdout
     return done
 
@@ -96,3 +100,28 @@ def test_up_publish_subscribe_status_events_down(tmp_path: Path) -> None:
         down = run(*RAYLAY, "down", cwd=tmp_path)
     assert "command is down" in down.stdout
     assert (tmp_path / "data" / "command" / "here-1" / "instance.json").exists()
+
+
+def test_downgrade_and_upgrade_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(
+        "fabric: byhand\nregions: {here: 2}\ndowngrade: {min_sync_destinations: 1}\n"
+    )
+
+    def mode() -> tuple[bool, bool]:
+        found = json.loads(run(*RAYLAY, "status", "--json", cwd=tmp_path).stdout)
+        to = {i["name"]: i for i in found["instances"]}["here-1"]["destinations"]["here-2"]
+        return to["sync"], to["downgraded"]
+
+    run(*RAYLAY, "up", "f.yaml", "--detach", cwd=tmp_path)
+    try:
+        command = [*RAYLAY, "downgrade", "here-1", "here-2"]
+        refused = attempt(*command, cwd=tmp_path)
+        assert refused.returncode == 1
+        assert "MinSyncDestinations is 1" in refused.stderr and "Traceback" not in refused.stderr
+        assert mode() == (True, False)
+        run(*command, "--force", cwd=tmp_path)
+        assert mode() == (False, True)
+        run(*RAYLAY, "upgrade", "here-1", "here-2", cwd=tmp_path)
+        assert mode() == (True, False)
+    finally:
+        run(*RAYLAY, "down", cwd=tmp_path)
