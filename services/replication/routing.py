@@ -49,11 +49,19 @@ def compile_regex(pattern: str, where: str) -> re.Pattern[str]:
 class TopicRule:
     """One `Topic` element: a literal name or a regular expression, and a message type.
 
-    `message_type` `*` takes any type.
+    Attributes:
+        message_type: `*` takes any type.
+        filter: content filter of a Destination's Topic, as written; empty: none. It is compared at
+            connect and does not run yet.
+        include_validation: checks at connect (validation.py); None: all.
+        exclude_validation: checks left out; wins over `include_validation`.
     """
 
     name: str
     message_type: str = "*"
+    filter: str = ""
+    include_validation: tuple[str, ...] | None = None
+    exclude_validation: tuple[str, ...] = ()
 
 
 class TopicMatcher:

@@ -1,0 +1,120 @@
+"""What two topic rules have in common, decided from their texts alone, without any topic's name.
+
+Whether one regular expression takes all that another one takes is no practical question in general.
+For the expressions that people write for topics it is: a name, a beginning (`^fx/`), an end
+(`eu$`), a part (`orders`), and alternatives of these (`^(orders|trades)$`). Such an expression is
+read into `Shape`s; of any other one only its own text is known. Topics hold no line breaks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from raylay.services.replication.routing import is_regex
+
+SHAPES_MAX = 64
+"""Alternatives of one expression; one with more is known by its text only."""
+
+_EVERYTHING = frozenset(("", ".+", "^.+", ".+$", "^.+$"))
+_SIMPLE = re.compile(r"(\^?)((?:\.\*)?)((?:[^\\^$*+?()\[\]{}|.]|\\[^\w\s])*)((?:\.\*)?)(\$?)")
+_GROUPED = re.compile(r"([^()|]*)\((?:\?:)?([^()?][^()]*)\)([^()|]*)")
+
+
+class Shape(NamedTuple):
+    """All topics that have this text: at their start, at their end, as a whole, or anywhere."""
+
+    at_start: bool
+    text: str
+    at_end: bool
+
+    def contains(self, other: Shape) -> bool:
+        """Whether every topic of the other shape is one of this."""
+        if self.at_start and self.at_end:
+            return other == self
+        if self.at_start:
+            return not self.text or (other.at_start and other.text.startswith(self.text))
+        if self.at_end:
+            return not self.text or (other.at_end and other.text.endswith(self.text))
+        return self.text in other.text
+
+    def overlaps(self, other: Shape) -> bool:
+        """Whether there can be a topic of both shapes."""
+        if self.at_start and self.at_end:
+            return other.contains(self)
+        if other.at_start and other.at_end:
+            return self.contains(other)
+        if self.at_start and other.at_start:
+            return self.text.startswith(other.text) or other.text.startswith(self.text)
+        if self.at_end and other.at_end:
+            return self.text.endswith(other.text) or other.text.endswith(self.text)
+        return True
+
+
+@lru_cache(maxsize=4096)
+def shapes(rule: str) -> tuple[Shape, ...] | None:
+    """The shapes of a topic rule, a name or an expression; None when it has another form."""
+    if not is_regex(rule):
+        return (Shape(True, rule, True),)
+    if rule in _EVERYTHING:
+        return (Shape(False, "", False),)
+    alternatives = _alternatives(rule)
+    if len(alternatives) > SHAPES_MAX:
+        return None
+    found = []
+    for alternative in alternatives:
+        parts = _SIMPLE.fullmatch(alternative)
+        if parts is None:
+            return None
+        caret, any_before, text, any_behind, dollar = parts.groups()
+        found.append(
+            Shape(
+                bool(caret) and not any_before,
+                re.sub(r"\\(.)", r"\1", text),
+                bool(dollar) and not any_behind,
+            )
+        )
+    return tuple(found)
+
+
+def _alternatives(rule: str) -> list[str]:
+    grouped = _GROUPED.fullmatch(rule.replace("\\(", "\\\0").replace("\\|", "\\\1"))
+    if grouped is None:
+        # With a parenthesis left in it, none of them is simple.
+        return [rule] if "(" in rule or "\\|" in rule else rule.split("|")
+    before, inside, behind = grouped.groups()
+    return [
+        f"{before}{choice}{behind}".replace("\\\0", "\\(").replace("\\\1", "\\|")
+        for choice in inside.split("|")
+    ]
+
+
+def exact_names(rule: str) -> tuple[str, ...] | None:
+    """The topics of a rule that takes a few names and no others; None for any other rule."""
+    found = shapes(rule)
+    if found is None or not all(shape.at_start and shape.at_end for shape in found):
+        return None
+    return tuple(shape.text for shape in found)
+
+
+def includes(outer: Iterable[str], inner: str) -> bool:
+    """Whether rules together certainly take every topic that another one takes."""
+    rules = tuple(outer)
+    if inner in rules:
+        return True
+    wanted = shapes(inner)
+    if wanted is None:
+        # Everything is everything, whatever the other one is.
+        wanted = (Shape(False, "", False),)
+    there = [shape for rule in rules for shape in shapes(rule) or ()]
+    return all(any(shape.contains(other) for shape in there) for other in wanted)
+
+
+def may_overlap(one: str, other: str) -> bool:
+    """Whether two rules may both take some topic. False only when they certainly do not."""
+    first, second = shapes(one), shapes(other)
+    if one == other or first is None or second is None:
+        return True
+    return any(shape.overlaps(there) for shape in first for there in second)
