@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.records import Flag, Run
+from raylay.services.messages.topic_pattern import TopicPattern
 
 _REGEX_CHARACTERS = frozenset("^$*+?()[]{}|\\")
 TOPIC_CACHE_MAX = 65_536
@@ -31,14 +32,14 @@ def is_regex(topic: str) -> bool:
     return not _REGEX_CHARACTERS.isdisjoint(topic)
 
 
-def compile_regex(pattern: str, where: str) -> re.Pattern[str]:
-    """A compiled, unanchored pattern.
+def compile_regex(pattern: str, where: str) -> TopicPattern:
+    """A compiled, unanchored pattern: publishers choose the topics it meets.
 
     Raises:
         ConfigurationError: naming the pattern, the place and what is wrong.
     """
     try:
-        return re.compile(pattern)
+        return TopicPattern(pattern)
     except re.error as error:
         raise ConfigurationError(
             f"{where}: {pattern!r} is no regular expression: {error}"
@@ -149,7 +150,7 @@ class Router:
         """Whether PassThrough lets messages received from this group on."""
         found = self._groups.get(group)
         if found is None:
-            found = self._pass_through is not None and bool(self._pass_through.search(group))
+            found = self._pass_through is not None and self._pass_through.search(group)
             self._groups[group] = found
         return found
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.topic_pattern import TopicPattern
 from raylay.services.replication.routing import TOPIC_CACHE_MAX, is_regex
+
+ANSWERS_KEPT_MAX = 1024
 
 
 @dataclass(slots=True, eq=False)
 class TopicFilter:
-    """One subscription's topic and message type. An empty type takes any."""
+    """One subscription's topic and message type. An empty type takes any. What its pattern says of
+    a topic is kept: a replay asks for run after run of the same few."""
 
     topic: bytes
     message_type: bytes = b""
-    pattern: re.Pattern[str] | None = None
+    pattern: TopicPattern | None = None
+    _answers: dict[bytes, bool] = field(default_factory=dict)
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
         """Whether messages of this topic and type are wanted."""
@@ -23,7 +28,13 @@ class TopicFilter:
             return False
         if self.pattern is None:
             return self.topic == topic
-        return self.pattern.search(topic.decode("utf-8", "replace")) is not None
+        found = self._answers.get(topic)
+        if found is None:
+            found = self.pattern.search(topic.decode("utf-8", "replace"))
+            if len(self._answers) >= ANSWERS_KEPT_MAX:
+                self._answers.clear()
+            self._answers[topic] = found
+        return found
 
 
 def topic_filter(topic: str, message_type: str, *, literal: bool = False) -> TopicFilter:
@@ -36,8 +47,8 @@ def topic_filter(topic: str, message_type: str, *, literal: bool = False) -> Top
     pattern = None
     if not literal and is_regex(topic):
         try:
-            pattern = re.compile(topic)
-        except (re.error, RecursionError, OverflowError) as error:
+            pattern = TopicPattern(topic)
+        except re.error as error:
             raise RemoteProtocolError(
                 f"{topic[:200]!r} is no regular expression: {error}", "bad_regex"
             ) from None

@@ -37,6 +37,14 @@ def test_a_bad_expression_is_named() -> None:
     assert caught.value.reason == "bad_regex"
 
 
+@pytest.mark.parametrize("expression", ["(a+)+$", ".*a.*a.*[bc]"])
+def test_an_expression_of_many_ways_keeps_nobody_waiting(expression: str) -> None:
+    wanted = topic_filter(expression, "")
+    topic = b"a" * 1023 + b"-"
+    assert not wanted.matches(topic, b"json")
+    assert not wanted.matches(topic, b"json")  # kept
+
+
 def test_the_table_gives_the_same_answer_until_it_changes() -> None:
     table = SubscriptionTable()
     one = Subscription(1, "one", topic_filter("orders", ""))
