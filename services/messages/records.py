@@ -82,6 +82,10 @@ class Command(IntEnum):
     CHECKPOINT = 5
 
 
+_FORMS = frozenset(RECORD_VERSION | command << 8 for command in Command)
+_PUBLISH_FORM = RECORD_VERSION | Command.PUBLISH << 8
+
+
 class Kind(IntEnum):
     """What a run holds."""
 
@@ -120,6 +124,8 @@ FLAG_NAMES = {
 
 _RECORD = struct.Struct("<IQBBBBHHHHIQQQQ")
 _RECORD_TAIL = struct.Struct("<BBBBHHHHIQQQQ")
+_RECORD_SCANNED = struct.Struct("<IQHBBHHH6xQQ")
+"""What `scan` looks at. Version and command are one number: both are compared at once."""
 _RECORD_FRONT = struct.Struct("<IQ")
 _RUN = struct.Struct("<IQBBHQQQQQIQHBBB")
 _RUN_TAIL = struct.Struct("<BBHQQQQQIQHBBB")
@@ -337,7 +343,7 @@ def scan(payload: bytes, *, verify: bool = True, record_bytes_max: int = 0) -> l
     end = len(payload)
     if not end:
         return chunks
-    unpack = _RECORD.unpack_from
+    unpack = _RECORD_SCANNED.unpack_from
     view = memoryview(payload)
     offset = start = 0
     publisher = first = last = -1
@@ -349,9 +355,7 @@ def scan(payload: bytes, *, verify: bool = True, record_bytes_max: int = 0) -> l
     while offset < end:
         if offset + 60 > end:
             raise CorruptRecord(f"record at byte {offset} is cut short", offset=offset)
-        (length, check, version, _, typ, trace, topic, key, corr, _, _, pub, sequence, _, _) = (
-            unpack(payload, offset)
-        )
+        length, check, form, typ, trace, topic, key, corr, pub, sequence = unpack(payload, offset)
         following = offset + length
         if length < 60 + topic + typ + key + corr + trace or following > end or not topic:
             raise CorruptRecord(
@@ -366,19 +370,21 @@ def scan(payload: bytes, *, verify: bool = True, record_bytes_max: int = 0) -> l
             and topic == topic_length
             and typ == type_length
             and payload[names_at : names_at + names_length] == topic_bytes
-            and version == RECORD_VERSION
+            and form == _PUBLISH_FORM
             and length <= limit
         ):
             last = sequence
             count += 1
             if trace:
+                if trace != TRACE_BYTES:
+                    raise CorruptRecord(f"record at byte {offset} has a bad header", offset=offset)
                 traced = True
             offset = following
             continue
-        if version != RECORD_VERSION:
+        if form not in _FORMS:
             raise CorruptRecord(
-                f"record at byte {offset} has version {version}, "
-                f"this software reads {RECORD_VERSION}",
+                f"record at byte {offset} has version {form & 0xFF} and command {form >> 8}, "
+                f"this software reads version {RECORD_VERSION} and commands 1 to {max(Command)}",
                 offset=offset,
             )
         if length > limit:

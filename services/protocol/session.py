@@ -91,9 +91,10 @@ class Publish:
 
 @dataclass(slots=True)
 class PublishBatch:
-    """`pb`: records as the client built them."""
+    """`pb`: records as the client built them. `count`: how many it says they are."""
 
     payload: bytes
+    count: int
 
 
 @dataclass(slots=True)
@@ -189,7 +190,7 @@ class ServerSession:
         for header, body in self.reader.feed(data):
             command = header["c"]
             if command == "pb" and self.state is LOGGED_ON:
-                commands.append(PublishBatch(body))
+                commands.append(_read_batch(header, body))
                 continue
             if command not in ALLOWED[self.state]:
                 raise self._unexpected(command)
@@ -340,8 +341,13 @@ def _read_publish(header: Header, body: bytes) -> Publish:
     )
 
 
-def _read_batch(_: Header, body: bytes) -> PublishBatch:
-    return PublishBatch(body)
+def _read_batch(header: Header, body: bytes) -> PublishBatch:
+    count = header.get("n")
+    if type(count) is not int or count < 1:
+        raise RemoteProtocolError(
+            "`n` of pb is no whole number from 1: give the number of its records", "bad_command"
+        )
+    return PublishBatch(body, count)
 
 
 def _read_subscribe(header: Header, body: bytes) -> Subscribe:

@@ -306,9 +306,9 @@ class InstanceMachine:
             self._unnumbered = {k: v for k, v in self._unnumbered.items() if v[0] != session}
 
     def client_published(
-        self, session: int, payload: bytes, now_us: int
+        self, session: int, payload: bytes, now_us: int, count: int = 0
     ) -> tuple[list[Effect], list[Run]]:
-        """A client's records came in.
+        """A client's records came in; `count`, where it is given, says how many.
 
         Returns the effects, and the runs of topics that are not journaled: they are delivered at
         once and count as durable.
@@ -327,6 +327,13 @@ class InstanceMachine:
                     "foreign_publisher",
                 )
             _check_text(chunk.topic, chunk.message_type)
+        found_count = sum(chunk.records for chunk in chunks)
+        if count and found_count != count:
+            raise RemoteProtocolError(
+                f"client {found.client} sent {found_count} records and said {count}: "
+                "`n` of a publish batch is the number of its records",
+                "bad_record",
+            )
         transient: list[Run] = []
         for chunk in chunks:
             run = run_of(chunk, payload)

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import CorruptRecord, RemoteProtocolError
 from raylay.services.messages.bookmarks import parse_position
-from raylay.services.messages.records import RecordBuilder, run_of, scan
+from raylay.services.messages.records import (
+    RECORD_HEADER_BYTES,
+    RecordBuilder,
+    run_of,
+    scan,
+)
 from raylay.services.protocol.frames import (
     FRAME_BYTES_MAX,
     HEADER_BYTES_MAX,
@@ -141,7 +146,7 @@ class ClientConnection(FramedConnection):
     # -- commands ----------------------------------------------------------------------------
     def _perform(self, command: Command) -> None:
         if type(command) is PublishBatch:
-            self._publish_batch(command.payload)
+            self._publish_batch(command)
         elif isinstance(command, Publish):
             self._publish(command)
         elif isinstance(command, Subscribe):
@@ -208,14 +213,14 @@ class ClientConnection(FramedConnection):
         )
 
     # -- publishing --------------------------------------------------------------------------
-    def _publish_batch(self, payload: bytes) -> None:
-        if len(payload) < 60:
+    def _publish_batch(self, command: PublishBatch) -> None:
+        if len(command.payload) < RECORD_HEADER_BYTES:
             self.end("bad_record", "a publish batch holds no whole record")
             return
         self._wants_persisted = True
-        self._take_records(payload)
+        self._take_records(command.payload, command.count)
 
-    def _take_records(self, payload: bytes) -> bool:
+    def _take_records(self, payload: bytes, count: int) -> bool:
         server = self.server
         if server.storage_failure is not None:
             self.end(*server.storage_failure)
@@ -230,7 +235,7 @@ class ClientConnection(FramedConnection):
             return False
         try:
             effects, transient = server.machine.client_published(
-                self.number, payload, server.now_us()
+                self.number, payload, server.now_us(), count
             )
         except CorruptRecord as error:
             self.end("bad_record", str(error))
@@ -277,7 +282,7 @@ class ClientConnection(FramedConnection):
         if command.sequence:
             if "persisted" in acks:
                 self._wants_persisted = True
-            taken = self._take_records(record)
+            taken = self._take_records(record, 1)
         else:
             taken = self._take_unnumbered(record, command, now_us)
         if taken and "processed" in acks:

@@ -70,15 +70,22 @@ class Good:
         assert "fatal" not in self.server.log, self.server.log
 
 
-def record_of(name: str, sequence: int, topic: bytes = b"orders", kind: bytes = b"json") -> bytes:
+def record_of(
+    name: str,
+    sequence: int,
+    topic: bytes = b"orders",
+    kind: bytes = b"json",
+    command: int = 1,
+    trace: bytes = b"",
+) -> bytes:
     """A record whose checksums are right and whose values need not be."""
     content = topic + kind + b"{}"
     tail = struct.pack(
         "<BBBBHHHHIQQQQ",
-        *(1, 1, len(kind), 0, len(topic), 0, 0, 0, 0),
+        *(1, command, len(kind), len(trace), len(topic), 0, 0, 0, 0),
         *(publisher_id(name), sequence, 1, xxh3_64_intdigest(content)),
     )
-    checked = tail + content
+    checked = tail + content + trace
     return struct.pack("<IQ", len(checked) + 12, xxh3_64_intdigest(checked)) + checked
 
 
@@ -109,6 +116,12 @@ COMMANDS: list[tuple[Header, bytes, str]] = [
     ({"c": "pb", "n": 1}, record_of(BAD, 1, kind=b""), "bad_record"),
     ({"c": "pb", "n": 1}, record_of(BAD, 0), "sequence_order"),
     ({"c": "pb", "n": 1}, record_of(BAD, 1 << 63), "bad_record"),
+    ({"c": "pb", "n": 1}, record_of(BAD, 1, command=0), "bad_record"),
+    ({"c": "pb", "n": 2}, record_of(BAD, 1) + record_of(BAD, 2, command=6), "bad_record"),
+    ({"c": "pb", "n": 2}, record_of(BAD, 1) + record_of(BAD, 2, trace=b"short"), "bad_record"),
+    ({"c": "pb", "n": 1}, record_of(BAD, 1) + record_of(BAD, 2), "bad_record"),
+    ({"c": "pb", "n": 3}, record_of(BAD, 1) + record_of(BAD, 2), "bad_record"),
+    ({"c": "pb"}, record_of(BAD, 1), "bad_command"),
     ({"c": "pb", "n": 2}, record_of(BAD, 1) + record_of(BAD, 2, kind=b"\xff"), "bad_record"),
     ({"c": "logon", "v": 1, "client_name": BAD, "cid": "2"}, b"", "bad_command"),
     ({"c": "ack", "a": "persisted", "s": 5}, b"", "unknown_command"),

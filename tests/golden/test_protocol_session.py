@@ -69,7 +69,7 @@ COMMAND_BYTES: list[tuple[bytes, Command]] = [
         b"\x82\xa1c\xa2pb"
         b"\xa1n\x01"
         b"records",
-        PublishBatch(b"records"),
+        PublishBatch(b"records", 1),
     ),
     (
         b"\x1e\x00\x00\x00"  # length: 30
@@ -198,7 +198,8 @@ def test_large_ranges_go_into_the_body() -> None:
 @pytest.mark.parametrize("state", list(State))
 def test_the_table_of_states(state: State, command: str) -> None:
     session = ServerSession(state)
-    header: dict[str, Any] = {"c": command, "v": 1, "client_name": "x", "sub": "s", "t": "t"}
+    header: dict[str, Any] = {"c": command, "v": 1, "sub": "s", "t": "t", "n": 1}
+    header["client_name"] = "x"
     if command in ALLOWED[state]:
         assert len(session.receive(encode_frame(header))) == 1
         return
@@ -261,6 +262,15 @@ def test_a_bad_value_refuses_the_command_alone(values: dict[str, Any], reason: s
     assert session.receive(encode_frame({"c": "ping", "cid": "10"})) == [Ping("10")]
 
 
+@pytest.mark.parametrize("count", [None, 0, -1, "1", True, 1.0])
+def test_a_batch_says_how_many_records_it_has(count: object) -> None:
+    session = ServerSession()
+    session.logged_on()
+    with pytest.raises(RemoteProtocolError, match="`n` of pb") as caught:
+        session.receive(encode_frame({"c": "pb", "n": count}, b"records"))
+    assert caught.value.reason == "bad_command"
+
+
 def test_large_frames_are_taken_only_behind_the_logon() -> None:
     frame = encode_frame({"c": "pb", "n": 1}, bytes(70_000))
     session = ServerSession()
@@ -269,7 +279,7 @@ def test_large_frames_are_taken_only_behind_the_logon() -> None:
     assert caught.value.reason == "frame_too_large"
     session = ServerSession()
     session.logged_on()
-    assert session.receive(frame) == [PublishBatch(bytes(70_000))]
+    assert session.receive(frame) == [PublishBatch(bytes(70_000), 1)]
     assert session.reader.frame_bytes_max == FRAME_BYTES_MAX
 
 
@@ -293,4 +303,4 @@ def test_any_values_are_a_command_or_a_refusal(
     try:
         assert len(session.receive(encode_frame({"c": command} | header, body))) == 1
     except RemoteProtocolError as error:
-        assert command == "logon" and error.reason
+        assert command in ("logon", "pb") and error.reason
