@@ -260,6 +260,8 @@ class OutboundLink:
                         marks.remove_ranges(run.publisher, theirs)
 
     def _routed(self, run: Run) -> bool:
+        if self._at_connect is not None and run.first_txid <= self.resync_to:
+            return self.router.routed_in_resync(run, self._downstream)
         return self.router.routed(run, self._downstream)
 
     def _missing_part(self, run: Run) -> tuple[Run | None, list[Range]]:

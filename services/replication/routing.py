@@ -116,6 +116,8 @@ class Destination:
         addresses: `host:port` in priority order.
         own_group_only: only what was published in the instance's own group and never left it, in
             addition to what PassThrough asks (Raylay's own; docs/deviations.md).
+        resync_pass_through: what PassThrough does not let on is let on when this expression matches
+            the sender's group, as long as a resync lasts; `own_group_only` does not bind it.
     """
 
     name: str
@@ -127,12 +129,20 @@ class Destination:
     compression: bool = False
     ack_conflation_ms: int = 0
     own_group_only: bool = False
+    resync_pass_through: str | None = None
 
 
 class Router:
     """The four conditions of one destination."""
 
-    __slots__ = ("_groups", "_pass_through", "_stopping_flags", "_topics", "destination")
+    __slots__ = (
+        "_groups",
+        "_pass_through",
+        "_resync_pass_through",
+        "_stopping_flags",
+        "_topics",
+        "destination",
+    )
 
     def __init__(self, destination: Destination) -> None:
         self.destination = destination
@@ -141,6 +151,11 @@ class Router:
         self._pass_through = (
             compile_regex(destination.pass_through, f"{where} PassThrough")
             if destination.pass_through is not None
+            else None
+        )
+        self._resync_pass_through = (
+            compile_regex(destination.resync_pass_through, f"{where} ResyncPassThrough")
+            if destination.resync_pass_through is not None
             else None
         )
         self._stopping_flags = Flag.CROSSED if destination.own_group_only else 0
@@ -167,5 +182,18 @@ class Router:
             downstream not in path
             and (not path or self.passes(run.group))
             and not run.flags & self._stopping_flags
+            and self._topics.matches(run.topic, run.message_type)
+        )
+
+    def routed_in_resync(self, run: Run, downstream: int) -> bool:
+        """`routed`, while a resync lasts: what is owed to the destination is sent in any case, and
+        what ResyncPassThrough lets on is sent in addition, owed to nobody."""
+        if self.routed(run, downstream):
+            return True
+        found = self._resync_pass_through
+        return (
+            found is not None
+            and downstream not in run.path
+            and bool(found.search(run.group))
             and self._topics.matches(run.topic, run.message_type)
         )

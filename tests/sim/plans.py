@@ -175,6 +175,8 @@ def random_topology(rng: random.Random) -> Topology:
                     own_group_only=len(servers) > 1,
                 )
             )
+            if pass_through == groups[name]:
+                found[-1] = replace(found[-1], resync_pass_through=".*")
         members[name] = Member(name, groups[name], tuple(found))
     return Topology("random", members)
 

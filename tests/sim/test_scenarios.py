@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -379,6 +380,37 @@ def test_what_a_region_published_does_not_come_back_in_part(own_group_only: bool
     late = [op for op in history.operations if isinstance(op, Journaled) and op.late]
     assert bool(late) is not own_group_only
     assert all(play.had("l1", client, sequence) for sequence in range(1, 6))
+
+
+@pytest.mark.parametrize("resync_pass_through", [None, "^gx$"])
+def test_a_resync_may_bring_more_than_passes_from_then_on(resync_pass_through: str | None) -> None:
+    """`t` gets from `s` what came from group gx only while the link catches up after a connect."""
+    onward = replace(
+        plans.destination("t", "gt", sync=False, pass_through=None),
+        resync_pass_through=resync_pass_through,
+    )
+    play = Play(
+        Topology(
+            "resync",
+            {
+                "x": Member("x", "gx", (plans.destination("s", "gs"),)),
+                "s": Member("s", "gs", (onward,)),
+                "t": Member("t", "gt", ()),
+            },
+        )
+    )
+    client = play.client("p", "x")
+    play.until(50)
+    client.publish(["orders"] * 3)
+    play.until(200)
+    assert play.had("s", client, 3) and not play.had("t", client, 1)
+    play.world.break_connections("s", "t")
+    play.until(1_000)
+    assert play.had("t", client, 3) is (resync_pass_through is not None)
+    client.publish(["orders"])
+    play.until(1_200)
+    assert play.had("s", client, 4) and not play.had("t", client, 4)
+    play.end()
 
 
 def test_half_of_a_publisher_is_no_reason_to_refuse_the_other_half() -> None:

@@ -58,6 +58,25 @@ def test_what_left_its_group_does_not_leave_the_next_one_when_only_the_own_is_as
     assert found.routed(run((1, 2), "eu"), 7)
 
 
+def test_a_resync_lets_on_what_its_expression_matches_in_addition() -> None:
+    found = Router(Destination("d", "g", True, pass_through="^eu$", resync_pass_through="^us$"))
+    assert not found.routed(run((1,), "us"), 7)
+    assert found.routed_in_resync(run((1,), "us"), 7)
+    assert found.routed_in_resync(run((1,), "eu"), 7), "what is owed is sent in any case"
+    assert not found.routed_in_resync(run((1,), "asia"), 7)
+    assert not found.routed_in_resync(run((1, 7), "us"), 7)
+
+
+def test_a_resync_is_not_bound_to_the_own_group() -> None:
+    found = Router(
+        Destination(
+            "d", "g", True, pass_through="eu", resync_pass_through=".*", own_group_only=True
+        )
+    )
+    crossed = run((1, 2), "eu", Flag.CROSSED)
+    assert not found.routed(crossed, 7) and found.routed_in_resync(crossed, 7)
+
+
 @pytest.mark.parametrize(
     ("rule", "topic", "kind", "expected"),
     [
