@@ -34,7 +34,7 @@ from raylay.services.client.failover import Server
 from raylay.services.client.machine import ClientMachine, ClientOptions, PublishStore
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.resumption import BookmarkStore
-from raylay.services.client.subscription import Subscription
+from raylay.services.client.subscription import Merged, Subscription
 from raylay.services.client.sync import SyncClient, SyncSubscription
 from raylay.services.messages.bookmarks import EPOCH, NOW
 from raylay.storage.stores import (
@@ -48,6 +48,7 @@ __all__ = [
     "Client",
     "SyncClient",
     "Subscription",
+    "Merged",
     "SyncSubscription",
     "Message",
     "MessageBatch",

@@ -26,8 +26,11 @@ from raylay.services.client.events import (
     Event,
     Fail,
     FrameReceived,
+    PauseAnswered,
+    PauseWanted,
     PublishFailed,
     ResolveServers,
+    ResumeWanted,
     SendFrame,
     SendPublishes,
     ServerRefused,
@@ -247,6 +250,9 @@ class Client:
         self._subscribing: dict[str, asyncio.Future[None]] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._subscription_number = 0
+        self._asking: dict[int, asyncio.Future[None]] = {}
+        self._asked_number = 0
+        self._arrivals = 0
         self._congested: set[str] = set()
         self._waiting_for_server = 0
         self._error: RaylayError | None = None
@@ -264,6 +270,7 @@ class Client:
             SubscriptionAccepted: self._subscription_accepted,
             SubscriptionPersisted: self._subscription_persisted,
             SubscriptionCompleted: self._subscription_completed,
+            PauseAnswered: self._pause_answered,
             SubscriptionFailed: self._subscription_failed,
             Tell: self._tell,
             Fail: self._fail,
@@ -591,6 +598,11 @@ class Client:
         bookmark_not_found: str = "",
         subscription_id: str = "",
         explicit_discard: bool = False,
+        fully_durable: bool = False,
+        live: bool = False,
+        rate: str = "",
+        rate_max_gap: str = "",
+        pause: bool = False,
         persisted_ms: int | None = None,
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         timeout_s: float = 30.0,
@@ -609,6 +621,14 @@ class Client:
             subscription_id: the name under which the bookmark store remembers; made from topic and
                 type when it is not given.
             explicit_discard: messages count as seen by `Subscription.discard` only.
+            fully_durable: messages come only once every sync destination has them as well; while
+                one is down, none come, until it is downgraded.
+            live: at the end of the log messages come before they are on disk. Not with the others
+                of these options.
+            rate: at most so much: `500` messages a second, `500KB` of records a second, `2X` or
+                `.5X` the speed at which the instance received them.
+            rate_max_gap: with a multiple of the original speed, the longest idle: `10s`.
+            pause: nothing comes until `resume`.
             persisted_ms: the longest pause between two persisted acks.
             queue_bytes_max: bytes that wait for the consumer before reading stops.
             timeout_s: for the server's answer.
@@ -626,6 +646,10 @@ class Client:
             options["bookmark_not_found"] = bookmark_not_found
         if persisted_ms is not None:
             options["persisted_ms"] = persisted_ms
+        given = (("rate", rate), ("rate_max_gap", rate_max_gap))
+        options.update((key, value) for key, value in given if value)
+        flags = (("fully_durable", fully_durable), ("live", live))
+        options.update((key, True) for key, value in flags if value)
         if not subscription_id:
             self._subscription_number += 1
             subscription_id = (
@@ -641,6 +665,7 @@ class Client:
             options,
             self._bookmark_store,
             explicit_discard=explicit_discard,
+            paused=pause,
         )
         subscription = Subscription(
             resumption,
@@ -672,6 +697,44 @@ class Client:
         finally:
             self._subscribing.pop(subscription_id, None)
         return subscription
+
+    async def pause(self, *subscriptions: Subscription) -> None:
+        """Has the server deliver no more of these until `resume`. What is on its way, and what is
+        queued here, still comes. It holds across reconnects.
+
+        Raises:
+            LocalProtocolError: one has ended, has no bookmark, or is live; nothing was changed.
+            CommandFailed: the server refused it.
+        """
+        await self._ask(PauseWanted, subscriptions)
+
+    async def resume(self, *subscriptions: Subscription) -> None:
+        """Goes on with paused subscriptions. Those of one call that have the same bookmark and
+        rate are one replay: what they get stands in the order of the log across them too, also
+        after a reconnect (`Merged` reads them in that order).
+
+        Raises:
+            LocalProtocolError: one has ended or is not paused; nothing was changed.
+            CommandFailed: the server refused it.
+        """
+        await self._ask(ResumeWanted, subscriptions)
+
+    async def _ask(
+        self,
+        kind: type[PauseWanted] | type[ResumeWanted],
+        subscriptions: Sequence[Subscription],
+    ) -> None:
+        self._raise_if_ended()
+        if not subscriptions:
+            return
+        assert self._loop is not None, "connect first"
+        self._asked_number = number = self._asked_number + 1
+        answered = self._asking[number] = self._loop.create_future()
+        try:
+            self._step(kind(number, tuple(dict.fromkeys(one.id for one in subscriptions))))
+            await self._while_reading(answered, None)
+        finally:
+            self._asking.pop(number, None)
 
     def _unsubscribe(self, subscription: Subscription) -> None:
         if self._subscriptions.pop(subscription.id, None) is not None:
@@ -757,6 +820,7 @@ class Client:
                     if batch is not None:
                         subscription = self._subscriptions.get(batch.subscription_id)
                         if subscription is not None:
+                            self._arrivals = batch.arrival = self._arrivals + 1
                             subscription.put(batch)
                 else:
                     self._step(FrameReceived(connection.number, header, body))
@@ -859,6 +923,14 @@ class Client:
                 del self._subscriptions[effect.subscription_id]
                 subscription.end()
 
+    def _pause_answered(self, effect: PauseAnswered) -> None:
+        answered = self._asking.get(effect.number)
+        if answered is not None and not answered.done():
+            if effect.error is not None:
+                answered.set_exception(effect.error)
+            else:
+                answered.set_result(None)
+
     def _subscription_failed(self, effect: SubscriptionFailed) -> None:
         subscription = self._subscriptions.pop(effect.subscription_id, None)
         answered = self._subscribing.get(effect.subscription_id)
@@ -898,6 +970,7 @@ class Client:
         waiters = [waiter for _, waiter in self._settled_waiters]
         waiters += self._room_waiters
         waiters += self._subscribing.values()
+        waiters += self._asking.values()
         if self._connected is not None and isinstance(error, RaylayError):
             waiters.append(self._connected)
         self._settled_waiters.clear()

@@ -63,6 +63,22 @@ class SubscriptionUnwanted:
 
 
 @dataclass(slots=True)
+class PauseWanted:
+    """The application wants these paused. `number`: of the question, for `PauseAnswered`."""
+
+    number: int
+    subscription_ids: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class ResumeWanted:
+    """The application wants these to go on, together where there are several."""
+
+    number: int
+    subscription_ids: tuple[str, ...]
+
+
+@dataclass(slots=True)
 class TimePassed:
     """`wake_s` is reached."""
 
@@ -80,6 +96,8 @@ Event = (
     | FrameReceived
     | SubscriptionWanted
     | SubscriptionUnwanted
+    | PauseWanted
+    | ResumeWanted
     | TimePassed
     | Stopped
 )
@@ -241,6 +259,15 @@ class SubscriptionCompleted:
 
 
 @dataclass(slots=True)
+class PauseAnswered:
+    """A pause or resume is in force, or will be from the next connection on. With an error: the
+    server refused it."""
+
+    number: int
+    error: RaylayError | None = None
+
+
+@dataclass(slots=True)
 class SubscriptionFailed:
     """The server refused or ended a subscription. It is gone."""
 
@@ -272,6 +299,7 @@ Effect = (
     | SubscriptionAccepted
     | SubscriptionPersisted
     | SubscriptionCompleted
+    | PauseAnswered
     | SubscriptionFailed
     | Tell
     | Fail

@@ -43,10 +43,13 @@ from raylay.services.client.events import (
     Event,
     Fail,
     FrameReceived,
+    PauseAnswered,
+    PauseWanted,
     PeerBecameSafe,
     PeerBecameUnsafe,
     PublishFailed,
     ResolveServers,
+    ResumeWanted,
     SendFrame,
     SendPublishes,
     ServerRefused,
@@ -239,6 +242,9 @@ class ClientMachine:
         self._ready_since_s = 0.0
         self._commands: dict[str, str] = {}
         self._command_number = 0
+        # Pauses and resumes on their way: command id to the number of the question.
+        self._asked: dict[str, int] = {}
+        self._group_number = 0
         self._builders: dict[tuple[str, str], RecordBuilder] = {}
         # Records not sent on this connection: first what the store held at the logon up to
         # `_resend_upto`, then `_tail`, which grows by every publish.
@@ -258,6 +264,8 @@ class ClientMachine:
             FrameReceived: self._frame_received,
             SubscriptionWanted: self._subscription_wanted,
             SubscriptionUnwanted: self._subscription_unwanted,
+            PauseWanted: self._pause_wanted,
+            ResumeWanted: self._resume_wanted,
             TimePassed: self._time_passed,
             Stopped: self._stopped,
         }
@@ -524,6 +532,9 @@ class ClientMachine:
         self._resend = self._resend_next = None
         for subscription in self.subscriptions.values():
             subscription.active = False
+        # What was asked is remembered, and holds again at the next connection.
+        effects.extend(PauseAnswered(number) for number in self._asked.values())
+        self._asked.clear()
         if now_s - self._ready_since_s >= STABLE_AFTER_S:
             self._backoff.reset()
             self._begin_round(now_s, effects)
@@ -678,6 +689,10 @@ class ClientMachine:
                 self.store.acknowledge(min(sequence, self._sent_upto))
             self._settle(effects)
             return
+        asked = self._asked.pop(header.get("cid") or "", None)
+        if asked is not None:
+            self._pause_answered(asked, header, effects)
+            return
         subscription_id = header.get("sub") or self._commands.get(header.get("cid") or "", "")
         subscription = self.subscriptions.get(subscription_id)
         if subscription is not None:
@@ -733,12 +748,100 @@ class ClientMachine:
         subscription = self.subscriptions.pop(event.subscription_id, None)
         if subscription is not None and self.state is State.READY:
             effects.append(SendFrame({"c": "unsubscribe", "sub": subscription.id}))
+            # The others of its group may have waited for it.
+            self._resume_groups(effects)
 
     def _subscribe(self, subscription: Resumption, effects: list[Effect]) -> None:
         self._command_number += 1
         command_id = f"s{self._command_number}"
         self._commands[command_id] = subscription.id
         effects.append(SendFrame(*subscription.subscribe_frame(command_id)))
+
+    def _replays(self, subscription_ids: tuple[str, ...]) -> list[Resumption]:
+        """Those that can be paused.
+
+        Raises:
+            LocalProtocolError: one is unknown, ordinary or live; nothing was changed.
+        """
+        found = []
+        for name in subscription_ids:
+            subscription = self.subscriptions.get(name)
+            if subscription is None:
+                raise LocalProtocolError(
+                    f"subscription {name!r} has ended: subscribe again", "no_such_subscription"
+                )
+            if not subscription.bookmark or subscription.options.get("live"):
+                raise LocalProtocolError(
+                    f"subscription {name!r} is {'live' if subscription.bookmark else 'ordinary'}: "
+                    "only a replay of the log can be paused and resumed"
+                )
+            found.append(subscription)
+        return found
+
+    def _pause_wanted(self, event: PauseWanted, now_s: float, effects: list[Effect]) -> None:
+        wanted = self._replays(event.subscription_ids)
+        for subscription in wanted:
+            subscription.paused = True
+            subscription.group = 0
+        told = [one for one in wanted if one.active and not one.held]
+        if not told:
+            effects.append(PauseAnswered(event.number))
+            return
+        self._asked[self._ask("pause", told, effects)] = event.number
+
+    def _resume_wanted(self, event: ResumeWanted, now_s: float, effects: list[Effect]) -> None:
+        wanted = self._replays(event.subscription_ids)
+        running = [one.id for one in wanted if not one.paused]
+        if running:
+            raise LocalProtocolError(
+                f"subscription {running[0]!r} is not paused: subscribe it with pause=True, or "
+                "pause it, to resume it with others"
+            )
+        self._group_number += 1
+        for subscription in wanted:
+            subscription.paused = False
+            subscription.group = self._group_number if len(wanted) > 1 else 0
+        if all(one.active and one.held for one in wanted):
+            self._asked[self._ask("resume", wanted, effects)] = event.number
+        else:
+            effects.append(PauseAnswered(event.number))
+
+    def _ask(self, option: str, subscriptions: list[Resumption], effects: list[Effect]) -> str:
+        self._command_number += 1
+        command_id = f"h{self._command_number}"
+        for subscription in subscriptions:
+            subscription.held = option == "pause"
+        names = [subscription.id for subscription in subscriptions]
+        effects.append(
+            SendFrame({"c": "subscribe", "cid": command_id, "sub": names, "o": {option: True}})
+        )
+        return command_id
+
+    def _pause_answered(self, number: int, header: Header, effects: list[Effect]) -> None:
+        error: RaylayError | None = None
+        if header.get("status") == "failure":
+            reason = str(header.get("reason") or "refused")
+            error = CommandFailed("subscribe", reason, str(header.get("text") or ""))
+        effects.append(PauseAnswered(number, error))
+
+    def _resume_groups(self, effects: list[Effect]) -> None:
+        """After a reconnect: what was wanted meanwhile, and those that go on together once all of
+        them are accepted."""
+        late = [
+            one for one in self.subscriptions.values() if one.active and one.paused and not one.held
+        ]
+        if late:
+            self._ask("pause", late, effects)
+        groups: dict[int, list[Resumption]] = {}
+        for one in self.subscriptions.values():
+            if not one.paused and one.bookmark:
+                groups.setdefault(one.group, []).append(one)
+        for one in groups.pop(0, []):
+            if one.active and one.held:
+                self._ask("resume", [one], effects)
+        for group in groups.values():
+            if all(one.active for one in group) and any(one.held for one in group):
+                self._ask("resume", [one for one in group if one.held], effects)
 
     def _subscription_ack(
         self,
@@ -755,6 +858,7 @@ class ClientMachine:
             text = str(header.get("text") or "")
             error = BookmarkNotFound if reason == "bookmark_not_found" else CommandFailed
             effects.append(SubscriptionFailed(name, error("subscribe", reason, text)))
+            self._resume_groups(effects)
             return
         try:
             have = read_have(header, body)
@@ -763,6 +867,8 @@ class ClientMachine:
         if kind == "processed":
             later = subscription.accepted(have)
             effects.append(SubscriptionAccepted(name, have if later else None))
+            if subscription.bookmark:
+                self._resume_groups(effects)
         elif kind == "persisted" and have is not None:
             subscription.named_persisted(have)
             effects.append(SubscriptionPersisted(name, have))

@@ -173,9 +173,11 @@ class MessageBatch:
         payload: the records as they came (services/messages/records.py).
         ranges: their identities, for a bookmark subscription; else None.
         traced: whether one of them may carry a trace context.
+        arrival: the client's count of deliveries, of all its subscriptions, when it came.
     """
 
     __slots__ = (
+        "arrival",
         "count",
         "first_txid",
         "payload",
@@ -202,6 +204,7 @@ class MessageBatch:
         self.first_txid = first_txid
         self.ranges = ranges
         self.traced = traced
+        self.arrival = 0
 
     def __len__(self) -> int:
         return self.count

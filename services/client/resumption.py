@@ -69,9 +69,12 @@ class Resumption:
         "bounded",
         "completed",
         "explicit_discard",
+        "group",
+        "held",
         "id",
         "message_type",
         "options",
+        "paused",
         "received",
         "suppressed",
         "topic",
@@ -87,6 +90,7 @@ class Resumption:
         store: BookmarkStore | None = None,
         *,
         explicit_discard: bool = False,
+        paused: bool = False,
     ) -> None:
         self.id = subscription_id
         self.topic = topic
@@ -94,6 +98,12 @@ class Resumption:
         self.bookmark = bookmark
         self.options = options or {}
         self.explicit_discard = explicit_discard
+        self.paused = paused
+        """Whether the application wants it paused."""
+        self.group = 0
+        """A number that it shares with those it was resumed together with; 0: with none."""
+        self.held = False
+        """Whether it is paused at the server of this connection, by the last command sent."""
         self.active = False
         """Whether the server of this connection has accepted it."""
         self.completed = False
@@ -109,7 +119,8 @@ class Resumption:
                 self.received.update(store.load(subscription_id))
 
     def subscribe_frame(self, command_id: str) -> tuple[Header, bytes]:
-        """The command that starts or resumes it."""
+        """The command that starts or resumes it. One of a group starts in pause: all of them are
+        resumed together when the last one is accepted."""
         header: Header = {
             "c": "subscribe",
             "cid": command_id,
@@ -120,6 +131,9 @@ class Resumption:
         if self.message_type:
             header["mt"] = self.message_type
         options = dict(self.options)
+        self.held = self.paused or self.group > 0
+        if self.held:
+            options["pause"] = True
         body = b""
         received = self.received
         if received is not None:

@@ -115,16 +115,13 @@ class Subscription:
             CommandFailed: the server ended the subscription, or refused to resume it.
             RaylayError: what ended the client.
         """
-        self._count_seen(self._current.count if self._current is not None else 0)
-        self._current = self._messages = None
-        items = self._items
+        self._settle_current()
         while True:
-            while items:
-                item = items.popleft()
-                if isinstance(item, MessageBatch):
-                    self._take(item)
-                    return item
-                self._pass(item)
+            batch = self._peek()
+            if batch is not None:
+                self._items.popleft()
+                self._take(batch)
+                return batch
             if self._ended:
                 if self._error is not None:
                     raise self._error
@@ -135,6 +132,22 @@ class Subscription:
                 await self._waiter
             finally:
                 self._waiter = None
+
+    def _settle_current(self) -> None:
+        """The consumer asks for more: it is done with what it was given."""
+        self._count_seen(self._current.count if self._current is not None else 0)
+        self._current = self._messages = None
+
+    def _peek(self) -> MessageBatch | None:
+        """The next delivery, left in the queue; what needs no delivery before it is passed."""
+        items = self._items
+        while items:
+            item = items[0]
+            if isinstance(item, MessageBatch):
+                return item
+            items.popleft()
+            self._pass(item)
+        return None
 
     def _take(self, batch: MessageBatch) -> None:
         self._current = batch
@@ -198,3 +211,97 @@ class Subscription:
             self.congested = False
             self._congestion_changed(self)
         self._unsubscribe(self)
+
+
+class Merged:
+    """Several subscriptions of one client as one stream, in the order in which their deliveries
+    came: for those that were resumed together, the order of the log.
+
+        merged = Merged(orders, trades)
+        async for message in merged:
+            print(message.subscription_id, message.body)
+
+    The rules of `Subscription` hold for each of them. It ends when all have ended, or with the
+    first error. One consumer, and no other of the subscriptions in it.
+    """
+
+    def __init__(self, *subscriptions: Subscription) -> None:
+        self.id = ",".join(subscription.id for subscription in subscriptions)
+        self._subscriptions = subscriptions
+        self._current: Subscription | None = None
+        self._messages: Iterator[Message] | None = None
+
+    async def next_batch(self) -> MessageBatch | None:
+        """The next delivery of any of them; None when all have ended.
+
+        Raises:
+            RaylayError: what ended one of them.
+        """
+        if self._current is not None:
+            self._current._settle_current()
+            self._current = None
+        self._messages = None
+        while True:
+            found: Subscription | None = None
+            first: MessageBatch | None = None
+            for subscription in self._subscriptions:
+                batch = subscription._peek()
+                if batch is not None and (first is None or batch.arrival < first.arrival):
+                    found, first = subscription, batch
+            if found is not None and first is not None:
+                found._items.popleft()
+                found._take(first)
+                self._current = found
+                return first
+            for subscription in self._subscriptions:
+                if subscription._error is not None:
+                    raise subscription._error
+            if all(subscription._ended for subscription in self._subscriptions):
+                return None
+            await self._until_woken()
+
+    async def _until_woken(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        for subscription in self._subscriptions:
+            assert subscription._waiter is None, "one consumer a subscription"
+            subscription._waiter = waiter
+        try:
+            await waiter
+        finally:
+            for subscription in self._subscriptions:
+                subscription._waiter = None
+
+    async def batches(self) -> AsyncIterator[MessageBatch]:
+        """Deliveries, one by one, until all have ended."""
+        while (batch := await self.next_batch()) is not None:
+            yield batch
+
+    def __aiter__(self) -> Merged:
+        return self
+
+    async def __anext__(self) -> Message:
+        while True:
+            if self._messages is not None:
+                message = next(self._messages, None)
+                if message is not None:
+                    if self._current is not None:
+                        self._current._handed_out += 1
+                    return message
+            batch = await self.next_batch()
+            if batch is None:
+                raise StopAsyncIteration
+            assert self._current is not None
+            self._current._handed_out = 0
+            self._messages = batch.messages()
+
+    def discard(self, message: Message) -> None:
+        """Counts one message as seen (`explicit_discard`)."""
+        for subscription in self._subscriptions:
+            if subscription.id == message.subscription_id:
+                subscription.discard(message)
+
+    def unsubscribe(self) -> None:
+        """Ends all of them."""
+        self._current = self._messages = None
+        for subscription in self._subscriptions:
+            subscription.unsubscribe()

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from raylay.services.client.client import Client
 from raylay.services.client.machine import RECORD_BYTES_MAX
 from raylay.services.client.messages import Message, MessageBatch
-from raylay.services.client.subscription import Subscription
+from raylay.services.client.subscription import Merged, Subscription
 from raylay.services.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -40,7 +40,7 @@ class SyncSubscription:
     Owner: the thread that iterates. The rules of `Subscription` hold.
     """
 
-    def __init__(self, client: SyncClient, subscription: Subscription) -> None:
+    def __init__(self, client: SyncClient, subscription: Subscription | Merged) -> None:
         self._client = client
         self._subscription = subscription
         self._messages: Iterator[Message] | None = None
@@ -88,6 +88,16 @@ class SyncSubscription:
     def unsubscribe(self) -> None:
         """Ends the subscription."""
         self._client._call(self._subscription.unsubscribe)
+
+
+def _of(subscriptions: tuple[SyncSubscription, ...]) -> list[Subscription]:
+    found = [one._subscription for one in subscriptions]
+    for one in found:
+        if isinstance(one, Merged):
+            raise LocalProtocolError(
+                f"{one.id} is several subscriptions read as one: name each of them"
+            )
+    return [one for one in found if isinstance(one, Subscription)]
 
 
 class SyncClient:
@@ -266,6 +276,19 @@ class SyncClient:
     def subscribe(self, topic: str, **options: Any) -> SyncSubscription:
         """Subscribes; the options of `Client.subscribe`."""
         return SyncSubscription(self, self._run(self.client.subscribe(topic, **options)))
+
+    def pause(self, *subscriptions: SyncSubscription) -> None:
+        """Has the server deliver no more of these until `resume` (`Client.pause`)."""
+        self._run(self.client.pause(*_of(subscriptions)))
+
+    def resume(self, *subscriptions: SyncSubscription) -> None:
+        """Goes on with paused subscriptions, together (`Client.resume`)."""
+        self._run(self.client.resume(*_of(subscriptions)))
+
+    def merged(self, *subscriptions: SyncSubscription) -> SyncSubscription:
+        """Several subscriptions as one stream, in the order in which their deliveries came: for
+        those that were resumed together, the order of the log (`Merged`)."""
+        return SyncSubscription(self, Merged(*_of(subscriptions)))
 
     # -- life --------------------------------------------------------------------------------
     def close(self, *, flush: bool = True) -> None:

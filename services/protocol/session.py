@@ -25,6 +25,7 @@ from raylay.services.protocol.frames import (
     encode_frame,
 )
 from raylay.services.replication.ranges import PublisherRanges, Range
+from raylay.services.subscriptions.pacing import Rate, parse_rate
 
 CLIENT_NAME_BYTES_MAX = 1024
 SUBSCRIPTION_ID_BYTES_MAX = 1024
@@ -112,6 +113,27 @@ class Subscribe:
     persisted_ms: int
     fully_durable: bool
     non_regex_topic: bool
+    live: bool = False
+    paused: bool = False
+    rate: Rate | None = None
+
+
+@dataclass(slots=True)
+class Pause:
+    """`subscribe` with `pause` and no topic: of subscriptions that there are."""
+
+    subscriptions: tuple[str, ...]
+    command_id: str
+    acks: frozenset[str]
+
+
+@dataclass(slots=True)
+class Resume:
+    """`subscribe` with `resume`: all of them together."""
+
+    subscriptions: tuple[str, ...]
+    command_id: str
+    acks: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -157,7 +179,17 @@ class Refused:
 
 
 Command = (
-    Logon | Publish | PublishBatch | Subscribe | Unsubscribe | Flush | Heartbeat | Ping | Refused
+    Logon
+    | Publish
+    | PublishBatch
+    | Subscribe
+    | Pause
+    | Resume
+    | Unsubscribe
+    | Flush
+    | Heartbeat
+    | Ping
+    | Refused
 )
 
 
@@ -350,14 +382,42 @@ def _read_batch(header: Header, body: bytes) -> PublishBatch:
     return PublishBatch(body, count)
 
 
-def _read_subscribe(header: Header, body: bytes) -> Subscribe:
+def _read_subscribe(header: Header, body: bytes) -> Subscribe | Pause | Resume:
     options = _options(header)
+    if options.get("resume") or (options.get("pause") and header.get("t") is None):
+        return _read_pause_or_resume(header, options)
     subscription = _text(header, "sub")
     if not 1 <= len(subscription.encode("utf-8", "surrogatepass")) <= SUBSCRIPTION_ID_BYTES_MAX:
         raise _BadValue("bad_command", "subscribe needs a subscription id `sub`")
     not_found = options.get("bookmark_not_found", "now")
     if not_found not in ("now", "epoch", "fail"):
         raise _BadValue("bad_command", "bookmark_not_found is none of now, epoch, fail")
+    persisted_ms = options.get("persisted_ms") or 0
+    if type(persisted_ms) is not int or not 0 <= persisted_ms <= 3_600_000:
+        raise _BadValue("bad_command", "persisted_ms is no whole number from 0 to 3600000")
+    if options.get("window"):
+        raise _BadValue("bad_command", "window: credits are not spoken yet, leave it out or 0")
+    bookmark = _text(header, "bm")
+    _check_delivery(options, bookmark)
+    return Subscribe(
+        subscription,
+        _topic(header),
+        _message_type(header, ""),
+        bookmark,
+        _text_or(header.get("cid")),
+        _acks(header),
+        not_found,
+        _read_have(options, body),
+        persisted_ms,
+        bool(options.get("fully_durable")),
+        bool(options.get("non_regex_topic")),
+        bool(options.get("live")),
+        bool(options.get("pause")),
+        _read_rate(options),
+    )
+
+
+def _read_have(options: dict[str, Any], body: bytes) -> PublisherRanges | None:
     have = options.get("have")
     if have is None and body:
         try:
@@ -365,27 +425,68 @@ def _read_subscribe(header: Header, body: bytes) -> Subscribe:
         except Exception:  # msgpack raises many kinds on bad bytes
             raise _BadValue("bad_command", "the body of subscribe is no msgpack") from None
     try:
-        ranges = None if have is None else PublisherRanges.from_wire(have)
+        return None if have is None else PublisherRanges.from_wire(have)
     except (RemoteProtocolError, TypeError, ValueError) as error:
         raise _BadValue("bad_command", f"`have` is no ranges: {error}") from None
-    persisted_ms = options.get("persisted_ms") or 0
-    if type(persisted_ms) is not int or not 0 <= persisted_ms <= 3_600_000:
-        raise _BadValue("bad_command", "persisted_ms is no whole number from 0 to 3600000")
-    if options.get("window"):
-        raise _BadValue("bad_command", "window: credits are not spoken yet, leave it out or 0")
-    return Subscribe(
-        subscription,
-        _topic(header),
-        _message_type(header, ""),
-        _text(header, "bm"),
-        _text_or(header.get("cid")),
-        _acks(header),
-        not_found,
-        ranges,
-        persisted_ms,
-        bool(options.get("fully_durable")),
-        bool(options.get("non_regex_topic")),
-    )
+
+
+def _check_delivery(options: dict[str, Any], bookmark: str) -> None:
+    """Of the options that say how a replay is delivered: which go together."""
+    given = [
+        name
+        for name in ("fully_durable", "live", "pause", "rate", "rate_max_gap")
+        if options.get(name)
+    ]
+    if given and not bookmark:
+        raise _BadValue(
+            "bad_command",
+            f"{given[0]} is an option of bookmark subscriptions: give a bookmark `bm`, "
+            "such as 0 for the whole log",
+        )
+    if "live" in given and len(given) > 1:
+        other = next(name for name in given if name != "live")
+        raise _BadValue(
+            "bad_command",
+            f"live delivers messages as they come, and {other} holds them back: give one of them",
+        )
+
+
+def _read_rate(options: dict[str, Any]) -> Rate | None:
+    rate, gap = options.get("rate"), options.get("rate_max_gap") or ""
+    if isinstance(rate, int | float) and not isinstance(rate, bool):
+        rate = f"{rate:.6f}".rstrip("0") if rate >= 0 else str(rate)
+    if rate is None and gap:
+        raise _BadValue("bad_command", "rate_max_gap goes with a rate like 2X, and there is none")
+    if rate is None:
+        return None
+    if type(rate) is not str or type(gap) is not str:
+        raise _BadValue(
+            "bad_command", "rate is a text like 500, 500KB or 2X, rate_max_gap one like 10s"
+        )
+    try:
+        return parse_rate(rate, gap)
+    except RemoteProtocolError as error:
+        raise _BadValue(error.reason, str(error)) from None
+
+
+def _read_pause_or_resume(header: Header, options: dict[str, Any]) -> Pause | Resume:
+    value = header.get("sub")
+    if isinstance(value, str):
+        value = [name for name in value.split(",") if name]
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+        raise _BadValue(
+            "bad_command", "pause and resume need `sub`: one id, a comma list or a list of ids"
+        )
+    given = [name for name in options if options[name]]
+    if len(given) != 1:
+        raise _BadValue(
+            "bad_command",
+            f"{given[0]} comes with {given[1]}: pause or resume of a subscription that there is "
+            "takes no other option",
+        )
+    kind = Resume if given == ["resume"] else Pause
+    names = tuple(dict.fromkeys(value))
+    return kind(names, _text_or(header.get("cid")), _acks(header))
 
 
 def _read_unsubscribe(header: Header, _: bytes) -> Unsubscribe:

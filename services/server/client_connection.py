@@ -25,10 +25,12 @@ from raylay.services.protocol.session import (
     Flush,
     Heartbeat,
     Logon,
+    Pause,
     Ping,
     Publish,
     PublishBatch,
     Refused,
+    Resume,
     ServerSession,
     Subscribe,
     Unsubscribe,
@@ -153,6 +155,8 @@ class ClientConnection(FramedConnection):
             self._subscribe(command)
         elif isinstance(command, Unsubscribe):
             self._unsubscribe(command)
+        elif isinstance(command, Pause | Resume):
+            self._pause_or_resume(command)
         elif isinstance(command, Flush):
             self._flush(command)
         elif isinstance(command, Heartbeat):
@@ -424,6 +428,35 @@ class ClientConnection(FramedConnection):
                 "not_journaled",
             )
         self.server.replays.open(self, command, filter_, parse_position(command.bookmark))
+
+    def _pause_or_resume(self, command: Pause | Resume) -> None:
+        """All of them or none."""
+        try:
+            found = [self._bookmark_subscription(name) for name in command.subscriptions]
+            if isinstance(command, Pause):
+                self.server.replays.pause(found)
+            else:
+                self.server.replays.resume(found)
+        except RemoteProtocolError as error:
+            self.send(acknowledgment("processed", command.command_id, error.reason, str(error)))
+            return
+        if "processed" in command.acks or not command.acks:
+            self.send(acknowledgment("processed", command.command_id))
+
+    def _bookmark_subscription(self, name: str) -> BookmarkSubscription:
+        found = self.subscriptions.get(name)
+        if isinstance(found, BookmarkSubscription):
+            return found
+        if found is not None:
+            raise RemoteProtocolError(
+                f"subscription {name[:200]!r} has no bookmark: only a replay can be paused",
+                "bad_command",
+            )
+        raise RemoteProtocolError(
+            f"there is no subscription {name[:200]!r} on this connection: subscribe first, and "
+            "wait for its processed ack",
+            "no_such_subscription",
+        )
 
     def deliver(self, subscription: str, delivery: Delivery) -> None:
         """Sends one delivery; its bytes are shared with other subscribers."""

@@ -582,6 +582,9 @@ class InstanceServer:
         performers = self._performers
         for effect in effects:
             performers[type(effect)](effect)
+        if self.replays.any_fully_durable:
+            # Whatever came may have made something durable: a commit, an answer, a downgrade.
+            self.replays.durable_moved()
 
     def _append(self, effect: Append) -> None:
         run = effect.run
@@ -591,6 +594,8 @@ class InstanceServer:
             if ledger.sync and ledger.router.routed(run, ledger.incarnation):
                 self._wakes_due.append((run.last_txid, link))
         self.journal.stage(run)
+        if self.replays.any_live:
+            self.replays.staged(run)
 
     def _committed(self, effect: Committed) -> None:
         runs = effect.runs
@@ -715,7 +720,6 @@ class InstanceServer:
             self.storage_failure = None
             self.report("storage_recovered")
         self.perform(self.machine.committed(last_txid, self.now_us()))
-        self.replays.durable_moved()
         self.outbox.flush()
 
     def _failed_in_thread(self, first_txid: int, error: Exception) -> None:
@@ -734,6 +738,7 @@ class InstanceServer:
         for client in paused:
             client.resume_reading()
         self.perform(self.machine.append_failed(reason, str(error)))
+        self.replays.append_failed()
         self.outbox.flush()
         self.loop.call_later(PROBE_S, self._probe)
 

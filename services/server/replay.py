@@ -1,8 +1,12 @@
 """Bookmark subscriptions at work: the journal read for each, in turns, as fast as its socket takes.
 
-Fair and bounded: one read for one subscriber at a time, in a circle, at most `TURN_S` in one turn
-of the event loop; publishers, links and other clients come in between. A subscriber whose socket is
-full is left out until it takes more.
+Fair and bounded: one read for one replay at a time, in a circle, at most `TURN_S` in one turn of
+the event loop; publishers, links and other clients come in between. A subscriber whose socket is
+full is left out until it takes more, one with a rate until its rate lets more out, a paused one
+until it is resumed. Subscriptions that were resumed together are one replay.
+
+A `live` subscription that has come to the end of the log is given what is staged, before it is on
+disk; where that never comes to be, it goes back to what is.
 """
 
 from __future__ import annotations
@@ -18,9 +22,11 @@ from raylay.services.messages.bookmarks import Position
 from raylay.services.messages.records import Run
 from raylay.services.protocol.session import Subscribe, acknowledgment, ranges_ack
 from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.staged import BatchStaged
 from raylay.services.server.framed import WRITE_HIGH_BYTES
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, Start, resolve
-from raylay.services.subscriptions.delivery import Delivery
+from raylay.services.subscriptions.combined import CombinedReplay, Deliveries, Terms, groups_of
+from raylay.services.subscriptions.durability import PendingMessages
 from raylay.services.subscriptions.matching import TopicFilter
 
 if TYPE_CHECKING:
@@ -36,18 +42,20 @@ HEADERS_IN_STEP = 4096
 PERSISTED_MS_DEFAULT = 100
 
 
-class _Replay:
+class _Member:
+    """A subscription, and who is told of it."""
+
     __slots__ = (
         "acks",
         "command_id",
         "connection",
-        "is_aside",
-        "is_queued",
+        "is_live",
+        "is_paused",
         "persisted_due_s",
         "persisted_s",
-        "removed",
+        "replay",
         "subscription",
-        "told_end",
+        "terms",
     )
 
     def __init__(
@@ -57,12 +65,67 @@ class _Replay:
         self.subscription = subscription
         self.acks = command.acks
         self.command_id = command.command_id
+        self.terms = Terms(command.bookmark, command.rate, command.fully_durable)
+        self.is_live = command.live
+        self.is_paused = command.paused
+        self.persisted_s = (command.persisted_ms or PERSISTED_MS_DEFAULT) / 1000
+        self.persisted_due_s = 0.0
+        self.replay: _Replay
+
+
+class _Replay:
+    """One reading of the log, for one member or several of one connection."""
+
+    __slots__ = (
+        "connection",
+        "is_aside",
+        "is_queued",
+        "members",
+        "plan",
+        "read",
+        "removed",
+        "timer",
+    )
+
+    def __init__(self, members: list[_Member], terms: Terms, now_us: int) -> None:
+        self.connection = members[0].connection
+        self.members = {member.subscription: member for member in members}
+        self.plan = CombinedReplay(self.members, terms, now_us)
         self.is_queued = False
         self.is_aside = False
         self.removed = False
-        self.told_end = False
-        self.persisted_s = (command.persisted_ms or PERSISTED_MS_DEFAULT) / 1000
-        self.persisted_due_s = 0.0
+        self.timer: asyncio.TimerHandle | None = None
+        """Runs while its rate holds it back."""
+        self.read: list[Run] = []
+        """What was read for it and its rate did not let out."""
+        for member in members:
+            member.replay = self
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is: in pause a subscription is a replay of its own."""
+        return any(member.is_paused for member in self.members.values())
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is given what is not on disk yet."""
+        return any(member.is_live for member in self.members.values())
+
+    @property
+    def unprepared(self) -> _Member | None:
+        """A member whose start is not known yet."""
+        for subscription, member in self.members.items():
+            if not subscription.prepared:
+                return member
+        return None
+
+    def end(self) -> None:
+        """It is given no turn any more."""
+        self.removed = True
+        self.read = []
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
 
 class ReplayPump:
@@ -71,13 +134,26 @@ class ReplayPump:
     def __init__(self, server: InstanceServer) -> None:
         self._server = server
         self._loop: asyncio.AbstractEventLoop = server.loop
-        self._replays: dict[BookmarkSubscription, _Replay] = {}
+        self._members: dict[BookmarkSubscription, _Member] = {}
+        self._replays: dict[_Replay, None] = {}
+        self._live: dict[_Replay, None] = {}
+        self._fully_durable: dict[_Replay, None] = {}
         self._queue: deque[_Replay] = deque()
         self._scheduled = False
-        self._any_fully_durable = False
+        self._durability: PendingMessages | None = None
 
     def __len__(self) -> int:
-        return len(self._replays)
+        return len(self._members)
+
+    @property
+    def any_fully_durable(self) -> bool:
+        """Whether `durable_moved` is of use to anybody."""
+        return bool(self._fully_durable)
+
+    @property
+    def any_live(self) -> bool:
+        """Whether `staged` is of use to anybody."""
+        return bool(self._live)
 
     def open(
         self,
@@ -133,92 +209,195 @@ class ReplayPump:
             committed_txid=committed_txid,
             held=held,
             have=command.have,
-            fully_durable=command.fully_durable,
         )
         connection.subscriptions[name] = subscription
-        replay = _Replay(connection, subscription, command)
-        self._replays[subscription] = replay
-        self._any_fully_durable = self._any_fully_durable or subscription.fully_durable
+        member = self._members[subscription] = _Member(connection, subscription, command)
+        replay = self._add([member], member.terms)
         if subscription.prepared:
-            self._accept(replay)
+            self._accept(member)
         self._kick(replay)
+
+    def _add(self, members: list[_Member], terms: Terms) -> _Replay:
+        replay = _Replay(members, terms, self._now_us())
+        self._replays[replay] = None
+        if terms.fully_durable:
+            self._fully_durable[replay] = None
+        if replay.is_live:
+            self._live[replay] = None
+        return replay
 
     def remove(self, subscription: BookmarkSubscription) -> None:
         """Ends one."""
-        replay = self._replays.pop(subscription, None)
-        if replay is not None:
-            replay.removed = True
+        member = self._members.pop(subscription, None)
+        if member is not None:
+            self._leave(member)
+
+    def _leave(self, member: _Member) -> None:
+        """Takes it out of its replay, and the replay away with its last member."""
+        replay = member.replay
+        del replay.members[member.subscription]
+        replay.plan.members.remove(member.subscription)
+        if not replay.members:
+            replay.end()
+            for kind in (self._replays, self._fully_durable, self._live):
+                kind.pop(replay, None)
+
+    def pause(self, subscriptions: list[BookmarkSubscription]) -> None:
+        """Delivers no more of these; what they were replayed together with goes on.
+
+        Raises:
+            RemoteProtocolError: one is `live`; nothing was changed.
+        """
+        members = [self._members[subscription] for subscription in subscriptions]
+        for member in members:
+            if member.is_live:
+                raise RemoteProtocolError(
+                    f"subscription {member.subscription.id[:200]!r} is live, which cannot be "
+                    "paused: unsubscribe it",
+                    "bad_command",
+                )
+        for member in members:
+            if not member.is_paused:
+                member.is_paused = True
+                self._leave(member)
+                # Alone, so that its start goes on being looked for.
+                self._kick(self._add([member], member.terms))
+
+    def resume(self, subscriptions: list[BookmarkSubscription]) -> None:
+        """Goes on with these: one replay for all that have the same bookmark and rate.
+
+        Raises:
+            RemoteProtocolError: one is not paused; nothing was changed.
+        """
+        members = [self._members[subscription] for subscription in subscriptions]
+        for member in members:
+            if not member.is_paused:
+                raise RemoteProtocolError(
+                    f"subscription {member.subscription.id[:200]!r} is not paused: subscribe it "
+                    "with the option pause, or pause it, to resume it with others",
+                    "bad_command",
+                )
+        for terms, together in groups_of((member.subscription, member.terms) for member in members):
+            found = [self._members[subscription] for subscription in together]
+            for member in found:
+                member.is_paused = False
+                self._leave(member)
+            self._kick(self._add(found, terms))
 
     def connection_writable(self, connection: ClientConnection) -> None:
         """A subscriber's socket takes more."""
         for subscription in connection.subscriptions.values():
             if isinstance(subscription, BookmarkSubscription):
-                replay = self._replays.get(subscription)
-                if replay is not None:
-                    self._kick(replay)
+                member = self._members.get(subscription)
+                if member is not None:
+                    self._kick(member.replay)
 
     def committed(self, runs: list[Run]) -> None:
         """These runs were committed: who is at the end of the log gets them from memory."""
         if not self._replays or not runs:
             return
         before_txid = runs[0].first_txid - 1
-        for replay in list(self._replays.values()):
-            if replay.is_queued:
+        for replay in list(self._replays):
+            if replay.is_queued or replay.timer is not None or replay.is_paused:
                 continue
-            subscription = replay.subscription
+            plan = replay.plan
             if (
-                subscription.cursor >= before_txid
-                and subscription.prepared
+                plan.cursor >= before_txid
+                and replay.unprepared is None
                 and replay.connection.may_write
             ):
-                self._send(replay, subscription.take(runs, self._limit_txid(subscription)))
-                if subscription.cursor < self._limit_txid(subscription):
+                self._take(replay, runs)
+                if plan.cursor < self._server.machine.committed_txid:
                     self._kick(replay)
+                elif replay.is_live:
+                    self._catch_up_live(replay)
             else:
                 self._kick(replay)
 
+    def staged(self, run: Run) -> None:
+        """This run is on its way to the disk: `live` subscriptions at the end of the log get it."""
+        for replay in list(self._live):
+            if replay.plan.cursor == run.first_txid - 1 and replay.unprepared is None:
+                self._deliver_live(replay, [run], run.last_txid)
+
+    def append_failed(self) -> None:
+        """What was staged never came to be."""
+        for replay in self._live:
+            for subscription in replay.members:
+                subscription.take_back(self._server.machine.committed_txid)
+
+    def _deliver_live(self, replay: _Replay, runs: list[Run], limit_txid: int) -> None:
+        plan, connection = replay.plan, replay.connection
+        self._send(replay, plan.take(runs, limit_txid, self._now_us(), self._pending()))
+        limit_bytes = self._server.config.client_buffer_bytes_max
+        if connection.unsent_bytes > limit_bytes:
+            # Ended behind this loop: ending changes the subscriptions that it walks.
+            self._loop.call_soon(
+                connection.end,
+                "slow_client",
+                f"more than {limit_bytes} bytes wait for {connection.client_name}, "
+                "which does not read a live subscription fast enough",
+            )
+
     def durable_moved(self) -> None:
         """More is durable: fully durable subscriptions may go on."""
-        if self._any_fully_durable:
-            for replay in self._replays.values():
-                if replay.subscription.fully_durable:
-                    self._kick(replay)
+        for replay in self._fully_durable:
+            self._kick(replay)
 
     def tick(self, now_s: float, now_us: int) -> None:
         """Persisted acks that are due, and ranges whose end time has passed."""
         if not self._replays:
             return
-        durable_txid = self._server.machine.fully_durable_txid()
-        for replay in list(self._replays.values()):
-            subscription = replay.subscription
-            if not subscription.prepared:
+        committed_txid = self._server.machine.committed_txid
+        for replay in list(self._replays):
+            if replay.unprepared is not None or replay.is_paused or replay.timer is not None:
                 continue
-            if subscription.cursor >= self._limit_txid(subscription):
-                subscription.end_by_time(now_us)
+            if replay.plan.cursor >= committed_txid:
+                for subscription in replay.members:
+                    subscription.end_by_time(now_us)
                 self._send(replay, [])
-            elif not subscription.ended and replay.connection.may_write:
+            elif not replay.plan.ended and replay.connection.may_write:
                 # A read found nothing, as while a segment was being replaced: it is tried again.
                 self._kick(replay)
-            if "persisted" in replay.acks and now_s >= replay.persisted_due_s:
-                fresh = subscription.take_persisted(durable_txid)
+        for member in list(self._members.values()):
+            subscription = member.subscription
+            if (
+                "persisted" in member.acks
+                and now_s >= member.persisted_due_s
+                and subscription.prepared
+            ):
+                fresh = subscription.take_persisted(self._pending())
                 if fresh is not None:
-                    replay.persisted_due_s = now_s + replay.persisted_s
-                    replay.connection.send(ranges_ack("persisted", subscription.id, fresh))
+                    member.persisted_due_s = now_s + member.persisted_s
+                    member.connection.send(ranges_ack("persisted", subscription.id, fresh))
 
     # -- turns -------------------------------------------------------------------------------
-    def _limit_txid(self, subscription: BookmarkSubscription) -> int:
-        machine = self._server.machine
-        if subscription.fully_durable:
-            return machine.fully_durable_txid()
-        return machine.committed_txid
+    def _now_us(self) -> int:
+        """Of the loop's clock: it never goes back, as a rate needs it."""
+        return int(self._loop.time() * 1e6)
+
+    def _pending(self) -> PendingMessages:
+        if self._durability is None:
+            self._durability = PendingMessages(self._server.machine.pending)
+        return self._durability
 
     def _kick(self, replay: _Replay) -> None:
-        if not replay.is_queued and not replay.removed:
+        if not replay.is_queued and not replay.removed and replay.timer is None:
             replay.is_queued = True
             self._queue.append(replay)
             if not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self._turn)
+
+    def _wait(self, replay: _Replay, due_us: int) -> None:
+        """Leaves it out until its rate lets more out."""
+
+        def due() -> None:
+            replay.timer = None
+            self._kick(replay)
+
+        if replay.timer is None and not replay.removed:
+            replay.timer = self._loop.call_at(due_us / 1e6, due)
 
     def _turn(self) -> None:
         self._scheduled = False
@@ -238,34 +417,58 @@ class ReplayPump:
             self._loop.call_soon(self._turn)
 
     def _step(self, replay: _Replay) -> bool:
-        """One read for one subscriber. Whether it has more to do now."""
-        connection, subscription = replay.connection, replay.subscription
+        """One read for one replay. Whether it has more to do now."""
+        connection, plan = replay.connection, replay.plan
         if not connection.may_write:
             return False
-        if not subscription.prepared:
+        if replay.unprepared is not None:
             return self._read_aside(replay, self._prepare)
+        if replay.is_paused or plan.is_blocked(self._pending()):
+            return False
         if connection.unsent_bytes > WRITE_HIGH_BYTES:
             # Only when it is written does the socket say whether it takes more.
             connection.write_collected()
             return connection.may_write
-        limit_txid = self._limit_txid(subscription)
-        if subscription.cursor >= limit_txid or subscription.ended:
+        cursor = plan.cursor
+        limit_txid = self._server.machine.committed_txid
+        if cursor >= limit_txid or plan.ended:
             self._send(replay, [])
+            if replay.is_live and not plan.ended:
+                self._catch_up_live(replay)
             return False
-        if limit_txid - subscription.cursor > NEAR_TXIDS:
+        if replay.read and replay.read[0].first_txid <= cursor + 1 <= replay.read[-1].last_txid:
+            return self._take(replay, replay.read)
+        if limit_txid - cursor > NEAR_TXIDS:
             return self._read_aside(replay, self._read_far)
         try:
-            runs = self._server.journal.read(subscription.cursor, READ_BYTES)
+            runs = self._server.journal.read(cursor, READ_BYTES)
         except StorageError as error:
             self._fail(replay, error)
             return False
         return self._take(replay, runs)
 
+    def _catch_up_live(self, replay: _Replay) -> None:
+        """At the end of what is on disk: from here on it is given what is staged."""
+        for entry in list(self._server.machine._staged):
+            if isinstance(entry, BatchStaged):
+                continue
+            if entry.run.first_txid == replay.plan.cursor + 1:
+                self._deliver_live(replay, [entry.run], entry.run.last_txid)
+
     def _take(self, replay: _Replay, runs: list[Run]) -> bool:
-        subscription = replay.subscription
-        before_txid = subscription.cursor
-        self._send(replay, subscription.take(runs, self._limit_txid(subscription)))
-        return subscription.cursor > before_txid and not subscription.ended
+        plan = replay.plan
+        before_txid = plan.cursor
+        limit_txid = self._server.machine.committed_txid
+        self._send(replay, plan.take(runs, limit_txid, self._now_us(), self._pending()))
+        if replay.removed:
+            return False
+        if plan.pacer is not None:
+            cursor = plan.cursor
+            replay.read = [run for run in runs if run.last_txid > cursor]
+            if plan.due_us is not None:
+                self._wait(replay, plan.due_us)
+                return False
+        return plan.cursor > before_txid and not plan.ended
 
     def _read_aside(self, replay: _Replay, read: Callable[[_Replay], Callable[[], bool]]) -> bool:
         """Reads what may have to come from the disk, in the reading thread. The subscriber stays
@@ -279,21 +482,26 @@ class ReplayPump:
         try:
             finish = await self._server.in_reading_thread(read, replay)
             if not replay.removed and replay.connection.is_open:
+                # A member may have been paused meanwhile.
                 more = finish()
         except StorageError as error:
-            self._fail(replay, error)
+            if not replay.removed:
+                self._fail(replay, error)
         replay.is_aside = replay.is_queued = False
         if more:
             self._kick(replay)
 
     def _read_far(self, replay: _Replay) -> Callable[[], bool]:
         """In the reading thread: reads far behind the end of the log."""
-        runs = self._server.reader.read(replay.subscription.cursor, READ_FAR_BYTES)
-        return lambda: self._take(replay, runs)
+        runs = self._server.reader.read(replay.plan.cursor, READ_FAR_BYTES)
+        return lambda: not replay.is_paused and self._take(replay, runs)
 
     def _prepare(self, replay: _Replay) -> Callable[[], bool]:
-        """In the reading thread: one step towards the start."""
-        subscription = replay.subscription
+        """In the reading thread: one step towards the start of a member."""
+        member = replay.unprepared
+        if member is None:
+            return lambda: True
+        subscription = member.subscription
         reader = self._server.reader
         if subscription.wants_summaries:
             summaries = reader.segment_summaries()
@@ -308,61 +516,63 @@ class ReplayPump:
         def finish() -> bool:
             subscription.prepare(headers)
             if subscription.prepared:
-                self._accept(replay)
+                self._accept(member)
             return True
 
         return finish
 
-    def _accept(self, replay: _Replay) -> None:
-        subscription = replay.subscription
-        if "processed" in replay.acks or not replay.acks:
-            replay.connection.send(
-                ranges_ack("processed", subscription.id, subscription.base, replay.command_id)
+    def _accept(self, member: _Member) -> None:
+        if "processed" in member.acks or not member.acks:
+            subscription = member.subscription
+            member.connection.send(
+                ranges_ack("processed", subscription.id, subscription.base, member.command_id)
             )
 
-    def _send(self, replay: _Replay, deliveries: list[Delivery]) -> None:
-        subscription = replay.subscription
+    def _send(self, replay: _Replay, deliveries: Deliveries) -> None:
         connection = replay.connection
-        for delivery in deliveries:
+        for subscription, delivery in deliveries:
             connection.deliver(subscription.id, delivery)
             self._server.delivered += delivery.count
-        if subscription.take_completed():
-            self._complete(replay)
+        for member in replay.members.values():
+            if member.subscription.take_completed():
+                self._complete(member)
 
-    def _complete(self, replay: _Replay) -> None:
-        subscription = replay.subscription
-        if "stats" in replay.acks:
-            replay.connection.send(
+    def _complete(self, member: _Member) -> None:
+        subscription = member.subscription
+        if "stats" in member.acks:
+            member.connection.send(
                 acknowledgment(
                     "stats",
-                    replay.command_id,
+                    member.command_id,
                     sub=subscription.id,
                     matches=subscription.delivered,
                     topic_matches=subscription.considered,
                 )
             )
-        if "completed" in replay.acks:
-            replay.connection.send(
-                acknowledgment("completed", replay.command_id, sub=subscription.id)
+        if "completed" in member.acks:
+            member.connection.send(
+                acknowledgment("completed", member.command_id, sub=subscription.id)
             )
 
     def _fail(self, replay: _Replay, error: StorageError) -> None:
-        """The log cannot be read where this subscriber is: it is told, nobody else notices."""
-        subscription = replay.subscription
-        self._server.report(
-            "replay_failed",
-            client=replay.connection.client_name,
-            subscription=subscription.id,
-            text=str(error),
-        )
-        replay.connection.subscriptions.pop(subscription.id, None)
-        self.remove(subscription)
-        replay.connection.send(
-            acknowledgment(
-                "processed",
-                replay.command_id,
-                "storage_error",
-                f"the log cannot be read behind transaction id {subscription.cursor}: {error}",
-                sub=subscription.id,
+        """The log cannot be read where these are: they are told, nobody else notices."""
+        cursor = replay.plan.cursor
+        for member in list(replay.members.values()):
+            subscription = member.subscription
+            self._server.report(
+                "replay_failed",
+                client=member.connection.client_name,
+                subscription=subscription.id,
+                text=str(error),
             )
-        )
+            member.connection.subscriptions.pop(subscription.id, None)
+            self.remove(subscription)
+            member.connection.send(
+                acknowledgment(
+                    "processed",
+                    member.command_id,
+                    "storage_error",
+                    f"the log cannot be read behind transaction id {cursor}: {error}",
+                    sub=subscription.id,
+                )
+            )

@@ -21,6 +21,7 @@ from raylay.services.messages.bookmarks import Point, Position
 from raylay.services.messages.records import Kind, Run
 from raylay.services.replication.ranges import PublisherRanges, Range
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, prefix_of
+from raylay.services.subscriptions.durability import Durability
 from raylay.services.subscriptions.matching import TopicFilter
 
 
@@ -148,7 +149,6 @@ class BookmarkSubscription:
     __slots__ = (
         "_base",
         "_before",
-        "_fresh",
         "_have",
         "_passed",
         "_start",
@@ -159,7 +159,6 @@ class BookmarkSubscription:
         "delivered",
         "ended",
         "filter",
-        "fully_durable",
         "id",
         "prepared",
         "replay_to",
@@ -177,12 +176,10 @@ class BookmarkSubscription:
         committed_txid: int,
         held: PublisherRanges,
         have: PublisherRanges | None = None,
-        fully_durable: bool = False,
     ) -> None:
         self.session = session
         self.id = subscription_id
         self.filter = topic_filter
-        self.fully_durable = fully_durable
         self.replay_to = committed_txid
         self.completed = False
         self.ended = False
@@ -193,7 +190,6 @@ class BookmarkSubscription:
         self._summaries = have is not None
         # (last txid, publisher, ranges) that were passed and are not known to be durable
         self._passed: deque[tuple[int, int, list[Range]]] = deque()
-        self._fresh = PublisherRanges()
         self._base: PublisherRanges | None = None
         if have is not None:
             self.cursor = first_txid - 1
@@ -295,6 +291,10 @@ class BookmarkSubscription:
                 continue
             if run.first_txid > limit_txid or self._is_behind_end(run):
                 break
+            if run.first_txid <= self.cursor:
+                rest = run.after(self.cursor)
+                assert rest is not None
+                run = rest
             if run.last_txid > limit_txid:
                 run = prefix_of(run, limit_txid - run.first_txid + 1)
             if end_txid is not None and run.last_txid > end_txid:
@@ -305,6 +305,23 @@ class BookmarkSubscription:
                 self.ended = True
                 break
         return found
+
+    def wants(self, run: Run) -> bool:
+        """Whether it may deliver any of this run."""
+        return (
+            not self.ended
+            and run.kind == Kind.RECORDS
+            and run.last_txid > self.cursor
+            and self.filter.matches(run.topic, run.message_type)
+        )
+
+    def take_back(self, committed_txid: int) -> None:
+        """What was taken behind this transaction id never came to be on disk (`live`)."""
+        if self.cursor > committed_txid:
+            self.cursor = committed_txid
+            passed = self._passed
+            while passed and passed[-1][0] > committed_txid:
+                passed.pop()
 
     def _is_behind_end(self, run: Run) -> bool:
         start = self._start
@@ -379,13 +396,28 @@ class BookmarkSubscription:
     def _start_unbounded(self) -> bool:
         return self._start.end_txid is None and self._start.end_time_us is None
 
-    def take_persisted(self, durable_txid: int) -> PublisherRanges | None:
-        """What became durable since the last call, of all that was passed; None: nothing."""
+    def take_persisted(self, durability: Durability) -> PublisherRanges | None:
+        """What became durable since the last call, of all that was passed, up to the first message
+        that is not; None: nothing."""
         passed = self._passed
-        if not passed or passed[0][0] > durable_txid:
-            return None
         found = PublisherRanges()
-        while passed and passed[0][0] <= durable_txid:
-            _, publisher, ranges = passed.popleft()
-            found.add_ranges(publisher, ranges)
-        return found
+        while passed:
+            last_txid, publisher, ranges = passed[0]
+            left = 0
+            pending: int | None = None
+            for first, last in ranges:
+                pending = durability.first_pending(publisher, first, last)
+                if pending is not None:
+                    break
+                found.add(publisher, first, last)
+                left += 1
+            if pending is None:
+                passed.popleft()
+                continue
+            # The stretch of a publisher that never pauses has no end: it is told as it goes.
+            first, last = ranges[left]
+            if pending > first:
+                found.add(publisher, first, pending - 1)
+            passed[0] = (last_txid, publisher, [(pending, last), *ranges[left + 1 :]])
+            break
+        return found if found else None

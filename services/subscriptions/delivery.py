@@ -53,6 +53,20 @@ class Delivery:
             and self.size_bytes + len(run.payload) <= DELIVERY_BYTES_MAX
         )
 
+    def joins(self, other: Delivery) -> bool:
+        """Whether `other` may follow in the same delivery."""
+        return (
+            other.first_txid == self.first_txid + self.count
+            and self.size_bytes + other.size_bytes <= DELIVERY_BYTES_MAX
+        )
+
+    def join(self, other: Delivery) -> None:
+        """Adds all of `other`, which comes next."""
+        self.count += other.count
+        self.size_bytes += other.size_bytes
+        self.traced = self.traced or other.traced
+        self.bodies += other.bodies
+
 
 def deliveries_of(run: Run, journaled: bool = True) -> list[Delivery]:
     """A run as deliveries: one, or several where it is large."""

@@ -17,6 +17,18 @@ from raylay.storage.memory_journal import MemoryJournal
 Message = tuple[int, int]
 
 
+class Durable:
+    """Everything is durable but `pending`."""
+
+    def __init__(self, *pending: Message) -> None:
+        self.pending = PublisherRanges()
+        for publisher, sequence in pending:
+            self.pending.add(publisher, sequence, sequence)
+
+    def first_pending(self, publisher: int, first: int, last: int) -> int | None:
+        return self.pending.of(publisher).first_within(first, last)
+
+
 class Log:
     """A journal with the messages of two publishers, and what is in it."""
 
@@ -24,6 +36,8 @@ class Log:
         self.journal = MemoryJournal(segment_bytes)
         self.held = PublisherRanges()
         self.messages: list[tuple[int, str, int, int]] = []  # txid, topic, publisher, sequence
+        self.starts: list[int] = []
+        """Transaction ids with which runs begin."""
         self.txid = 1
         self.time_us = 1_000
 
@@ -35,6 +49,7 @@ class Log:
         run.receive_time_us = self.time_us
         for at, number in enumerate(sequences):
             self.messages.append((self.txid + at, topic, publisher, number))
+        self.starts.append(self.txid)
         self.txid += len(sequences)
         self.time_us += 10
         self.held.add_ranges(publisher, run.ranges())
@@ -187,18 +202,54 @@ def test_base_is_what_lies_before_the_start(log: Log) -> None:
 def test_persisted_ranges_name_what_is_passed_and_durable(log: Log) -> None:
     made = log.subscribe("0")
     log.pump(made)
-    assert made.take_persisted(2) is None
-    first = made.take_persisted(6)
-    assert first is not None
+    assert made.take_persisted(Durable((1, 1))) is None
+    first = made.take_persisted(Durable((1, 2)))
+    assert first is not None and list(first.items()) == [(1, (1, 1))]
+    # (2, 2) is the fifth of the log: what comes behind it waits, whoever published it.
+    second = made.take_persisted(Durable((2, 2)))
+    assert second is not None and list(second.items()) == [(1, (2, 3)), (2, (1, 1))]
     total = first
-    rest = made.take_persisted(10)
-    assert rest is not None and made.take_persisted(10) is None
+    total.update(second)
+    rest = made.take_persisted(Durable())
+    assert rest is not None and made.take_persisted(Durable()) is None
     total.update(rest)
     # What does not match is in it too: nobody needs to deliver it to this subscriber.
     assert total == log.held
 
 
-def test_fully_durable_stops_inside_a_run(log: Log) -> None:
+def test_a_publisher_that_never_pauses_does_not_keep_the_persisted_ack_back() -> None:
+    log = Log()
+    made = log.subscribe("0")
+    total = PublisherRanges()
+    for number in range(1, 200):
+        log.append(1, "a", number)
+        log.pump(made)
+        # The last ten are on their way to a sync destination, whenever it is looked at.
+        fresh = made.take_persisted(Durable(*((1, n) for n in range(max(1, number - 9), 200))))
+        if fresh is not None:
+            total.update(fresh)
+    assert list(total.items()) == [(1, (1, 189))]
+
+
+def test_what_never_came_to_be_on_disk_is_taken_back() -> None:
+    log = Log()
+    log.append(1, "a", 1)
+    made = log.subscribe("0")
+    assert log.pump(made) == [(1, 1)]
+    builder = RecordBuilder(1, "a", "json")
+    payload = builder.build(2, b"x", 1)
+    staged = run_of(scan(payload)[0], payload)
+    staged.first_txid = 2
+    assert [delivery.count for delivery in made.take([staged], 2)] == [1]
+    made.take_back(1)
+    assert made.cursor == 1
+    persisted = made.take_persisted(Durable())
+    assert persisted is None or not persisted.covers(1, [(2, 2)])
+    log.append(1, "a", 2)
+    assert log.pump(made) == [(1, 2)]
+
+
+def test_it_goes_on_inside_a_run(log: Log) -> None:
     made = log.subscribe("0")
     assert log.pump(made, limit_txid=2) == [(1, 1), (1, 2)]
     assert made.cursor == 2
@@ -229,7 +280,7 @@ def test_a_durable_subscriber_gets_exactly_what_it_has_not(seed: int) -> None:
     wanted = [(p, n) for p, n in log.behind(0) if not have.covers(p, [(n, n)])]
     assert log.pump(made) == wanted
     assert made.take_completed()
-    persisted = made.take_persisted(log.txid)
+    persisted = made.take_persisted(Durable())
     got = have.copy()
     if persisted is not None:
         got.update(persisted)

@@ -1,0 +1,179 @@
+"""Delivery rates of bookmark subscriptions: how many records may go out now (behaviour.md 2.5).
+
+rate=500      messages a second
+rate=500KB    bytes of records a second; KB, MB and GB are powers of 1,000
+rate=2X, .5X  a multiple of the speed at which this instance received the messages
+
+A rate is an upper bound. With a multiple, `rate_max_gap` is the longest idle of the replay: a
+longer pause of the original is cut to it.
+
+Values in, values out: the time is given, in microseconds of a clock that never goes back.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.records import Run
+
+SLICE_US = 10_000
+"""What a rate gives in less time waits for more, so that a high rate is paid by the batch."""
+BURST_US = 100_000
+"""What a rate gives in this time is kept for a subscriber that did not take it; the rest lapses."""
+RATE_MAX = 1e12
+GAP_US_MAX = 365 * 86_400 * 1_000_000
+
+_RATE = re.compile(
+    r"^(\d{1,15}(?:\.\d{0,9})?|\.\d{1,9})\s*(X|B|KB|MB|GB)?$", re.ASCII | re.IGNORECASE
+)
+_GAP = re.compile(
+    r"^(\d{1,15}(?:\.\d{0,9})?|\.\d{1,9})\s*(us|ms|s|m|h|d)$", re.ASCII | re.IGNORECASE
+)
+_BYTES = {"b": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
+_GAP_US = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+}
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A parsed rate.
+
+    Attributes:
+        unit: what `per_s` counts; `speed`: it is a multiple of the original speed.
+        max_gap_us: with `speed`, the longest idle; None: the original's pauses, however long.
+    """
+
+    unit: Literal["messages", "bytes", "speed"]
+    per_s: float
+    max_gap_us: int | None = None
+
+
+def parse_rate(rate: str, max_gap: str = "") -> Rate:
+    """The options `rate` and `rate_max_gap` of a subscribe.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_command`, naming the forms that are understood.
+    """
+    match = _RATE.match(rate.strip())
+    value = float(match[1]) if match else 0.0
+    if match is None or not 0 < value <= RATE_MAX:
+        raise RemoteProtocolError(
+            f"rate {rate[:80]!r} is none: give messages a second (500), bytes a second (500KB) or "
+            "a multiple of the original speed (2X, .5X), above zero",
+            "bad_command",
+        )
+    unit = (match[2] or "").lower()
+    if unit != "x":
+        if max_gap:
+            raise RemoteProtocolError(
+                f"rate_max_gap goes with a multiple of the original speed, and rate is {rate}: "
+                "leave it out, or give a rate like 2X",
+                "bad_command",
+            )
+        return Rate("bytes", value * _BYTES[unit]) if unit else Rate("messages", value)
+    return Rate("speed", value, parse_gap_us(max_gap) if max_gap else None)
+
+
+def parse_gap_us(text: str) -> int:
+    """`rate_max_gap`, such as 10s or 500ms, in microseconds.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_command`.
+    """
+    match = _GAP.match(text.strip())
+    gap_us = int(float(match[1]) * _GAP_US[match[2].lower()]) if match else -1
+    if not 0 <= gap_us <= GAP_US_MAX:
+        raise RemoteProtocolError(
+            f"rate_max_gap {text[:80]!r} is no time: give one like 10s, 500ms or 1m, up to 365d",
+            "bad_command",
+        )
+    return gap_us
+
+
+class Pacer:
+    """Holds one replay to its rate.
+
+    Invariants: between any two instants no more goes out than the rate gives in the time between
+    them, and in `BURST_US` and a slice, and one message; with a multiple of the original speed, no
+    run goes out before its turn. `due_us` is set when something was held back.
+
+    Owner: one replay. Lifecycle: that of the replay; a pause ends both.
+    """
+
+    __slots__ = ("_allowance", "_previous_us", "_rate", "_sent_us", "_updated_us", "due_us")
+
+    def __init__(self, rate: Rate, now_us: int) -> None:
+        self._rate = rate
+        self.due_us: int | None = None
+        """When more may go out; None: whenever there is more."""
+        self._updated_us = now_us
+        # What may still be sent, in the rate's unit; a large message takes it below zero.
+        self._allowance = self._slice
+        self._sent_us: int | None = None
+        self._previous_us = 0
+
+    @property
+    def _slice(self) -> float:
+        """What is worth going out for: one message, or what the rate gives in `SLICE_US`."""
+        return max(1.0, self._rate.per_s * SLICE_US / 1e6)
+
+    def allowed(self, run: Run, now_us: int) -> int:
+        """How many records of this run may go out now, from its first one on; 0: see `due_us`."""
+        self.due_us = None
+        rate = self._rate
+        if rate.unit == "speed":
+            if self._sent_us is not None and self._sent_us + self._gap_us(run) > now_us:
+                self.due_us = self._sent_us + self._gap_us(run)
+                return 0
+            return run.count
+        gained = (now_us - self._updated_us) * rate.per_s / 1e6
+        most = max(self._slice, rate.per_s * BURST_US / 1e6)
+        self._allowance = min(most, self._allowance + gained)
+        self._updated_us = now_us
+        if self._allowance < 1 if rate.unit == "messages" else self._allowance <= 0:
+            self.due_us = now_us + int((self._slice - self._allowance) * 1e6 / rate.per_s) + 1
+            return 0
+        if rate.unit == "messages":
+            return min(run.count, int(self._allowance))
+        return _records_within(run.payload, self._allowance)
+
+    def sent(self, run: Run, messages: int, size_bytes: int, now_us: int) -> None:
+        """So much of the run has gone out."""
+        unit = self._rate.unit
+        if unit == "messages":
+            self._allowance -= messages
+        elif unit == "bytes":
+            self._allowance -= size_bytes
+        else:
+            # From when it was due, so that late wake-ups do not add up; not from long before, so
+            # that a subscriber that stalled is not given the rest at once.
+            due_us = now_us if self._sent_us is None else self._sent_us + self._gap_us(run)
+            self._sent_us = max(due_us, now_us - BURST_US)
+            self._previous_us = max(self._previous_us, run.receive_time_us)
+
+    def _gap_us(self, run: Run) -> int:
+        """How long after the one before it this run is due."""
+        gap_us = int(max(0, run.receive_time_us - self._previous_us) / self._rate.per_s)
+        most_us = self._rate.max_gap_us
+        return gap_us if most_us is None else min(gap_us, most_us)
+
+
+def _records_within(payload: bytes, size_bytes: float) -> int:
+    """How many records begin within the first `size_bytes`: one at least."""
+    offset = count = 0
+    end = len(payload)
+    while offset < end and offset < size_bytes:
+        offset += _LENGTH.unpack_from(payload, offset)[0]
+        count += 1
+    return max(1, count)
