@@ -75,8 +75,7 @@ class Subscription:
         if not self._items and self._current is None:
             self._pass(have)
         elif self._items and isinstance(self._items[-1], PublisherRanges):
-            # Each names all that came before it, so the newer one alone says everything.
-            self._items[-1] = have
+            self._items[-1].update(have)
         else:
             self._items.append(have)
 
