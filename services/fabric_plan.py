@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.client.failover import Server
+from raylay.services.configuration.exclusions import exclusions, server_names, topic_rule
 from raylay.services.configuration.model import (
     DestinationSettings,
     FabricSettings,
@@ -279,6 +280,7 @@ def instance_config(
     downgrade = settings.downgrade_of(instance)
     ports = record.ports[instance.name]
     age_ms = journal.retention.age_ms
+    excluded = exclusions(settings)
     config = InstanceConfig(
         name=instance.name,
         group=instance.group,
@@ -288,7 +290,9 @@ def instance_config(
             if topic.journaled
         ),
         destinations=tuple(
-            _destination_config(settings, record, destination)
+            _destination_config(
+                settings, record, destination, excluded[instance.name, destination.name]
+            )
             for destination in instance.destinations
         ),
         client_host=instance.host,
@@ -322,7 +326,10 @@ def instance_config(
 
 
 def _destination_config(
-    settings: FabricSettings, record: FabricRecord, destination: DestinationSettings
+    settings: FabricSettings,
+    record: FabricRecord,
+    destination: DestinationSettings,
+    excluded: frozenset[str],
 ) -> DestinationConfig:
     addresses: list[str] = []
     clients: list[str] = []
@@ -338,11 +345,12 @@ def _destination_config(
         group=destination.group,
         sync=destination.sync,
         addresses=tuple(addresses),
-        topics=tuple(TopicRule(topic.name, topic.message_type) for topic in destination.topics),
+        topics=tuple(topic_rule(topic, excluded) for topic in destination.topics),
         pass_through=destination.pass_through,
         compression=destination.compression,
         ack_conflation_ms=destination.ack_conflation_ms,
         own_group_only=destination.own_group_only,
+        server_names=server_names(destination),
         client_addresses=tuple(clients),
     )
 

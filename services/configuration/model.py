@@ -29,6 +29,7 @@ from raylay.services.configuration.units import (
 )
 from raylay.services.errors import ConfigurationError
 from raylay.services.replication.routing import compile_regex, is_regex
+from raylay.services.replication.validation import ALWAYS_CHECKED, CHECKS
 from raylay.storage.journal import SEGMENT_BYTES_DEFAULT
 
 PORT_MAX = 65_535
@@ -64,6 +65,20 @@ def _pattern(value: str) -> str:
     return value
 
 
+def _checks(value: tuple[str, ...]) -> tuple[str, ...]:
+    for name in value:
+        if name not in CHECKS:
+            raise ValueError(f"no check is called {name!r}: the checks are {', '.join(CHECKS)}")
+    return value
+
+
+def _excludable_checks(value: tuple[str, ...]) -> tuple[str, ...]:
+    for name in _checks(value):
+        if name in ALWAYS_CHECKED:
+            raise ValueError(f"the check {name} cannot be excluded: take it out")
+    return value
+
+
 def _topic_name(value: str) -> str:
     if not value or len(value.encode()) > 1024:
         raise ValueError("expected a topic name of 1 to 1,024 bytes")
@@ -79,6 +94,8 @@ Port = Annotated[int, Field(ge=0, le=PORT_MAX)]
 """0: a free one is chosen at the first start and kept in the data directory."""
 TopicName = Annotated[str, AfterValidator(_topic_name)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
+Checks = Annotated[tuple[str, ...], AfterValidator(_checks)]
+ExcludableChecks = Annotated[tuple[str, ...], AfterValidator(_excludable_checks)]
 
 
 class Section(BaseModel):
@@ -98,6 +115,10 @@ class TopicSettings(Section):
     name: TopicName
     message_type: Annotated[str, Field(min_length=1, max_length=255)] = "*"
     journaled: bool = True
+    include_validation: Checks | None = None
+    """Of a destination's topic: the checks when a link connects. None: all."""
+    exclude_validation: ExcludableChecks | None = None
+    """Of a destination's topic: checks that are left out. None: as the destination says."""
 
     @model_validator(mode="before")
     @classmethod
@@ -159,6 +180,9 @@ class DestinationSettings(Section):
     """Over the group of the direct sender. None: only what clients published here goes there."""
     own_group_only: bool = False
     """Only what was published in the instance's own group, whatever PassThrough lets on beyond."""
+    exclude_validation: ExcludableChecks | None = None
+    """Checks that are left out when a link connects, of topics that say nothing of it. None: those
+    that the fabric's shape makes impossible (exclusions.py)."""
     compression: bool = False
     ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
 

@@ -37,6 +37,12 @@ def problems(settings: FabricSettings) -> list[Problem]:
 def _topics(settings: FabricSettings) -> Iterator[Problem]:
     journaled = [topic for topic in settings.topics if topic.journaled]
     for topic in settings.topics:
+        if topic.include_validation is not None or topic.exclude_validation is not None:
+            yield Problem(
+                ("topics", topic.name),
+                f"topic {topic.name} of the fabric names checks: they belong to the topics of a "
+                "destination",
+            )
         if topic.journaled:
             continue
         for other in journaled:

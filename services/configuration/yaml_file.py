@@ -102,6 +102,7 @@ class _LinkEntry(Section):
     mode: Literal["sync", "async"] = "async"
     pass_through: str | None = None
     own_group_only: bool = False
+    exclude_validation: tuple[str, ...] | None = None
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     name: str = ""
     group: str = ""
@@ -224,6 +225,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
                 sync=link.mode == "sync",
                 pass_through=link.pass_through,
                 own_group_only=link.own_group_only,
+                exclude_validation=link.exclude_validation,
                 topics=link.topics,
                 name=link.name,
                 group=link.group,

@@ -15,7 +15,8 @@
       counts        sent records, sent bytes, in flight …: for status only
 
     instance to link
-      epoch         epoch, digest: the answer to `dial`; the epoch is on disk
+      epoch         epoch, digest: the answer to `dial`; the epoch is on disk; body: what the
+                    instance tells of itself (description.py)
       start         sync, root (of what clients publish here), tx: last_txid; body: notice, mark
                     (ranges root by root), held (range sets, when the digests agreed)
       told          tx: committed up to here

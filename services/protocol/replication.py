@@ -4,6 +4,7 @@
       logon      v: 1, name, group, incarnation, expect (group), destination, epoch,
                  digest (u64: of what the link's own instance holds), conflation (acks may be
                  held back for so many ms; absent: none is)
+                 body: what the instance tells of itself (description.py); empty: nothing
       batch      n: number, m: marked, u: ends the resync, w: bytes of `awaited` at the body's
                  start, z: `zstd` when the rest of the body is compressed
                  body: awaited (ranges root by root), then runs back to back
@@ -11,7 +12,7 @@
 
     instance to link
       accepted   v: 1, name, group, incarnation, client (its address for clients), same: the digest
-                 was of what is held here
+                 was of what is held here, validated: what the instance tells of itself was checked
       held, waited   more: true until the last of both; body: a part of the sets, msgpack map of
                  publisher to SequenceSet bytes. First all of held (unless same), then all of
                  waited, each part for the root named in its header
@@ -44,6 +45,7 @@ REPLICATION_FRAME_BYTES_MAX = 64 * 1024 * 1024
 publisher is bounded by what it holds."""
 PART_BYTES = 1024 * 1024
 RANGES_IN_ACK_MAX = 100_000
+REFUSAL_CHARACTERS_MAX = 8192
 
 BEAT = encode_frame({"c": "beat"})
 
@@ -125,6 +127,7 @@ class UpstreamLogon:
     epoch: int
     digest: int
     ack_conflation_ms: int = 0
+    description: bytes = b""
 
 
 def link_logon(logon: UpstreamLogon) -> bytes:
@@ -142,10 +145,10 @@ def link_logon(logon: UpstreamLogon) -> bytes:
     }
     if logon.ack_conflation_ms:
         header["conflation"] = logon.ack_conflation_ms
-    return encode_frame(header)
+    return encode_frame(header, logon.description)
 
 
-def read_link_logon(header: Header) -> UpstreamLogon:
+def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
     """The inverse of `link_logon`.
 
     Raises:
@@ -171,7 +174,7 @@ def read_link_logon(header: Header) -> UpstreamLogon:
     name, group, expect, destination = (str(text) for text in texts)
     incarnation, epoch, digest = (int(number or 0) for number in numbers)
     return UpstreamLogon(
-        name, group, incarnation, expect, destination, epoch, digest, conflation_ms
+        name, group, incarnation, expect, destination, epoch, digest, conflation_ms, body
     )
 
 
@@ -184,6 +187,7 @@ class Accepted:
     incarnation: int
     client: str
     same: bool
+    validated: bool = False
 
 
 def exchange_frames(
@@ -200,6 +204,7 @@ def exchange_frames(
                 "incarnation": accepted.incarnation,
                 "client": accepted.client,
                 "same": held is None,
+                "validated": accepted.validated,
             }
         )
     ]
@@ -233,7 +238,8 @@ def read_accepted(header: Header) -> Accepted:
     if not all(type(text) is str for text in texts) or type(incarnation) is not int:
         raise RemoteProtocolError("an answer to a link's logon has wrong values", "bad_command")
     name, group, client = (str(text) for text in texts)
-    return Accepted(name, group, incarnation, client, bool(header.get("same")))
+    same, validated = bool(header.get("same")), bool(header.get("validated"))
+    return Accepted(name, group, incarnation, client, same, validated)
 
 
 def read_part(body: bytes, into: PublisherRanges) -> None:
@@ -338,4 +344,4 @@ def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Rooted, Ranges]:
 
 def refusal(reason: str, text: str) -> bytes:
     """Why a connection ends."""
-    return encode_frame({"c": "refused", "reason": reason, "text": text[:1024]})
+    return encode_frame({"c": "refused", "reason": reason, "text": text[:REFUSAL_CHARACTERS_MAX]})

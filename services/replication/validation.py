@@ -23,12 +23,12 @@ that group's destinations is named after the upstream instance only that one cou
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.topic_pattern import TopicPattern
 from raylay.services.replication.routing import TopicRule, compile_regex, is_regex
 from raylay.services.replication.topic_sets import exact_names, includes, may_overlap
 
@@ -213,7 +213,7 @@ class _Rules:
 
     def __init__(self, rules: Iterable[TopicRule], where: str) -> None:
         self._literals: dict[str, list[TopicRule]] = {}
-        self.expressions: list[tuple[TopicRule, re.Pattern[str]]] = []
+        self.expressions: list[tuple[TopicRule, TopicPattern]] = []
         for rule in rules:
             if is_regex(rule.name):
                 self.expressions.append((rule, compile_regex(rule.name, where)))

@@ -16,6 +16,7 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.logs import LogOptions
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.replication.validation import QueueDefinition, SowDefinition, check_rule
 from raylay.services.tracing import TracingOptions
 
 INSTANCE_FILE = "instance.json"
@@ -37,6 +38,7 @@ class DestinationConfig:
         addresses: `host:port` of replication transports, in priority order.
         client_addresses: `host:port` for clients of the same servers, told to clients as peers
             until the connected server has named its own.
+        server_names: names of the same servers; empty: they are not known.
         window_bytes: sent and not yet stored there, at most.
         heartbeat_ms, timeout_ms: a beat when nothing else was sent for so long; the connection
             ends when nothing came for so long.
@@ -58,6 +60,7 @@ class DestinationConfig:
     retry_ms_min: int = RETRY_MS_MIN_DEFAULT
     retry_ms_max: int = RETRY_MS_MAX_DEFAULT
     own_group_only: bool = False
+    server_names: tuple[str, ...] = ()
 
     def destination(self) -> Destination:
         """The part of it that the replication machines need."""
@@ -80,6 +83,8 @@ class InstanceConfig:
 
     Attributes:
         topics: which topics are in the transaction log.
+        sow_topics, queues: definitions, compared with those of other instances at connect; they
+            do not run yet.
         client_advertised: `host:port` that clients elsewhere reach it by; None: host and port.
         first: an empty data directory admits clients at once, without a peer to catch up with.
         durability: `fsync` or `interval` (a commit waits up to flush_interval_ms to fill).
@@ -114,6 +119,8 @@ class InstanceConfig:
     log: LogOptions = field(default_factory=LogOptions)
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
+    sow_topics: tuple[SowDefinition, ...] = ()
+    queues: tuple[QueueDefinition, ...] = ()
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -133,6 +140,8 @@ class InstanceConfig:
                 raise ConfigurationError(
                     f"{self.name}: Destination {destination.name!r} has no address"
                 )
+            for rule in destination.topics:
+                check_rule(rule, f"{self.name}: Destination {destination.name!r}")
             for address in (*destination.addresses, *destination.client_addresses):
                 split_address(address)
 
@@ -219,7 +228,12 @@ _NESTED: dict[str, type] = {
     "log": LogOptions,
     "destination": DestinationConfig,
 }
-_NESTED_LISTS: dict[str, type] = {"topics": TopicRule, "destinations": DestinationConfig}
+_NESTED_LISTS: dict[str, type] = {
+    "topics": TopicRule,
+    "destinations": DestinationConfig,
+    "sow_topics": SowDefinition,
+    "queues": QueueDefinition,
+}
 
 
 def _made(cls: type[Value], values: Any, where: str) -> Value:

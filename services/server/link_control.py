@@ -15,10 +15,12 @@ import msgpack
 
 from raylay.services.errors import RaylayError, RemoteProtocolError
 from raylay.services.protocol import control
+from raylay.services.protocol.description import pack_description
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
 from raylay.services.replication.effects import Rooted
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.server.config import DestinationConfig, LinkConfig
+from raylay.services.server.describe import describe
 from raylay.services.server.framed import FramedConnection
 
 if TYPE_CHECKING:
@@ -117,6 +119,7 @@ class LinkControl:
         # one of this life.
         self._first_start = int.from_bytes(os.urandom(6), "big") << 8
         self._server = server
+        self._description = pack_description(describe(server.config, config.name))
         self.wake_fd = -1
         """Where `wake` writes to; -1 while there is none."""
         self.woken_txid = 0
@@ -244,9 +247,8 @@ class LinkControl:
             return
         if connection is not None and connection is self.connection:
             self._held_at_dial = self._server.machine.held()
-            connection.send(
-                encode_frame({"c": "epoch", "epoch": epoch, "digest": self._held_at_dial.digest()})
-            )
+            header = {"c": "epoch", "epoch": epoch, "digest": self._held_at_dial.digest()}
+            connection.send(encode_frame(header, self._description))
 
     def _next_epoch(self) -> int:
         """On disk before it is used: no connection of an earlier life has a higher one."""

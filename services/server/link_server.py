@@ -177,7 +177,7 @@ class LinkServer:
         self._instance: _Instance | None = None
         self._downstream: _Downstream | None = None
         self._instance_gone: asyncio.Future[str]
-        self._epoch_answer: asyncio.Future[tuple[int, int]] | None = None
+        self._epoch_answer: asyncio.Future[tuple[int, int, bytes]] | None = None
         self._start_answer: asyncio.Future[None] | None = None
         self._lost = asyncio.Event()
         self._started = False
@@ -273,7 +273,7 @@ class LinkServer:
             machine.set_mode(header["sync"])
         elif command == "epoch":
             if self._epoch_answer is not None and not self._epoch_answer.done():
-                self._epoch_answer.set_result((header["epoch"], header["digest"]))
+                self._epoch_answer.set_result((header["epoch"], header["digest"], body))
         elif command == "start":
             self._start(header, body)
         elif command == "stop":
@@ -337,7 +337,7 @@ class LinkServer:
         # Asked for when there is somebody to log on to: each is a write to the instance's disk.
         self._epoch_answer = self.loop.create_future()
         self._tell(encode_frame({"c": "dial", "address": address}))
-        self._epoch, digest = await self._epoch_answer
+        self._epoch, digest, description = await self._epoch_answer
         config = self.config
         destination = config.destination
         downstream.send(
@@ -351,6 +351,7 @@ class LinkServer:
                     self._epoch,
                     digest,
                     destination.ack_conflation_ms,
+                    description,
                 )
             )
         )
@@ -363,6 +364,8 @@ class LinkServer:
                 f"{destination.name!r} expects {destination.group!r}",
                 "group",
             )
+        if not accepted.validated:
+            self.event("link_not_validated", text=f"{accepted.name} does not check links")
         self._peer = accepted.name
         self._start_answer = self.loop.create_future()
         self._tell(

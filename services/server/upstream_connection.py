@@ -10,9 +10,9 @@ import zstandard
 
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError
 from raylay.services.messages.records import decode_runs
+from raylay.services.protocol.description import LINK_LOGON_BYTES_MAX, unpack_description
 from raylay.services.protocol.frames import (
     LOGON_TIMEOUT_S,
-    UNAUTHENTICATED_FRAME_BYTES_MAX,
     FrameReader,
     Header,
 )
@@ -28,6 +28,8 @@ from raylay.services.protocol.replication import (
     refusal,
 )
 from raylay.services.replication.effects import AckUpstream, Ranges
+from raylay.services.replication.validation import DestinationTerms, check, told
+from raylay.services.server.describe import describe
 from raylay.services.server.framed import FramedConnection
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class UpstreamConnection(FramedConnection):
     """Somebody's publisher waits for these acks; what a commit tells our own links comes after."""
 
     def __init__(self, server: InstanceServer) -> None:
-        reader = FrameReader(frame_bytes_max=UNAUTHENTICATED_FRAME_BYTES_MAX)
+        reader = FrameReader(frame_bytes_max=LINK_LOGON_BYTES_MAX)
         super().__init__(server.outbox, server.loop, reader)
         self.server = server
         self.number = server.next_session_number()
@@ -76,7 +78,7 @@ class UpstreamConnection(FramedConnection):
         if self.logon is not None:
             self.refuse("bad_command", "a link goes on before its logon is answered")
             return
-        self.logon = read_link_logon(header)
+        self.logon = read_link_logon(header, body)
         self.server.spawn(self._log_on(self.logon))
 
     def broken(self, error: RemoteProtocolError) -> None:
@@ -104,6 +106,8 @@ class UpstreamConnection(FramedConnection):
         key = f"epoch/{logon.incarnation:016x}/{logon.destination}"
         refused = self._refusal(logon, logon.epoch - 1)
         try:
+            if refused is None and logon.description:
+                refused = await server.in_thread(self._validate, logon)
             if refused is None:
                 seen = await server.state.run(lambda: self._take_epoch(logon.epoch, key))
                 # What may have changed while the epoch was written counts as well.
@@ -134,8 +138,19 @@ class UpstreamConnection(FramedConnection):
         same = answer.held.digest() == logon.digest
         identity = server.identity
         accepted = Accepted(
-            identity.name, identity.group, identity.incarnation, server.client_address, same
+            identity.name,
+            identity.group,
+            identity.incarnation,
+            server.client_address,
+            same,
+            bool(logon.description),
         )
+        if not logon.description:
+            server.report(
+                "upstream_not_validated",
+                peer=logon.name,
+                text=f"{logon.name} says nothing of its topics: it is of an older version",
+            )
         for frame in exchange_frames(accepted, None if same else answer.held, answer.waited):
             self.send(frame)
         server.perform(effects)
@@ -149,6 +164,17 @@ class UpstreamConnection(FramedConnection):
             logon.epoch,
             epoch_seen,
         )
+
+    def _validate(self, logon: UpstreamLogon) -> tuple[str, str] | None:
+        """(reason, sentence) when a check of the link's Destination fails. Runs in a thread: it
+        searches topics with expressions of the other side."""
+        terms = DestinationTerms(logon.destination, logon.expect, ())
+        try:
+            upstream = unpack_description(logon.name, logon.group, terms, logon.description)
+        except RemoteProtocolError as error:
+            return error.reason, str(error)
+        failures = check(upstream.destinations[0], upstream, describe(self.server.config))
+        return ("validation", told(failures)) if failures else None
 
     def _take_epoch(self, epoch: int, key: str) -> int:
         """Runs on the state's thread: returns the highest epoch seen before, and writes this one

@@ -803,7 +803,11 @@ def test_a_destination_takes_the_first_address_that_answers(
     there = single(servers, tmp_path)
     dead, alive = free_ports(1)[0], there.status["replication_address"]
     destination = DestinationConfig(
-        "there", "group", True, (f"127.0.0.1:{dead}", f"localhost:{alive.rpartition(':')[2]}")
+        "there",
+        "group",
+        True,
+        (f"127.0.0.1:{dead}", f"localhost:{alive.rpartition(':')[2]}"),
+        topics=(TopicRule(".*", exclude_validation=("replicate",)),),
     )
     config = InstanceConfig("A", "group", destinations=(destination,), first=True)
     servers.append(Server(tmp_path / "A", config))

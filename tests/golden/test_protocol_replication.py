@@ -15,6 +15,7 @@ from raylay.services.protocol.replication import (
     BEAT,
     PART_BYTES,
     RANGES_IN_ACK_MAX,
+    REFUSAL_CHARACTERS_MAX,
     Accepted,
     UpstreamLogon,
     ack_frames,
@@ -58,6 +59,10 @@ def test_golden_logon() -> None:
     conflated = replace(LOGON, ack_conflation_ms=20)
     (frame,) = FrameReader().feed(link_logon(conflated))
     assert frame.header["conflation"] == 20 and read_link_logon(frame.header) == conflated
+    described = replace(LOGON, description=b"of itself")
+    assert link_logon(described) == b"\x5c" + LOGON_BYTES[1:] + b"of itself"
+    (frame,) = FrameReader().feed(link_logon(described))
+    assert read_link_logon(frame.header, frame.body) == described
 
 
 def test_golden_batch() -> None:
@@ -123,6 +128,30 @@ def test_an_ack_of_very_many_ranges_comes_in_parts() -> None:
     assert together == ack
 
 
+def test_golden_accepted() -> None:
+    held, waited = PublisherRanges(), RootedRanges()
+    accepted, last = exchange_frames(Accepted("B", "h", 77, "c:1", True, True), None, waited)
+    assert accepted == (
+        b"\x49\x00\x00\x00"  # length: 73
+        b"\x47\x00"  # header length: 71
+        b"\x88"  # map of 8
+        b"\xa1c\xa8accepted"
+        b"\xa1v\x01"
+        b"\xa4name\xa1B"
+        b"\xa5group\xa1h"
+        b"\xabincarnation\x4d"
+        b"\xa6client\xa3c:1"
+        b"\xa4same\xc3"
+        b"\xa9validated\xc3"
+    )
+    assert last == encode_frame({"c": "waited", "root": 0, "more": False})
+    first, *_ = exchange_frames(Accepted("B", "h", 7, "", False), held, waited)
+    (frame,) = FrameReader().feed(first)
+    assert not read_accepted(frame.header).validated
+    del frame.header["validated"]  # of an older version
+    assert not read_accepted(frame.header).validated
+
+
 @pytest.mark.parametrize("same", [False, True])
 def test_the_exchange_survives(same: bool) -> None:
     held, waited = PublisherRanges(), RootedRanges()
@@ -180,8 +209,9 @@ def test_a_bad_batch(header: dict[str, Any]) -> None:
 
 
 def test_a_refusal_is_cut_to_what_fits() -> None:
-    (frame,) = FrameReader().feed(refusal("group", "x" * 5000))
-    assert frame.header["reason"] == "group" and len(frame.header["text"]) == 1024
+    (frame,) = FrameReader().feed(refusal("group", "x" * 50_000))
+    assert frame.header["reason"] == "group"
+    assert len(frame.header["text"]) == REFUSAL_CHARACTERS_MAX
 
 
 _RANGES = st.dictionaries(

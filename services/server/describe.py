@@ -1,0 +1,24 @@
+"""What an instance tells of itself at a link's logon, taken from its configuration."""
+
+from __future__ import annotations
+
+from raylay.services.replication.validation import Description, DestinationTerms
+from raylay.services.server.config import InstanceConfig
+
+
+def describe(config: InstanceConfig, destination: str | None = None) -> Description:
+    """The description of an instance, with one of its destinations or with all of them."""
+    return Description(
+        config.name,
+        config.group,
+        config.topics,
+        tuple(
+            DestinationTerms(
+                each.name, each.group, each.topics, each.pass_through, each.server_names
+            )
+            for each in config.destinations
+            if destination in (None, each.name)
+        ),
+        config.sow_topics,
+        config.queues,
+    )

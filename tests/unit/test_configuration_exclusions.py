@@ -1,0 +1,171 @@
+"""The checks that a fabric's file leaves out by its shape: with them every link passes validation,
+and without one of them some link does not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.configuration.exclusions import exclusions
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.configuration.yaml_file import parse
+from raylay.services.errors import ConfigurationError
+from raylay.services.fabric_plan import FabricRecord, InstancePorts, instance_config
+from raylay.services.replication.validation import Failure, check
+from raylay.services.server.describe import describe
+
+
+def record(settings: FabricSettings) -> FabricRecord:
+    """Without asking the machine which ports are free."""
+    ports = {
+        instance.name: InstancePorts(20_000 + 2 * number, 20_001 + 2 * number, None)
+        for number, instance in enumerate(settings.instances)
+    }
+    return FabricRecord(settings.name, "d", "", ports)
+
+
+def failures(settings: FabricSettings) -> list[tuple[str, str, Failure]]:
+    """What validation finds at every link, to each of its instances."""
+    configs = {
+        instance.name: instance_config(settings, record(settings), instance)
+        for instance in settings.instances
+    }
+    found = []
+    for instance, destination in settings.links():
+        upstream = describe(configs[instance.name], destination.name)
+        (terms,) = upstream.destinations
+        for target in destination.to:
+            for failure in check(terms, upstream, describe(configs[target])):
+                found.append((instance.name, target, failure))
+    return found
+
+
+def left_out(settings: FabricSettings) -> dict[tuple[str, str], set[str]]:
+    return {link: set(names) for link, names in exclusions(settings).items() if names}
+
+
+def instances(*names: str) -> FabricBuilder:
+    builder = FabricBuilder("f")
+    for name in names:
+        builder.instance(name)
+    return builder
+
+
+def test_regions_that_replicate_back_leave_nothing_out() -> None:
+    settings = FabricBuilder("f").region("C", 3).region("L", 2).connect_regions().settings()
+    assert left_out(settings) == {} and failures(settings) == []
+
+
+def test_a_link_without_a_way_back_and_what_leads_to_it() -> None:
+    builder = FabricBuilder("f").region("C", 2).region("L", 2).connect_regions()
+    settings = builder.instance("Audit").destination("C-1", "Audit").settings()
+    assert left_out(settings) == {
+        ("C-1", "Audit"): {"replicate", "cascade"},
+        ("C-2", "C-1"): {"cascade"},
+        ("C-1", "C-2"): {"cascade"},
+        ("C-1", "L"): {"cascade"},
+        ("C-2", "L"): {"cascade"},
+        ("L-1", "C"): {"cascade"},
+        ("L-2", "C"): {"cascade"},
+        ("L-1", "L-2"): {"cascade"},
+        ("L-2", "L-1"): {"cascade"},
+    }
+    assert failures(settings) == []
+
+
+def test_what_is_said_counts() -> None:
+    builder = instances("A", "B").destination("A", "B", exclude_validation=())
+    settings = builder.settings()
+    assert left_out(settings) == {}
+    assert [(*pair, found.check) for *pair, found in failures(settings)] == [
+        ("A", "B", "replicate")
+    ]
+    explicit = {"name": ".*", "include_validation": ["txlog"]}
+    builder = instances("A", "B").destination("A", "B", topics=[explicit])
+    assert [found.check for *_, found in failures(builder.settings())] == []
+    explicit = {"name": ".*", "exclude_validation": ["cascade"]}
+    builder = instances("A", "B").destination("A", "B", topics=[explicit])
+    assert [found.check for *_, found in failures(builder.settings())] == ["replicate"]
+
+
+def test_none_of_them_is_left_out_for_nothing() -> None:
+    builder = instances("A", "B", "C").destination("B", "A").destination("B", "C")
+    settings = builder.destination("A", "B", exclude_validation=()).settings()
+    assert [(*pair, found.check) for *pair, found in failures(settings)] == [("A", "B", "cascade")]
+
+
+def test_a_topic_that_comes_back_in_part_is_a_mistake() -> None:
+    builder = instances("A", "B").destination("A", "B")
+    settings = builder.destination("B", "A", topics=["orders"]).settings()
+    assert [(*pair, found.check) for *pair, found in failures(settings)] == [
+        ("A", "B", "replicate")
+    ]
+
+
+def test_another_fabrics_instances_are_not_seen() -> None:
+    """Whether they replicate back is said by another file: nothing is left out."""
+    builder = instances("A").destination("A", "there:9", group="g")
+    assert left_out(builder.settings()) == {}
+
+
+def test_the_file_says_the_same() -> None:
+    text = """\
+fabric: f
+instances: {A: , B: , C: }
+links:
+  - {from: A, to: B, exclude_validation: [sow, replicate]}
+  - {from: B, to: C, topics: [{name: orders, exclude_validation: []}]}
+"""
+    assert left_out(parse(text)) == {
+        ("A", "B"): {"sow", "replicate"},
+        ("B", "C"): {"replicate", "cascade"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("links", "text"),
+    [
+        ("{from: A, to: A2, exclude_validation: [queue]}", "4: .*queue cannot be excluded"),
+        ("{from: A, to: A2, exclude_validation: [all]}", "4: .*no check is called 'all'"),
+        (
+            "{from: A, to: A2, topics: [{name: o, include_validation: [x]}]}",
+            "4: .*no check is called 'x'",
+        ),
+    ],
+)
+def test_wrong_words_are_errors_with_their_line(links: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        parse(f"fabric: f\ninstances: {{A: , A2: }}\nlinks:\n  - {links}\n")
+
+
+def test_checks_belong_to_destinations() -> None:
+    topic = {"name": "orders", "exclude_validation": ["sow"]}
+    with pytest.raises(ConfigurationError, match="belong to the topics of a destination"):
+        FabricBuilder("f", topics=[topic]).instance("A").settings()
+
+
+@given(
+    st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=14),
+    st.dictionaries(st.integers(0, 5), st.sampled_from([(), ("sow",)]), max_size=1),
+)
+def test_in_any_fabric_of_whole_topics_every_link_passes(
+    links: set[tuple[int, int]], said: dict[int, tuple[str, ...]]
+) -> None:
+    names = [f"i{number}" for number in range(6)]
+    builder = instances(*names)
+    ways = {(a, b) for a, b in links if a != b}
+    for a, b in sorted(ways):
+        # Only where there is a way back may a link be held to all checks.
+        told = {}
+        if (b, a) in ways and a in said:
+            told = {"exclude_validation": ("replicate", "cascade", *said[a])}
+        builder.destination(names[a], names[b], **told)
+    assert failures(builder.settings()) == []
+
+
+def test_settings_survive_their_file() -> None:
+    settings = instances("A", "B").destination("A", "B").settings()
+    again = FabricSettings.from_json(settings.to_json())
+    assert exclusions(again) == exclusions(settings)
