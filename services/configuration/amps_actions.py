@@ -1,0 +1,247 @@
+"""The modules of actions, their options, and what of them the running system does
+(behaviour.md 8): the schedule with downgrade and upgrade, and the age of journals.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from raylay.services.configuration.amps_model import Action, AmpsConfig, If
+from raylay.services.configuration.amps_types import (
+    ModuleUse,
+    check_schedule,
+    is_time_of_day,
+)
+from raylay.services.configuration.amps_units import parse_interval_ns
+from raylay.services.configuration.model import DowngradeSettings
+
+MILLISECOND_NS = 1_000_000
+SCHEDULE = "amps-action-on-schedule"
+DOWNGRADE = "amps-action-do-downgrade-replication"
+UPGRADE = "amps-action-do-upgrade-replication"
+REMOVE_JOURNAL = "amps-action-do-remove-journal"
+NOTHING = "amps-action-do-nothing"
+Path = tuple[str | int, ...]
+
+
+class Known(NamedTuple):
+    """The options of a module."""
+
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+def _modules(kind: str, text: str) -> dict[str, Known]:
+    # A line a module: names with a common beginning, then options; `?` marks optional ones.
+    made = {}
+    for line in text.strip().splitlines():
+        names, _, options = line.strip().partition(" ")
+        words = options.split()
+        known = Known(
+            tuple(word for word in words if not word.endswith("?")),
+            tuple(word[:-1] for word in words if word.endswith("?")),
+        )
+        made.update({f"amps-action-{kind}-{name}": known for name in names.split(",")})
+    return made
+
+
+ON_MODULES = _modules(
+    "on",
+    """
+    schedule Every Name?
+    startup,shutdown,minidump
+    signal Signal
+    admin Path RequiredParameter? Name? Description?
+    connect-client,disconnect-client,logon-client,offline-start,offline-stop
+    subscribe,unsubscribe Topic? MessageType?
+    connect-incoming-replication,disconnect-incoming-replication
+    connect-replication,disconnect-replication,replication-resync-complete
+    upgrade-replication,downgrade-replication
+    publish-message Topic MessageType MessageSource? Filter? Options?
+    deliver-message Topic MessageType
+    message-affinity MessageType ControlTopic DataTopic DataFilter?
+    sow-expire-message Topic MessageType Reason?
+    sow-delete-message Topic MessageType
+    oof-message Topic MessageType Filter? Type?
+    message-condition-timeout Topic MessageType Duration Filter?
+    alert Topic MessageType Duration? Filter? OOFEvent? TimeoutEvent? EventVariable?
+    execute-event Event
+    """,
+)
+IF_MODULES = _modules(
+    "if",
+    """
+    condition Condition
+    file-system-usage Path GreaterThan
+    """,
+)
+DO_MODULES = _modules(
+    "do",
+    """
+    rotate-logs,minidump,shutdown,nothing,vacuum-statistics
+    compress-files,remove-files Pattern Age? Keep? Count?
+    truncate-statistics,archive-journal,compress-journal,remove-journal Age
+    delete-sow Topic MessageType Filter
+    compact-sow Topic? MessageType?
+    query-sow Topic MessageType Filter? CaptureData? DefaultData? OrderBy? Options?
+    enable-authentication,disable-authentication,enable-entitlement,disable-entitlement
+    reset-authentication,reset-entitlement Transport? AuthenticationId?
+    enable-transport,disable-transport Transport?
+    publish-message Topic MessageType Data Delta? UpdateOnly?
+    downgrade-replication,upgrade-replication Age GracePeriod?
+    extract-values MessageType Value Data
+    translate-data Data Value Case? Default?
+    increment-counter Key Value?
+    execute-event Event? EventVariable?
+    execute-system Command
+    enable-proxied-transfer,disable-proxied-transfer Topic MessageType
+    echo-message Message
+    """,
+)
+_INTERVALS = frozenset(("Age", "GracePeriod", "Duration"))
+
+
+def module_problems(config: AmpsConfig) -> Iterator[tuple[Path, str]]:
+    """(path, text) of modules and options that are wrong."""
+    own = {module.name for module in config.modules.modules} if config.modules else set()
+    for path, use, known in _uses(config):
+        options = known.get(use.module)
+        if options is None:
+            if use.module not in own:
+                yield (*path, "Module"), _unknown_module(use.module, known)
+            continue
+        yield from _option_problems(path, use, options)
+
+
+def _uses(config: AmpsConfig) -> Iterator[tuple[Path, ModuleUse, dict[str, Known]]]:
+    for number, action in enumerate(config.actions.actions if config.actions else ()):
+        path: Path = ("Actions", "Action", number)
+        for kind, uses, known in (
+            ("On", action.on, ON_MODULES),
+            ("If", action.conditions, IF_MODULES),
+            ("Do", action.steps, DO_MODULES),
+        ):
+            for inner, use in enumerate(uses):
+                yield (*path, kind, inner), use, known
+
+
+def _unknown_module(name: str, known: dict[str, Known]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f"{name} is no module here and none of Modules: " + (
+        f"is {close[0]} meant?" if close else f"expected one of {', '.join(known)}"
+    )
+
+
+def _option_problems(path: Path, use: ModuleUse, known: Known) -> Iterator[tuple[Path, str]]:
+    allowed = (*known.required, *known.optional)
+    given = {entry.name for entry in use.options.entries}
+    for name in known.required:
+        if name not in given:
+            yield path, f"{use.module} has no {name}: give it in Options"
+    for entry in use.options.entries:
+        where = (*path, "Options", entry.name)
+        if entry.name not in allowed:
+            yield (
+                where,
+                f"{entry.name} is no option of {use.module}: "
+                + (f"expected {', '.join(allowed)}" if allowed else "it has none"),
+            )
+            continue
+        try:
+            if entry.name == "Every":
+                check_schedule(entry.value)
+            elif entry.name in _INTERVALS and "{{" not in entry.value:
+                parse_interval_ns(entry.value)
+        except ValueError as error:
+            yield where, f"{entry.name}: {error}"
+
+
+@dataclass(slots=True)
+class Schedules:
+    """What the running system does of an instance's actions.
+
+    Attributes:
+        downgrade: values of `DowngradeSettings`, by name.
+        retention_age_ms: older journal is removed; None: none is.
+        left: (path, text) of what does not run.
+    """
+
+    downgrade: dict[str, int] = field(default_factory=dict)
+    retention_age_ms: int | None = None
+    left: list[tuple[Path, str]] = field(default_factory=list)
+
+    def downgrade_settings(self) -> DowngradeSettings:
+        """When destinations are downgraded and upgraded; by default never."""
+        return DowngradeSettings.model_validate(
+            {
+                key: f"{value}ms" if key.endswith("_ms") else value
+                for key, value in self.downgrade.items()
+            }
+        )
+
+
+def schedules_of(config: AmpsConfig) -> Schedules:
+    """What an instance's actions ask for; the configuration was checked before."""
+    made = Schedules()
+    for number, action in enumerate(config.actions.actions if config.actions else ()):
+        _one(made, ("Actions", "Action", number), action)
+    if "age_ms" in made.downgrade:
+        # Without an upgrade action nothing is upgraded by age; half the age is Raylay's default.
+        made.downgrade.setdefault("upgrade_age_ms", 0)
+    tuning = config.tuning.replication if config.tuning else None
+    if tuning is not None and tuning.min_sync_destinations is not None:
+        made.downgrade["min_sync_destinations"] = tuning.min_sync_destinations
+    return made
+
+
+def _one(made: Schedules, path: Path, action: Action) -> None:
+    other = [use.module for use in action.on if use.module != SCHEDULE]
+    if other:
+        made.left.append((path, f"the action on {other[0]} does not run yet"))
+        return
+    every_ms = _every_ms(action)
+    for number, step in enumerate(_ordered(action)):
+        where = (*path, "Do", number) if not isinstance(step, If) else (*path, "If", 0)
+        if isinstance(step, If):
+            made.left.append((where, "If does not run yet, nor does the rest of its action"))
+            return
+        if step.module == NOTHING:
+            continue
+        if step.module == REMOVE_JOURNAL:
+            made.retention_age_ms = _milliseconds(step, "Age")
+        elif step.module not in (DOWNGRADE, UPGRADE):
+            made.left.append((where, f"{step.module} does not run yet"))
+        elif every_ms is None:
+            made.left.append((where, f"{step.module} on a time of the day does not run yet"))
+        elif not _policy(made.downgrade, step, every_ms):
+            made.left.append((where, f"a second {step.module} does not run yet: join them"))
+
+
+def _ordered(action: Action) -> list[ModuleUse]:
+    # Ifs stand before or between the Dos: what is behind one that does not run must not run.
+    return sorted((*action.conditions, *action.steps), key=lambda use: use.position)
+
+
+def _every_ms(action: Action) -> int | None:
+    for use in action.on:
+        every = use.options.get("Every") or ""
+        if not is_time_of_day(every):
+            return max(1, parse_interval_ns(every) // MILLISECOND_NS)
+    return None
+
+
+def _milliseconds(step: ModuleUse, option: str) -> int:
+    return parse_interval_ns(step.options.get(option) or "0") // MILLISECOND_NS
+
+
+def _policy(values: dict[str, int], step: ModuleUse, every_ms: int) -> bool:
+    prefix = "upgrade_" if step.module == UPGRADE else ""
+    if f"{prefix}age_ms" in values:
+        return False
+    values[f"{prefix}age_ms"] = _milliseconds(step, "Age")
+    values[f"{prefix}every_ms"] = every_ms
+    values[f"{prefix}grace_period_ms"] = _milliseconds(step, "GracePeriod")
+    return True
