@@ -22,10 +22,12 @@ from raylay.services.protocol.session import (
     Flush,
     Heartbeat,
     Logon,
+    Pause,
     Ping,
     Publish,
     PublishBatch,
     Refused,
+    Resume,
     ServerSession,
     State,
     Subscribe,
@@ -37,6 +39,7 @@ from raylay.services.protocol.session import (
     safety_notice,
 )
 from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.subscriptions.pacing import Rate
 
 LOGON = (
     b"\x2b\x00\x00\x00"  # length: 43
@@ -80,6 +83,52 @@ COMMAND_BYTES: list[tuple[bytes, Command]] = [
         b"\xa1t\xa1o"
         b"\xa2bm\xa10",
         Subscribe("s", "o", "", "0", "", frozenset(), "now", None, 0, False, False),
+    ),
+    (
+        b"\x41\x00\x00\x00"  # length: 65
+        b"\x3f\x00"  # header length: 63
+        b"\x85"
+        b"\xa1c\xa9subscribe"
+        b"\xa3sub\xa1s"
+        b"\xa1t\xa1o"
+        b"\xa2bm\xa10"
+        b"\xa1o\x83\xa4rate\xa22X\xacrate_max_gap\xa310s\xa5pause\xc3",
+        Subscribe(
+            "s",
+            "o",
+            "",
+            "0",
+            "",
+            frozenset(),
+            "now",
+            None,
+            0,
+            False,
+            False,
+            paused=True,
+            rate=Rate("speed", 2.0, 10_000_000),
+        ),
+    ),
+    (
+        b"\x27\x00\x00\x00"  # length: 39
+        b"\x25\x00"  # header length: 37
+        b"\x85\xa1c\xa9subscribe\xa3sub\xa1s\xa1t\xa1o\xa2bm\xa10"
+        b"\xa1o\x81\xa4live\xc3",
+        Subscribe("s", "o", "", "0", "", frozenset(), "now", None, 0, False, False, live=True),
+    ),
+    (
+        b"\x28\x00\x00\x00"  # length: 40
+        b"\x26\x00"  # header length: 38
+        b"\x84\xa1c\xa9subscribe\xa3sub\x92\xa1s\xa1q\xa3cid\xa15"
+        b"\xa1o\x81\xa5pause\xc3",
+        Pause(("s", "q"), "5", frozenset()),
+    ),
+    (
+        b"\x34\x00\x00\x00"  # length: 52
+        b"\x32\x00"  # header length: 50
+        b"\x85\xa1c\xa9subscribe\xa3sub\xa3s,q\xa3cid\xa16\xa1a\xa9processed"
+        b"\xa1o\x81\xa6resume\xc3",
+        Resume(("s", "q"), "6", frozenset(("processed",))),
     ),
     (
         b"\x19\x00\x00\x00\x17\x00\x82\xa1c\xabunsubscribe\xa3sub\xa3all",
@@ -249,6 +298,22 @@ def test_a_bad_logon_ends_the_session(values: dict[str, Any], reason: str) -> No
         ({"c": "subscribe", "sub": "s", "t": "x", "o": {"have": {1: b"?"}}}, "bad_command"),
         ({"c": "subscribe", "sub": "s", "t": "x", "o": {"have": 3}}, "bad_command"),
         ({"c": "subscribe", "sub": "s", "t": "x", "o": {"window": 5}}, "bad_command"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "o": {"rate": "5"}}, "bad_command"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "o": {"live": True}}, "bad_command"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "bm": "0", "o": {"rate": "?"}}, "bad_command"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "bm": "0", "o": {"rate": [5]}}, "bad_command"),
+        (
+            {"c": "subscribe", "sub": "s", "t": "x", "bm": "0", "o": {"rate_max_gap": "1s"}},
+            "bad_command",
+        ),
+        (
+            {"c": "subscribe", "sub": "s", "t": "x", "bm": "0", "o": {"live": 1, "pause": 1}},
+            "bad_command",
+        ),
+        ({"c": "subscribe", "o": {"resume": True}}, "bad_command"),
+        ({"c": "subscribe", "sub": [5], "o": {"resume": True}}, "bad_command"),
+        ({"c": "subscribe", "sub": ",", "o": {"pause": True}}, "bad_command"),
+        ({"c": "subscribe", "sub": "s", "o": {"pause": True, "rate": "5"}}, "bad_command"),
         ({"c": "unsubscribe"}, "bad_command"),
         ({"c": "heartbeat", "o": {"start_s": 0}}, "bad_command"),
     ],
@@ -290,7 +355,11 @@ _VALUES = st.none() | st.booleans() | st.integers(-5, 1 << 40) | st.text(max_siz
     st.sampled_from(sorted(COMMANDS)),
     st.dictionaries(
         st.sampled_from(["t", "mt", "s", "sub", "bm", "o", "a", "cid", "e", "k", "x", "n", "v"]),
-        _VALUES | st.dictionaries(st.sampled_from(["have", "start_s", "window"]), _VALUES),
+        _VALUES
+        | st.dictionaries(
+            st.sampled_from(["have", "start_s", "window", "rate", "rate_max_gap", "pause", "live"]),
+            _VALUES | st.floats(),
+        ),
     ),
     st.binary(max_size=50),
 )

@@ -195,7 +195,9 @@ class FakeServer:
         )
 
     def _answer_subscribe(self, session: Session, header: Header) -> None:
-        answer: Header = {"c": "ack", "a": "processed", "cid": header["cid"], "sub": header["sub"]}
+        answer: Header = {"c": "ack", "a": "processed", "cid": header["cid"]}
+        if "t" in header:
+            answer["sub"] = header["sub"]
         if self.subscribe_refusal:
             answer.update(status="failure", reason=self.subscribe_refusal, text="refused")
         else:

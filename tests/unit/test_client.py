@@ -20,6 +20,7 @@ from raylay.services.client import (
     ClientEvent,
     Connected,
     Disconnected,
+    Merged,
     PublishFailed,
     ServerRefused,
     StoreFailed,
@@ -620,6 +621,92 @@ async def test_a_persisted_ack_counts_when_what_came_before_it_was_taken() -> No
         assert not store.load("s")
         await subscription.next_batch()
         assert store.load("s") == PublisherRanges({7: SequenceSet([(1, 9)])})
+    await server.stop()
+
+
+@run
+async def test_persisted_acks_that_wait_together_all_count() -> None:
+    server = await FakeServer().start()
+    store = DictBookmarkStore()
+    async with client_of(server, bookmark_store=store) as client:
+        subscription = await client.subscribe("t", bookmark=EPOCH, subscription_id="s")
+        session = server.session
+        session.deliver("s", records(7, [2]))
+        for first, last in ((1, 4), (5, 9)):
+            have = {7: SequenceSet([(first, last)]).to_bytes()}
+            session.send(
+                {"c": "ack", "a": "persisted", "sub": "s", "status": "success", "have": have}
+            )
+        session.deliver("s", records(7, [12]))
+        await subscription.next_batch()
+        await subscription.next_batch()
+        assert store.load("s") == PublisherRanges({7: SequenceSet([(1, 9)])})
+    await server.stop()
+
+
+@run
+async def test_merged_subscriptions_come_in_the_order_in_which_they_arrived() -> None:
+    server = await FakeServer().start()
+    store = DictBookmarkStore()
+    async with client_of(server, bookmark_store=store) as client:
+        first, second = [
+            await client.subscribe("t", bookmark=EPOCH, subscription_id=name, pause=True)
+            for name in ("a", "b")
+        ]
+        assert all(h["o"] == {"pause": True} for h in server.session.commands("subscribe"))
+        await client.resume(first, second)
+        assert server.session.commands("subscribe")[-1]["sub"] == ["a", "b"]
+        merged = Merged(first, second)
+        waiting = asyncio.ensure_future(anext(merged))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        session = server.session
+        session.deliver("b", records(7, [1, 2]))
+        session.deliver("a", records(7, [3]))
+        session.deliver("b", records(7, [4]))
+        found = [await waiting, *[await anext(merged) for _ in range(3)]]
+        assert [(m.subscription_id, m.sequence) for m in found] == [
+            ("b", 1),
+            ("b", 2),
+            ("a", 3),
+            ("b", 4),
+        ]
+        assert list(store.load("b").items()) == [(7, (1, 2))], "4 is with the consumer"
+        assert list(store.load("a").items()) == [(7, (3, 3))]
+        merged.unsubscribe()
+        assert await merged.next_batch() is None
+        await server.wait(lambda: len(session.commands("unsubscribe")) == 2)
+    await server.stop()
+
+
+@run
+async def test_merged_subscriptions_end_with_the_first_error() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        first, second = [await client.subscribe("t", bookmark=EPOCH) for _ in range(2)]
+        server.session.deliver(first.id, records(7, [1]))
+        server.session.send(
+            {"c": "ack", "a": "processed", "sub": second.id, "status": "failure", "reason": "x"}
+        )
+        merged = Merged(first, second)
+        assert (await anext(merged)).sequence == 1
+        with pytest.raises(CommandFailed):
+            await anext(merged)
+    await server.stop()
+
+
+@run
+async def test_a_pause_that_is_on_its_way_when_the_client_closes_is_told() -> None:
+    server = await FakeServer().start()
+    client = client_of(server)
+    await client.connect()
+    subscription = await client.subscribe("t", bookmark=EPOCH)
+    server.silent = True
+    pausing = asyncio.ensure_future(client.pause(subscription))
+    await server.wait(lambda: len(server.session.commands("subscribe")) == 2)
+    await client.close()
+    with pytest.raises(ConnectionLost):
+        await pausing
     await server.stop()
 
 

@@ -18,9 +18,12 @@ from raylay.services.client.events import (
     Effect,
     Fail,
     FrameReceived,
+    PauseAnswered,
+    PauseWanted,
     PeerBecameUnsafe,
     PublishFailed,
     ResolveServers,
+    ResumeWanted,
     SendFrame,
     SendPublishes,
     ServerRefused,
@@ -30,6 +33,7 @@ from raylay.services.client.events import (
     Stopped,
     SubscriptionAccepted,
     SubscriptionFailed,
+    SubscriptionUnwanted,
     SubscriptionWanted,
     Tell,
     TimePassed,
@@ -491,3 +495,116 @@ def test_one_subscription_id_once() -> None:
     bench.step(SubscriptionWanted(Resumption("s", "t")))
     with pytest.raises(LocalProtocolError, match="in use"):
         bench.step(SubscriptionWanted(Resumption("s", "t")))
+
+
+# -- pause and resume ----------------------------------------------------------------------------
+def accepted(bench: Bench, *names: str) -> list[Effect]:
+    """The server accepts these, one after the other."""
+    found: list[Effect] = []
+    for name in names:
+        ack = {"c": "ack", "a": "processed", "sub": name, "status": "success"}
+        found += bench.step(FrameReceived(bench.machine.connection, ack))
+    return found
+
+
+def replays(bench: Bench, *names: str, paused: bool = True) -> None:
+    for name in names:
+        bench.step(SubscriptionWanted(Resumption(name, "t", bookmark="0", paused=paused)))
+
+
+def asked(effects: list[Effect]) -> list[tuple[Any, Any]]:
+    """(`sub`, `o`) of each pause and resume that goes out."""
+    return [(h["sub"], h["o"]) for h in frames(effects, "subscribe") if "t" not in h]
+
+
+def answer_asked(bench: Bench, effects: list[Effect], **extra: Any) -> list[Effect]:
+    [header] = [h for h in frames(effects, "subscribe") if "t" not in h]
+    ack = {"c": "ack", "a": "processed", "cid": header["cid"], "status": "success", **extra}
+    return bench.step(FrameReceived(bench.machine.connection, ack))
+
+
+def test_several_are_resumed_in_one_command_and_paused_in_one() -> None:
+    bench = Bench()
+    bench.log_on()
+    replays(bench, "a", "b")
+    accepted(bench, "a", "b")
+    effects = bench.step(ResumeWanted(1, ("a", "b")))
+    assert asked(effects) == [(["a", "b"], {"resume": True})]
+    assert not any(isinstance(effect, PauseAnswered) for effect in effects)
+    assert answer_asked(bench, effects) == [PauseAnswered(1)]
+    effects = bench.step(PauseWanted(2, ("a",)))
+    assert asked(effects) == [(["a"], {"pause": True})]
+    refused = answer_asked(bench, effects, status="failure", reason="x", text="because")
+    [answered] = refused
+    assert isinstance(answered, PauseAnswered) and "because" in str(answered.error)
+    assert bench.step(PauseWanted(3, ("a",))) == [PauseAnswered(3)], "it is paused already"
+
+
+def test_a_group_is_resumed_anew_when_the_last_of_it_is_accepted() -> None:
+    bench = Bench()
+    bench.log_on()
+    replays(bench, "a", "b", "idle")
+    replays(bench, "alone", paused=False)
+    accepted(bench, "a", "b", "idle", "alone")
+    answer_asked(bench, bench.step(ResumeWanted(1, ("a", "b"))))
+    bench.lose()
+    headers = {h["sub"]: h for h in frames(bench.log_on("A"), "subscribe")}
+    assert {name for name, h in headers.items() if h.get("o", {}).get("pause")} == {
+        "a",
+        "b",
+        "idle",
+    }
+    assert asked(accepted(bench, "b", "alone", "idle")) == []
+    assert asked(accepted(bench, "a")) == [(["a", "b"], {"resume": True})]
+
+
+def test_the_others_do_not_wait_for_one_that_was_refused_or_given_up() -> None:
+    bench = Bench()
+    bench.log_on()
+    replays(bench, "a", "b", "c")
+    accepted(bench, "a", "b", "c")
+    answer_asked(bench, bench.step(ResumeWanted(1, ("a", "b", "c"))))
+    bench.lose()
+    bench.log_on("A")
+    assert asked(accepted(bench, "a")) == []
+    failure = {"c": "ack", "a": "processed", "sub": "b", "status": "failure", "reason": "x"}
+    assert asked(bench.step(FrameReceived(bench.machine.connection, failure))) == []
+    assert asked(bench.step(SubscriptionUnwanted("c"))) == [(["a"], {"resume": True})]
+
+
+def test_what_is_asked_while_nobody_is_connected_holds_from_the_next_connection_on() -> None:
+    bench = Bench()
+    bench.log_on()
+    replays(bench, "a", paused=False)
+    replays(bench, "b")
+    accepted(bench, "a", "b")
+    effects = bench.step(PauseWanted(1, ("a",)))
+    assert asked(effects)
+    assert PauseAnswered(1) in bench.lose(), "nobody waits for an answer that cannot come"
+    assert bench.step(ResumeWanted(2, ("b",))) == [PauseAnswered(2)]
+    headers = {h["sub"]: h for h in frames(bench.log_on("A"), "subscribe")}
+    assert headers["a"]["o"] == {"pause": True} and "o" not in headers["b"]
+    # Between the subscribe and its answer: it is told once the server knows the subscription.
+    assert bench.step(PauseWanted(3, ("b",))) == [PauseAnswered(3)]
+    assert bench.step(ResumeWanted(4, ("a",))) == [PauseAnswered(4)]
+    assert asked(accepted(bench, "b")) == [(["b"], {"pause": True})]
+    assert asked(accepted(bench, "a")) == [(["a"], {"resume": True})]
+
+
+def test_what_cannot_be_paused_is_said_and_nothing_changes() -> None:
+    bench = Bench()
+    bench.log_on()
+    replays(bench, "a", paused=False)
+    bench.step(SubscriptionWanted(Resumption("plain", "t")))
+    bench.step(SubscriptionWanted(Resumption("live", "t", bookmark="0", options={"live": True})))
+    accepted(bench, "a", "plain", "live")
+    for names, says in (
+        (("a", "gone"), "has ended"),
+        (("a", "plain"), "ordinary"),
+        (("a", "live"), "live"),
+    ):
+        with pytest.raises(LocalProtocolError, match=says):
+            bench.step(PauseWanted(1, names))
+    with pytest.raises(LocalProtocolError, match="not paused"):
+        bench.step(ResumeWanted(1, ("a",)))
+    assert not bench.machine.subscriptions["a"].paused
