@@ -165,6 +165,7 @@ class InstanceMachine:
         next_txid: int = 1,
         held: PublisherRanges | None = None,
         awaited: RootedRanges | None = None,
+        refused: PublisherRanges | None = None,
         incarnations: dict[str, int] | None = None,
         lookup: Callable[[int, int, int], list[Run]],
         ready: bool = True,
@@ -174,6 +175,7 @@ class InstanceMachine:
         Args:
             next_txid, held: what the journal recovered.
             awaited: what this instance is awaited for, up to where `recover` begins.
+            refused: what destinations refused for good, in an earlier life.
             incarnations: last known incarnation of each destination's server.
             lookup: (publisher, first, last) to the committed runs that hold any of these, with
                 payloads. Reads only; called on rare paths.
@@ -188,8 +190,11 @@ class InstanceMachine:
         self.known = held if held is not None else PublisherRanges()
         self.awaited = awaited if awaited is not None else RootedRanges()
         self.pending = RootedRanges()
-        self.refused = PublisherRanges()
-        """What a destination refused for good before it was durable here."""
+        self.refused = refused if refused is not None else PublisherRanges()
+        """What a destination refused for good before it was durable here: never acknowledged."""
+        for publisher, ranges in self.refused.sets.items():
+            for root in self.awaited.roots:
+                self.awaited.remove_ranges(root, publisher, ranges)
         self.waiters = WaiterTable()
         self.ready = ready
         self.schedule = DowngradeSchedule(policy or DowngradePolicy())
@@ -234,6 +239,7 @@ class InstanceMachine:
             if run.kind == Kind.RECORDS:
                 sender = run.path[-1] if run.path else CLIENT
                 ranges = run.ranges() if run.contiguous or run.payload else self._held_of(run)
+                ranges = self._acceptable(run.publisher, ranges)
                 root = self._root_of(run)
                 if root != UNAWAITED:
                     self.awaited.of(root).add_ranges(run.publisher, ranges)
@@ -241,12 +247,20 @@ class InstanceMachine:
                 self._commit_run(run, root, sender, ranges, now_us)
             elif run.kind == Kind.WAITER:
                 root, sender, noted = decode_note(run)
+                noted = self._acceptable(run.publisher, noted)
+                if not noted:
+                    continue
                 self.awaited.of(root).add_ranges(run.publisher, noted)
                 self.pending.of(root).add_ranges(run.publisher, noted)
                 self._commit_note(root, sender, run.publisher, noted, now_us)
         self._effects.clear()
         self._dirty_sessions.clear()
         self._dirty_upstreams.clear()
+
+    def _acceptable(self, publisher: int, ranges: list[Range]) -> list[Range]:
+        """Those of the ranges that no destination refused."""
+        refused = self.refused.get(publisher)
+        return ranges if refused is None else [p for a, b in ranges for p in refused.missing(a, b)]
 
     def _root_of(self, run: Run) -> int:
         if not run.flags & Flag.AWAITED:
@@ -506,6 +520,12 @@ class InstanceMachine:
                 if known is None:
                     continue
                 asked = [piece for a, b in ranges for piece in known.within(a, b)]
+                refused = self.refused.get(publisher)
+                if refused is not None:
+                    theirs = [piece for a, b in asked for piece in refused.within(a, b)]
+                    upstream.conflicts.add_ranges(publisher, theirs)
+                    self._dirty_upstreams.add(upstream.connection)
+                    asked = self._acceptable(publisher, asked)
                 if asked:
                     notes.setdefault(root, {}).setdefault(publisher, []).extend(asked)
                     touched.setdefault(root, {}).setdefault(publisher, []).extend(asked)

@@ -260,10 +260,12 @@ class InstanceServer:
         recovered = journal.recovered
         self._held_here = recovered.held
         hint = self.state.get("recovery_point")
-        floor, awaited = 0, RootedRanges()
+        floor, awaited, refused = 0, RootedRanges(), PublisherRanges()
         if hint is not None:
-            floor, wire = msgpack.unpackb(hint, strict_map_key=False)
+            floor, wire, *more = msgpack.unpackb(hint, strict_map_key=False)
             awaited = _within(RootedRanges.from_wire(wire), recovered.held)
+            if more:
+                refused = PublisherRanges.from_wire(more[0])
         peers: dict[str, int] = {}
         for destination in config.destinations:
             known = self.state.get(f"peer/{destination.name}")
@@ -277,6 +279,7 @@ class InstanceServer:
             next_txid=recovered.next_txid,
             held=recovered.held,
             awaited=awaited,
+            refused=refused,
             incarnations=peers,
             lookup=self._lookup,
             ready=alone or config.first or self.state.get("ready") is not None,
@@ -532,16 +535,24 @@ class InstanceServer:
     def _hint(self) -> dict[str, bytes | None]:
         floor, awaited = self.machine.recovery_point()
         self._hint_floor = floor
-        return {"recovery_point": msgpack.packb([floor, awaited.to_wire()])}
+        value = [floor, awaited.to_wire(), self.machine.refused.to_wire()]
+        return {"recovery_point": msgpack.packb(value)}
+
+    def keep_refused(self) -> None:
+        """Something was refused for good: that must not be forgotten once the recovery point moves
+        beyond it, so both are written together."""
+        self._hint_floor = -1
+        self._write_hint()
 
     def _write_hint(self) -> None:
         floor, awaited = self.machine.recovery_point()
         if floor == self._hint_floor:
             return
         self._hint_floor = floor
+        refused = self.machine.refused.to_wire()
 
         def write() -> None:
-            value = msgpack.packb([floor, awaited.to_wire()])
+            value = msgpack.packb([floor, awaited.to_wire(), refused])
             self.state.put_now({"recovery_point": value})
 
         self.spawn(self._write_quietly(write))

@@ -212,6 +212,8 @@ class LinkControl:
         if command == "answered":
             persisted, conflicts = control.read_answered(body)
             server.perform(server.machine.link_answered(self.name, persisted, conflicts))
+            if conflicts:
+                server.keep_refused()
         elif command == "progress":
             progress = control.read_progress(header, body)
             server.perform(

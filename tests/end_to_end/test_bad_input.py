@@ -338,21 +338,17 @@ def test_one_identity_with_two_contents_across_a_sync_pair(
         assert "another content" in refused["text"]
     for server in (first, second):
         server.wait_for(" conflict ")
-    # Nobody who comes later is told that they are durable.
-    for server in (first, second):
-        late = Client(server.address, "twin", low=1)
-        assert late.answer["durable"] == [] and late.answer["highest"] >= 3
-        late.publish(range(1, 4), text="here")
-        for sequence in (1, 2, 3):
-            answer = late.ack(a="persisted").header
-            assert (answer["s"], answer["reason"]) == (sequence, "sequence_conflict"), answer
-        late.publish(range(4, 5))
-        while (answer := late.ack(a="persisted").header)["status"] == "failure":
-            assert answer["s"] <= 3 and answer["reason"] == "sequence_conflict"
-        assert answer["s"] == 4
-        late.close()
-        good.client = Client(server.address, "good", low=1)
-        good.publishes()
+    # Nobody who comes later is told that they are durable, and no restart changes that, where the
+    # recovery point is before the refused (a kill) and where it is behind them (a stop).
+    for number, stop in ((4, Server.kill), (5, Server.stop), (6, Server.kill)):
+        for server in (first, second):
+            late_comer_is_refused(server, number)
+            good.client = Client(server.address, "good", low=1)
+            good.publishes()
+        for server in (first, second):
+            stop(server)
+        for server in (first, second):
+            server.start()
     good.server = first
     good.kept()
     good.server = second
@@ -363,7 +359,24 @@ def test_one_identity_with_two_contents_across_a_sync_pair(
             for record in records_in(server)
             if record.publisher == publisher_id("twin")
         }
-        assert bodies == {1: f"{text}1", 2: f"{text}2", 3: f"{text}3", 4: "m4"}
+        refused_bodies = {number: f"{text}{number}" for number in (1, 2, 3)}
+        assert bodies == refused_bodies | {4: "m4", 5: "m5", 6: "m6"}
+
+
+def late_comer_is_refused(server: Server, number: int) -> None:
+    """Whoever publishes 1 to 3 of the twins again; `number` is taken."""
+    late = Client(server.address, "twin", low=1)
+    assert [span for span in late.answer["durable"] if span[0] <= 3] == []
+    assert late.answer["highest"] >= 3
+    late.publish(range(1, 4), text="here")
+    for sequence in (1, 2, 3):
+        answer = late.ack(a="persisted").header
+        assert (answer["s"], answer["reason"]) == (sequence, "sequence_conflict"), answer
+    late.publish(range(number, number + 1))
+    while (answer := late.ack(a="persisted").header)["status"] == "failure":
+        assert answer["s"] <= 3 and answer["reason"] == "sequence_conflict"
+    assert answer["s"] == number
+    late.close()
 
 
 def test_a_restart_while_something_is_asked_for_again(servers: Servers, tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ class Disk:
         """Destination to (incarnation, name) of the server last connected."""
         self.floor_txid = 0
         self.awaited_at_floor = RootedRanges()
+        self.refused = PublisherRanges()
         self.index: dict[tuple[int, int], Run] = {}
         self.runs: dict[int, list[Run]] = {}
         """Publisher to its committed runs."""
@@ -155,6 +156,7 @@ class Instance:
             next_txid=recovered.next_txid,
             held=recovered.held,
             awaited=disk.awaited_at_floor.copy(),
+            refused=disk.refused.copy(),
             incarnations={name: server[0] for name, server in disk.servers.items()},
             lookup=disk.lookup,
             ready=ready,
@@ -235,6 +237,7 @@ class Instance:
         if self.alive:
             floor_txid, awaited = self.machine.recovery_point()
             self.disk.floor_txid, self.disk.awaited_at_floor = floor_txid, awaited
+            self.disk.refused = self.machine.refused.copy()
             self.world.after(self.world.timing.hint_us, self._write_hint)
 
     def remove_segments(self) -> None:

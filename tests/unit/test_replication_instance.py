@@ -172,6 +172,45 @@ def test_another_content_under_a_held_identity_is_refused() -> None:
     assert acks(bench.publish(1, body=b"y")) == [(1, "sequence_conflict")]
 
 
+def test_what_a_destination_refused_is_not_forgotten_by_a_restart() -> None:
+    before = Bench(destination())
+    before.log_on()
+    before.publish(1, 2)
+    before.commit()
+    found = before.take(before.machine.link_answered("peer", {OWN: {P: [(2, 2)]}}, {P: [(1, 1)]}))
+    assert acks(found) == [(1, "sequence_conflict"), (2, "")]
+    refused = before.machine.refused
+    for floor, awaited in ((0, None), before.machine.recovery_point()):
+        bench = Bench(
+            destination(),
+            next_txid=3,
+            held=before.machine.held(),
+            awaited=awaited,
+            refused=refused.copy(),
+        )
+        bench.committed = before.committed
+        bench.machine.recover([run for run in before.committed if run.last_txid > floor], 0)
+        bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 2)]}}, {}))
+        assert bench.log_on(low=1).durable == [(2, 2)]
+        assert acks(bench.publish(1, 2)) == [(1, "sequence_conflict"), (2, "")]
+
+
+def test_who_asks_for_what_was_refused_is_told_so() -> None:
+    bench = Bench(destination(), refused=PublisherRanges())
+    bench.log_on()
+    bench.publish(1, 2)
+    bench.commit()
+    bench.take(bench.machine.link_answered("peer", {}, {P: [(1, 1)]}))
+    bench.log_on_upstream()
+    asked = bench.machine.upstream_batch(9, 1, [], True, {UPSTREAM: {P: [(1, 2)]}}, False, 0)
+    assert [each for each in bench.take(asked) if isinstance(each, NotifyLink)] == []
+    found = bench.commit()
+    (notice,) = [each for each in found if isinstance(each, NotifyLink)]
+    assert notice.awaited == {UPSTREAM: {P: [(2, 2)]}}, "nobody is asked for what was refused"
+    told = [each for each in (*asked, *found) if isinstance(each, AckUpstream) and each.conflicts]
+    assert [each.conflicts for each in told] == [{P: [(1, 1)]}]
+
+
 def test_a_record_of_another_publisher_is_refused_whole() -> None:
     bench = Bench()
     bench.machine.client_logged_on(1, "someone else", 0)
