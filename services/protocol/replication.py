@@ -6,7 +6,7 @@
                  held back for so many ms; absent: none is)
                  body: what the instance tells of itself (description.py); empty: nothing
       batch      n: number, m: marked, u: ends the resync, w: bytes of `awaited` at the body's
-                 start, z: `zstd` when the rest of the body is compressed
+                 start, z: `zstd` or `zlib` when the rest of the body is compressed
                  body: awaited (ranges root by root), then runs back to back
       beat
 
@@ -34,6 +34,7 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol.compression import COMPRESSION_TYPES
 from raylay.services.protocol.frames import Header, encode_frame, encode_front
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream, Ranges, Rooted
@@ -249,9 +250,10 @@ def read_part(body: bytes, into: PublisherRanges) -> None:
 
 
 def batch_front(
-    number: int, marked: bool, caught_up: bool, awaited: bytes, compressed: bool, body_bytes: int
+    number: int, marked: bool, caught_up: bool, awaited: bytes, compression: str, body_bytes: int
 ) -> bytes:
-    """The front of a batch, `awaited` included; `body_bytes` counts what follows it."""
+    """The front of a batch, `awaited` included; `body_bytes` counts what follows it, compressed as
+    `compression` says; empty: it is not."""
     header: Header = {"c": "batch", "n": number}
     if marked:
         header["m"] = True
@@ -259,8 +261,8 @@ def batch_front(
         header["u"] = True
     if awaited:
         header["w"] = len(awaited)
-    if compressed:
-        header["z"] = "zstd"
+    if compression:
+        header["z"] = compression
     front = encode_front(header, len(awaited) + body_bytes)
     return front + awaited if awaited else front
 
@@ -273,7 +275,7 @@ class Batch:
     marked: bool
     caught_up: bool
     awaited: Rooted
-    compressed: bool
+    compression: str
     block: bytes
 
 
@@ -290,7 +292,7 @@ def read_batch(header: Header, body: bytes) -> Batch:
         type(number) is not int
         or type(awaited_bytes) is not int
         or not 0 <= awaited_bytes <= len(body)
-        or compression not in (None, "zstd")
+        or compression not in (None, *COMPRESSION_TYPES)
     ):
         raise RemoteProtocolError("a batch has wrong values", "bad_command")
     awaited = unpack_rooted(body[:awaited_bytes]) if awaited_bytes else {}
@@ -299,7 +301,7 @@ def read_batch(header: Header, body: bytes) -> Batch:
         bool(header.get("m")),
         bool(header.get("u")),
         awaited,
-        compression is not None,
+        compression or "",
         body[awaited_bytes:] if awaited_bytes else body,
     )
 

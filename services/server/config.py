@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.logs import LogOptions
+from raylay.services.protocol.compression import COMPRESSION_TYPES, ZSTD
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
 from raylay.services.replication.validation import QueueDefinition, SowDefinition, check_rule
@@ -42,6 +43,9 @@ class DestinationConfig:
         window_bytes: sent and not yet stored there, at most.
         heartbeat_ms, timeout_ms: a beat when nothing else was sent for so long; the connection
             ends when nothing came for so long.
+        compression_type: `zstd` or `zlib`, of batches that are sent compressed.
+        reconnect_timeout_ms: how long an address is tried before the next: none, one for all, or
+            one for each.
         retry_ms_min, retry_ms_max: pause after all addresses failed; doubles up to the maximum.
     """
 
@@ -61,6 +65,16 @@ class DestinationConfig:
     retry_ms_max: int = RETRY_MS_MAX_DEFAULT
     own_group_only: bool = False
     server_names: tuple[str, ...] = ()
+    compression_type: str = ZSTD
+    resync_pass_through: str | None = None
+    reconnect_timeout_ms: tuple[int, ...] = ()
+
+    def reconnect_timeouts_s(self) -> tuple[float | None, ...]:
+        """For how long each address is tried; None: until the attempt ends by itself."""
+        given = self.reconnect_timeout_ms
+        if len(given) == 1:
+            given = given * len(self.addresses)
+        return tuple(ms / 1000 for ms in given) or (None,) * len(self.addresses)
 
     def destination(self) -> Destination:
         """The part of it that the replication machines need."""
@@ -74,6 +88,7 @@ class DestinationConfig:
             self.compression,
             self.ack_conflation_ms,
             self.own_group_only,
+            self.resync_pass_through,
         )
 
 
@@ -139,6 +154,21 @@ class InstanceConfig:
             if not destination.addresses:
                 raise ConfigurationError(
                     f"{self.name}: Destination {destination.name!r} has no address"
+                )
+            if destination.compression_type not in COMPRESSION_TYPES:
+                raise ConfigurationError(
+                    f"{self.name}: Destination {destination.name!r}: no CompressionType "
+                    f"{destination.compression_type!r}: give zstd or zlib"
+                )
+            timeouts = destination.reconnect_timeout_ms
+            if (
+                len(timeouts) not in (0, 1, len(destination.addresses))
+                or min(timeouts, default=1) < 1
+            ):
+                raise ConfigurationError(
+                    f"{self.name}: Destination {destination.name!r}: ReconnectTimeout "
+                    f"{timeouts}: give one positive time, or one for each of "
+                    f"{len(destination.addresses)} addresses"
                 )
             for rule in destination.topics:
                 check_rule(rule, f"{self.name}: Destination {destination.name!r}")

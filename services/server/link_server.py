@@ -13,12 +13,11 @@ import time
 from collections import deque
 from typing import Any, cast
 
-import zstandard
-
 from raylay.services import logs
 from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.records import Flag, Run
 from raylay.services.protocol import control
+from raylay.services.protocol.compression import compressor
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
 from raylay.services.protocol.replication import (
     BEAT,
@@ -54,7 +53,7 @@ CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 10.0
 COUNTS_S = 0.5
 PROGRESS_S = 0.02
-COMPRESSION_LEVEL = 1
+COMPRESSED_BYTES_MIN = 256
 _TRACED = int(Flag.TRACED)
 REREAD_S = 0.002
 """A reader that does not see yet what its instance told of is asked again so soon."""
@@ -185,11 +184,10 @@ class LinkServer:
         self._pump_scheduled = False
         self._epoch = 0
         self._peer = ""
-        self._compressor = (
-            zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
-            if config.destination.compression
-            else None
+        self._compression = (
+            config.destination.compression_type if config.destination.compression else ""
         )
+        self._compress = compressor(self._compression) if self._compression else None
         self._tracing = start_tracing(config.process_name, config.tracing)
         self._sends: deque[tuple[int, int, list[Traced]]] = deque()
         self._outstanding = Outstanding()
@@ -285,11 +283,14 @@ class LinkServer:
         pause_ms = destination.retry_ms_min
         while True:
             failures: list[str] = []
-            for address in destination.addresses:
+            for address, timeout_s in zip(
+                destination.addresses, destination.reconnect_timeouts_s(), strict=True
+            ):
                 try:
-                    await self._connect(address)
+                    async with asyncio.timeout(timeout_s):
+                        await self._connect(address)
                 except (OSError, RemoteProtocolError, TimeoutError) as error:
-                    # A socket error without words tells nothing: its kind does.
+                    # An error without words tells nothing: its kind does.
                     failures.append(f"{address}: {str(error) or type(error).__name__}")
                     self._drop()
                     continue
@@ -566,12 +567,13 @@ class LinkServer:
         awaited = pack_rooted(batch.awaited)
         parts = [run.raw if run.raw is not None else run.encode() for run in batch.runs]
         size_bytes = sum(map(len, parts))
-        compressed = self._compressor is not None and size_bytes > 256
-        if compressed and self._compressor is not None:
-            parts = [self._compressor.compress(b"".join(parts))]
+        compression = ""
+        if self._compress is not None and size_bytes > COMPRESSED_BYTES_MIN:
+            compression = self._compression
+            parts = [self._compress(b"".join(parts))]
             size_bytes = len(parts[0])
         front = batch_front(
-            batch.number, batch.marked, batch.caught_up, awaited, compressed, size_bytes
+            batch.number, batch.marked, batch.caught_up, awaited, compression, size_bytes
         )
         self._sent_wire_bytes += len(front) + size_bytes
         downstream.send_parts((front, *parts), len(front) + size_bytes)

@@ -6,10 +6,9 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-import zstandard
-
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError
 from raylay.services.messages.records import decode_runs
+from raylay.services.protocol.compression import Decompressor
 from raylay.services.protocol.description import LINK_LOGON_BYTES_MAX, unpack_description
 from raylay.services.protocol.frames import (
     LOGON_TIMEOUT_S,
@@ -56,7 +55,7 @@ class UpstreamConnection(FramedConnection):
         self._conflation_s = 0.0
         self._held_back: AckUpstream | None = None
         self._logon_timer: asyncio.TimerHandle | None = None
-        self._decompressor: zstandard.ZstdDecompressor | None = None
+        self._decompressor = Decompressor(REPLICATION_FRAME_BYTES_MAX)
 
     def opened(self) -> None:
         """Begins the time in which a logon must come."""
@@ -192,16 +191,8 @@ class UpstreamConnection(FramedConnection):
             return
         batch = read_batch(header, body)
         block = batch.block
-        if batch.compressed and block:
-            if self._decompressor is None:
-                self._decompressor = zstandard.ZstdDecompressor()
-            try:
-                block = self._decompressor.decompress(
-                    block, max_output_size=REPLICATION_FRAME_BYTES_MAX
-                )
-            except zstandard.ZstdError as error:
-                self.refuse("bad_record", f"a batch cannot be decompressed: {error}")
-                return
+        if batch.compression and block:
+            block = self._decompressor.decompress(batch.compression, block)
         try:
             runs = decode_runs(block)
         except CorruptRecord as error:

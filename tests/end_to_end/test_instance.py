@@ -598,9 +598,11 @@ def test_a_second_process_and_a_port_in_use_are_refused(servers: Servers, tmp_pa
     assert other.returncode == 1 and str(port) in other.stderr and "in use" in other.stderr
 
 
-@pytest.mark.parametrize("compression", [False, True])
-def test_a_sync_pair_has_all_on_both(servers: Servers, tmp_path: Path, compression: bool) -> None:
-    first, second = pair(servers, tmp_path, compression=compression)
+@pytest.mark.parametrize("compression", ["", "zstd", "zlib"])
+def test_a_sync_pair_has_all_on_both(servers: Servers, tmp_path: Path, compression: str) -> None:
+    first, second = pair(
+        servers, tmp_path, compression=bool(compression), compression_type=compression or "zstd"
+    )
     clients = [Client(first.address, "one"), Client(second.address, "two")]
     for start in range(1, 2_001, 100):
         for client in clients:
@@ -846,9 +848,9 @@ def test_a_batch_that_skips_a_number_or_comes_of_an_older_epoch_is_refused(
     block = run_of(scan(payload)[0], payload).encode()
     link = connect(5)
     link.next(lambda frame: frame.header["c"] == "waited")
-    link.socket.sendall(batch_front(1, False, True, b"", False, len(block)) + block)
+    link.socket.sendall(batch_front(1, False, True, b"", "", len(block)) + block)
     assert link.next(lambda frame: frame.header["c"] == "ack").header["n"] == 1
-    link.socket.sendall(batch_front(3, False, False, b"", False, len(block)) + block)
+    link.socket.sendall(batch_front(3, False, False, b"", "", len(block)) + block)
     assert link.next().header["reason"] == "gap"
     for epoch in (4, 5):
         assert connect(epoch).next().header["reason"] == "stale_epoch"
@@ -859,7 +861,7 @@ def test_a_batch_that_skips_a_number_or_comes_of_an_older_epoch_is_refused(
     link = connect(6)
     assert link.next().header["c"] == "accepted"
     link.next(lambda frame: frame.header["c"] == "waited")
-    link.socket.sendall(batch_front(1, False, False, b"", False, 3) + b"bad")
+    link.socket.sendall(batch_front(1, False, False, b"", "", 3) + b"bad")
     assert link.next().header["reason"] == "bad_record"
     assert len(server.journal()) == 1
 
@@ -874,7 +876,7 @@ def test_acks_to_a_link_are_conflated_up_to_the_bound(servers: Servers, tmp_path
     for number in range(1, 21):
         payload = builder.build(number, b"{}", 1)
         block = run_of(scan(payload)[0], payload).encode()
-        link.socket.sendall(batch_front(number, False, False, b"", False, len(block)) + block)
+        link.socket.sendall(batch_front(number, False, False, b"", "", len(block)) + block)
     acks: list[Frame] = []
     while not acks or acks[-1].header["n"] < 20:
         acks.append(link.ack())

@@ -69,7 +69,7 @@ def test_golden_batch() -> None:
     awaited = pack_rooted({6: {7: [(1, 3), (5, 5)]}})
     # map: root 6 to a map: publisher 7 to [1, 3, 5, 5]
     assert awaited == b"\x81\x06\x81\x07\x94\x01\x03\x05\x05"
-    data = batch_front(4, True, True, awaited, False, 3) + b"run"
+    data = batch_front(4, True, True, awaited, "", 3) + b"run"
     assert data == (
         b"\x23\x00\x00\x00"  # length: 35
         b"\x15\x00"  # header length: 21
@@ -84,10 +84,12 @@ def test_golden_batch() -> None:
     )
     (frame,) = FrameReader().feed(data)
     batch = read_batch(frame.header, frame.body)
-    assert (batch.number, batch.marked, batch.caught_up, batch.compressed) == (4, True, True, False)
+    assert (batch.number, batch.marked, batch.caught_up, batch.compression) == (4, True, True, "")
     assert batch.awaited == {6: {7: [(1, 3), (5, 5)]}} and batch.block == b"run"
-    (frame,) = FrameReader().feed(batch_front(1, False, False, b"", True, 0))
-    assert frame.header == {"c": "batch", "n": 1, "z": "zstd"}
+    for kind in ("zstd", "zlib"):
+        (frame,) = FrameReader().feed(batch_front(1, False, False, b"", kind, 0))
+        assert frame.header == {"c": "batch", "n": 1, "z": kind}
+        assert read_batch(frame.header, frame.body).compression == kind
 
 
 def test_golden_ack_and_beat() -> None:

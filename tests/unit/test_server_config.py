@@ -126,3 +126,29 @@ def test_addresses() -> None:
     for address in ("host", "host:", "host:port", "host:70000"):
         with pytest.raises(ConfigurationError):
             split_address(address)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [((), (None, None)), ((1500,), (1.5, 1.5)), ((1000, 2500), (1.0, 2.5))],
+)
+def test_each_address_has_its_time(
+    given: tuple[int, ...], expected: tuple[float | None, ...]
+) -> None:
+    found = DestinationConfig("d", "g", addresses=("a:1", "b:2"), reconnect_timeout_ms=given)
+    InstanceConfig("A", "g", destinations=(found,)).check()
+    assert found.reconnect_timeouts_s() == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"reconnect_timeout_ms": (1, 2, 3)}, "ReconnectTimeout"),
+        ({"reconnect_timeout_ms": (0,)}, "ReconnectTimeout"),
+        ({"compression_type": "gzip"}, "CompressionType"),
+    ],
+)
+def test_wrong_values_of_a_destination(values: dict[str, Any], named: str) -> None:
+    found = DestinationConfig("d", "g", addresses=("a:1", "b:2"), **values)
+    with pytest.raises(ConfigurationError, match=named):
+        InstanceConfig("A", "g", destinations=(found,)).check()
