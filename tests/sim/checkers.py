@@ -10,6 +10,7 @@
     store            -  a publish store forgets only what was acked or refused
     safety           -  no peer that a client was told is safe lacks what the client was acked
     subscribers      -  a subscriber has everything of the log that it ended at
+    fully_durable    -  a fully durable subscriber is sent nothing that is not durable then
 
 A publish without an ack is unknown: it may be anywhere or nowhere.
 """
@@ -33,6 +34,7 @@ from sim.history import (
     Linked,
     ModeSet,
     Noted,
+    Offered,
     Published,
     Removed,
     Started,
@@ -540,6 +542,45 @@ def subscribers(history: History) -> list[Violation]:
     return found[:VIOLATIONS_MAX]
 
 
+def fully_durable(history: History) -> list[Violation]:
+    """What an instance sends to a fully durable subscriber is at that moment in its journal and at
+    every sync destination that it is routed to from there; what its own client published, over the
+    whole closure of sync links, as an ack has it (see `acknowledged`, also for who is excused)."""
+    logs = Logs(history.topology)
+    found: list[Violation] = []
+    for operation in history.operations:
+        logs.take(operation)
+        if not isinstance(operation, Offered):
+            continue
+        name = operation.instance
+        for sequence in operation.sequences:
+            key = (operation.publisher, sequence)
+            copy = logs.copies[name].get(key)
+            text = (
+                f"at {operation.time_us / 1000:.3f} ms {name} sent {sequence} to "
+                f"{operation.subscriber}, "
+            )
+            if copy is None:
+                found.append(Violation("fully durable", text + "but has it not on disk itself"))
+                continue
+            own = logs.incarnation_of[name]
+            for destination in logs.sync_destinations(name, key, copy, own):
+                if not any(key in logs.ever[server] for server in destination.addresses):
+                    lacks = destination.addresses[0]
+                    found.append(Violation("fully durable", text + f"but {lacks} never had it"))
+            if not copy.path and own in copy.waiters:
+                by = "a delivery"
+                ack = Acked(operation.time_us, name, operation.subscriber, key[0], 0, (), by)
+                found += [
+                    Violation("fully durable", text + broken.text)
+                    for broken in _closure(logs, ack, key)
+                    if not broken.separate
+                ]
+            if len(found) >= VIOLATIONS_MAX:
+                return found
+    return found
+
+
 LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     acknowledged,
     nothing_lost,
@@ -551,6 +592,7 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     store,
     safety,
     subscribers,
+    fully_durable,
 )
 
 

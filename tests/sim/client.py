@@ -111,6 +111,7 @@ class SimClient:
         group: str,
         *,
         subscribe: str = "",
+        fully_durable: bool = False,
         client_name: str = "",
     ) -> None:
         self.world = world
@@ -138,7 +139,8 @@ class SimClient:
         self._previous: dict[str, int] = {}
         world.clients[name] = self
         if subscribe:
-            self.subscription = Resumption(f"{name}-sub", subscribe, bookmark="0")
+            options = {"fully_durable": True} if fully_durable else {}
+            self.subscription = Resumption(f"{name}-sub", subscribe, "", "0", options)
             self.step(SubscriptionWanted(self.subscription))
         self.step(Started())
 
@@ -150,7 +152,7 @@ class SimClient:
             return True
         instance = self.world.instances[self.machine.instance]
         return all(
-            cursor.txid >= instance.machine.committed_txid
+            cursor.replay.cursor >= instance.machine.committed_txid
             for session in instance.sessions.values()
             if session.client == self.name
             for cursor in session.subscriptions.values()

@@ -157,6 +157,16 @@ class Removed(NamedTuple):
     servers: tuple[tuple[str, str], ...]
 
 
+class Offered(NamedTuple):
+    """An instance sent messages to a fully durable subscriber."""
+
+    time_us: int
+    instance: str
+    subscriber: str
+    publisher: int
+    sequences: Sequences
+
+
 class Delivered(NamedTuple):
     """A subscriber received messages of one publisher."""
 
@@ -196,6 +206,7 @@ Operation = (
     | Used
     | Heard
     | Removed
+    | Offered
     | Delivered
     | Fault
     | Seen

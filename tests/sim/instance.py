@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import DowngradeRefused
-from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.messages.bookmarks import parse_position
+from raylay.services.messages.records import Flag, Kind, Run, iterate_records
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import (
     AckClient,
@@ -32,6 +33,9 @@ from raylay.services.replication.instance import (
 )
 from raylay.services.replication.ranges import PublisherRanges, Range
 from raylay.services.replication.routing import TopicMatcher, TopicRule
+from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
+from raylay.services.subscriptions.combined import CombinedReplay, Terms
+from raylay.services.subscriptions.matching import topic_filter
 from raylay.storage.memory_journal import MemoryJournal
 from sim.history import (
     Acked,
@@ -42,6 +46,7 @@ from sim.history import (
     Member,
     ModeSet,
     Noted,
+    Offered,
     Removed,
     Seen,
     Started,
@@ -123,13 +128,13 @@ class Session:
 
 @dataclass(slots=True)
 class Cursor:
-    """A bookmark subscription at an instance: where it reads, what the client has."""
+    """A bookmark subscription at an instance."""
 
-    name: str
-    topic: str
-    have: PublisherRanges
-    txid: int
+    subscription: BookmarkSubscription
+    replay: CombinedReplay
+    command_id: str
     reading: bool = False
+    accepted: bool = False
 
 
 class Instance:
@@ -148,6 +153,7 @@ class Instance:
         self._told_us = 0
         self._callbacks = 0
         self._checks = 0
+        self._any_fully_durable = False
         recovered = disk.journal.recovered
         machine = self.machine = world.machines.instance(
             Identity(self.name, disk.member.group, disk.incarnation),
@@ -162,6 +168,7 @@ class Instance:
             ready=ready,
             policy=world.policy,
         )
+        self.durability = world.machines.durability(machine.pending)
         self._txid_at_start = recovered.next_txid - 1
         if recovered.next_txid > 1:
             floor = max(disk.floor_txid, disk.journal.first_txid - 1)
@@ -230,7 +237,20 @@ class Instance:
         if self.alive:
             world = self.world
             self.perform(self.machine.tick(world.now_us))
+            self._tell_persisted()
             world.after(world.timing.tick_us, self._tick)
+
+    def _tell_persisted(self) -> None:
+        """The persisted acks of bookmark subscriptions."""
+        for session in self.sessions.values():
+            for cursor in session.subscriptions.values():
+                fresh = (
+                    cursor.subscription.take_persisted(self.durability) if cursor.accepted else None
+                )
+                if fresh is not None:
+                    header = {"c": "ack", "a": "persisted", "sub": cursor.subscription.id}
+                    header |= {"status": "success", "have": fresh.to_wire()}
+                    session.connection.send(1, (header, b""))
 
     def _write_hint(self) -> None:
         """What the shell writes every few seconds: where recovery may begin."""
@@ -358,6 +378,11 @@ class Instance:
             self._probe(effects)
         for effect in effects:
             _PERFORM[type(effect)](self, effect)
+        if self._any_fully_durable:
+            for session in self.sessions.values():
+                for cursor in session.subscriptions.values():
+                    if cursor.replay.terms.fully_durable:
+                        self._wake(session, cursor)
         self.check()
 
     def _probe(self, effects: list[Any]) -> None:
@@ -533,14 +558,31 @@ class Instance:
             effects, _ = self.machine.client_published(session.number, body, world.now_us)
             self.perform(effects)
         elif command == "subscribe":
-            have = PublisherRanges.from_wire(header.get("o", {}).get("have", {}))
-            cursor = Cursor(header["sub"], header["t"], have, self.journal.first_txid - 1)
-            session.subscriptions[cursor.name] = cursor
-            answer = {"c": "ack", "a": "processed", "cid": header["cid"], "status": "success"}
-            connection.send(1, (answer, b""))
-            if have:
-                world.probes["subscriber failed over"] += 1
-            self._wake(session, cursor)
+            self._subscribe(session, header)
+
+    def _subscribe(self, session: Session, header: dict[str, Any]) -> None:
+        """As the server's replay pump does it (services/server/replay.py)."""
+        world, machine, options = self.world, self.machine, header.get("o", {})
+        have = options.get("have")
+        committed_txid = machine.committed_txid
+        subscription = BookmarkSubscription(
+            session.number,
+            header["sub"],
+            topic_filter(header["t"], ""),
+            resolve(parse_position(header["bm"]), "now", self.journal, committed_txid),
+            first_txid=self.journal.first_txid,
+            committed_txid=committed_txid,
+            held=machine.held(),
+            have=None if have is None else PublisherRanges.from_wire(have),
+        )
+        terms = Terms(header["bm"], None, bool(options.get("fully_durable")))
+        replay = CombinedReplay([subscription], terms, world.now_us)
+        cursor = Cursor(subscription, replay, header["cid"])
+        session.subscriptions[subscription.id] = cursor
+        self._any_fully_durable = self._any_fully_durable or terms.fully_durable
+        if have is not None:
+            world.probes["subscriber failed over"] += 1
+        self._wake(session, cursor)
 
     def _log_on(self, connection: Connection, header: dict[str, Any]) -> None:
         world = self.world
@@ -591,31 +633,52 @@ class Instance:
             self.machine.client_left(number)
 
     def _wake(self, session: Session, cursor: Cursor) -> None:
-        if not cursor.reading and cursor.txid < self.machine.committed_txid:
-            cursor.reading = True
-            world = self.world
-            world.after(world.drawn(world.timing.local_us), self._deliver, session, cursor)
+        if cursor.reading:
+            return
+        if cursor.accepted:
+            if cursor.replay.cursor >= self.machine.committed_txid:
+                return
+            if cursor.replay.is_blocked(self.durability):
+                self.world.probes["fully durable waited"] += 1
+                return
+        cursor.reading = True
+        world = self.world
+        world.after(world.drawn(world.timing.local_us), self._deliver, session, cursor)
 
     def _deliver(self, session: Session, cursor: Cursor) -> None:
-        """Reads on for a subscriber: a batch of what it does not have."""
+        """Reads on for a subscriber: a step towards its start, or a batch of what it lacks."""
         cursor.reading = False
         if not self.alive or session.number not in self.sessions:
             return
-        limit = self.machine.committed_txid
-        for run in self.journal.read(cursor.txid, 2_000):
-            if run.last_txid > limit:
-                return
-            cursor.txid = run.last_txid
-            if run.kind != Kind.RECORDS or cursor.topic not in (".*", run.topic.decode()):
-                continue
-            have = cursor.have.get(run.publisher)
-            part: Run | None = run
-            if have is not None and have.touches(run.first_sequence, run.last_sequence):
-                part = run.select([p for a, b in run.ranges() for p in have.missing(a, b)])
-            if part is not None:
-                header = {"c": "p", "sub": cursor.name, "n": part.count, "tx": part.first_txid}
-                session.connection.send(1, (header, part.payload))
+        subscription = cursor.subscription
+        if not subscription.prepared:
+            if subscription.wants_summaries:
+                subscription.skip_segments(self.journal.segment_summaries())
+            else:
+                headers = self.journal.read_headers(subscription.prepare_after_txid, 16)
+                subscription.prepare(headers)
+        elif cursor.accepted:
+            self._read_on(session, cursor)
+        if subscription.prepared and not cursor.accepted:
+            cursor.accepted = True
+            answer = {"c": "ack", "a": "processed", "cid": cursor.command_id, "status": "success"}
+            if subscription.base is not None:
+                answer["have"] = subscription.base.to_wire()
+            session.connection.send(1, (answer, b""))
         self._wake(session, cursor)
+
+    def _read_on(self, session: Session, cursor: Cursor) -> None:
+        world, replay = self.world, cursor.replay
+        runs = self.journal.read(replay.cursor, 2_000)
+        limit_txid = self.machine.committed_txid
+        for member, delivery in replay.take(runs, limit_txid, world.now_us, self.durability):
+            payload = b"".join(delivery.bodies)
+            if replay.terms.fully_durable:
+                for record in iterate_records(payload):
+                    offered = (record.publisher, (record.sequence,))
+                    world.log(Offered(world.now_us, self.name, session.client, *offered))
+            header = {"c": "p", "sub": member.id, "n": delivery.count, "tx": delivery.first_txid}
+            session.connection.send(1, (header, payload))
 
     # -- upstream instances ------------------------------------------------------------------
     def link_logs_on(self, connection: Connection, logon: LinkLogon) -> None:

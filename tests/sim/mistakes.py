@@ -10,6 +10,7 @@ from raylay.services.replication.effects import Effect, LinkEffect, Ranges, Root
 from raylay.services.replication.instance import InstanceMachine, UpstreamAnswer, _Upstream
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.subscriptions.durability import PendingMessages
 from sim.world import Machines
 
 
@@ -206,6 +207,13 @@ class ForgetsTopics(InstanceMachine):
         return 0
 
 
+class CommittedIsDurable(PendingMessages):
+    """Fully durable subscribers get what is on disk here, whoever else has it."""
+
+    def first_pending(self, publisher: int, first: int, last: int) -> int | None:
+        return None
+
+
 class AsksOnlyTheSender(OutboundLink):
     """Between regions it lets on what another region published, when its own region sent it."""
 
@@ -222,6 +230,7 @@ MISTAKES: dict[str, Machines] = {
     "high-water-mark duplicates": Machines(instance=HighWaterMark),
     "path by name": Machines(link=PathByName),
     "one logon number": Machines(durable_is_highest=True),
+    "committed is durable": Machines(durability=CommittedIsDurable),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
     "found: forgets topics": Machines(instance=ForgetsTopics),
     "found: asks only the sender": Machines(link=AsksOnlyTheSender),
@@ -236,6 +245,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "high-water-mark duplicates": frozenset(("liveness", "acknowledged")),
     "path by name": frozenset(("liveness",)),
     "one logon number": frozenset(("acknowledged",)),
+    "committed is durable": frozenset(("fully durable",)),
     "found: skips what it sees": frozenset(("liveness",)),
     "found: forgets topics": frozenset(("order",)),
     "found: asks only the sender": frozenset(("order",)),

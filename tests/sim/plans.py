@@ -35,6 +35,8 @@ class Plan:
     segment_bytes: int = 6_000
     encode: bool = False
     check_every: int = 8
+    fully_durable: frozenset[str] = frozenset()
+    """The subscribers that are."""
 
 
 # -- topologies --------------------------------------------------------------------------------
@@ -46,6 +48,7 @@ def destination(
     pass_through: str | None = ".*",
     topics: tuple[TopicRule, ...] = ALL,
     own_group_only: bool = False,
+    resync_pass_through: str | None = None,
 ) -> Destination:
     """A destination named after the first server in its list."""
     addresses = (to,) if isinstance(to, str) else to
@@ -57,6 +60,7 @@ def destination(
         pass_through,
         addresses,
         own_group_only=own_group_only,
+        resync_pass_through=resync_pass_through,
     )
 
 
@@ -72,11 +76,12 @@ def mesh(size: int) -> Topology:
     return Topology(f"mesh of {size}", members, uniform=True)
 
 
-def regions(*, own_group_only: bool = True) -> Topology:
+def regions(*, own_group_only: bool = True, resync_pass_through: str | None = None) -> Topology:
     """The published three regions: sync inside, async across with failover lists.
 
     `own_group_only`: as `connect_regions` makes them, every link carrying all that was published
     in its region and nothing else; else by PassThrough alone, which lets a part of it go round.
+    `resync_pass_through`: of the links across.
     """
     groups = ("chicago", "newyork", "london")
     members = {}
@@ -93,6 +98,7 @@ def regions(*, own_group_only: bool = True) -> Topology:
                             sync=False,
                             pass_through=group,
                             own_group_only=own_group_only,
+                            resync_pass_through=resync_pass_through,
                         )
                     )
             members[name] = Member(name, group, tuple(found))
@@ -198,7 +204,9 @@ def draw(seed: int) -> Plan:
     elif kind < 0.45:
         topology = mesh(4)
     elif kind < 0.55:
-        topology = regions(own_group_only=kind < 0.50)
+        topology = regions(
+            own_group_only=kind < 0.50, resync_pass_through=".*" if kind < 0.47 else None
+        )
     elif kind < 0.70:
         topology = chain(rng)
     elif kind < 0.80:
@@ -225,6 +233,7 @@ def draw(seed: int) -> Plan:
         rng.choice((2_000, 6_000, 1 << 20)),
         rng.random() < 0.06,
         rng.choice((1, 16, 16, 16)),
+        frozenset(("s2",)),
     )
     if age_ms is not None and rng.random() < 0.3:
         plan.policy = replace(
@@ -246,6 +255,10 @@ def _clients(rng: random.Random, topology: Topology) -> list[tuple[str, list[str
     member = rng.choice(members)
     clients.append(
         ("s1", _servers(rng, topology, member), member.group, rng.choice((".*", TOPICS[0])))
+    )
+    member = rng.choice(members)
+    clients.append(
+        ("s2", _servers(rng, topology, member), member.group, rng.choice((".*", *TOPICS)))
     )
     return clients
 

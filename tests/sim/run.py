@@ -35,6 +35,7 @@ PROBES = (
     "downgrade released acks",
     "downgraded",
     "duplicate by two paths",
+    "fully durable waited",
     "gap filled later",
     "gap refused",
     "late record",
@@ -84,7 +85,8 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
         check_every=plan.check_every,
     )
     for name, servers, group, topic in plan.clients:
-        SimClient(world, name, servers, group, subscribe=topic)
+        durable = name in plan.fully_durable
+        SimClient(world, name, servers, group, subscribe=topic, fully_durable=durable)
     for time_ms, client, topics in plan.publishes:
         world.at(time_ms * 1000, world.clients[client].publish, topics)
     for time_ms, action, arguments in plan.script:

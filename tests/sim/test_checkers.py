@@ -19,6 +19,7 @@ from sim.history import (
     Member,
     ModeSet,
     Noted,
+    Offered,
     Operation,
     Published,
     Removed,
@@ -315,3 +316,37 @@ def test_a_subscriber_has_all_of_its_log(end: str) -> None:
     history = without(sound(), Delivered)
     history.subscribed = {"s": (end, ".*")}
     assert laws(history) == {"subscribers"}
+
+
+def offered(at_us: int, instance: str) -> History:
+    """`sound`, and the message is sent to a fully durable subscriber at that moment."""
+    history = sound()
+    history.operations.append(Offered(at_us, instance, "s2", P, (1,)))
+    history.operations.sort(key=lambda operation: operation[0])
+    return history
+
+
+@pytest.mark.parametrize(
+    ("at_us", "instance", "broken"),
+    [
+        (5, "a", True),  # not on its own disk
+        (15, "a", True),  # not at b
+        (25, "a", True),  # at b, but not at c behind it
+        (35, "a", False),
+        (25, "b", True),  # not at c
+        (35, "b", False),
+        (35, "c", False),
+    ],
+)
+def test_a_fully_durable_subscriber_is_sent_nothing_too_early(
+    at_us: int, instance: str, broken: bool
+) -> None:
+    assert laws(offered(at_us, instance)) == ({"fully durable"} if broken else set())
+
+
+def test_a_downgrade_lets_a_fully_durable_subscriber_go_on() -> None:
+    history = offered(15, "a")
+    assert laws(history) == {"fully durable"}
+    history.operations.insert(-1, ModeSet(12, "a", "to-b", False))
+    history.operations.sort(key=lambda operation: operation[0])
+    assert "fully durable" not in laws(history)

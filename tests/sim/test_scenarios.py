@@ -57,10 +57,23 @@ class Play:
             segment_bytes=3_000,
         )
 
-    def client(self, name: str, *servers: str, subscribe: str = "", as_: str = "") -> SimClient:
+    def client(
+        self,
+        name: str,
+        *servers: str,
+        subscribe: str = "",
+        as_: str = "",
+        fully_durable: bool = False,
+    ) -> SimClient:
         group = self.world.topology.members[servers[0]].group
         return SimClient(
-            self.world, name, list(servers), group, subscribe=subscribe, client_name=as_
+            self.world,
+            name,
+            list(servers),
+            group,
+            subscribe=subscribe,
+            fully_durable=fully_durable,
+            client_name=as_,
         )
 
     def until(self, time_ms: int) -> None:
@@ -413,6 +426,24 @@ def test_a_resync_may_bring_more_than_passes_from_then_on(resync_pass_through: s
     play.end()
 
 
+@pytest.mark.parametrize("resync_pass_through", [None, ".*"])
+def test_a_region_that_lost_all_its_disks_gets_its_own_messages_back(
+    resync_pass_through: str | None,
+) -> None:
+    """From the other regions, when their links may pass on more while they catch up."""
+    play = Play(plans.regions(resync_pass_through=resync_pass_through))
+    client = play.client("p", "london1", "london2")
+    play.until(50)
+    client.publish(["orders"] * 5)
+    play.until(300)
+    assert play.had("chicago2", client, 5) and client.quiet()
+    play.world.crash("london1", 100_000, lose_disk=True)
+    play.world.crash("london2", 100_000, lose_disk=True)
+    play.until(5_000)
+    back = [play.had(name, client, 5) for name in ("london1", "london2")]
+    assert back == [resync_pass_through is not None] * 2
+
+
 def test_half_of_a_publisher_is_no_reason_to_refuse_the_other_half() -> None:
     """One link carries only one topic: what comes by the other is below the highest and new."""
     play = Play(
@@ -660,3 +691,41 @@ def test_a_segment_is_removed_when_every_destination_has_it_and_not_before() -> 
     play.world.restart("a")
     client.publish(["orders"])
     play.end()
+
+
+def test_a_fully_durable_subscriber_waits_until_the_downgrade_and_again_after_the_upgrade() -> None:
+    play = Play(plans.mesh(2))
+    client = play.client("p", "m1")
+    sure = play.client("sure", "m1", subscribe=".*", fully_durable=True)
+    plain = play.client("plain", "m1", subscribe=".*")
+    world = play.world
+
+    def got(who: SimClient) -> list[int]:
+        found = [op for op in world.history.operations if isinstance(op, Delivered)]
+        return [number for op in found if op.subscriber == who.name for number in op.sequences]
+
+    play.until(50)
+    client.publish(["orders"] * 3)
+    play.until(100)
+    assert got(sure) == got(plain) == [1, 2, 3]
+    world.crash("m2")
+    client.publish(["orders"] * 3)
+    play.until(300)
+    assert (got(sure), got(plain)) == ([1, 2, 3], [1, 2, 3, 4, 5, 6])
+    # It waits across its own reconnect as well, and is given what was durable before, once.
+    sure.move()
+    play.until(600)
+    assert got(sure) == [1, 2, 3]
+    world.instances["m1"].downgrade("to-m2")
+    play.until(650)
+    assert got(sure) == [1, 2, 3, 4, 5, 6]
+    client.publish(["orders"])
+    play.until(700)
+    assert got(sure)[-1] == 7, "nobody is waited for"
+    world.instances["m1"].upgrade("to-m2")
+    client.publish(["orders"])
+    play.until(800)
+    assert (got(sure)[-1], got(plain)[-1]) == (7, 8)
+    world.restart("m2")
+    play.end()
+    assert got(sure) == got(plain) == list(range(1, 9))

@@ -26,6 +26,7 @@ from raylay.services.replication.instance import (
     InstanceMachine,
 )
 from raylay.services.replication.outbound import OutboundLink
+from raylay.services.subscriptions.durability import PendingMessages
 from sim.client import SimClient
 from sim.history import (
     Fault,
@@ -62,6 +63,7 @@ class Machines:
 
     instance: type[InstanceMachine] = InstanceMachine
     link: type[OutboundLink] = OutboundLink
+    durability: type[PendingMessages] = PendingMessages
     durable_is_highest: bool = False
     """Mistake: a client is told one number at its logon."""
 
