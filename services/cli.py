@@ -31,7 +31,15 @@ from rich.console import Console
 from rich.table import Table
 
 from raylay.services import fabric_registry as registry
-from raylay.services.configuration.yaml_file import load
+from raylay.services.config_commands import (
+    DefineOption,
+    FilesArgument,
+    IgnoreOption,
+    NameOption,
+    config_app,
+)
+from raylay.services.configuration.amps_tree import parse_defines
+from raylay.services.configuration.files import load_fabric
 from raylay.services.errors import ConfigurationError, FabricError, RaylayError
 from raylay.services.trace_report import trace_command
 
@@ -47,6 +55,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("trace")(trace_command)
+app.add_typer(config_app, name="config")
 if importlib.util.find_spec("raylay.services.journal_commands") is not None:
     app.add_typer(
         importlib.import_module("raylay.services.journal_commands").journal_app, name="journal"
@@ -93,7 +102,7 @@ def _options(
 # -- up and down ---------------------------------------------------------------------------------
 @app.command()
 def up(
-    file: Annotated[Path, typer.Argument(help="The fabric's YAML file.")],
+    files: FilesArgument,
     directory: Annotated[
         Path | None, typer.Option(help="For data and logs; default: data/NAME here.")
     ] = None,
@@ -101,12 +110,19 @@ def up(
     address: Annotated[
         str, typer.Option(help="A running Ray (or `auto`); its actors outlive this command.")
     ] = os.environ.get("RAY_ADDRESS", ""),
+    define: DefineOption = None,
+    name: NameOption = "",
+    ignore_unsupported: IgnoreOption = False,
 ) -> None:
-    """Start the fabric of a file; again on the data that is there."""
-    settings = load(file)
+    """Start the fabric of a file, or of its instances' files; again on the data that is there."""
+    settings = load_fabric(
+        files, defines=parse_defines(define), name=name, ignore_unsupported=ignore_unsupported
+    )
     place = directory or Path("data") / settings.name
     if detach and not address:
-        _up_in_background(settings.name, file, place)
+        options = [f"--define={each}" for each in define or ()]
+        options += ["--name", settings.name, *["--ignore-unsupported"] * ignore_unsupported]
+        _up_in_background(settings.name, [*map(str, files), *options], place)
         return
     from raylay.services.fabric import Fabric
 
@@ -144,12 +160,12 @@ def _stop_signals(stopping: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _up_in_background(name: str, file: Path, place: Path) -> None:
+def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
     log = place / "up.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "raylay.services.cli", "up", str(file), "--directory", place],
+            [sys.executable, "-m", "raylay.services.cli", "up", *arguments, "--directory", place],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -30,6 +30,7 @@ from typing import Any, Self
 from raylay.services import fabric_registry as registry
 from raylay.services.client import Client, Server, SyncClient
 from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.model import (
     DowngradeSettings,
     FabricSettings,
@@ -37,7 +38,6 @@ from raylay.services.configuration.model import (
     JournalSettings,
 )
 from raylay.services.configuration.model import TopicSettings as _TopicSettings
-from raylay.services.configuration.yaml_file import load
 from raylay.services.errors import FabricError
 from raylay.services.fabric_plan import (
     FabricRecord,
@@ -85,13 +85,26 @@ class Fabric(FabricBuilder):
 
     # -- where fabrics come from -------------------------------------------------------------
     @classmethod
-    def load(cls, path: str | Path) -> Fabric:
-        """The fabric that a YAML file declares.
+    def load(
+        cls,
+        *paths: str | Path,
+        defines: Mapping[str, str] | None = None,
+        name: str = "",
+        ignore_unsupported: bool = False,
+    ) -> Fabric:
+        """The fabric that one YAML file declares, or the AMPSConfig files of its instances.
+
+        Args:
+            defines: values of `${VAR}` in AMPSConfig files, before those of the environment.
+            name: of the fabric, for AMPSConfig files.
+            ignore_unsupported: leave out what does not run yet, instead of refusing it.
 
         Raises:
-            ConfigurationError: the file is wrong; names file and line.
+            ConfigurationError: a file is wrong; names file and line.
         """
-        return cls.of(load(path))
+        return cls.of(
+            load_fabric(paths, defines=defines, name=name, ignore_unsupported=ignore_unsupported)
+        )
 
     @classmethod
     def of(cls, settings: FabricSettings) -> Fabric:
@@ -226,17 +239,20 @@ class Fabric(FabricBuilder):
             if instance.node_labels:
                 continue
             ports = record.ports[instance.name]
-            for kind, port in (("client", ports.client), ("replication", ports.replication)):
+            replication_host = instance.replication_host or instance.host
+            for kind, host, port in (
+                ("client", instance.host, ports.client),
+                ("replication", replication_host, ports.replication),
+            ):
                 try:
-                    family = socket.AF_INET6 if ":" in instance.host else socket.AF_INET
+                    family = socket.AF_INET6 if ":" in host else socket.AF_INET
                     with socket.socket(family, socket.SOCK_STREAM) as probe:
                         # As the instance does: a port that only waits to be forgotten is free.
                         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                        probe.bind((instance.host, port))
+                        probe.bind((host, port))
                 except OSError as error:
                     raise FabricError(
-                        f"instance {instance.name}: {kind} port {port} on {instance.host}: "
-                        f"{error.strerror}"
+                        f"instance {instance.name}: {kind} port {port} on {host}: {error.strerror}"
                     ) from None
 
     def _abandon(self) -> None:

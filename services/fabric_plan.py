@@ -19,11 +19,13 @@ from raylay.services.configuration.model import (
     DestinationSettings,
     FabricSettings,
     InstanceSettings,
+    LogSettings,
 )
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.logs import LogOptions
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import TopicRule
+from raylay.services.replication.validation import QueueDefinition, SowDefinition
 from raylay.services.server.config import DestinationConfig, InstanceConfig
 from raylay.services.tracing import TracingOptions
 
@@ -137,7 +139,11 @@ def record_of(settings: FabricSettings, directory: Path) -> FabricRecord:
         ports[instance.name] = InstancePorts(
             instance.client_port or _kept(kept.client if kept else None, chosen, instance.host),
             instance.replication_port
-            or _kept(kept.replication if kept else None, chosen, instance.host),
+            or _kept(
+                kept.replication if kept else None,
+                chosen,
+                instance.replication_host or instance.host,
+            ),
             (instance.metrics_port or _kept(kept.metrics if kept else None, chosen, instance.host))
             if wants_metrics
             else None,
@@ -207,7 +213,8 @@ def client_address(record: FabricRecord, instance: InstanceSettings) -> str:
 
 def replication_address(record: FabricRecord, instance: InstanceSettings) -> str:
     """`host:port` for links."""
-    return f"{_shown(instance.host)}:{record.ports[instance.name].replication}"
+    host = instance.replication_host or instance.host
+    return f"{_shown(host)}:{record.ports[instance.name].replication}"
 
 
 def servers_of(record: FabricRecord, group: str, client: str) -> dict[str, Any]:
@@ -286,7 +293,7 @@ def instance_config(
         group=instance.group,
         topics=tuple(
             TopicRule(topic.name, topic.message_type)
-            for topic in settings.topics
+            for topic in settings.topics_of(instance)
             if topic.journaled
         ),
         destinations=tuple(
@@ -295,15 +302,25 @@ def instance_config(
             )
             for destination in instance.destinations
         ),
+        sow_topics=tuple(
+            SowDefinition(topic.name, topic.message_type, topic.keys)
+            for topic in instance.sow_topics
+        ),
+        queues=tuple(QueueDefinition(**queue.model_dump()) for queue in instance.queues),
         client_host=instance.host,
         client_port=ports.client,
         client_advertised=client_address(record, instance),
-        replication_host=instance.host,
+        replication_host=instance.replication_host or instance.host,
         replication_port=ports.replication,
         first=instance.name not in record.settled,
         durability=journal.durability,
         flush_interval_ms=journal.flush_interval_ms,
         segment_bytes=journal.segment_bytes,
+        archive_directory=(
+            str(data_directory(record, instance) / journal.archive_directory)
+            if journal.archive_directory
+            else None
+        ),
         retention_bytes=journal.retention.size_bytes,
         retention_age_s=None if age_ms is None else age_ms / 1000,
         policy=DowngradePolicy(
@@ -317,7 +334,7 @@ def instance_config(
         ),
         check_interval_ms=downgrade.check_interval_ms,
         tracing=tracing_options(settings, record),
-        log=log_options(settings, record),
+        log=log_options(settings.logs_of(instance), record),
         metrics_port=ports.metrics,
         metrics_host=instance.host,
     )
@@ -351,6 +368,9 @@ def _destination_config(
         ack_conflation_ms=destination.ack_conflation_ms,
         own_group_only=destination.own_group_only,
         server_names=server_names(destination),
+        compression_type=destination.compression_type,
+        resync_pass_through=destination.resync_pass_through,
+        reconnect_timeout_ms=destination.reconnect_timeout_ms,
         client_addresses=tuple(clients),
     )
 
@@ -367,9 +387,8 @@ def tracing_options(settings: FabricSettings, record: FabricRecord) -> TracingOp
     )
 
 
-def log_options(settings: FabricSettings, record: FabricRecord) -> LogOptions:
-    """Where the processes of the fabric log."""
-    logs = settings.logs
+def log_options(logs: LogSettings, record: FabricRecord) -> LogOptions:
+    """Where processes of the fabric log."""
     directory = logs.directory or ("logs" if logs.target == "file" else "")
     return LogOptions(
         level=logs.level,

@@ -71,6 +71,7 @@ def topic_rule(topic: TopicSettings, excluded: frozenset[str]) -> TopicRule:
     return TopicRule(
         topic.name,
         topic.message_type,
+        topic.filter,
         include_validation=topic.include_validation,
         exclude_validation=tuple(sorted(excluded)) if mine is None else mine,
     )

@@ -115,6 +115,8 @@ class TopicSettings(Section):
     name: TopicName
     message_type: Annotated[str, Field(min_length=1, max_length=255)] = "*"
     journaled: bool = True
+    filter: str = ""
+    """Content filter of a destination's topic: compared when a link connects; it does not run."""
     include_validation: Checks | None = None
     """Of a destination's topic: the checks when a link connects. None: all."""
     exclude_validation: ExcludableChecks | None = None
@@ -141,6 +143,8 @@ class JournalSettings(Section):
     """`fsync` commits at once; `interval` waits up to `flush_interval` to fill a commit. Both sync
     before anything is acknowledged."""
     flush_interval_ms: Milliseconds = Field(default=10, alias="flush_interval")
+    archive_directory: str | None = None
+    """For archived segments, which stay part of the log; from the data directory if relative."""
     segment_bytes: Annotated[Bytes, Field(ge=SEGMENT_BYTES_MIN)] = Field(
         default=SEGMENT_BYTES_DEFAULT, alias="segment_size"
     )
@@ -183,8 +187,41 @@ class DestinationSettings(Section):
     exclude_validation: ExcludableChecks | None = None
     """Checks that are left out when a link connects, of topics that say nothing of it. None: those
     that the fabric's shape makes impossible (exclusions.py)."""
+    resync_pass_through: Pattern | None = None
+    """Lets on in addition, while the link catches up after a connect."""
     compression: bool = False
+    compression_type: Literal["zstd", "zlib"] = "zstd"
+    reconnect_timeout_ms: tuple[Milliseconds, ...] = Field(default=(), alias="reconnect_timeout")
+    """How long an address is tried before the next: none, one for all, or one for each."""
     ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
+
+
+class LogSettings(Section):
+    """What the processes of the fabric log and where."""
+
+    level: Literal["debug", "info", "warning", "error", "off"] = "info"
+    target: Literal["stderr", "file", "none"] = "stderr"
+    directory: str = ""
+    format: Literal["text", "json"] = "text"
+
+
+class SowTopicSettings(Section):
+    """A topic with state: compared when a link connects; it does not run yet."""
+
+    name: str
+    message_type: str
+    keys: tuple[str, ...] = ()
+
+
+class QueueSettings(Section):
+    """A queue: compared when a link connects; it does not run yet. Empty values: as documented."""
+
+    name: str
+    message_type: str
+    kind: Literal["queue", "local", "group_local"] = "queue"
+    underlying: str = ""
+    filter: str = ""
+    domain: str = ""
 
 
 class InstanceSettings(Section):
@@ -203,6 +240,13 @@ class InstanceSettings(Section):
     """Labels of the Ray node that holds its data; empty: any node."""
     journal: JournalSettings | None = None
     downgrade: DowngradeSettings | None = None
+    topics: tuple[TopicSettings, ...] | None = None
+    """In its transaction log. None: as the fabric says."""
+    replication_host: str = ""
+    """Where other instances connect; empty: `host`."""
+    logs: LogSettings | None = None
+    sow_topics: tuple[SowTopicSettings, ...] = ()
+    queues: tuple[QueueSettings, ...] = ()
     destinations: tuple[DestinationSettings, ...] = ()
 
 
@@ -221,15 +265,6 @@ class MetricsSettings(Section):
 
     enabled: bool = False
     """Free ports are chosen for instances that name none."""
-
-
-class LogSettings(Section):
-    """What the processes of the fabric log and where."""
-
-    level: Literal["debug", "info", "warning", "error", "off"] = "info"
-    target: Literal["stderr", "file", "none"] = "stderr"
-    directory: str = ""
-    format: Literal["text", "json"] = "text"
 
 
 class ClientSettings(Section):
@@ -294,6 +329,14 @@ class FabricSettings(Section):
     def journal_of(self, instance: InstanceSettings) -> JournalSettings:
         """The instance's own journal settings, or the fabric's."""
         return instance.journal or self.journal
+
+    def topics_of(self, instance: InstanceSettings) -> tuple[TopicSettings, ...]:
+        """The instance's own topics, or the fabric's."""
+        return self.topics if instance.topics is None else instance.topics
+
+    def logs_of(self, instance: InstanceSettings) -> LogSettings:
+        """The instance's own log settings, or the fabric's."""
+        return instance.logs or self.logs
 
     def downgrade_of(self, instance: InstanceSettings) -> DowngradeSettings:
         """The instance's own downgrade settings, or the fabric's."""

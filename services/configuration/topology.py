@@ -77,25 +77,26 @@ def _names(settings: FabricSettings) -> Iterator[Problem]:
 def _ports(settings: FabricSettings) -> Iterator[Problem]:
     taken: dict[tuple[str, int], str] = {}
     for instance in settings.instances:
-        for kind, port in (
-            ("client_port", instance.client_port),
-            ("replication_port", instance.replication_port),
-            ("metrics_port", instance.metrics_port or 0),
+        replication_host = instance.replication_host or instance.host
+        for kind, listens_on, port in (
+            ("client_port", instance.host, instance.client_port),
+            ("replication_port", replication_host, instance.replication_port),
+            ("metrics_port", instance.host, instance.metrics_port or 0),
         ):
             if not port:
                 continue
             # Whoever listens on every address of a host clashes with all of them.
-            for host in (instance.host, "0.0.0.0", "*"):
+            for host in (listens_on, "0.0.0.0", "*"):
                 other = taken.get((host, port))
                 if other is not None:
                     yield Problem(
                         (instance.name,),
-                        f"instance {instance.name}: {kind} {port} on {instance.host} is taken by "
+                        f"instance {instance.name}: {kind} {port} on {listens_on} is taken by "
                         f"{other}",
                     )
                     break
             else:
-                taken[(instance.host, port)] = f"{kind} of {instance.name}"
+                taken[(listens_on, port)] = f"{kind} of {instance.name}"
 
 
 def _destinations(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Problem]:

@@ -60,6 +60,9 @@ class _InstanceEntry(Section):
     node_labels: dict[str, str] | None = None
     journal: JournalSettings | None = None
     downgrade: DowngradeSettings | None = None
+    topics: tuple[TopicSettings, ...] | None = None
+    replication_host: str | None = None
+    logs: LogSettings | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -106,7 +109,10 @@ class _LinkEntry(Section):
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     name: str = ""
     group: str = ""
+    resync_pass_through: str | None = None
     compression: bool = False
+    compression_type: Literal["zstd", "zlib"] = "zstd"
+    reconnect_timeout_ms: tuple[Milliseconds, ...] = Field(default=(), alias="reconnect_timeout")
     ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
 
 
@@ -229,7 +235,10 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
                 topics=link.topics,
                 name=link.name,
                 group=link.group,
+                resync_pass_through=link.resync_pass_through,
                 compression=link.compression,
+                compression_type=link.compression_type,
+                reconnect_timeout_ms=link.reconnect_timeout_ms,
                 ack_conflation_ms=link.ack_conflation_ms,
                 origin=place,
             )

@@ -71,13 +71,13 @@ def test_counts() -> None:
 
 @pytest.mark.parametrize("text", ["", "15", "15 parsecs", "-1s", "s", "1e3s", "1.5ns", "1s2"])
 def test_no_intervals(text: str) -> None:
-    with pytest.raises(ValueError, match="interval|whole"):
+    with pytest.raises(ValueError, match=r"interval|whole"):
         parse_interval_ns(text)
 
 
 @pytest.mark.parametrize("text", ["", "10XB", "-1", "MB", "0.5", "10 m"])
 def test_no_sizes(text: str) -> None:
-    with pytest.raises(ValueError, match="size|whole"):
+    with pytest.raises(ValueError, match=r"size|whole"):
         parse_size_bytes(text)
 
 

@@ -1,0 +1,90 @@
+"""A configuration with its defaults filled in, and the publish store that its downgrades need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from raylay.services.configuration.amps_actions import schedules_of
+from raylay.services.configuration.amps_load import Document, slots
+from raylay.services.configuration.amps_tree import ROOT
+from raylay.services.configuration.amps_types import Options, Stanza
+from raylay.services.configuration.model import DowngradeSettings, FabricSettings
+
+
+def shown(document: Document) -> str:
+    """An instance's configuration as YAML that loads again: documented names and defaults."""
+    values = {ROOT: _elements(document.config)}
+    return f"# {document.file}\n" + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def shown_fabric(settings: FabricSettings) -> str:
+    """A fabric's settings as YAML, links and all, with defaults."""
+    values = json.loads(settings.model_dump_json(by_alias=True))
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _elements(stanza: Stanza) -> Any:
+    if isinstance(stanza, Options):
+        made: dict[str, Any] = {}
+        for entry in stanza.entries:
+            made.setdefault(entry.name, []).append(entry.value)
+        return {key: each if len(each) > 1 else each[0] for key, each in made.items()} or None
+    plain = stanza.model_dump(mode="json", by_alias=True)
+    values: dict[str, Any] = {}
+    for name, info in type(stanza).model_fields.items():
+        tag, value = info.alias, getattr(stanza, name)
+        if tag is None or value is None or value == () or value == Options():
+            continue
+        slot = slots(type(stanza))[tag]
+        if slot.stanza is None:
+            kept = plain[tag]
+            values[tag] = [str(each) for each in kept] if slot.many else str(kept)
+        elif slot.many:
+            values[tag] = [_elements(each) for each in value]
+        else:
+            values[tag] = _elements(value)
+    return values or None
+
+
+def publish_store_messages(rate_per_s: int, downgrade: DowngradeSettings) -> int | None:
+    """How many messages a publisher's store must hold at least (configuring-replication,
+    "Automatically Downgrading and Upgrading Acknowledgment"): peak rate x (time between two checks
+    + Age). None: nothing is downgraded by age, so a store has no bound.
+    """
+    if downgrade.age_ms is None:
+        return None
+    every_ms = max(downgrade.every_ms, downgrade.check_interval_ms)
+    return -(-rate_per_s * (every_ms + downgrade.age_ms) // 1000)
+
+
+def store_lines(rate_per_s: int, downgrades: Iterable[tuple[str, DowngradeSettings]]) -> list[str]:
+    """What to tell of the publish stores of several instances' clients.
+
+    Args:
+        downgrades: (instance, its settings).
+    """
+    lines = []
+    for name, downgrade in downgrades:
+        messages = publish_store_messages(rate_per_s, downgrade)
+        if messages is None:
+            lines.append(f"{name}: nothing is downgraded by age: a publish store has no bound")
+            continue
+        every_ms = max(downgrade.every_ms, downgrade.check_interval_ms)
+        lines.append(
+            f"{name}: at {rate_per_s:,} messages/s a publish store holds at least {messages:,} "
+            f"messages: ({every_ms / 1000:g} s between checks + Age "
+            f"{(downgrade.age_ms or 0) / 1000:g} s) x {rate_per_s:,}"
+        )
+    return lines
+
+
+def downgrades_of(documents: Iterable[Document]) -> list[tuple[str, DowngradeSettings]]:
+    """The downgrade settings of each instance."""
+    return [
+        (document.config.name, schedules_of(document.config).downgrade_settings())
+        for document in documents
+    ]

@@ -1,0 +1,458 @@
+"""AMPSConfig files of several instances become one fabric; every element that runs changes what an
+instance is started with, and what does not run is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from amps_examples import FIXTURES, completed
+
+from raylay.services.configuration.amps_fabric import Listener, fabric_of, resolve
+from raylay.services.configuration.amps_load import Document, load_amps, slots
+from raylay.services.configuration.amps_model import AmpsConfig
+from raylay.services.configuration.amps_support import NEEDS_NOTHING, RUNS, findings
+from raylay.services.configuration.files import load_fabric
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.errors import ConfigurationError
+from raylay.services.fabric_plan import FabricRecord, InstancePorts, instance_config
+from raylay.services.replication.routing import TopicRule
+from raylay.services.server.config import InstanceConfig
+
+FILE = """\
+<AMPSConfig>
+  <Name>A-1</Name>
+  <Group>A</Group>
+  <Transports>
+    <Transport>
+      <Name>clients</Name>
+      <Type>tcp</Type>
+      <InetAddr>127.0.0.1:9007</InetAddr>
+    </Transport>
+    <Transport>
+      <Name>amps-replication</Name>
+      <Type>amps-replication</Type>
+      <InetAddr>127.0.0.1:10004</InetAddr>
+    </Transport>
+  </Transports>
+  <TransactionLog>
+    <JournalDirectory>journal</JournalDirectory>
+    <Topic><Name>orders</Name><MessageType>json</MessageType></Topic>
+  </TransactionLog>
+  <Replication>
+    <Destination>
+      <Name>B-1</Name>
+      <Group>B</Group>
+      <Topic><Name>orders</Name><MessageType>json</MessageType></Topic>
+      <SyncType>sync</SyncType>
+      <Transport>
+        <Type>amps-replication</Type>
+        <InetAddr>elsewhere:10005</InetAddr>
+        <InetAddr>other:10005</InetAddr>
+      </Transport>
+    </Destination>
+  </Replication>
+</AMPSConfig>
+"""
+
+
+def document(text: str, name: str = "f.xml") -> Document:
+    return load_amps(name, text=text, environment={})
+
+
+def config_of(settings: FabricSettings, name: str) -> InstanceConfig:
+    """What an instance of a fabric is started with, on the ports that its file names."""
+    ports = {
+        each.name: InstancePorts(each.client_port, each.replication_port)
+        for each in settings.instances
+    }
+    record = FabricRecord(settings.name, "/data", settings.to_json(), ports)
+    return instance_config(settings, record, settings.instance(name))
+
+
+def started(text: str) -> InstanceConfig:
+    settings = fabric_of([document(text)])
+    return config_of(FabricSettings.from_json(settings.to_json()), settings.instances[0].name)
+
+
+def policy(every: str, downgrade: str, upgrade: str = "") -> str:
+    """A schedule; options of its actions as elements."""
+    module = "<Module>amps-action-{}</Module><Options>{}</Options>"
+    second = module.format("do-upgrade-replication", upgrade)
+    return (
+        f"<Actions><Action><On>{module.format('on-schedule', f'<Every>{every}</Every>')}</On>"
+        f"<Do>{module.format('do-downgrade-replication', downgrade)}</Do>"
+        + (f"<Do>{second}</Do>" if upgrade else "")
+        + "</Action></Actions>"
+    )
+
+
+def minimum(number: int) -> str:
+    return (
+        f"<Tuning><Replication><MinSyncDestinations>{number}</MinSyncDestinations></Replication>"
+        "</Tuning>"
+    )
+
+
+def target(inner: str) -> str:
+    return f"<Logging><Target>{inner}</Target></Logging>"
+
+
+JOURNAL = "<JournalDirectory>journal</JournalDirectory>"
+GROUP = "<Group>A</Group>"
+SYNC = "<SyncType>sync</SyncType>"
+TOPIC = "<Name>orders</Name><MessageType>json</MessageType>"
+ADDRESS = "<InetAddr>other:10005</InetAddr>"
+LEVEL = "<Protocol>stdout</Protocol><Level>warning</Level>"
+FILE_TARGET = "<Protocol>file</Protocol><Level>info</Level><FileName>log/a.log</FileName>"
+
+RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
+    # element, what is replaced, by what, the attribute, its value before and after
+    ("Name", "A-1", "A-2", "name", "A-1", "A-2"),
+    ("Group", GROUP, "<Group>C</Group>", "group", "A", "C"),
+    ("Tuning/Replication/MinSyncDestinations", GROUP, GROUP + minimum(2),
+     "policy.min_sync_destinations", 0, 2),
+    ("Transports/Transport/InetAddr", "9007", "9008", "client_port", 9007, 9008),
+    ("Transports/Transport/InetAddr", "127.0.0.1:9007", "9007", "client_host",
+     "127.0.0.1", "0.0.0.0"),
+    ("Transports/Transport/InetAddr", "127.0.0.1:10004", "localhost:10006", "replication_port",
+     10004, 10006),
+    ("Transports/Transport/InetAddr", "127.0.0.1:10004", "[::1]:10004", "replication_host",
+     "127.0.0.1", "::1"),
+    ("TransactionLog/JournalArchiveDirectory", JOURNAL,
+     JOURNAL + "<JournalArchiveDirectory>archive</JournalArchiveDirectory>",
+     "archive_directory", None, "/data/A-1/journal/../archive"),
+    ("TransactionLog/JournalSize", JOURNAL, JOURNAL + "<JournalSize>20MB</JournalSize>",
+     "segment_bytes", 64 * 1024 * 1024, 20_000_000),
+    ("TransactionLog/JournalSize", JOURNAL, JOURNAL + "<MinJournalSize>1MB</MinJournalSize>",
+     "segment_bytes", 64 * 1024 * 1024, 10_000_000),
+    ("TransactionLog/FlushInterval", JOURNAL, JOURNAL + "<FlushInterval>25ms</FlushInterval>",
+     "flush_interval_ms", 10, 25),
+    ("TransactionLog/FlushInterval", JOURNAL, JOURNAL + "<FlushInterval>25ms</FlushInterval>",
+     "durability", "fsync", "interval"),
+    ("TransactionLog/Topic/Name", "orders", "trades", "topics.0.name", "orders", "trades"),
+    ("TransactionLog/Topic/MessageType", ">json<", ">nvfix<", "topics.0.message_type",
+     "json", "nvfix"),
+    ("Replication/Destination/Name", "B-1", "B-2", "destinations.0.name", "B-1", "B-2"),
+    ("Replication/Destination/Group", ">B<", ">BB<", "destinations.0.group", "B", "BB"),
+    ("Replication/Destination/SyncType", ">sync<", ">async<", "destinations.0.sync", True, False),
+    ("Replication/Destination/PassThrough", SYNC, SYNC + "<PassThrough>A</PassThrough>",
+     "destinations.0.pass_through", None, "A"),
+    ("Replication/Destination/ResyncPassThrough", SYNC,
+     SYNC + "<ResyncPassThrough>.*</ResyncPassThrough>",
+     "destinations.0.resync_pass_through", None, ".*"),
+    ("Replication/Destination/Compression", SYNC, SYNC + "<Compression>enabled</Compression>",
+     "destinations.0.compression", False, True),
+    ("Replication/Destination/CompressionType", SYNC,
+     SYNC + "<CompressionType>zstd</CompressionType>",
+     "destinations.0.compression_type", "zlib", "zstd"),
+    ("Replication/Destination/AckConflationInterval", SYNC,
+     SYNC + "<AckConflationInterval>20ms</AckConflationInterval>",
+     "destinations.0.ack_conflation_ms", 0, 20),
+    ("Replication/Destination/Topic/Name", f"{TOPIC}</Topic>\n      <S",
+     "<Name>^ord</Name><MessageType>json</MessageType></Topic>\n      <S",
+     "destinations.0.topics.0.name", "orders", "^ord"),
+    ("Replication/Destination/Topic/MessageType", f"{TOPIC}</Topic>\n      <S",
+     "<Name>^ord</Name><MessageType>fix</MessageType></Topic>\n      <S",
+     "destinations.0.topics.0.message_type", "json", "fix"),
+    ("Replication/Destination/Topic/IncludeValidation", f"{TOPIC}</Topic>\n      <S",
+     f"{TOPIC}<IncludeValidation>txlog</IncludeValidation></Topic>\n      <S",
+     "destinations.0.topics.0.include_validation", None, ("txlog",)),
+    ("Replication/Destination/Topic/ExcludeValidation", f"{TOPIC}</Topic>\n      <S",
+     f"{TOPIC}<ExcludeValidation>replicate, cascade</ExcludeValidation></Topic>\n      <S",
+     "destinations.0.topics.0.exclude_validation", (), ("replicate", "cascade")),
+    ("Replication/Destination/Transport/InetAddr", "other:10005", "third:10005",
+     "destinations.0.addresses", ("elsewhere:10005", "other:10005"),
+     ("elsewhere:10005", "third:10005")),
+    ("Replication/Destination/Transport/ReconnectTimeout", ADDRESS,
+     ADDRESS + "<ReconnectTimeout>2s,500ms</ReconnectTimeout>",
+     "destinations.0.reconnect_timeout_ms", (), (2000, 500)),
+    ("Logging/Target/Protocol", GROUP, GROUP + target(FILE_TARGET), "log.target",
+     "stderr", "file"),
+    ("Logging/Target/FileName", GROUP, GROUP + target(FILE_TARGET), "log.directory",
+     "", "/data/log"),
+    ("Logging/Target/Level", GROUP, GROUP + target(LEVEL), "log.level", "info", "warning"),
+    ("Actions", GROUP, GROUP + policy("250ms", "<Age>5s</Age>"), "policy.downgrade_age_ms",
+     None, 5000),
+    ("Actions", GROUP, GROUP + policy("250ms", "<Age>5s</Age>"), "policy.every_ms", 0, 250),
+    ("Actions", GROUP, GROUP + policy("250ms", "<Age>5s</Age>"), "policy.upgrade_age_ms",
+     None, 0),
+    ("Actions", GROUP, GROUP + policy("1s", "<Age>5s</Age>", "<Age>2s</Age>"),
+     "policy.upgrade_age_ms", None, 2000),
+    ("Actions", GROUP,
+     GROUP + policy("1s", "<Age>5s</Age><GracePeriod>1m</GracePeriod>", "<Age>2s</Age>"),
+     "policy.grace_period_ms", 0, 60_000),
+]  # fmt: skip
+NO_CHANGE = {
+    "RequiredMinimumVersion": "a version above ours is an error: its own test",
+    "Transports/Transport/Name": "names only: clashes are errors",
+    "TransactionLog/JournalDirectory": "the data directory: its own test",
+}
+
+
+def attribute(config: Any, path: str) -> Any:
+    for part in path.split("."):
+        config = config[int(part)] if part.isdigit() else getattr(config, part)
+    return config
+
+
+@pytest.mark.parametrize(("element", "old", "new", "path", "before", "after"), RUNNING)
+def test_an_element_that_runs_changes_what_is_started(
+    element: str, old: str, new: str, path: str, before: Any, after: Any
+) -> None:
+    assert old in FILE
+    text = FILE.replace(old, new) if element.startswith("TransactionLog/Topic") else ""
+    changed = text or FILE.replace(old, new, 1)
+    assert attribute(started(FILE), path) == before
+    assert attribute(started(changed), path) == after
+
+
+def test_every_element_that_runs_has_a_case() -> None:
+    assert {case[0] for case in RUNNING} | set(NO_CHANGE) == RUNS | {"Actions"}
+
+
+def test_the_tables_name_elements_of_the_model() -> None:
+    def exists(path: str) -> bool:
+        model: Any = AmpsConfig
+        for tag in path.split("/"):
+            slot = slots(model).get(tag) if model is not None else None
+            if slot is None:
+                return False
+            model = slot.stanza
+        return True
+
+    assert [path for path in (*RUNS, *NEEDS_NOTHING) if not exists(path)] == []
+
+
+def test_a_version_above_ours_is_refused() -> None:
+    def with_version(version: str) -> str:
+        element = f"<RequiredMinimumVersion>{version}</RequiredMinimumVersion>"
+        return FILE.replace(GROUP, GROUP + element)
+
+    assert started(with_version("5.3.3.1"))
+    with pytest.raises(ConfigurationError, match=r"f.xml:3: .* is 5.4: what is followed"):
+        document(with_version("5.4"))
+
+
+def test_where_the_journal_lies() -> None:
+    def directory(text: str) -> str:
+        return fabric_of([document(text)]).instances[0].directory
+
+    assert directory(FILE) == "A-1/journal", "files of several hosts run on one machine"
+    assert directory(FILE.replace(">journal<", ">/fast/a<")) == "/fast/a"
+    both = [
+        document(FILE.replace(">journal<", ">/fast/a<").replace("A-1", name), f"{name}.xml")
+        for name in ("A-1", "A-2")
+    ]
+    with pytest.raises(ConfigurationError, match=r"A-2.xml:17: .*/fast/a is taken at A-1.xml:17"):
+        fabric_of(both)
+
+
+# -- several instances -------------------------------------------------------------------------
+def pair() -> list[Document]:
+    return [
+        load_amps(f"{name}.xml", text=completed(name, clients), environment={})
+        for name, clients in (("hot-hot-amps-1", "9007"), ("hot-hot-amps-2", "9008"))
+    ]
+
+
+def test_the_published_pair_finds_itself() -> None:
+    settings = fabric_of(pair())
+    assert settings.name == "DataCenter-NYC-1"
+    assert [(source.name, link.to, link.sync) for source, link in settings.links()] == [
+        ("amps-1", ("amps-2",), True),
+        ("amps-2", ("amps-1",), True),
+    ]
+    config = config_of(settings, "amps-1")
+    assert config.destinations[0].addresses == ("127.0.0.1:10005",)
+    assert config.destinations[0].client_addresses == ("127.0.0.1:9008",)
+    assert config.destinations[0].topics == (
+        TopicRule("topic", "fix"),
+        TopicRule("^/orders/", "json"),
+    )
+    assert config.replication_host == "0.0.0.0", "a port alone is on every address"
+
+
+def test_one_of_the_pair_alone_keeps_the_address() -> None:
+    settings = fabric_of(pair()[:1])
+    assert next(settings.links())[1].to == ("amps-2-server.example.com:10005",)
+
+
+REGIONAL = FIXTURES / "regional"
+
+
+def regional_files() -> list[Path]:
+    return sorted(REGIONAL.glob("*-?.xml"))
+
+
+def regional_defines() -> dict[str, str]:
+    """Hosts as in production: one port everywhere, hosts called after the instances."""
+    defines = {}
+    for path in regional_files():
+        name = path.stem.upper().replace("-", "_")
+        defines[f"{name}_HOST"] = f"{path.stem.lower()}.example.com"
+        defines[f"{name}_PORT"] = "10004"
+        defines[f"{name}_CLIENT_PORT"] = "9007"
+    return defines
+
+
+def test_the_published_table_of_regions() -> None:
+    settings = load_fabric(regional_files(), defines=regional_defines(), name="regions")
+    rows = [
+        (source.name, source.group, link.to, link.sync, link.pass_through)
+        for source, link in settings.links()
+    ]
+    cities = ("Chicago", "London", "NewYork")
+    expected = []
+    for city in cities:
+        for number, other in ((1, 2), (2, 1)):
+            source = f"{city}-{number}"
+            expected.append((source, city, (f"{city}-{other}",), True, ".*"))
+            expected += [
+                (source, city, (f"{away}-1", f"{away}-2"), False, city)
+                for away in ("Chicago", "NewYork", "London")
+                if away != city
+            ]
+    assert rows == expected
+    downgrade = settings.downgrade_of(settings.instances[0])
+    assert (downgrade.age_ms, downgrade.upgrade_age_ms, downgrade.every_ms) == (5000, 2500, 250)
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "group", "found"),
+    [
+        ("amps-1:10004", "x", "G", "amps-1"),
+        ("AMPS-1.example.com:10004", "x", "G", "amps-1"),
+        ("amps-1-server.example.com:10004", "x", "G", "amps-1-server.example.com:10004"),
+        ("amps-1-server.example.com:10004", "amps-1", "G", "amps-1"),
+        ("anywhere:10004", "amps-1", "G", "amps-1"),
+        ("anywhere:10004", "other", "G", "anywhere:10004"),
+        ("localhost:10004", "other", "G", "localhost:10004"),
+        ("localhost:10005", "other", "G", "near"),
+        ("localhost:10007", "other", "H", "here"),
+        ("10.0.0.7:10006", "other", "H", "far"),
+        ("10.0.0.8:10006", "far", "H", "10.0.0.8:10006"),
+        ("anywhere:10005", "H", "H", "near"),
+        ("amps-1:10009", "amps-1", "G", "amps-1:10009"),
+    ],
+)
+def test_which_instance_an_address_is_of(address: str, name: str, group: str, found: str) -> None:
+    listeners = [
+        Listener("amps", "G", "0.0.0.0", 10004),
+        Listener("amps-1", "G", "0.0.0.0", 10004),
+        Listener("near", "H", "0.0.0.0", 10005),
+        Listener("here", "H", "127.0.0.1", 10007),
+        Listener("far", "H", "10.0.0.7", 10006),
+    ]
+    text = FILE.replace("<Name>B-1<", f"<Name>{name}<").replace("<Group>B<", f"<Group>{group}<")
+    (destination,) = document(text).config.destinations()
+    assert resolve(address, destination, listeners) == found
+
+
+def test_a_group_that_differs_is_named_with_its_line() -> None:
+    files = pair()
+    text = completed("hot-hot-amps-2", "9008").replace("<Group>DataCenter-NYC-1", "<Group>Other", 1)
+    files[1] = load_amps("second.xml", text=text, environment={})
+    with pytest.raises(ConfigurationError) as caught:
+        fabric_of(files, "f")
+    assert "hot-hot-amps-1.xml:52: " in str(caught.value)
+    assert "amps-2 is in group Other, expected DataCenter-NYC-1" in str(caught.value)
+
+
+# -- what does not run yet ---------------------------------------------------------------------
+NOT_YET = [
+    (GROUP, GROUP + "<Bootstrap><Transport><Type>amps-replication</Type><InetAddr>b:1</InetAddr>"
+     "</Transport></Bootstrap>", 3, "Bootstrap does not run yet"),
+    (GROUP, GROUP + "<Admin><InetAddr>8085</InetAddr></Admin>", 3, "Admin does not run yet"),
+    (GROUP, GROUP + "<MessageMemoryLimit>1GB</MessageMemoryLimit>", 3, "MessageMemoryLimit"),
+    (GROUP, GROUP + "<Authentication><Module>amps-default-no-authentication-module</Module>"
+     "</Authentication>", 3, "Authentication with amps-default-no-authentication-module"),
+    (f"{TOPIC}</Topic>\n      <S", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n      <S", 24,
+     "Filter does not run yet"),
+    (f"{TOPIC}</Topic>\n  <", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n  <", 18,
+     "Filter does not run yet"),
+    (GROUP, GROUP + "<SOW><Topic><Name>orders</Name><MessageType>json</MessageType>"
+     "<Durability>transient</Durability><Key>/id</Key></Topic></SOW>", 3,
+     "Topic orders of SOW does not run yet"),
+    (GROUP, GROUP + "<SOW><Queue><Name>q</Name><MessageType>json</MessageType>"
+     "<UnderlyingTopic>orders</UnderlyingTopic></Queue></SOW>", 3, "Queue q of SOW"),
+    ("        <InetAddr>elsewhere:10005</InetAddr>\n        <InetAddr>other:10005</InetAddr>\n",
+     "", 26, "without InetAddr"),
+    ("</Transports>", "<Transport><Name>t</Name><Type>tcp</Type><InetAddr>9</InetAddr></Transport>"
+     "</Transports>", 15, "one for clients"),
+    ("<Name>clients</Name>", "<Name>clients</Name><Protocol>fix</Protocol>", 6, "Protocol fix"),
+    (GROUP, GROUP + target("<Protocol>syslog</Protocol><Level>info</Level>"), 3, "syslog"),
+    (GROUP, GROUP + policy("00:30", "<Age>5s</Age>"), 3, "time of the day"),
+    (GROUP, GROUP + "<Actions><Action><On><Module>amps-action-on-startup</Module></On><Do>"
+     "<Module>amps-action-do-rotate-logs</Module></Do></Action></Actions>", 3, "on-startup"),
+    (GROUP, GROUP + policy("1s", "<Age>5s</Age>").replace("<Do>",
+     "<If><Module>amps-action-if-condition</Module><Options><Condition>1</Condition></Options></If>"
+     "<Do>", 1), 3, "If does not run yet"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "line", "words"), NOT_YET)
+def test_what_does_not_run_is_listed_and_refused(old: str, new: str, line: int, words: str) -> None:
+    assert old in FILE
+    changed = document(FILE.replace(old, new, 1))
+    (finding,) = [finding for finding in findings(changed) if finding.refuses]
+    assert finding.origin == f"f.xml:{line}"
+    assert words in finding.text
+    with pytest.raises(ConfigurationError) as caught:
+        fabric_of([changed])
+    assert f"f.xml:{line}: " in str(caught.value)
+    assert "--ignore-unsupported" in str(caught.value)
+    settings = fabric_of([changed], ignore_unsupported=True)
+    assert len(settings.instances) == 1
+
+
+def test_what_runs_as_it_is_anyway_is_not_listed() -> None:
+    defaults = (
+        "<Authentication><Module>amps-default-authentication-module</Module></Authentication>"
+        "<RegexTopicSupport>true</RegexTopicSupport><ClientMaxCapacity>50%</ClientMaxCapacity>"
+    )
+    assert findings(document(FILE)) == []
+    assert findings(document(FILE.replace(GROUP, GROUP + defaults))) == []
+
+
+def test_what_needs_nothing_is_a_note() -> None:
+    text = FILE.replace(JOURNAL, JOURNAL + "<O_DIRECT>disabled</O_DIRECT>")
+    (finding,) = findings(document(text))
+    assert (finding.origin, finding.refuses) == ("f.xml:17", False)
+    assert "LMDB" in finding.text
+    assert started(text) == started(FILE)
+
+
+def test_definitions_are_compared_though_they_do_not_run() -> None:
+    sow = (
+        "<SOW><Topic><Name>orders</Name><MessageType>json</MessageType>"
+        "<Durability>transient</Durability><Key>/id</Key></Topic>"
+        "<GroupLocalQueue><Name>q</Name><MessageType>json</MessageType><InitialOwner>A-1"
+        "</InitialOwner><UnderlyingTopic>orders</UnderlyingTopic></GroupLocalQueue></SOW>"
+    )
+    text = FILE.replace(GROUP, GROUP + sow).replace(
+        f"{TOPIC}</Topic>\n      <S", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n      <S"
+    )
+    config = config_of(fabric_of([document(text)], ignore_unsupported=True), "A-1")
+    assert [(each.name, each.keys) for each in config.sow_topics] == [("orders", ("/id",))]
+    assert [(each.name, each.kind, each.underlying) for each in config.queues] == [
+        ("q", "group_local", "orders")
+    ]
+    assert config.destinations[0].topics[0].filter == "/a = 1"
+
+
+def test_a_destination_without_addresses_is_left_out_when_told_to_ignore_it() -> None:
+    text = FILE.replace("        <InetAddr>elsewhere:10005</InetAddr>\n", "").replace(ADDRESS, "")
+    settings = fabric_of([document(text)], ignore_unsupported=True)
+    assert list(settings.links()) == []
+
+
+def test_the_age_of_journals() -> None:
+    action = (
+        "<Actions><Action><On><Module>amps-action-on-schedule</Module><Options><Every>00:30"
+        "</Every></Options></On><Do><Module>amps-action-do-remove-journal</Module><Options>"
+        "<Age>2d</Age></Options></Do></Action></Actions>"
+    )
+    assert started(FILE).retention_age_s is None
+    assert started(FILE.replace(GROUP, GROUP + action)).retention_age_s == 2 * 86_400

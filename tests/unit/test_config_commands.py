@@ -1,0 +1,154 @@
+"""`raylay config check` and `show`, and the other commands that take files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from amps_examples import completed, published
+from typer.testing import CliRunner
+
+from raylay.services import cli
+from raylay.services.config_commands import config_app
+from raylay.services.configuration.amps_load import load_amps
+from raylay.services.configuration.amps_show import publish_store_messages, shown
+from raylay.services.configuration.files import load_fabric, load_files
+from raylay.services.configuration.model import DowngradeSettings, FabricSettings
+from raylay.services.errors import ConfigurationError
+
+FABRIC = "fabric: f\nregions: {A: 2}\ndowngrade: {age: 5s, every: 1s}\n"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> list[str]:
+    """The published pair, and the published downgrade in the first of it."""
+    actions = published("downgrade-and-upgrade")
+    actions = actions[actions.index("    <Actions>") : actions.index("</Actions>") + 10]
+    names = []
+    for name, clients in (("hot-hot-amps-1", "9007"), ("hot-hot-amps-2", "9008")):
+        path = tmp_path / f"{name}.xml"
+        text = completed(name, clients)
+        path.write_text(text.replace("</AMPSConfig>", f"{actions}</AMPSConfig>"))
+        actions = ""
+        names.append(str(path))
+    return names
+
+
+def output(*arguments: str) -> str:
+    done = CliRunner().invoke(config_app, list(arguments), catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.output
+
+
+def error(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the command says as it ends with 1."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["raylay", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+    assert caught.value.code == 1
+    return capsys.readouterr().err
+
+
+def test_check_of_a_pair_that_runs(pair: list[str]) -> None:
+    assert output("check", *pair) == "2 instances, 2 destinations: all of it runs\n"
+
+
+def test_check_lists_what_does_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "s.xml"
+    path.write_text(completed("slow-clients"))
+    lines = output("check", str(path)).splitlines()
+    assert len(lines) == 8
+    assert lines[0] == f"{path}:5: MessageMemoryLimit does not run yet"
+    assert lines[-1].startswith("1 instance, 0 destinations: 7 things of it would not run")
+    with pytest.raises(ConfigurationError, match="give --ignore-unsupported"):
+        load_fabric([path])
+    assert load_fabric([path], ignore_unsupported=True).instances[0].client_port == 9007
+
+
+def test_check_fails_with_every_error_of_every_file(
+    pair: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in pair:
+        path = Path(name)
+        path.write_text(path.read_text().replace(">sync<", ">both<").replace(".*<", "(<"))
+    lines = error("config", "check", *pair, capsys=capsys).splitlines()
+    assert len(lines) == 4
+    assert [line.removeprefix("raylay: ").split(":")[0] for line in lines] == [
+        pair[0],
+        pair[0],
+        pair[1],
+        pair[1],
+    ]
+
+
+def test_two_files_of_one_instance(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    copy = Path(pair[0]).with_name("copy.xml")
+    copy.write_text(Path(pair[0]).read_text())
+    said = error("config", "check", *pair, str(copy), capsys=capsys)
+    assert f"{copy}:2: Name amps-1 is taken at {pair[0]}:2" in said
+
+
+def test_a_fabric_and_an_ampsconfig_do_not_mix(pair: list[str], tmp_path: Path) -> None:
+    fabric = tmp_path / "f.yaml"
+    fabric.write_text(FABRIC)
+    assert output("check", str(fabric)).startswith("2 instances, 2 destinations: all of it runs")
+    with pytest.raises(ConfigurationError, match=r"f.yaml: this is no AMPSConfig"):
+        load_files([fabric, *pair])
+    with pytest.raises(ConfigurationError, match="names the fabric f, not g"):
+        load_fabric([fabric], name="g")
+    with pytest.raises(ConfigurationError, match="give one YAML file"):
+        load_files([])
+
+
+def test_up_takes_the_files_and_refuses_what_does_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "s.xml"
+    path.write_text(completed("slow-clients").replace("9007", "${PORT}"))
+    assert f"{path}:17: ${{PORT}} is not set" in error("up", str(path), capsys=capsys)
+    refused = error("up", str(path), "-D", "PORT=9007", capsys=capsys)
+    assert f"{path}:5: MessageMemoryLimit does not run yet" in refused
+    assert refused.splitlines()[-1].endswith("give --ignore-unsupported to start without")
+
+
+def test_show_fills_in_defaults_and_loads_again(pair: list[str]) -> None:
+    shown_once = output("show", *pair)
+    first, second = yaml.safe_load_all(shown_once)
+    assert first["AMPSConfig"]["MessageDiskPath"] == "/var/tmp"
+    (destination,) = second["AMPSConfig"]["Replication"]["Destination"]
+    assert destination["AckConflationInterval"] == "1s"
+    assert destination["CompressionType"] == "zlib"
+    document = load_amps(pair[0])
+    again = load_amps("again.yaml", text=shown(document))
+    assert again.config.model_dump() == document.config.model_dump()
+
+
+def test_show_of_a_fabric(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(FABRIC)
+    values = yaml.safe_load(output("show", str(path)))
+    assert values["journal"]["segment_size"] == "64MiB"
+    assert FabricSettings.model_validate(values) == load_fabric([path])
+
+
+def test_the_publish_store_that_a_rate_needs(pair: list[str], tmp_path: Path) -> None:
+    first, second = output("show", *pair, "--rate", "10000").splitlines()[-2:]
+    assert "at least 3,150,000 messages: (15 s between checks + Age 300 s)" in first
+    assert second == "# amps-2: nothing is downgraded by age: a publish store has no bound"
+    path = tmp_path / "f.yaml"
+    path.write_text(FABRIC)
+    assert "at least 6,000 messages" in output("show", str(path), "--rate", "1000")
+
+
+def test_the_rule_of_the_publish_store() -> None:
+    def store(age: str, every: str) -> int | None:
+        return publish_store_messages(
+            10_000, DowngradeSettings.model_validate({"age": age, "every": every})
+        )
+
+    assert store("60s", "15s") == 750_000, "what the documents say belongs to their older Age"
+    assert store("300s", "15s") == 3_150_000
+    assert publish_store_messages(10_000, DowngradeSettings()) is None
