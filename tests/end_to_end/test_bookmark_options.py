@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -415,3 +417,63 @@ def test_the_synchronous_face_and_a_restart_in_pause(servers: Servers, tmp_path:
                 client.pause(client.merged(orders, trades))
         store.close()
     assert set(seen) == set(range(1, 101))
+
+
+def test_an_exact_resume_across_instances_and_restarts(servers: Servers, tmp_path: Path) -> None:
+    """A new client each time, at the other instance, one of them killed or restarted meanwhile."""
+    first, second = pair(servers, tmp_path)
+    publisher = Client(first.address, "publisher")
+    sent = 0
+
+    def publish(count: int) -> None:
+        nonlocal sent
+        for number in range(sent + 1, sent + count + 1):
+            publisher.publish(range(number, number + 1), topic="orders" if number % 2 else "trades")
+        sent += count
+        publisher.persisted(sent)
+
+    async def read(server: Server, count: int) -> list[int]:
+        store = LmdbBookmarkStore(tmp_path / "bookmarks")
+        async with AsyncClient("desk", [server.address], bookmark_store=store) as client:
+            subscription = await client.subscribe(
+                "orders", bookmark="0", fully_durable=True, persisted_ms=1
+            )
+            found = await some(subscription, count)
+        store.close()
+        return [number for _, number in found]
+
+    publish(200)
+    seen = asyncio.run(read(first, 40))
+    publish(100)
+    seen += asyncio.run(read(second, 60))
+    second.kill()
+    second.start()
+    second.wait_for("link_caught_up", 2)
+    seen += asyncio.run(read(second, 30))
+    publish(100)
+    assert first.stop() == 0
+    first.start()
+    seen += asyncio.run(read(first, 70))
+    assert seen == list(range(1, 400, 2))
+
+
+def test_the_examples_of_the_page_run(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
+    section = page.split("## How a replay is delivered\n")[1].split("\n## ")[0]
+    examples = [part.split("```")[0] for part in section.split("```python\n")[1:]]
+    printed = []
+    for example in examples:
+        assert "host-a:9007" in example
+        done = subprocess.run(
+            [sys.executable, "-c", example.replace("host-a:9007", server.address)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout.splitlines())
+    wanted = [f"{kind}s {kind} {number}" for number in range(3) for kind in ("order", "trade")]
+    assert printed == [wanted, ["b'1' b'2'", "b'1' b'2'", "b'1'"]]
