@@ -341,8 +341,10 @@ class ReplayPump:
 
     def durable_moved(self) -> None:
         """More is durable: fully durable subscriptions may go on."""
+        committed_txid = self._server.machine.committed_txid
         for replay in self._fully_durable:
-            self._kick(replay)
+            if replay.plan.cursor < committed_txid:
+                self._kick(replay)
 
     def tick(self, now_s: float, now_us: int) -> None:
         """Persisted acks that are due, and ranges whose end time has passed."""

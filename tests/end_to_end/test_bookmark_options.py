@@ -30,7 +30,7 @@ from raylay.services.client import (
 )
 from raylay.services.client import Client as AsyncClient
 from raylay.services.errors import CommandFailed, LocalProtocolError
-from raylay.services.messages.records import iterate_records, publisher_id
+from raylay.services.messages.records import RecordBuilder, iterate_records, publisher_id
 from raylay.services.protocol.frames import Frame
 from raylay.services.replication.instance import DowngradePolicy
 from raylay.services.replication.ranges import PublisherRanges
@@ -266,6 +266,33 @@ def test_live_keeps_up_with_a_publisher_that_never_pauses(servers: Servers, tmp_
             assert all(last <= numbers[-1] for _, (_, last) in named.items())
             total.update(named)
     assert numbers == list(range(1, 20_001))
+
+
+def test_live_gets_again_what_a_full_disk_refused(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path, storage_bytes_max=3 * 1024 * 1024, segment_bytes=1024 * 1024)
+    live = Client(server.address, "live")
+    start(live, "s", "orders", live=True)
+    publisher = Client(server.address, "publisher")
+    builder = RecordBuilder(publisher.answer["publisher"], "orders", "json")
+    number, reason = 0, ""
+    while not reason and number < 100:
+        number += 1
+        publisher.send({"c": "pb", "n": 1}, builder.build(number, bytes(100_000), 1))
+        reason = publisher.next(lambda frame: frame.header["c"] == "ack").header.get("reason", "")
+    assert reason == "storage_full"
+    assert [n for _, n in received(live, number)] == list(range(1, number + 1))
+    # What was refused is not in the log: it is sent again, smaller, so that it fits.
+    acked = False
+    while not acked:
+        again = Client(server.address, "publisher", low=number)
+        again.publish(range(number, number + 1), text="again")
+        answer = again.next(lambda frame: frame.header["c"] == "ack").header
+        assert answer["status"] == "success" or answer["reason"] == "storage_full"
+        acked = answer["status"] == "success"
+    assert live.receive(1) == [f"again{number}"]
+    total = PublisherRanges()
+    while not total.covers(publisher_id("publisher"), [(number, number)]):
+        total.update(PublisherRanges.from_wire(live.ack(a="persisted").header["have"]))
 
 
 # -- fully durable ---------------------------------------------------------------------------------
