@@ -3,12 +3,17 @@ and without one of them some link does not."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from amps_examples import completed
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.test_amps_fabric import regional_defines, regional_files
 
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.exclusions import exclusions
+from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
@@ -169,3 +174,32 @@ def test_settings_survive_their_file() -> None:
     settings = instances("A", "B").destination("A", "B").settings()
     again = FabricSettings.from_json(settings.to_json())
     assert exclusions(again) == exclusions(settings)
+
+
+def test_the_published_fabrics_pass_the_documented_defaults(tmp_path: Path) -> None:
+    """In the published XML every check is made that no Topic excludes."""
+    pair = []
+    for name, clients in (("hot-hot-amps-1", "9007"), ("hot-hot-amps-2", "9008")):
+        pair.append(tmp_path / f"{name}.xml")
+        pair[-1].write_text(completed(name, f"127.0.0.1:{clients}"))
+    fabrics = (
+        load_fabric(pair, name="pair"),
+        load_fabric(regional_files(), defines=regional_defines(), name="regions"),
+    )
+    for settings in fabrics:
+        assert left_out(settings) == {} and failures(settings) == []
+
+
+def test_in_the_published_pair_a_topic_left_out_is_found(tmp_path: Path) -> None:
+    pair = []
+    for name, clients in (("hot-hot-amps-1", "9007"), ("hot-hot-amps-2", "9008")):
+        pair.append(tmp_path / f"{name}.xml")
+        pair[-1].write_text(completed(name, f"127.0.0.1:{clients}"))
+    text = pair[1].read_text()
+    assert text.count("<Name>topic</Name>") == 2
+    pair[1].write_text(text.replace("<Name>topic</Name>", "<Name>^/rep_topic</Name>", 1))
+    found = failures(load_fabric(pair, name="pair"))
+    assert [(*link, failure.check, failure.topic) for *link, failure in found] == [
+        ("amps-1", "amps-2", "replicate", "topic"),
+        ("amps-2", "amps-1", "replicate", "^/rep_topic"),
+    ]

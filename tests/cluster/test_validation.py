@@ -1,0 +1,40 @@
+"""A refused link of a real fabric: where people see why, and that a repaired file is enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raylay.services.errors import FabricError
+from raylay.services.fabric import Fabric
+
+pytestmark = pytest.mark.cluster
+
+
+def one_way(**options: object) -> Fabric:
+    """Instance A replicates to Audit, which replicates nothing back."""
+    fabric = Fabric("watched", logs={"target": "file"})
+    fabric.instance("A").instance("Audit")
+    return fabric.destination("A", "Audit", **options)
+
+
+def test_why_a_link_is_refused_is_in_the_status_and_goes_with_the_cause(
+    runtime_directory: Path, tmp_path: Path
+) -> None:
+    says = "replicate: A replicates .* (any type) to Audit, which does not replicate it back"
+    with one_way(exclude_validation=()).start(tmp_path / "data") as fabric:
+        with pytest.raises(FabricError) as caught:
+            fabric.wait_connected(timeout_s=3)
+        assert says in str(caught.value)
+        by_name = {each["name"]: each for each in fabric.status()["instances"]}
+        assert says in by_name["A"]["destinations"]["Audit"]["why"]
+        told = {event["event"]: event for event in fabric.events() if "text" in event}
+        assert told["link_refused"]["reason"] == "validation"
+        assert says in told["link_refused"]["text"]
+        assert says in told["upstream_refused"]["text"]
+        assert told["upstream_refused"]["peer"] == "A"
+    with one_way().start(tmp_path / "data") as fabric:
+        fabric.wait_connected()
+        by_name = {each["name"]: each for each in fabric.status()["instances"]}
+        assert by_name["A"]["destinations"]["Audit"]["why"] == ""
