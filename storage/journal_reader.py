@@ -37,8 +37,9 @@ LISTINGS_MAX = 64
 class LmdbJournalReader:
     """A cursor over one data directory's journal (interface: `journal.JournalReader`).
 
-    Invariants: no read transaction outlives a call; each open segment is locked shared; at the
-    tail only the live one stays open, so that an idle reader never holds up removal.
+    Invariants: no read transaction outlives a call; each open segment is locked shared; behind two
+    calls of `tidy` without another in between only the newest one is open, so that an idle reader
+    never holds up compression and removal.
     Owner: one thread. Lifecycle: opened at any time; in the writer's own process after the writer
     (an environment is opened once, and the writer's can write); `close` at the end.
 
@@ -65,6 +66,7 @@ class LmdbJournalReader:
         self._files: list[SegmentFile] = []
         self._firsts: list[int] = []
         self._open: dict[int, OpenSegment] = {}
+        self._used: set[int] = set()
         self._indexes: dict[int, SegmentIndex] = {}
         # What is left of the last block read, for the read that goes on behind it.
         self._rest_after = -1
@@ -102,6 +104,7 @@ class LmdbJournalReader:
 
     def _opened(self, file: SegmentFile) -> OpenSegment:
         first_txid = file.first_txid
+        self._used.add(first_txid)
         segment = self._open.get(first_txid)
         if segment is None:
             segment = open_segment(file)
@@ -184,6 +187,14 @@ class LmdbJournalReader:
             if segment is not kept:
                 del self._open[first_txid]
                 segment.close()
+
+    def tidy(self) -> None:
+        """Lets go of the segments, but for the newest, that nobody asked for since the last call:
+        to be called now and then, as a reader cannot know that it is done with one."""
+        newest = max(self._open, default=0)
+        for first_txid in self._open.keys() - self._used - {newest}:
+            self._open.pop(first_txid).close()
+        self._used.clear()
 
     def release(self) -> None:
         """Lets go of every segment and its lock, until the next call that needs one."""

@@ -608,6 +608,13 @@ class LmdbJournal:
         self._let_go()
         return self._maintenance.remove(before_txid, self._floor, force=force, keep=keep)
 
+    def tidy(self) -> None:
+        """Lets go of sealed segments that nobody asked for since the last call; see
+        `LmdbJournalReader.tidy`."""
+        with self._reader_lock:
+            if self._reader is not None:
+                self._reader.tidy()
+
     def _let_go(self) -> None:
         """Closes what this journal's own reader has open, so that it stands in nobody's way."""
         with self._reader_lock:

@@ -520,6 +520,7 @@ class InstanceServer:
 
     def _each_second(self) -> None:
         self.journal.removable(self.machine.removable_before())
+        self.spawn(self.in_reading_thread(self._tidy_readers))
         counters = self.machine.counters
         now_s = self.loop.time()
         before_s, published, persisted, delivered = self._rates_before
@@ -531,6 +532,10 @@ class InstanceServer:
                 "delivered_per_s": round((self.delivered - delivered) / spent_s, 1),
             }
         self._rates_before = (now_s, counters.published, counters.persisted, self.delivered)
+
+    def _tidy_readers(self) -> None:
+        self.reader.tidy()
+        self.journal.tidy()
 
     def _hint(self) -> dict[str, bytes | None]:
         floor, awaited = self.machine.recovery_point()

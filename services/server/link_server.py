@@ -617,6 +617,7 @@ class LinkServer:
         before: dict[str, Any] = {}
         while True:
             await asyncio.sleep(COUNTS_S)
+            self._reader.tidy()
             machine = self.machine
             counts = {
                 "cursor_txid": machine.cursor,

@@ -372,6 +372,24 @@ def test_a_segment_in_use_is_passed_over(journal: StepJournal) -> None:
     check_all(journal, last)
 
 
+def test_a_reader_that_came_to_the_end_lets_go_of_what_is_behind_it(journal: StepJournal) -> None:
+    last = fill(journal)
+    with LmdbJournalReader(journal.directory) as reader:
+        after_txid = 0
+        while after_txid < last:  # as a link: it reads no more when it has what it was told of
+            after_txid = reader.read(after_txid, 1)[-1].last_txid
+        held = [outcome.first_txid for outcome in journal.compress() if not outcome.done]
+        assert len(held) > 1
+        reader.tidy()
+        assert reader.read(held[0] - 1, 1)[0].first_txid == held[0]
+        reader.tidy()
+        kept = [outcome.first_txid for outcome in journal.compress() if not outcome.done]
+        assert kept == held[:1], "asked for since the last time"
+        reader.tidy()
+        assert all(outcome.done for outcome in journal.compress())
+        check_all(reader, last)
+
+
 def test_compressed_and_archived_segments_stay_in_the_log(journal: StepJournal) -> None:
     last = fill(journal)
     middle = journal.segments()[3].first_txid
