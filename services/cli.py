@@ -45,8 +45,10 @@ from raylay.services.trace_report import trace_command
 
 STOP_TIMEOUT_S = 60.0
 DETACH_TIMEOUT_S = 120.0
-CONNECT_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 30.0
 READY_LINE = "raylay is up"
+FILE_COLUMNS = 160
+"""A table that is written to a file or a pipe has room for what it says."""
 
 app = typer.Typer(
     help="Raylay, a leaderless replicated message broker on Ray.",
@@ -130,12 +132,13 @@ def up(
     fabric = Fabric.of(settings)
     with _stop_signals(stopping):
         fabric.start(place, address=address or None)
+        unconnected = ""
         try:
             fabric.wait_connected(CONNECT_TIMEOUT_S)
-        except FabricError:
-            pass  # a link to a fabric that is down, for one; the table shows which
+        except FabricError as error:  # a link to a fabric that is down, for one
+            unconnected = f"; not connected {error}"
         _print_status(fabric.status(), as_json=False)
-        typer.echo(f"{READY_LINE}: {settings.name} in {place}")
+        typer.echo(f"{READY_LINE}: {settings.name} in {place}{unconnected}")
         sys.stdout.flush()
         if address:
             fabric.leave()
@@ -172,7 +175,8 @@ def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
             start_new_session=True,
         )
     deadline_s = time.monotonic() + DETACH_TIMEOUT_S
-    while (entry := registry.find(name)) is None or entry.host_pid != process.pid:
+    # Not when it is registered: before its links have connected, a publish waits for a downgrade.
+    while not (line := _ready_line(log)):
         try:
             process.wait(timeout=0.1)
         except subprocess.TimeoutExpired:
@@ -184,7 +188,13 @@ def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
             ) from None
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise FabricError((lines[-1] if lines else f"see {log}").removeprefix("raylay: "))
-    typer.echo(f"{READY_LINE}: {name} in {place}")
+    typer.echo(line)
+
+
+def _ready_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    found = [line for line in lines if line.startswith(READY_LINE) and line.endswith("\n")]
+    return found[-1].rstrip("\n") if found else ""
 
 
 @app.command()
@@ -266,7 +276,10 @@ def _print_status(found: dict[str, Any], as_json: bool) -> None:
         rows = [destination_row(*each) for each in destinations.items()] or [("",) * 4]
         for number, row in enumerate(rows):
             table.add_row(*(front if not number else ("",) * 5), *row)
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_COLUMNS)
+    console.print(table)
 
 
 def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, str, str]:

@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,3 +128,65 @@ def test_downgrade_and_upgrade_by_hand(tmp_path: Path) -> None:
         assert mode() == (True, False)
     finally:
         run(*RAYLAY, "down", cwd=tmp_path)
+
+
+def test_one_trace_shows_the_whole_way_of_a_message(tmp_path: Path) -> None:
+    """The published three-region table, as the README starts it, and one message through it."""
+    run(*RAYLAY, "up", str(EXAMPLES / "three_regions.yaml"), "--detach", cwd=tmp_path)
+    try:
+        # Up means connected: nothing waits for a downgrade, and no link for another one.
+        for instance in json.loads(run(*RAYLAY, "status", "--json", cwd=tmp_path).stdout)[
+            "instances"
+        ]:
+            assert all(each["caught_up"] for each in instance["destinations"].values()), instance
+        publish = ("publish", "flights/JFK", '{"flight": 1545}', "--group", "NewYork", "--trace")
+        bookmark = run(*RAYLAY, *publish, cwd=tmp_path).stderr.split()[-1]
+        subscribe = ("subscribe", "flights/.*", "--bookmark", "0", "--count", "1", "--group")
+        for group in ("Chicago", "NewYork", "London"):
+            assert run(*RAYLAY, *subscribe, group, cwd=tmp_path).stdout == '{"flight": 1545}\n'
+        deadline_s = time.monotonic() + 60
+        while not settled(json.loads(run(*RAYLAY, "status", "--json", cwd=tmp_path).stdout)):
+            assert time.monotonic() < deadline_s, run(*RAYLAY, "status", cwd=tmp_path).stdout
+    finally:
+        run(*RAYLAY, "down", cwd=tmp_path)
+    traces = str(tmp_path / "data" / "flights" / "traces")
+    found = run(*RAYLAY, "trace", traces, "--message", bookmark, "--json", cwd=tmp_path).stdout
+    (publish_span,) = json.loads(found)["spans"]
+    assert publish_span["attributes"]["outcome"] == "persisted"
+    ways = {" / ".join(way) for way in ways_of(publish_span)}
+    commit = "publish / commit NewYork-1"
+    assert {commit, "publish / persisted ack NewYork-1"} <= ways
+    send = f"{commit} / link send NewYork-1 > NewYork-2"
+    assert {send, f"{send} / remote commit NewYork-2", f"{send} / persisted ack NewYork-2"} <= ways
+    for city in ("Chicago", "London"):
+        # Across: by either instance of NewYork to the first of the other city, and on from there.
+        across = [way for way in ways if way.endswith(f"/ remote commit {city}-1")]
+        assert len(across) == 1 and across[0].startswith(commit), ways
+        on = f"{across[0]} / link send {city}-1 > {city}-2"
+        assert {on, f"{on} / remote commit {city}-2", f"{on} / persisted ack {city}-2"} <= ways
+        assert any(way.endswith(f"/ persisted ack {city}-1") for way in ways), ways
+    delivered = {way.split(" / ")[-1] for way in ways if "delivery" in way}
+    assert delivered == {"delivery NewYork-1", "delivery Chicago-1", "delivery London-1"}
+
+
+def settled(status: dict[str, Any]) -> bool:
+    """Whether every destination has answered for everything."""
+    return not any(
+        destination["owed"]
+        for instance in status["instances"]
+        for destination in instance["destinations"].values()
+    )
+
+
+def ways_of(span: dict[str, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Each span below this one with all that led to it, as names with their places."""
+    attributes = span["attributes"]
+    name = span["name"]
+    if name != "publish":
+        name += f" {attributes['instance']}"
+    if "destination" in attributes:
+        name += f" > {attributes['destination']}"
+    way = (*before, name)
+    yield way
+    for child in span["children"]:
+        yield from ways_of(child, way)
