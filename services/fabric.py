@@ -50,7 +50,7 @@ from raylay.services.fabric_plan import (
 from raylay.services.fabric_plan import servers as servers_of_group
 from raylay.services.tracing import ClientTracer, Tracing, start_tracing
 
-START_TIMEOUT_S_DEFAULT = 60.0
+START_TIMEOUT_S_DEFAULT = 120.0
 STOP_TIMEOUT_S_DEFAULT = 15.0
 STATUS_TIMEOUT_S = 5.0
 POLL_S = 0.05

@@ -52,6 +52,17 @@ def test_hot_pair(tmp_path: Path) -> None:
     assert "2000 of 2000 sales" in done.stdout
 
 
+def test_hub_and_spoke(tmp_path: Path) -> None:
+    done = run(sys.executable, str(EXAMPLES / "hub_and_spoke.py"), cwd=tmp_path)
+    assert "desk: 2000 of 2000 orders" in done.stdout
+    assert "risk: 2000 of 2000 orders" in done.stdout
+
+
+def test_a_one_way_feed(tmp_path: Path) -> None:
+    done = run(sys.executable, str(EXAMPLES / "one_way_feed.py"), cwd=tmp_path)
+    assert "production has 1000 prices, test has 2000 with its own" in done.stdout
+
+
 def test_the_script_of_the_readme(tmp_path: Path) -> None:
     page = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
     script = page.split("```python\n")[1].split("```")[0]
