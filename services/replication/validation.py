@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topic_pattern import TopicPattern
@@ -76,6 +76,9 @@ class QueueDefinition:
     underlying: str = ""
     filter: str = ""
     domain: str = ""
+
+
+Definition = TypeVar("Definition", SowDefinition, QueueDefinition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +171,13 @@ def check(
     validation = _Validation(destination, upstream, downstream)
     found: dict[tuple[str, str, str], Failure] = {}
     for subject, rules in _subjects(destination, upstream, downstream):
-        for name in CHECKS:
-            for rule in rules:
-                text = validation.run(name, subject, rule) if name in enforced(rule) else ""
+        for rule in rules:
+            made = enforced(rule)
+            for name in CHECKS:
+                key = (name, subject.name, subject.message_type)
+                text = validation.run(name, subject, rule) if name in made else ""
                 if text:
-                    key = (name, subject.name, subject.message_type)
                     found.setdefault(key, Failure(*key, text))
-                    break
     # What fails for all types of a topic is not said again for each.
     return [
         failure
@@ -318,6 +321,10 @@ class _Validation:
         named = [t for t in reaching if upstream.name in (*t.servers, t.name)]
         back = named or reaching
         self._back = [(terms, rules) for terms, rules in self._onward if terms in back]
+        self._sow_here = _by_name(upstream.sow)
+        self._sow_there = _by_name(downstream.sow)
+        self._queues_here = _by_name(upstream.queues)
+        self._queues_there = _by_name(downstream.queues)
         self._checks: dict[str, Callable[[_Subject, TopicRule], str]] = {
             "txlog": self._txlog,
             "replicate": self._replicate,
@@ -400,16 +407,16 @@ class _Validation:
         mine = next(
             (
                 topic
-                for topic in self._upstream.sow
-                if topic.name == subject.name and _meet(topic.message_type, subject.message_type)
+                for topic in self._sow_here.get(subject.name, ())
+                if _meet(topic.message_type, subject.message_type)
             ),
             None,
         )
         theirs = mine and next(
             (
                 topic
-                for topic in self._downstream.sow
-                if (topic.name, topic.message_type) == (mine.name, mine.message_type)
+                for topic in self._sow_there.get(mine.name, ())
+                if topic.message_type == mine.message_type
             ),
             None,
         )
@@ -419,20 +426,15 @@ class _Validation:
         """The queue upstream that needs one downstream, and that one."""
         if not subject.is_literal:
             return None, None
-        for mine in self._upstream.queues:
-            if (
-                mine.name != subject.name
-                or mine.kind == "local"
-                or not _meet(mine.message_type, subject.message_type)
-            ):
+        for mine in self._queues_here.get(subject.name, ()):
+            if mine.kind == "local" or not _meet(mine.message_type, subject.message_type):
                 continue
             domain = mine.domain or self._upstream.group
             theirs = next(
                 (
                     queue
-                    for queue in self._downstream.queues
-                    if (queue.name, queue.message_type, queue.kind)
-                    == (mine.name, mine.message_type, mine.kind)
+                    for queue in self._queues_there.get(mine.name, ())
+                    if (queue.message_type, queue.kind) == (mine.message_type, mine.kind)
                     and (
                         queue.kind != "group_local"
                         or (queue.domain or self._downstream.group) == domain
@@ -521,6 +523,13 @@ def _reaches(terms: DestinationTerms, upstream: Description) -> bool:
     if terms.group != upstream.group:
         return False
     return not terms.servers or upstream.name in terms.servers
+
+
+def _by_name(definitions: Iterable[Definition]) -> dict[str, list[Definition]]:
+    found: dict[str, list[Definition]] = {}
+    for definition in definitions:
+        found.setdefault(definition.name, []).append(definition)
+    return found
 
 
 def _listed(keys: tuple[str, ...]) -> str:
