@@ -21,7 +21,7 @@ from raylay.services.messages.bookmarks import Point, Position
 from raylay.services.messages.records import Kind, Run
 from raylay.services.replication.ranges import PublisherRanges, Range
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, prefix_of
-from raylay.services.subscriptions.durability import Durability
+from raylay.services.subscriptions.durability import Durability, first_pending_in
 from raylay.services.subscriptions.matching import TopicFilter
 
 
@@ -403,21 +403,17 @@ class BookmarkSubscription:
         found = PublisherRanges()
         while passed:
             last_txid, publisher, ranges = passed[0]
-            left = 0
-            pending: int | None = None
-            for first, last in ranges:
-                pending = durability.first_pending(publisher, first, last)
-                if pending is not None:
-                    break
-                found.add(publisher, first, last)
-                left += 1
+            pending = first_pending_in(durability, publisher, ranges)
             if pending is None:
+                found.add_ranges(publisher, ranges)
                 passed.popleft()
                 continue
             # The stretch of a publisher that never pauses has no end: it is told as it goes.
-            first, last = ranges[left]
-            if pending > first:
-                found.add(publisher, first, pending - 1)
-            passed[0] = (last_txid, publisher, [(pending, last), *ranges[left + 1 :]])
+            sequence, at = pending
+            first, last = ranges[at]
+            found.add_ranges(publisher, ranges[:at])
+            if sequence > first:
+                found.add(publisher, first, sequence - 1)
+            passed[0] = (last_txid, publisher, [(sequence, last), *ranges[at + 1 :]])
             break
         return found if found else None

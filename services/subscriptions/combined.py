@@ -17,7 +17,7 @@ from typing import NamedTuple
 from raylay.services.messages.records import Kind, Run
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, prefix_of
-from raylay.services.subscriptions.durability import Durability
+from raylay.services.subscriptions.durability import Durability, first_pending_in
 from raylay.services.subscriptions.pacing import Pacer, Rate
 
 
@@ -114,16 +114,18 @@ class CombinedReplay:
         """The run up to its first message that is not durable."""
         if run.kind != Kind.RECORDS:
             return run
-        first = durability.first_pending(run.publisher, run.first_sequence, run.last_sequence)
-        while first is not None:
-            part = run.select([(run.first_sequence, first - 1)])
-            count = part.count if part is not None else 0
-            if run.contiguous or run.select([(first, first)]) is not None:
-                self._blocked = (run.publisher, first)
-                return prefix_of(run, count) if count else None
+        publisher, first, last = run.publisher, run.first_sequence, run.last_sequence
+        if durability.first_pending(publisher, first, last) is None:
+            return run
+        ranges = run.ranges()
+        pending = first_pending_in(durability, publisher, ranges)
+        if pending is None:
             # It lies in a gap of this run: another run has it.
-            first = durability.first_pending(run.publisher, first + 1, run.last_sequence)
-        return run
+            return run
+        sequence, at = pending
+        self._blocked = (publisher, sequence)
+        count = sum(b - a + 1 for a, b in ranges[:at]) + sequence - ranges[at][0]
+        return prefix_of(run, count) if count else None
 
     def _allowed_part(self, run: Run, now_us: int) -> Run | None:
         """What of the run the rate lets through now; None: nothing."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Protocol
 
 from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.ranges import Range
 
 
 class Durability(Protocol):
@@ -31,3 +33,25 @@ class PendingMessages:
             if found is not None:
                 lowest = last = found
         return lowest
+
+
+def first_pending_in(
+    durability: Durability, publisher: int, ranges: list[Range]
+) -> tuple[int, int] | None:
+    """The lowest sequence of ascending ranges that is not durable, and the number of the range that
+    holds it; None: all are durable.
+
+    Asks once for all of them: what is pending between the ranges costs more, and is rare.
+    """
+    last = ranges[-1][1]
+    first = durability.first_pending(publisher, ranges[0][0], last)
+    while first is not None:
+        at = bisect_left(ranges, first, key=_last_of)
+        if ranges[at][0] <= first:
+            return first, at
+        first = durability.first_pending(publisher, ranges[at][0], last)
+    return None
+
+
+def _last_of(pair: Range) -> int:
+    return pair[1]
