@@ -280,6 +280,18 @@ def _print_status(found: dict[str, Any], as_json: bool) -> None:
     if not console.is_terminal:
         console = Console(width=FILE_COLUMNS)
     console.print(table)
+    for line in disconnected_lines(found["instances"]):
+        typer.echo(line)
+
+
+def disconnected_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Why destinations are not connected, a line each."""
+    return [
+        f"{instance['name']} to {name}: {destination['why']}"
+        for instance in instances
+        for name, destination in instance.get("destinations", {}).items()
+        if not destination.get("connected") and destination.get("why")
+    ]
 
 
 def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raylay.services.cli import destination_row, event_line
+from raylay.services.cli import destination_row, disconnected_lines, event_line
 
 
 def run(*arguments: str, runtime: Path) -> subprocess.CompletedProcess[str]:
@@ -66,3 +66,10 @@ def test_a_destinations_row_tells_its_mode() -> None:
     assert destination_row("B", found) == ("B", "async (downgraded)", "1,200", "30 ms")
     found = {"connected": False, "sync": True, "owed": 0}
     assert destination_row("B", found) == ("B", "sync, disconnected", "0", "")
+
+
+def test_why_a_destination_is_not_connected_stands_below_the_table() -> None:
+    refused = {"connected": False, "why": "b:1: validation: txlog: …"}
+    there = {"connected": True, "why": ""}
+    instances = [{"name": "A", "destinations": {"B": refused, "C": there}}, {"name": "C"}]
+    assert disconnected_lines(instances) == ["A to B: b:1: validation: txlog: …"]
