@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from raylay.services.configuration.amps_fabric import fabric_of
+from raylay.services.configuration.amps_load import Document
 from raylay.services.configuration.amps_show import (
     downgrades_of,
     shown,
@@ -49,6 +51,7 @@ def check(files: FilesArgument, define: DefineOption = None) -> None:
         found = [finding for document in loaded for finding in findings(document)]
         # What does not run yet is listed below, so it is no error here.
         settings = fabric_of(loaded, ignore_unsupported=True)
+        found += _outside(loaded, settings)
     for finding in found:
         typer.echo(f"{finding.origin}: {finding.text}")
     refused = sum(finding.refuses for finding in found)
@@ -83,6 +86,21 @@ def show(
         downgrades = downgrades_of(loaded)
     for line in store_lines(rate, downgrades) if rate else ():
         typer.echo(f"# {line}")
+
+
+def _outside(documents: list[Document], settings: FabricSettings) -> Iterator[Finding]:
+    """A note for each address that is of none of the files' instances."""
+    for document in documents:
+        links = {link.name: link for link in settings.instance(document.config.name).destinations}
+        for number, destination in enumerate(document.config.destinations()):
+            link = links.get(destination.name)
+            for target in link.to if link is not None else ():
+                if ":" in target:
+                    yield Finding(
+                        document.origin(("Replication", "Destination", number, "Transport", 0)),
+                        f"{target} is of no instance of these files: it is dialled as it is",
+                        False,
+                    )
 
 
 def _counted(count: int, what: str) -> str:

@@ -70,7 +70,10 @@ def fabric_of(
         found = [finding for each in documents for finding in findings(each) if finding.refuses]
         if found:
             raise ConfigurationError(refusal(found))
-    builder = FabricBuilder(name or _name(documents), topics=_topics(documents))
+    try:
+        builder = FabricBuilder(name or _name(documents), topics=_topics(documents))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}; --name gives the fabric another name") from None
     listeners = [listener for each in documents for listener in _listener(each.config)]
     errors = _clashes(documents)
     for document in documents:

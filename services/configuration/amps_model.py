@@ -29,6 +29,7 @@ from raylay.services.configuration.amps_types import (
     Text,
     Topic,
     Truth,
+    TypeName,
     Words,
     at_least,
     between,
@@ -119,7 +120,7 @@ class IncomingTransport(TlsStanza, Capacity):
     )
     protocol: str = element("Protocol", "amps")
     inet_address: ListenAddress | None = element("InetAddr", None)
-    message_types: tuple[Text, ...] = element("MessageType", (), many=True)
+    message_types: tuple[TypeName, ...] = element("MessageType", (), many=True)
     initial_state: Switch = element("InitialState", True)
     filters: tuple[ModuleUse, ...] = element("TransportFilter", (), many=True)
     file_name: str | None = element("FileName", None)
@@ -154,7 +155,7 @@ class LogTopic(Stanza):
     """Topics that are recorded in the transaction log."""
 
     name: Topic = element("Name", synonyms=("Topic",))
-    message_type: Text = element("MessageType")
+    message_type: TypeName = element("MessageType")
     filter: str | None = element("Filter", None)
 
 
@@ -185,7 +186,7 @@ class DestinationTopic(Stanza):
     """Which topics go to a destination, and which checks are made for them at connect."""
 
     name: Topic = element("Name", ".*", synonyms=("Topic",))
-    message_type: Text = element("MessageType")
+    message_type: TypeName = element("MessageType")
     filter: str | None = element("Filter", None)
     include_validation: Annotated[Words, AfterValidator(_checks)] | None = element(
         "IncludeValidation", None, text=True
@@ -264,7 +265,7 @@ class BootstrapTopic(Stanza):
     """A topic that is copied from the source."""
 
     name: Topic = element("Name", synonyms=("Topic",))
-    message_type: Text = element("MessageType")
+    message_type: TypeName = element("MessageType")
 
 
 class Bootstrap(Stanza):

@@ -15,6 +15,7 @@ from raylay.services.configuration.amps_types import (
     Stanza,
     Switch,
     Text,
+    TypeName,
     at_least,
     between,
     element,
@@ -49,7 +50,7 @@ class SowTopic(Stanza):
     """A topic whose last value of each key is kept."""
 
     name: Text = element("Name", synonyms=("Topic",))
-    message_type: Text = element("MessageType")
+    message_type: TypeName = element("MessageType")
     file_name: str | None = element("FileName", None)
     durability: Literal["persistent", "transient"] = element(
         "Durability", "persistent", synonyms=("Duration",)
@@ -95,7 +96,7 @@ class Queue(Stanza):
     """A queue over topics of the transaction log."""
 
     name: Text = element("Name", synonyms=("Topic",))
-    message_type: Text = element("MessageType")
+    message_type: TypeName = element("MessageType")
     underlying_topic: str | None = element("UnderlyingTopic", None)
     default_publish_target: str | None = element("DefaultPublishTarget", None)
     lease_period_ns: Nanoseconds | None = element("LeasePeriod", None)
@@ -171,7 +172,7 @@ class View(Stanza):
     """A projection or aggregation of topics with state."""
 
     name: Text = element("Name", synonyms=("Topic",))
-    message_type: Text = element("MessageType")
+    message_type: TypeName = element("MessageType")
     underlying: Underlying = element("UnderlyingTopic")
     projection: Fields = element("Projection")
     grouping: Fields | None = element("Grouping", None)
@@ -196,7 +197,7 @@ class ConflatedTopic(Stanza):
 
     name: Text = element("Name", synonyms=("Topic",))
     underlying_topic: Text = element("UnderlyingTopic")
-    message_type: Text = element("MessageType")
+    message_type: TypeName = element("MessageType")
     interval_ns: Annotated[Nanoseconds, AfterValidator(between("100ms"))] = element(
         "Interval", 5_000_000_000
     )

@@ -20,6 +20,7 @@ from raylay.services.configuration.amps_units import (
 )
 from raylay.services.configuration.model import PORT_MAX, Pattern, Section, TopicName
 
+MESSAGE_TYPE_CHARACTERS_MAX = 255
 ON_WORDS = frozenset(("enabled", "true", "yes", "on", "1"))
 OFF_WORDS = frozenset(("disabled", "false", "no", "off", "0"))
 _WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday"
@@ -221,6 +222,7 @@ def _shown_expiration(value: int | str) -> str:
 
 
 Text = Annotated[str, Field(min_length=1)]
+TypeName = Annotated[str, Field(min_length=1, max_length=MESSAGE_TYPE_CHARACTERS_MAX)]
 Nanoseconds = Annotated[
     int, BeforeValidator(_text(parse_interval_ns)), PlainSerializer(format_interval)
 ]

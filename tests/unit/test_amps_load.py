@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from amps_examples import FIXTURES, completed, published
 
 from raylay.services.configuration.amps_load import Document, load_amps, places
 from raylay.services.configuration.amps_model import ALL_CHECKS, AmpsConfig
+from raylay.services.configuration.amps_show import shown
 from raylay.services.configuration.amps_tree import DEPTH_MAX, TOTAL_BYTES_MAX, parse_defines
 from raylay.services.errors import ConfigurationError
 
@@ -437,3 +440,45 @@ def test_errors_in_yaml_name_the_line(old: str, new: str, line: int, words: str)
         load_amps("f.yaml", text=YAML.replace(old, new, 1), defines={"PORT": "10004"})
     found = [error for error in str(caught.value).splitlines() if f"f.yaml:{line}: " in error]
     assert any(words in error for error in found), caught.value
+
+
+# -- anything at all ---------------------------------------------------------------------------
+VALUES = ("", "0", "-1", "15s", "^(", "x" * 3000, "${A}", "a b", "10004", "[::]:5", "9" * 400, "٣s")
+
+
+def damaged(rng: random.Random) -> str:
+    """The file with a few values, elements or characters changed, added or lost."""
+    text = FILE
+    for _ in range(rng.randint(1, 3)):
+        kind, place = rng.randrange(4), rng.randrange(len(text))
+        starts = [match.start() for match in re.finditer("<", text)] or [0]
+        values = list(re.finditer(">([^<>]*)<", text))
+        if kind == 0 and values:
+            match = rng.choice(values)
+            text = text[: match.start(1)] + rng.choice(VALUES) + text[match.end(1) :]
+        elif kind == 1:
+            tag, start = rng.choice(sorted(places())), rng.choice(starts)
+            text = f"{text[:start]}<{tag}>{rng.choice(VALUES)}</{tag}>{text[start:]}"
+        elif kind == 2:
+            text = text[:place] + rng.choice("<>&;/'\"\n:{}") + text[place:]
+        else:
+            text = text[:place] + text[place + rng.randrange(30) :]
+    return text
+
+
+def test_a_damaged_file_loads_or_is_refused_with_lines() -> None:
+    rng = random.Random(5)
+    loaded = refused = 0
+    for _ in range(200):
+        text = damaged(rng)
+        try:
+            document = parse(text)
+        except ConfigurationError as error:
+            refused += 1
+            assert all(re.match(r"f\.xml:\d+: ", line) for line in str(error).splitlines()), text
+        else:
+            loaded += 1
+            again = load_amps("again.yaml", text=shown(document), environment={})
+            assert again.config.model_dump() == document.config.model_dump()
+    assert loaded
+    assert refused
