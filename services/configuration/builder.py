@@ -218,7 +218,8 @@ class FabricBuilder:
             topics: which are sent.
             name: default is the one instance's name, or the group of several.
             group: needed only for another fabric's instances.
-            options: compression, ack_conflation, own_group_only.
+            options: compression, ack_conflation, own_group_only, exclude_validation (checks that
+                are left out; None: those that the shape of the fabric makes impossible).
 
         Raises:
             ConfigurationError: a value is wrong.
