@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from raylay.services.errors import CorruptRecord, StorageError
+from raylay.storage.archive import archive_of, check_archive, take_archive
 from raylay.storage.compressed import ZSTD_LEVEL_DEFAULT, Container, write_container
 from raylay.storage.files import (
     ASIDE_SUFFIX,
@@ -77,7 +78,7 @@ class SegmentMaintenance:
         level: int = ZSTD_LEVEL_DEFAULT,
     ) -> None:
         self._directory = directory
-        self._archive = archive_directory
+        self._archive = archive_directory or archive_of(directory)
         self._level = level
 
     def _exclusively(self) -> FileLock:
@@ -135,6 +136,9 @@ class SegmentMaintenance:
                 f"{self._directory} has no archive directory: name one", str(self._directory)
             )
         archive.mkdir(parents=True, exist_ok=True)
+        with self._exclusively():
+            holds_segments = any(file.archived for file in all_files(self._directory, archive))
+            take_archive(self._directory, archive, holds_segments)
         return self._change(
             before_txid,
             lambda file: not file.archived and file.suffix != ".live",
@@ -262,6 +266,8 @@ class SegmentMaintenance:
             StorageError: a file cannot be removed.
         """
         with self._exclusively():
+            if self._archive is not None:
+                check_archive(self._directory, self._archive)
             for folder in (self._directory, self._archive):
                 if folder is None or not folder.is_dir():
                     continue

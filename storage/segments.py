@@ -26,6 +26,7 @@ import lmdb
 
 from raylay.services.errors import CorruptRecord, StorageError, StorageFull
 from raylay.services.messages import records
+from raylay.storage.archive import archive_of
 from raylay.storage.compressed import Container
 from raylay.storage.files import allocate_lock_table, shared_lock
 from raylay.storage.journal import BLOCK_BYTES_MAX
@@ -61,18 +62,27 @@ def segment_path(directory: Path, first_txid: int, suffix: str) -> Path:
 
 
 def all_files(directory: Path, archive: Path | None) -> list[SegmentFile]:
-    """Every segment file, duplicates included, by first transaction id.
+    """Every segment file, duplicates included, by first transaction id. Without an `archive` the
+    one that the journal remembers is looked into.
 
     Raises:
-        StorageError: the directory cannot be listed.
+        StorageError: the directory, or the remembered archive, cannot be listed.
     """
     found: list[SegmentFile] = []
+    remembered = archive_of(directory) if archive is None else None
+    archive = archive or remembered
     for folder, archived in ((directory, False), (archive, True)):
         if folder is None:
             continue
         try:
             names = os.listdir(folder)
         except FileNotFoundError:
+            if archived and folder is remembered:
+                raise StorageError(
+                    f"{folder} is not there, and segments of {directory} are archived in it: "
+                    "make it accessible again",
+                    str(folder),
+                ) from None
             if archived:
                 continue
             raise StorageError(f"{folder} is no journal: no such directory", str(folder)) from None

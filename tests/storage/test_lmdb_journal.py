@@ -44,7 +44,8 @@ def fill(journal: StepJournal, runs: int = RUNS) -> int:
 
 def open_journal(tmp_path: Path, **options: Any) -> StepJournal:
     options.setdefault("segment_bytes", SEGMENT_BYTES)
-    return StepJournal(tmp_path / "journal", archive_directory=tmp_path / "archive", **options)
+    options.setdefault("archive_directory", tmp_path / "archive")
+    return StepJournal(tmp_path / "journal", **options)
 
 
 @pytest.fixture
@@ -412,6 +413,54 @@ def test_compressed_and_archived_segments_stay_in_the_log(journal: StepJournal) 
     again.close()
 
 
+def test_segments_archived_by_hand_stay_in_the_log_of_an_instance_that_was_not_told(
+    tmp_path: Path,
+) -> None:
+    """The command moved them: the instance, running or started again, and all tools find them."""
+    journal = open_journal(tmp_path, archive_directory=None)
+    last = fill(journal)
+    with LmdbJournalReader(journal.directory) as reader:
+        code, output = raylay_journal(
+            "archive", journal.directory, "--archive", tmp_path / "archive", "--before", str(last)
+        )
+        assert code == 0 and "archived" in output
+        check_all(reader, last)
+    check_all(journal, last)
+    code, output = raylay_journal("verify", journal.directory)
+    assert (code, f"{last} records: sound" in output) == (0, True)
+    again = journal.reopen()
+    assert again.first_txid == 1
+    check_all(again, last)
+    again.close()
+    assert [path.suffix for path in (tmp_path / "archive").glob("journal-*")].count(".sealed") > 1
+    (tmp_path / "archive").rename(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="archive is not there"):
+        journal.reopen()
+
+
+def test_an_archive_takes_segments_of_one_journal(tmp_path: Path) -> None:
+    """Those of two have the same names: the second's would take the place of the first's."""
+    archive = tmp_path / "archive"
+    directories = []
+    for name in ("one", "two"):
+        journal = open_journal(tmp_path / name, archive_directory=None)
+        last = fill(journal)
+        directories.append(journal.directory)
+        journal.close()
+    one, two = directories
+    assert raylay_journal("archive", one, "--archive", archive)[0] == 0
+    before = {path.name: path.read_bytes() for path in archive.iterdir()}
+    code, output = raylay_journal("archive", two, "--archive", archive)
+    assert code == 1 and "archive of another journal" in output
+    with pytest.raises(StorageError, match="archive of another journal"):
+        open_journal(tmp_path / "two", archive_directory=archive)
+    code, output = raylay_journal("archive", one, "--archive", tmp_path / "other")
+    assert code == 1 and f"archived segments in {archive}" in output
+    assert before == {path.name: path.read_bytes() for path in archive.iterdir()}
+    code, output = raylay_journal("verify", two)
+    assert (code, f"{last} records: sound" in output) == (0, True)
+
+
 def test_retention_by_age(tmp_path: Path) -> None:
     journal = open_journal(tmp_path, retention_age_s=3600.0)
     now_us = time.time_ns() // 1000
@@ -464,7 +513,7 @@ def test_commands_beside_a_running_instance(journal: StepJournal, tmp_path: Path
         "archive", tmp_path, "--archive", archive, "--before", segments[2]["first_txid"]
     )
     assert (code, output.count("archived")) == (0, 2)
-    assert len(list(archive.iterdir())) == 2
+    assert len(list(archive.glob("journal-*"))) == 2
 
     code, output = raylay_journal("verify", tmp_path, "--archive", archive)
     assert (code, f"{last} records: sound" in output) == (0, True)

@@ -1,0 +1,85 @@
+"""Where a journal's archived segments lie, remembered in the journal, and whose an archive is.
+
+    JOURNAL/archive.json        {"directory": absolute path, "id": 16 hex digits}
+    ARCHIVE/archive-id.json     {"id": 16 hex digits}
+
+A journal has one archive, and an archive one journal: segments of two journals have the same names.
+The instance, its links and every tool find archived segments by the first file, whoever moved them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from raylay.services.errors import StorageError
+from raylay.storage.files import write_durably
+
+POINTER_FILE = "archive.json"
+ID_FILE = "archive-id.json"
+
+
+def archive_of(journal: Path) -> Path | None:
+    """Where the journal's archived segments lie; None where none were ever archived.
+
+    Raises:
+        StorageError: the file that says so is damaged.
+    """
+    found = _read(journal / POINTER_FILE)
+    return Path(found["directory"]) if found else None
+
+
+def check_archive(journal: Path, archive: Path) -> None:
+    """Refuses an archive that is not this journal's.
+
+    Raises:
+        StorageError: it is another journal's, or the journal has another one; says which.
+    """
+    mine, theirs = _read(journal / POINTER_FILE), _read(archive / ID_FILE)
+    if mine and Path(mine["directory"]) != archive.absolute():
+        raise StorageError(
+            f"{journal} has its archived segments in {mine['directory']}: give that directory, "
+            f"or move the segments and correct {journal / POINTER_FILE}",
+            str(archive),
+        )
+    if theirs and theirs["id"] != mine.get("id"):
+        raise StorageError(
+            f"{archive} is the archive of another journal than {journal}: their segments have the "
+            "same names, give each journal a directory of its own",
+            str(archive),
+        )
+
+
+def take_archive(journal: Path, archive: Path, holds_segments: bool) -> None:
+    """Makes a directory the journal's archive, where it is not yet.
+
+    Raises:
+        StorageError: as `check_archive`, or the directory `holds_segments` that nobody knows.
+    """
+    check_archive(journal, archive)
+    mine = _read(journal / POINTER_FILE)
+    if _read(archive / ID_FILE):
+        return
+    if holds_segments:
+        raise StorageError(
+            f"{archive} holds segments of a journal already: give {journal} a directory of its own",
+            str(archive),
+        )
+    if not mine:
+        mine = {"directory": str(archive.absolute()), "id": os.urandom(8).hex()}
+        write_durably(journal / POINTER_FILE, json.dumps(mine).encode() + b"\n")
+    write_durably(archive / ID_FILE, json.dumps({"id": mine["id"]}).encode() + b"\n")
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{path} cannot be read: {error}", str(path)) from None
+    wanted = ("id",) if path.name == ID_FILE else ("directory", "id")
+    if not isinstance(found, dict) or not all(isinstance(found.get(key), str) for key in wanted):
+        raise StorageError(f"{path} does not say {' and '.join(wanted)}", str(path))
+    return found
