@@ -812,8 +812,20 @@ class InstanceServer:
         if not self.is_serving:
             return "not_ready", f"{name} is {self.phase}"
         if not self.machine.ready:
-            return "not_ready", f"{name} waits to catch up with a peer of group {self.config.group}"
+            return "not_ready", self._why_not_ready()
         return None
+
+    def _why_not_ready(self) -> str:
+        config = self.config
+        group = config.group
+        peers = [name for name, of, _ in self.machine.upstreams() if of == group]
+        if peers:
+            return f"{config.name} catches up with {', '.join(peers)} of group {group}"
+        return (
+            f"{config.name} waits to catch up with a peer of group {group}, and none has "
+            "connected: one must be up and replicate to it, by a Destination of its own where it stands only "
+            "behind others of a failover list"
+        )
 
     def take_name(self, logon: Logon, client: ClientConnection) -> tuple[str, str] | None:
         """The rule of duplicate client names: of one user, the newer connection stays."""

@@ -774,7 +774,9 @@ def test_an_instance_that_lost_its_disk_catches_up_before_it_admits_clients(
         empty = Server(tmp_path / "empty", config)
         servers.append(empty)
         assert not empty.status["ready"]
-        assert Client(empty.address, "publisher").answer["reason"] == "not_ready"
+        refused = Client(empty.address, "publisher").answer
+        assert refused["reason"] == "not_ready"
+        assert "none has connected" in refused["text"] and "failover list" in refused["text"]
     finally:
         first.process.send_signal(signal.SIGCONT)
     empty.wait_for(" ready")
