@@ -249,10 +249,8 @@ class Client:
         self._room_waiters: list[asyncio.Future[None]] = []
         self._subscribing: dict[str, asyncio.Future[None]] = {}
         self._subscriptions: dict[str, Subscription] = {}
-        self._subscription_number = 0
+        self._subscription_number = self._asked_number = self._arrivals = 0
         self._asking: dict[int, asyncio.Future[None]] = {}
-        self._asked_number = 0
-        self._arrivals = 0
         self._congested: set[str] = set()
         self._waiting_for_server = 0
         self._error: RaylayError | None = None
@@ -642,14 +640,16 @@ class Client:
         """
         self._raise_if_ended()
         assert self._loop is not None, "connect first"
-        if bookmark_not_found:
-            options["bookmark_not_found"] = bookmark_not_found
         if persisted_ms is not None:
             options["persisted_ms"] = persisted_ms
-        given = (("rate", rate), ("rate_max_gap", rate_max_gap))
-        options.update((key, value) for key, value in given if value)
-        flags = (("fully_durable", fully_durable), ("live", live))
-        options.update((key, True) for key, value in flags if value)
+        given = {
+            "bookmark_not_found": bookmark_not_found,
+            "rate": rate,
+            "rate_max_gap": rate_max_gap,
+            "fully_durable": fully_durable,
+            "live": live,
+        }
+        options.update((key, value) for key, value in given.items() if value)
         if not subscription_id:
             self._subscription_number += 1
             subscription_id = (
@@ -675,6 +675,15 @@ class Client:
             self._bookmarks_changed if bookmark and self._bookmark_store is not None else None,
             self._tell_tracer if self._tracer is not None else None,
         )
+        await self._begin(subscription, resumption, timeout_s)
+        return subscription
+
+    async def _begin(
+        self, subscription: Subscription, resumption: Resumption, timeout_s: float
+    ) -> None:
+        """Asks for a subscription and waits for the answer."""
+        assert self._loop is not None, "connect first"
+        subscription_id = subscription.id
         if subscription_id in self._subscriptions:
             raise LocalProtocolError(
                 f"subscription id {subscription_id!r} is in use: give each its own",
@@ -691,12 +700,12 @@ class Client:
             if isinstance(error, TimeoutError):
                 kind = NoSafeInstance if self._machine.waits_for_safe_instance else ConnectionLost
                 raise kind(
-                    f"no answer to the subscribe of {topic!r} within {timeout_s} s: {self.status}"
+                    f"no answer to the subscribe of {subscription.topic!r} within {timeout_s} s: "
+                    f"{self.status}"
                 ) from None
             raise
         finally:
             self._subscribing.pop(subscription_id, None)
-        return subscription
 
     async def pause(self, *subscriptions: Subscription) -> None:
         """Has the server deliver no more of these until `resume`. What is on its way, and what is

@@ -251,3 +251,6 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "found: asks only the sender": frozenset(("order",)),
 }
 """The laws that must see each of them."""
+
+SHOWN_ON: dict[str, str] = {"found: asks only the sender": "three regions"}
+"""The only topology on which a mistake can show: seeds of others would be a waste."""
