@@ -4,9 +4,9 @@ A bookmark subscription is a cursor over the journal. It begins with `prepare`: 
 resolved, and headers are read until it is known what lies before it. Then runs read behind `cursor`
 are given to `take`, in order, and come back as deliveries. Replay and live delivery are the same.
 
-Invariants: cursor never falls; every matching record behind the start, not in `have` and not behind
-the end is in exactly one delivery; `persisted_ranges` names only what was delivered, skipped or lay
-before the start, and is durable here.
+Invariants: cursor never falls, but by `take_back`; every matching record behind the start, not in
+`have` and not behind the end is in exactly one delivery; `take_persisted` names only what was
+delivered or passed over, and is durable here.
 """
 
 from __future__ import annotations

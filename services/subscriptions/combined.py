@@ -35,8 +35,8 @@ Deliveries = list[tuple[BookmarkSubscription, Delivery]]
 class CombinedReplay:
     """One reading of the log for one subscription or several; see the file's docstring.
 
-    Invariants: `cursor` never falls while the members stay; what `take` returns stands in the order
-    of the log; no member is given what it was given before.
+    Invariants: what `take` returns stands in the order of the log, run by run; no member is given
+    what it was given before; with `fully_durable`, nothing that is not durable at that moment.
 
     Owner: the server's replay pump. Lifecycle: until it has no members.
     """
