@@ -823,8 +823,8 @@ class InstanceServer:
             return f"{config.name} catches up with {', '.join(peers)} of group {group}"
         return (
             f"{config.name} waits to catch up with a peer of group {group}, and none has "
-            "connected: one must be up and replicate to it, by a Destination of its own where it stands only "
-            "behind others of a failover list"
+            "connected: one must be up and replicate to it, by a Destination of its own where it "
+            "stands only behind others of a failover list"
         )
 
     def take_name(self, logon: Logon, client: ClientConnection) -> tuple[str, str] | None:

@@ -152,3 +152,8 @@ def test_wrong_values_of_a_destination(values: dict[str, Any], named: str) -> No
     found = DestinationConfig("d", "g", addresses=("a:1", "b:2"), **values)
     with pytest.raises(ConfigurationError, match=named):
         InstanceConfig("A", "g", destinations=(found,)).check()
+
+
+def test_transports_are_on_loopback_where_no_address_is_given() -> None:
+    config = InstanceConfig("A", "g")
+    assert {config.client_host, config.replication_host, config.metrics_host} == {"127.0.0.1"}
