@@ -263,14 +263,13 @@ class ClientConnection(FramedConnection):
             publisher, sequence = server.machine.number_for(self.client_name)
         size_bytes = len(command.body) + len(command.topic) + 256
         if size_bytes > RECORD_BYTES_MAX:
-            self.send(
-                acknowledgment(
-                    "processed",
-                    command.command_id or "-",
-                    "bad_record",
-                    f"message of {len(command.body)} bytes: at most {RECORD_BYTES_MAX} with topic",
-                )
-            )
+            text = f"message of {len(command.body)} bytes: at most {RECORD_BYTES_MAX} with topic"
+            if command.sequence:
+                # Told for itself: the persisted ack of the next one would cover it.
+                self.send(persisted_ack(sequence, "bad_record", text))
+            else:
+                command_id = command.command_id or "-"
+                self.send(acknowledgment("processed", command_id, "bad_record", text))
             return
         now_us = server.now_us()
         record = self._builder(publisher, command.topic, command.message_type).build(
@@ -438,7 +437,8 @@ class ClientConnection(FramedConnection):
             else:
                 self.server.replays.resume(found)
         except RemoteProtocolError as error:
-            self.send(acknowledgment("processed", command.command_id, error.reason, str(error)))
+            command_id = command.command_id or "-"
+            self.send(acknowledgment("processed", command_id, error.reason, str(error)))
             return
         if "processed" in command.acks or not command.acks:
             self.send(acknowledgment("processed", command.command_id))

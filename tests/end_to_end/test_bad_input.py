@@ -37,6 +37,7 @@ from raylay.services.messages.records import (
     publisher_id,
 )
 from raylay.services.protocol.frames import Header, encode_frame
+from raylay.services.server.client_connection import RECORD_BYTES_MAX
 from raylay.services.server.instance_server import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.segments import open_environment
@@ -143,6 +144,31 @@ def test_nasty_values_are_refused_and_nothing_of_them_is_taken(
         good.publishes()
     good.kept()
     assert Client(server.address, BAD).answer["highest"] == 0
+
+
+def test_a_message_that_is_too_large_is_refused_by_its_sequence(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = single(servers, tmp_path)
+    client = Client(server.address, BAD)
+    client.send({"c": "p", "t": "orders", "s": 1, "a": "persisted"}, bytes(RECORD_BYTES_MAX))
+    refused = client.ack(a="persisted").header
+    assert (refused["s"], refused["status"], refused["reason"]) == (1, "failure", "bad_record")
+    client.send({"c": "p", "t": "orders", "s": 2, "a": "persisted"}, b"{}")
+    assert client.ack(a="persisted").header["s"] == 2
+    assert [number for _, number in server.journal()] == [2]
+
+
+def test_a_refused_command_without_an_id_is_no_end_of_the_session(
+    servers: Servers, tmp_path: Path
+) -> None:
+    client = Client(single(servers, tmp_path).address, BAD)
+    for header in ({"sub": "none", "o": {"resume": True}}, {"sub": 5, "t": "orders"}):
+        client.send({"c": "subscribe", "a": "processed"} | header)
+        refused = client.next(lambda frame: frame.header.get("status") == "failure").header
+        assert refused["cid"] == "-", refused
+    client.send({"c": "ping", "cid": "p"})
+    client.ack(cid="p")
 
 
 @pytest.mark.parametrize(
