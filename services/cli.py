@@ -41,6 +41,7 @@ from raylay.services.config_commands import (
 from raylay.services.configuration.amps_tree import parse_defines
 from raylay.services.configuration.files import load_fabric
 from raylay.services.errors import ConfigurationError, FabricError, RaylayError
+from raylay.services.fabric_check import fabric_app
 from raylay.services.trace_report import trace_command
 
 STOP_TIMEOUT_S = 60.0
@@ -57,6 +58,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("trace")(trace_command)
+app.add_typer(fabric_app, name="fabric")
 app.add_typer(config_app, name="config")
 if importlib.util.find_spec("raylay.services.journal_commands") is not None:
     app.add_typer(

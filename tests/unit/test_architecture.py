@@ -30,6 +30,7 @@ PURE_FOLDERS = tuple(
         "sow",
         "queues",
         "capacity",
+        "topology",
     )
 )
 PURE_FILES = (

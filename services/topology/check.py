@@ -1,0 +1,464 @@
+"""What is wrong with a topology (seeds: "Geographic Replication with High Availability",
+"PassThrough Replication", "Sync vs Async Acknowledgment").
+
+Intent, where the files do not say it: every instance takes publishes; every instance that journals
+a topic is meant to get it from all of them; a destination that excludes the `replicate` check is
+meant to be one-way; the members of a group are each other's failover partners. Requirements of
+queues come with those.
+
+    unreachable           error    publishes of one instance never arrive at another one
+    depends_on_order      error    they arrive or not, depending on which copy comes first
+    list_position         error    they do not arrive while links are at a later server of lists
+    unsafe_failover       error    a member of a group may lack what another one acknowledged
+    clash                 error    names, ports, groups: such a fabric does not start
+    instance_down         warning  they do not arrive while one instance is down
+    site_down             warning  they do not arrive while one site is down
+    stranded              warning  what is acknowledged waits for its instance to come back
+    late_arrivals         warning  a message may come behind a later one of its publisher
+    no_sync_destination   warning  an instance acknowledges what nobody else has
+    group_differs         warning  members of a group that are not configured alike
+    pass_through          warning  PassThrough matches no group, or more groups than it names
+    overlap               warning  two destinations of an instance may claim the same server
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from raylay.services.replication.routing import Destination
+from raylay.services.topology import repair
+from raylay.services.topology.members import Member, topic_classes
+from raylay.services.topology.reach import Routes, Survey, bits
+
+Severity = Literal["error", "warning"]
+NAMES_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        kind: a word from the list at the top of this file.
+        instances: those it is about; whoever is to be changed is in `repair`.
+        topic: names or expressions of the topics concerned; empty: whatever the topic.
+        repair: the smallest change that rights it.
+    """
+
+    severity: Severity
+    kind: str
+    instances: tuple[str, ...]
+    topic: str
+    explanation: str
+    repair: str
+
+
+@dataclass(slots=True)
+class Checked:
+    """The result of a check.
+
+    Attributes:
+        surveys: where messages arrive, for each class of topics.
+    """
+
+    members: tuple[Member, ...]
+    findings: list[Finding] = field(default_factory=list)
+    surveys: list[Survey] = field(default_factory=list)
+
+    @property
+    def errors(self) -> int:
+        """How many findings are errors."""
+        return sum(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def warnings(self) -> int:
+        """How many findings are warnings."""
+        return len(self.findings) - self.errors
+
+
+def check(members: Sequence[Member]) -> Checked:
+    """Everything that is wrong with a topology, errors first."""
+    checked = Checked(tuple(members))
+    for topic in topic_classes(members):
+        survey = Survey(Routes(members, topic))
+        checked.surveys.append(survey)
+    found = _per_topic(checked.surveys, _reach)
+    found += _per_topic(checked.surveys, _down)
+    found += _per_topic(checked.surveys, _failover)
+    found += _per_topic(checked.surveys, _stranded)
+    # Where something does not arrive at all, what comes late is no use to tell.
+    found += _per_topic([s for s in checked.surveys if _arrives(s)], _late)
+    for rule in (_alone, _differing, _pass_through, _overlap):
+        found += rule(checked.members)
+    checked.findings = sorted(found, key=lambda finding: finding.severity != "error")
+    return checked
+
+
+def _per_topic(
+    surveys: Iterable[Survey], rule: Callable[[Survey], Iterator[Finding]]
+) -> list[Finding]:
+    """The findings of a rule; one that several classes of topics have in common is told once."""
+    topics: dict[Finding, list[str]] = {}
+    for survey in surveys:
+        for finding in rule(survey):
+            topics.setdefault(finding, []).append(survey.routes.topic.shown)
+    return [
+        Finding(f.severity, f.kind, f.instances, ", ".join(names), f.explanation, f.repair)
+        for f, names in topics.items()
+    ]
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for a sentence, the first few of many."""
+    every = list(names)
+    shown = every[:NAMES_SHOWN]
+    if len(every) > len(shown):
+        return f"{', '.join(shown)} and {len(every) - len(shown)} more"
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else "nobody"
+
+
+def _names(survey: Survey, mask: int) -> tuple[str, ...]:
+    return tuple(survey.routes.members[i].name for i in bits(mask))
+
+
+def _gathered(missing: dict[int, int]) -> dict[int, int]:
+    """Publisher to targets, turned round: targets with the same publishers together."""
+    publishers: dict[int, int] = {}
+    for publisher, targets in missing.items():
+        for target in bits(targets):
+            publishers[target] = publishers.get(target, 0) | 1 << publisher
+    found: dict[int, int] = {}
+    for target, mask in publishers.items():
+        found[mask] = found.get(mask, 0) | 1 << target
+    return {targets: mask for mask, targets in found.items()}
+
+
+# -- where messages arrive ---------------------------------------------------------------------
+def _reach(survey: Survey) -> Iterator[Finding]:
+    never = {p: survey.wanted(p) & ~flow.possible for p, flow in survey.nominal.items()}
+    # What is meant to be one-way and comes all the same must come surely, too.
+    unsure = {p: flow.possible & ~flow.certain for p, flow in survey.nominal.items()}
+    for targets, publishers in _gathered(never).items():
+        yield Finding(
+            "error",
+            "unreachable",
+            _names(survey, targets),
+            "",
+            f"what is published at {listed(_names(survey, publishers))} never arrives at "
+            f"{listed(_names(survey, targets))}",
+            repair.to_reach(survey, publishers, targets),
+        )
+    for targets, publishers in _gathered(unsure).items():
+        yield Finding(
+            "error",
+            "depends_on_order",
+            _names(survey, targets),
+            "",
+            f"whether what is published at {listed(_names(survey, publishers))} arrives at "
+            f"{listed(_names(survey, targets))} depends on which copy comes first on the way: "
+            "PassThrough asks who sent that one",
+            repair.to_reach(survey, publishers, targets),
+        )
+
+
+def _arrives(survey: Survey) -> bool:
+    return all(not survey.wanted(p) & ~flow.certain for p, flow in survey.nominal.items())
+
+
+def _down(survey: Survey) -> Iterator[Finding]:
+    told: dict[int, int] = {}
+    missing = survey.missing()
+    # Instances first: what one instance explains is not told again of its site.
+    for s, lost in missing.items():
+        scenario = survey.scenarios[s]
+        if scenario.kind == "site":
+            lost = {p: mask & ~told.get(p, 0) for p, mask in lost.items()}
+        elif scenario.kind == "instance":
+            for publisher, mask in lost.items():
+                told[publisher] = told.get(publisher, 0) | mask
+        for targets, publishers in _gathered(lost).items():
+            who = listed(_names(survey, targets))
+            whose = listed(_names(survey, publishers))
+            if scenario.kind == "lists":
+                yield Finding(
+                    "error",
+                    "list_position",
+                    _names(survey, targets),
+                    "",
+                    f"while links with several servers are at number {scenario.name} of their "
+                    f"lists, what is published at {whose} does not arrive at {who}: the servers of "
+                    "a list do not pass the same on",
+                    repair.to_reach(survey, publishers, targets, s),
+                )
+            else:
+                what = "site " if scenario.kind == "site" else ""
+                yield Finding(
+                    "warning",
+                    f"{scenario.kind}_down",
+                    (scenario.name,)
+                    if scenario.kind == "instance"
+                    else _names(survey, scenario.down),
+                    "",
+                    f"while {what}{scenario.name} is down, what is published at {whose} does not "
+                    f"arrive at {who}",
+                    repair.to_reach(survey, publishers, targets, s),
+                )
+
+
+def _stranded(survey: Survey) -> Iterator[Finding]:
+    lost = {publisher: survey.stranded(publisher) for publisher in survey.publishers}
+    by_targets: dict[int, int] = {}
+    for publisher, targets in lost.items():
+        if targets:
+            by_targets[targets] = by_targets.get(targets, 0) | 1 << publisher
+    for targets, publishers in by_targets.items():
+        yield Finding(
+            "warning",
+            "stranded",
+            _names(survey, publishers),
+            "",
+            f"what {listed(_names(survey, publishers))} acknowledged just before going down does "
+            f"not reach {listed(_names(survey, targets))} until it is back: its sync destinations "
+            "have it and do not pass it on",
+            repair.to_pass_on(survey, publishers, targets),
+        )
+
+
+def _failover(survey: Survey) -> Iterator[Finding]:
+    routes = survey.routes
+    for publisher in survey.publishers:
+        mates = routes.group_mask[routes.group_of[publisher]] & routes.journaling
+        unsafe = mates & ~survey.durable(publisher) & survey.nominal[publisher].possible
+        name = routes.members[publisher].name
+        for mate in bits(unsafe):
+            other = routes.members[mate].name
+            link = next((k for k in routes.links[publisher] if mate in k.servers), None)
+            direct = link is not None and not link.destination.sync
+            yield Finding(
+                "error",
+                "unsafe_failover",
+                (name, other),
+                "",
+                f"a client may not fail over from {name} to {other}, though both are of group "
+                f"{routes.members[mate].group}: "
+                + (
+                    "the link between them is async, so"
+                    if direct
+                    else "no sync link surely brings it there, so"
+                )
+                + f" {other} may lack what {name} acknowledged",
+                repair.to_be_safe(survey, publisher, mate),
+            )
+
+
+def _late(survey: Survey) -> Iterator[Finding]:
+    routes = survey.routes
+    late = 0
+    links: dict[tuple[int, int], int] = {}
+    groups = []
+    for number, group in enumerate(routes.groups):
+        found = survey.partly(number)
+        if found:
+            groups.append(group)
+        for target, partial in found.items():
+            late |= 1 << target
+            for link in partial:
+                links[link.source, link.place] = links.get((link.source, link.place), 0) | 1
+    if not late:
+        return
+    shown = [
+        f"{routes.members[at].name} to {routes.links[at][place].destination.name}"
+        for at, place in sorted(links)
+    ]
+    yield Finding(
+        "warning",
+        "late_arrivals",
+        _names(survey, late),
+        "",
+        f"at {listed(_names(survey, late))} a message of {listed(groups)} may come behind a later "
+        f"one of its publisher, and is journaled as late: {listed(shown)} bring a part of what "
+        "other links bring, which part depends on which copy came first",
+        repair.to_be_in_order(survey, list(links)),
+    )
+
+
+# -- configuration -----------------------------------------------------------------------------
+def _alone(members: tuple[Member, ...]) -> list[Finding]:
+    found = []
+    for member in members:
+        if not member.publishes or any(d.sync for d in member.destinations):
+            continue
+        mates = [m.name for m in members if m.group == member.group and m is not member]
+        inside = [d.name for d in member.destinations if set(mates) & set(d.addresses)]
+        if inside:
+            change = f"make destination {inside[0]} of {member.name} sync"
+        elif mates:
+            change = f"give {member.name} a sync destination to {mates[0]}"
+        elif member.destinations:
+            change = (
+                f"add a second instance to {member.group} with sync links both ways, or make "
+                f"{member.name}'s destination {member.destinations[0].name} sync"
+            )
+        else:
+            change = f"give {member.name} a sync destination, or let no client publish there"
+        found.append(
+            Finding(
+                "warning",
+                "no_sync_destination",
+                (member.name,),
+                "",
+                f"{member.name} takes publishes and has no sync destination: what it acknowledges "
+                "is on its own disk only",
+                change,
+            )
+        )
+    return found
+
+
+def _differing(members: tuple[Member, ...]) -> list[Finding]:
+    groups: dict[str, list[Member]] = {}
+    for member in members:
+        groups.setdefault(member.group, []).append(member)
+    common = Counter(_relative(member, d) for member in members for d in member.destinations)
+    found = []
+    for group, inside in groups.items():
+        names = {member.name for member in inside}
+        kinds: dict[tuple[frozenset[str], frozenset[str]], list[Member]] = {}
+        for member in inside:
+            journaled = frozenset(f"journals {_rules([rule])}" for rule in member.journaled)
+            outward = frozenset(_described(d, names) for d in member.destinations)
+            kinds.setdefault((journaled, outward), []).append(member)
+        if len(kinds) < 2:
+            continue
+        # What most members have is taken for intended, of equals what is common elsewhere.
+        usual = max(
+            kinds,
+            key=lambda kind: (
+                len(kinds[kind]),
+                sum(common[_relative(kinds[kind][0], d)] for d in kinds[kind][0].destinations),
+            ),
+        )
+        for kind, differing in kinds.items():
+            if kind == usual:
+                continue
+            has = sorted((kind[0] | kind[1]) - (usual[0] | usual[1]))
+            lacks = sorted((usual[0] | usual[1]) - (kind[0] | kind[1]))
+            who = listed(member.name for member in differing)
+            pattern = listed(member.name for member in kinds[usual])
+            parts = [f"{who} {text}" for text in has] + [f"{pattern} {text}" for text in lacks]
+            found.append(
+                Finding(
+                    "warning",
+                    "group_differs",
+                    tuple(member.name for member in differing),
+                    "",
+                    f"the members of group {group} are meant to be equal: {'; '.join(parts)}",
+                    f"configure {who} as {pattern}",
+                )
+            )
+    return found
+
+
+def _rules(topics: Iterable[object]) -> str:
+    return ", ".join(
+        f"{getattr(t, 'name', t)}"
+        + ("" if getattr(t, "message_type", "*") == "*" else f" ({getattr(t, 'message_type', '')})")
+        for t in topics
+    )
+
+
+def _described(destination: Destination, names: set[str]) -> str:
+    """A destination as a sentence that is equal for equal members of a group."""
+    inside = bool(names & set(destination.addresses))
+    to = "its own group" if inside else f"[{', '.join(sorted(destination.addresses))}]"
+    mode = "sync" if destination.sync else "async"
+    passing = destination.pass_through if destination.pass_through is not None else "nothing"
+    own = ", own_group_only" if destination.own_group_only else ""
+    return (
+        f"replicates {_rules(sorted(destination.topics, key=str))} to {to} {mode} with "
+        f"PassThrough {passing}{own}"
+    )
+
+
+def _relative(member: Member, destination: Destination) -> tuple[object, ...]:
+    """A destination as it would be said of any group."""
+    pattern = destination.pass_through
+    own = pattern is not None and pattern.strip("^$").replace("\\", "") == member.group
+    return (
+        destination.group == member.group,
+        len(destination.addresses),
+        destination.sync,
+        "own" if own else pattern,
+        destination.own_group_only,
+        destination.topics,
+    )
+
+
+def _pass_through(members: tuple[Member, ...]) -> list[Finding]:
+    groups = list(dict.fromkeys(member.group for member in members))
+    found = []
+    for member in members:
+        for destination in member.destinations:
+            pattern = destination.pass_through
+            if pattern is None:
+                continue
+            where = f"destination {destination.name} of {member.name}"
+            matched = [group for group in groups if re.search(pattern, group)]
+            named = pattern.strip("^$").replace("\\", "")
+            if not matched:
+                close = repair.closest(named, groups)
+                found.append(
+                    Finding(
+                        "warning",
+                        "pass_through",
+                        (member.name,),
+                        "",
+                        f"PassThrough {pattern!r} of {where} matches no group of the fabric "
+                        f"({listed(groups)}): nothing that comes by replication is passed on",
+                        f"write PassThrough '{close}' at {where}",
+                    )
+                )
+            elif named in groups and set(matched) != {named}:
+                also = [group for group in matched if group != named]
+                found.append(
+                    Finding(
+                        "warning",
+                        "pass_through",
+                        (member.name,),
+                        "",
+                        f"PassThrough {pattern!r} of {where} matches {listed(also)} beside "
+                        f"{named}: it may match anywhere in a name",
+                        f"write PassThrough '^{re.escape(named)}$' at {where}",
+                    )
+                )
+    return found
+
+
+def _overlap(members: tuple[Member, ...]) -> list[Finding]:
+    found = []
+    for member in members:
+        claimed: dict[str, Destination] = {}
+        for destination in member.destinations:
+            for address in destination.addresses:
+                other = claimed.setdefault(address, destination)
+                if other is destination:
+                    continue
+                found.append(
+                    Finding(
+                        "warning",
+                        "overlap",
+                        (member.name, address),
+                        "",
+                        f"destinations {other.name} and {destination.name} of {member.name} both "
+                        f"name {address}: there is one link from an instance to an instance, so "
+                        "whichever connects first keeps the other one away",
+                        f"take {address} out of destination "
+                        f"{(destination if len(destination.addresses) > 1 else other).name} of "
+                        f"{member.name}, or join the two",
+                    )
+                )
+    return found

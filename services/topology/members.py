@@ -1,0 +1,198 @@
+"""What is asked about: instances with their destinations, and topics that are routed differently.
+
+Regular expressions have no list of the topics that they match. One topic is tried for each name
+and each alternative of an expression, and for each two expressions that have one in common which is
+found by joining theirs; topics that the same rules match behave alike and are looked at together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations, product
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
+
+from raylay.services.replication.routing import (
+    Destination,
+    TopicMatcher,
+    TopicRule,
+    compile_regex,
+    is_regex,
+)
+
+ANY_TYPE = "json"
+"""Tried where no message type is named."""
+REPEATS_MAX = 3
+EXAMPLES_MAX = 16
+PAIRS_MAX = 2_000
+ALL = (TopicRule(".*"),)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An instance as the check sees it.
+
+    Attributes:
+        destinations: their addresses are names of members; others belong to another fabric.
+        journaled: the topics in its transaction log.
+        publishes: whether clients publish there.
+        one_way: names of destinations from which nothing is meant to come back: they exclude the
+            `replicate` check.
+    """
+
+    name: str
+    group: str
+    destinations: tuple[Destination, ...] = ()
+    journaled: tuple[TopicRule, ...] = ALL
+    publishes: bool = True
+    one_way: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicClass:
+    """Topics that every rule of the fabric treats alike.
+
+    Attributes:
+        topic, message_type: one of them.
+        names: as they are called in the files: names and expressions.
+    """
+
+    topic: str
+    message_type: str
+    names: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """For people."""
+        return ", ".join(self.names)
+
+
+def topic_classes(members: Iterable[Member]) -> list[TopicClass]:
+    """The topics to look at: one of each class that some member journals."""
+    journaled: dict[TopicRule, None] = {}
+    sets: dict[tuple[TopicRule, ...], None] = {}
+    for member in members:
+        journaled.update(dict.fromkeys(member.journaled))
+        sets[member.journaled] = None
+        sets.update({destination.topics: None for destination in member.destinations})
+    rules = list(dict.fromkeys([*(rule for topics in sets for rule in topics), *journaled]))
+    matchers = [TopicMatcher(topics) for topics in sets]
+    logged = TopicMatcher(tuple(journaled))
+    found: dict[tuple[bool, ...], list[tuple[str, str, str]]] = {}
+    pairs: set[str] = set()
+    for shown, topic, message_type in _tried(rules, pairs):
+        if not logged.matches(topic.encode(), message_type.encode()):
+            continue
+        key = tuple(matcher.matches(topic.encode(), message_type.encode()) for matcher in matchers)
+        found.setdefault(key, []).append((shown, topic, message_type))
+    classes = []
+    for entries in found.values():
+        # What two expressions have in common is named only where nothing else is of the class.
+        single = [entry for entry in entries if entry[0] not in pairs] or entries[:1]
+        classes.append(
+            TopicClass(single[0][1], single[0][2], tuple(dict.fromkeys(e[0] for e in single)))
+        )
+    return classes
+
+
+def _tried(rules: list[TopicRule], pairs: set[str]) -> Iterator[tuple[str, str, str]]:
+    # Literal names first: they say most. A type that is named is tried with every topic.
+    types = list(dict.fromkeys(r.message_type for r in rules if r.message_type != "*"))
+    types = types or [ANY_TYPE]
+    wildcard = [*types, "other"] if any(r.message_type == "*" for r in rules) else types
+    if types == [ANY_TYPE]:
+        wildcard = types
+
+    def shown(text: str, kind: str) -> str:
+        return text if len(wildcard) == 1 else f"{text} ({kind})"
+
+    patterns = [rule for rule in rules if is_regex(rule.name)]
+    for rule in sorted(rules, key=lambda rule: is_regex(rule.name)):
+        topics = examples(rule.name) if is_regex(rule.name) else [rule.name]
+        for topic in topics:
+            name = rule.name if len(topics) == 1 else f"{rule.name} as {topic}"
+            for kind in wildcard if rule.message_type == "*" else [rule.message_type]:
+                yield shown(name, kind), topic, kind
+    for number, (one, other) in enumerate(combinations(patterns, 2)):
+        if number == PAIRS_MAX:
+            return
+        both = _in_both(one.name, other.name)
+        if both is not None:
+            for kind in wildcard:
+                name = shown(f"{one.name} and {other.name}", kind)
+                pairs.add(name)
+                yield name, both, kind
+
+
+def examples(pattern: str) -> list[str]:
+    """Topics that a regular expression matches, one for each of its alternatives, none of them
+    empty; none where none was found."""
+    compiled = compile_regex(pattern, "topic")
+    found: dict[str, None] = {}
+    for text in _texts(_parser.parse(pattern)):
+        for tried in (text, text + "other", "other" + text, f"other{text}other"):
+            if tried and compiled.search(tried):
+                found[tried] = None
+                break
+    return list(found)
+
+
+def _in_both(one: str, other: str) -> str | None:
+    patterns = re.compile(one), re.compile(other)
+    for first, second in product(examples(one), examples(other)):
+        for tried in (first, second, first + second, second + first):
+            if all(pattern.search(tried) for pattern in patterns):
+                return tried
+    return None
+
+
+def _texts(parsed: Any) -> list[str]:
+    """Short texts of a parsed expression, anchors and look-arounds left out."""
+    found = [""]
+    for operation, argument in parsed:
+        name = str(operation)
+        parts = [""]
+        if name == "LITERAL":
+            parts = [chr(argument)]
+        elif name == "NOT_LITERAL":
+            parts = ["a" if argument != ord("a") else "b"]
+        elif name == "ANY":
+            parts = ["a"]
+        elif name == "IN":
+            parts = _some_of(argument)
+        elif name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+            least, _, inner = argument
+            parts = [text * min(least, REPEATS_MAX) for text in _texts(inner)]
+        elif name == "BRANCH":
+            parts = [text for branch in argument[1] for text in _texts(branch)]
+        elif name == "SUBPATTERN":
+            parts = _texts(argument[3])
+        elif name == "ATOMIC_GROUP":
+            parts = _texts(argument)
+        found = [text + part for text in found for part in parts][:EXAMPLES_MAX]
+    return list(dict.fromkeys(found))
+
+
+_CATEGORIES = {"CATEGORY_DIGIT": "0", "CATEGORY_WORD": "a", "CATEGORY_SPACE": " "}
+
+
+def _some_of(items: Any) -> list[str]:
+    """Characters of a set: each that it names, and one of each range and category."""
+    kinds = [(str(operation), argument) for operation, argument in items]
+    if kinds and kinds[0][0] == "NEGATE":
+        taken = {argument for kind, argument in kinds if kind == "LITERAL"}
+        for kind, argument in kinds:
+            if kind == "RANGE":
+                taken.update(range(argument[0], argument[1] + 1))
+        return [next((c for c in "a0-_/. " if ord(c) not in taken), "a")]
+    found = []
+    for kind, argument in kinds[:EXAMPLES_MAX]:
+        if kind == "LITERAL":
+            found.append(chr(argument))
+        elif kind == "RANGE":
+            found.append(chr(argument[0]))
+        else:
+            found.append(_CATEGORIES.get(str(argument), "a"))
+    return found

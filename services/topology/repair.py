@@ -1,0 +1,265 @@
+"""The smallest change that rights a finding: each is tried on a copy of the fabric and looked at
+again, a wider rule of a destination that is there before a new destination."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.topology.members import Member
+from raylay.services.topology.reach import Routes, Survey, bits
+
+TRIED_MAX = 32
+PUBLISHERS_TRIED_MAX = 4
+TARGETS_TRIED_MAX = 8
+
+Change = tuple[str, int, tuple[Destination, ...]]
+"""What is done in words, the number of the instance, its destinations afterwards."""
+
+
+def closest(name: str, names: Sequence[str]) -> str:
+    """The most similar of several names, or `.*`, which matches all."""
+    found = difflib.get_close_matches(name, names, 1)
+    return found[0] if found else ".*"
+
+
+def to_reach(survey: Survey, publishers: int, targets: int, scenario: int = 0) -> str:
+    """So that these targets surely get what is published there, in a scenario."""
+    some = list(bits(publishers))[:PUBLISHERS_TRIED_MAX]
+    wanted = sum(1 << i for i in list(bits(targets))[:TARGETS_TRIED_MAX])
+    full = sum((wanted & ~(1 << i)).bit_count() for i in some)
+    best, best_text = 0, ""
+    for number, (text, at, destinations) in enumerate(_candidates(survey, some, wanted, scenario)):
+        if number == TRIED_MAX:
+            break
+        routes = Routes(_with(survey, at, destinations), survey.routes.topic)
+        placed = routes.placement(survey.scenarios[scenario])
+        righted = 0
+        for publisher in some:
+            start = [routes.published(publisher)]
+            flow = routes.flow(start, placed, survey.scenarios[scenario].down)
+            routes.decide(flow, placed, 1 << publisher)
+            righted += (flow.certain & wanted & ~(1 << publisher)).bit_count()
+        if righted > best:
+            best, best_text = righted, text
+        if righted == full:
+            return text
+    if best_text:
+        return f"{best_text}; that rights a part of it, then check again"
+    members = survey.routes.members
+    target, source = next(bits(wanted)), some[0]
+    return f"give {members[source].name} a destination to {members[target].name}"
+
+
+def _with(survey: Survey, at: int, destinations: tuple[Destination, ...]) -> list[Member]:
+    members = list(survey.routes.members)
+    members[at] = replace(members[at], destinations=destinations)
+    return members
+
+
+def _instead(member: Member, place: int, made: Destination) -> tuple[Destination, ...]:
+    return (*member.destinations[:place], made, *member.destinations[place + 1 :])
+
+
+def _candidates(
+    survey: Survey, publishers: list[int], wanted: int, scenario: int
+) -> Iterator[Change]:
+    """Changes to try, the smallest first; of equals first those that lead to the targets."""
+    routes = survey.routes
+    has = certain = 0
+    for publisher in publishers:
+        flow = survey.exact(publisher, scenario) if scenario else survey.nominal[publisher]
+        has |= flow.possible
+        certain |= flow.certain
+    lacking = ~certain | wanted
+    links = [
+        link
+        for at in bits(has)
+        for link in routes.links[at]
+        if any(lacking >> server & 1 for server in link.servers)
+    ]
+    links.sort(key=lambda link: not any(wanted >> server & 1 for server in link.servers))
+    if scenario:
+        yield from _longer_lists(survey, has, wanted)
+    for link in links:
+        member, destination = routes.members[link.source], link.destination
+        for text, made in _wider(survey, destination):
+            where = f"destination {destination.name} of {member.name}"
+            yield text.format(where), link.source, _instead(member, link.place, made)
+    if not scenario:
+        yield from _longer_lists(survey, has, wanted)
+    yield from _new(survey, publishers, has, certain, wanted)
+
+
+def _wider(survey: Survey, destination: Destination) -> Iterator[tuple[str, Destination]]:
+    routes = survey.routes
+    rule = TopicRule(routes.topic.topic, routes.topic.message_type)
+    local = routes.passes_topic(destination)
+    if not local:
+        made = replace(destination, topics=(*destination.topics, rule))
+        yield f"add topic {routes.topic.shown} to {{}}", made
+        made = replace(made, pass_through=".*")
+        yield f"add topic {routes.topic.shown} and PassThrough '.*' to {{}}", made
+        return
+    if destination.pass_through != ".*":
+        yield "write PassThrough '.*' at {}", replace(destination, pass_through=".*")
+    if destination.own_group_only:
+        made = replace(destination, own_group_only=False)
+        yield "take own_group_only from {}", made
+        if destination.pass_through != ".*":
+            made = replace(made, pass_through=".*")
+            yield "write PassThrough '.*' at {} and take own_group_only from it", made
+
+
+def _longer_lists(survey: Survey, has: int, wanted: int) -> Iterator[Change]:
+    routes = survey.routes
+    for at in bits(has):
+        member = routes.members[at]
+        taken = {server for link in routes.links[at] for server in link.servers}
+        for link in routes.links[at]:
+            for target in bits(wanted):
+                other = routes.members[target]
+                if other.group != link.destination.group or target in taken or target == at:
+                    continue
+                if other.group == member.group:
+                    continue  # Its own group is reached one by one, not by a list.
+                made = replace(
+                    link.destination, addresses=(*link.destination.addresses, other.name)
+                )
+                yield (
+                    f"add {other.name} to the servers of destination {link.destination.name} of "
+                    f"{member.name}",
+                    at,
+                    _instead(member, link.place, made),
+                )
+
+
+def _new(
+    survey: Survey, publishers: list[int], has: int, certain: int, wanted: int
+) -> Iterator[Change]:
+    routes = survey.routes
+    for target in bits(wanted):
+        other = routes.members[target]
+        mates = routes.group_mask[routes.group_of[target]]
+        # From its own group first, then from where it is published, then from elsewhere.
+        order = [*bits(certain & mates), *publishers, *bits(has & mates), *bits(certain)]
+        for at in dict.fromkeys(order):
+            member = routes.members[at]
+            if at == target or any(target in link.servers for link in routes.links[at]):
+                continue
+            inside = member.group == other.group
+            passing = ".*" if inside else f"^{re.escape(member.group)}$"
+            made = Destination(
+                other.name, other.group, inside, (TopicRule(".*"),), passing, (other.name,)
+            )
+            yield (
+                f"give {member.name} a destination to {other.name}, "
+                f"{'sync' if inside else 'async'}, PassThrough '{passing}'",
+                at,
+                (*member.destinations, made),
+            )
+
+
+def to_be_safe(survey: Survey, publisher: int, mate: int) -> str:
+    """So that a client may fail over from one instance to the other."""
+    routes = survey.routes
+    member, other = routes.members[publisher], routes.members[mate]
+    for place, destination in enumerate(member.destinations):
+        if other.name not in destination.addresses:
+            continue
+        if not destination.sync:
+            return f"make destination {destination.name} of {member.name} sync"
+        if not routes.passes_topic(destination):
+            return (
+                f"add topic {routes.topic.shown} to destination {destination.name} of {member.name}"
+            )
+        rest = tuple(a for a in destination.addresses if a != other.name)
+        return (
+            f"give {member.name} a destination of its own to {other.name}, sync, and leave "
+            f"{', '.join(rest)} to destination {member.destinations[place].name}"
+        )
+    return f"give {member.name} a destination to {other.name}, sync, PassThrough '.*'"
+
+
+def to_pass_on(survey: Survey, publishers: int, targets: int) -> str:
+    """So that the sync destinations of instances pass on what those acknowledged."""
+    routes = survey.routes
+    publisher = next(bits(publishers))
+    group = routes.members[publisher].group
+    first = ""
+    for link in routes.links[publisher]:
+        if not link.destination.sync or not link.servers:
+            continue
+        mate = routes.members[link.servers[0]]
+        for there in routes.links[link.servers[0]]:
+            if publisher in there.servers or there.destination.pass_through == ".*":
+                continue
+            pattern = there.destination.pass_through
+            where = f"destination {there.destination.name} of {mate.name}"
+            passing = f"^{re.escape(group)}$"
+            if not routes.passes_topic(there.destination):
+                rule = TopicRule(routes.topic.topic, routes.topic.message_type)
+                made = replace(there.destination, topics=(*there.destination.topics, rule))
+                text = f"add topic {routes.topic.shown} to {where}"
+            else:
+                other = pattern and any(re.search(pattern, name) for name in routes.groups)
+                if other and not there.destination.own_group_only:
+                    passing = f"{pattern}|{passing}"
+                made = replace(there.destination, pass_through=passing)
+                text = f"write PassThrough '{passing}' at {where}"
+            first = first or text
+            members = _with(survey, link.servers[0], _instead(mate, there.place, made))
+            alone = [
+                replace(m, publishes=m.name == routes.members[publisher].name) for m in members
+            ]
+            again = Survey(Routes(alone, routes.topic))
+            if not again.stranded(publisher) & targets:
+                return text
+    if first:
+        return f"{first}; that rights a part of it, then check again"
+    return (
+        f"let the sync destinations of {routes.members[publisher].name} replicate to "
+        f"{routes.members[next(bits(targets))].name}, with a PassThrough that matches {group}"
+    )
+
+
+def to_be_in_order(survey: Survey, links: Sequence[tuple[int, int]]) -> str:
+    """So that every link brings the same part.
+
+    Args:
+        links: (instance, place of the destination) of those that bring a part.
+    """
+    routes = survey.routes
+    before = {p: flow.certain for p, flow in survey.nominal.items()}
+    names = sorted({routes.members[at].name for at, _ in links})
+    ways: tuple[tuple[str, Callable[[Member, Destination], Destination]], ...] = (
+        (
+            "set own_group_only on the destinations to other groups of ",
+            lambda _, d: replace(d, own_group_only=True),
+        ),
+        (
+            "write the own group as PassThrough at the destinations to other groups of ",
+            lambda m, d: replace(d, pass_through=f"^{re.escape(m.group)}$"),
+        ),
+        (
+            "write PassThrough '.*', without own_group_only, at destinations of ",
+            lambda _, d: replace(d, pass_through=".*", own_group_only=False),
+        ),
+    )
+    for text, change in ways:
+        members = list(routes.members)
+        for at, place in links:
+            made = change(members[at], members[at].destinations[place])
+            members[at] = replace(members[at], destinations=_instead(members[at], place, made))
+        again = Survey(Routes(members, routes.topic))
+        if all(
+            flow.certain & before[p] == before[p] for p, flow in again.nominal.items()
+        ) and not any(again.partly(number) for number in range(len(routes.groups))):
+            return text + ", ".join(names)
+    return (
+        "give every link that brings these instances the topic the same topics and a PassThrough "
+        f"that lets everything on; those of {', '.join(names)} let on a part"
+    )

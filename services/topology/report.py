@@ -1,0 +1,87 @@
+"""A check as data, and as rows of tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raylay.services.topology.check import Checked
+from raylay.services.topology.reach import Survey, bits
+
+
+def as_data(checked: Checked, name: str, *, routes: bool) -> dict[str, Any]:
+    """What `--json` prints.
+
+    Args:
+        name: of the fabric.
+        routes: every publisher and instance, too, with route and senders.
+    """
+    found: dict[str, Any] = {
+        "fabric": name,
+        "errors": checked.errors,
+        "warnings": checked.warnings,
+        "findings": [
+            {
+                "severity": finding.severity,
+                "kind": finding.kind,
+                "instances": list(finding.instances),
+                "topic": finding.topic,
+                "explanation": finding.explanation,
+                "repair": finding.repair,
+            }
+            for finding in checked.findings
+        ],
+        "reach": [
+            {**summary(survey, publisher), "topic": survey.routes.topic.shown}
+            for survey in checked.surveys
+            for publisher in survey.publishers
+        ],
+    }
+    if routes:
+        found["routes"] = [
+            {**row, "topic": survey.routes.topic.shown}
+            for survey in checked.surveys
+            for publisher in survey.publishers
+            for row in route_rows(survey, publisher)
+        ]
+    return found
+
+
+def summary(survey: Survey, publisher: int) -> dict[str, Any]:
+    """Where an instance's publishes arrive, in one row: `wanted` instances journal the topic,
+    `certain` of them surely get it, `hops` is the longest of the shortest ways in links, and
+    `copies` how often it is sent to one instance at most, which journals the first."""
+    routes = survey.routes
+    flow = survey.nominal[publisher]
+    others = survey.wanted(publisher)
+    return {
+        "publisher": routes.members[publisher].name,
+        "wanted": others.bit_count(),
+        "certain": (flow.certain & others).bit_count(),
+        "possible": (flow.possible & others).bit_count(),
+        "missing": [routes.members[i].name for i in bits(others & ~flow.certain)],
+        "hops": max(survey.hops(publisher).values(), default=0),
+        "copies": max(
+            (len(senders) for senders in survey.all_senders(publisher).values()), default=0
+        ),
+    }
+
+
+def route_rows(survey: Survey, publisher: int) -> list[dict[str, Any]]:
+    """Each instance that an instance's publishes may arrive at: a shortest route, and who sends
+    them, always or sometimes."""
+    routes = survey.routes
+    senders = survey.all_senders(publisher)
+    flow = survey.nominal[publisher]
+    return [
+        {
+            "publisher": routes.members[publisher].name,
+            "instance": routes.members[target].name,
+            "certain": bool(flow.certain >> target & 1),
+            "route": [routes.members[i].name for i in survey.route(publisher, target)],
+            "senders": [
+                {"instance": routes.members[at].name, "always": always}
+                for at, always in senders.get(target, [])
+            ],
+        }
+        for target in bits(flow.possible & ~(1 << publisher))
+    ]
