@@ -400,6 +400,7 @@ def _relative(member: Member, destination: Destination) -> tuple[object, ...]:
 
 def _pass_through(members: tuple[Member, ...]) -> list[Finding]:
     groups = list(dict.fromkeys(member.group for member in members))
+    matches: dict[str, list[str]] = {}
     found = []
     for member in members:
         for destination in member.destinations:
@@ -407,7 +408,9 @@ def _pass_through(members: tuple[Member, ...]) -> list[Finding]:
             if pattern is None:
                 continue
             where = f"destination {destination.name} of {member.name}"
-            matched = [group for group in groups if re.search(pattern, group)]
+            if pattern not in matches:
+                matches[pattern] = [group for group in groups if re.search(pattern, group)]
+            matched = matches[pattern]
             named = pattern.strip("^$").replace("\\", "")
             if not matched:
                 close = repair.closest(named, groups)

@@ -148,6 +148,7 @@ class Routes:
         self._routed: dict[tuple[int, int, bool], bool] = {}
         self._behaviours: dict[tuple[int, ...], int] = {}
         self._passing: dict[State, tuple[Link, ...]] = {}
+        self._passing_rules: dict[State, frozenset[int]] = {}
         self._arrived: dict[tuple[int, int, bool], State] = {}
         self._anywhere: dict[State, int] = {}
         self._placements: dict[int, list[list[int]]] = {}
@@ -206,6 +207,14 @@ class Routes:
             behaviour = self._behaviours.setdefault(places, len(self._behaviours))
             found = self._arrived[key] = State(at, behaviour, crossed)
             self._passing[found] = passing
+        return found
+
+    def passing_rules(self, state: State) -> frozenset[int]:
+        """The rules of the links that pass a copy in this state on."""
+        found = self._passing_rules.get(state)
+        if found is None:
+            found = frozenset(link.rule for link in self._passing[state])
+            self._passing_rules[state] = found
         return found
 
     def passing(self, state: State) -> tuple[Link, ...]:
@@ -720,13 +729,14 @@ class Survey:
         # lacks it; as bits.
         passed: dict[tuple[int, int], int] = {}
         kept: dict[tuple[int, int], int] = {}
+        rules_of = [{link.rule for link in links} for links in routes.links]
         for publisher in inside:
             flow = self.any_server[publisher]
             other = ~(1 << publisher)
-            for at, links in enumerate(routes.links):
+            for at in range(len(routes.links)):
                 states = flow.by_instance.get(at, ())
-                passing = [{link.rule for link in routes.passing(state)} for state in states]
-                for rule in {link.rule for link in links}:
+                passing = [routes.passing_rules(state) for state in states]
+                for rule in rules_of[at]:
                     key = at, rule
                     if not states:
                         kept[key] = kept.get(key, 0) | other
