@@ -203,3 +203,18 @@ def test_times_that_are_none(text: object) -> None:
 def test_sizes_that_are_none(text: object) -> None:
     with pytest.raises(ConfigurationError, match="segment_size"):
         parse_bytes(text, "segment_size")
+
+
+def test_an_instance_has_topics_logs_and_a_replication_host_of_its_own() -> None:
+    settings = parse(
+        "fabric: f\nregions: {A: 2}\ninstances:\n"
+        "  A-1: {topics: [own], logs: {level: debug}, replication_host: 127.0.0.2,"
+        " journal: {archive_directory: old}}\n"
+    )
+    first, second = settings.instances
+    assert [topic.name for topic in settings.topics_of(first)] == ["own"]
+    assert [topic.name for topic in settings.topics_of(second)] == [".*"]
+    assert (settings.logs_of(first).level, settings.logs_of(second).level) == ("debug", "info")
+    assert (first.replication_host, second.replication_host) == ("127.0.0.2", "")
+    assert settings.journal_of(first).archive_directory == "old"
+    assert FabricSettings.from_json(settings.to_json()) == settings
