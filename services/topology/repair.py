@@ -7,12 +7,14 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from raylay.services.replication.routing import Destination, TopicRule
 from raylay.services.topology.members import Member
 from raylay.services.topology.reach import Routes, Survey, bits
 
-TRIED_MAX = 32
+TRIED_MAX = 48
+TRIED_OF_A_KIND_MAX = 12
 PUBLISHERS_TRIED_MAX = 4
 TARGETS_TRIED_MAX = 8
 
@@ -82,15 +84,16 @@ def _candidates(
         if any(lacking >> server & 1 for server in link.servers)
     ]
     links.sort(key=lambda link: not any(wanted >> server & 1 for server in link.servers))
+    lists = list(islice(_longer_lists(survey, has, wanted), TRIED_OF_A_KIND_MAX))
     if scenario:
-        yield from _longer_lists(survey, has, wanted)
-    for link in links:
+        yield from lists
+    for link in links[:TRIED_OF_A_KIND_MAX]:
         member, destination = routes.members[link.source], link.destination
         for text, made in _wider(survey, destination):
             where = f"destination {destination.name} of {member.name}"
             yield text.format(where), link.source, _instead(member, link.place, made)
     if not scenario:
-        yield from _longer_lists(survey, has, wanted)
+        yield from lists
     yield from _new(survey, publishers, has, certain, wanted)
 
 
