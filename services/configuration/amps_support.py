@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from pydantic_core import PydanticUndefined
-
 from raylay.services.configuration.amps_actions import schedules_of
 from raylay.services.configuration.amps_load import Document, Path, slots
 from raylay.services.configuration.amps_types import ModuleUse, Stanza
@@ -120,7 +118,7 @@ def _walk(document: Document, stanza: Stanza, path: Path, tags: str) -> Iterator
             continue
         value = getattr(stanza, name)
         below = f"{tags}/{tag}" if tags else tag
-        default = None if info.default is PydanticUndefined else info.default
+        default = None if info.is_required() or info.default_factory else info.default
         if below in RUNS or below == "Actions" or value is None:
             continue
         many = slots(type(stanza))[tag].many
