@@ -35,19 +35,8 @@ from raylay.services.configuration.amps_types import (
     between,
     element,
 )
+from raylay.services.replication.validation import CHECKS
 
-ALL_CHECKS = (
-    "txlog",
-    "replicate",
-    "sow",
-    "cascade",
-    "queue",
-    "keys",
-    "replicate_filter",
-    "queue_passthrough",
-    "queue_underlying",
-)
-"""Checks at connect (behaviour.md 1.5)."""
 NOT_EXCLUDABLE = ("queue", "queue_underlying")
 JOURNAL_BYTES_MIN = 10_000_000
 JOURNAL_BYTES_DEFAULT = 1_000_000_000
@@ -56,8 +45,8 @@ REPLICATION_TYPES = ("amps-replication", "amps-replication-secure")
 
 def _checks(values: tuple[str, ...]) -> tuple[str, ...]:
     for value in values:
-        if value not in ALL_CHECKS:
-            raise ValueError(f"{value!r} is no check: expected some of {', '.join(ALL_CHECKS)}")
+        if value not in CHECKS:
+            raise ValueError(f"{value!r} is no check: expected some of {', '.join(CHECKS)}")
     return values
 
 
@@ -198,9 +187,9 @@ class DestinationTopic(Stanza):
 
     def checks(self) -> tuple[str, ...]:
         """The checks in force: those included, without those excluded."""
-        included = ALL_CHECKS if self.include_validation is None else self.include_validation
+        included = CHECKS if self.include_validation is None else self.include_validation
         kept = set(included).difference(self.exclude_validation).union(NOT_EXCLUDABLE)
-        return tuple(check for check in ALL_CHECKS if check in kept)
+        return tuple(check for check in CHECKS if check in kept)
 
 
 class OutgoingTransport(TlsStanza):

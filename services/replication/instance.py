@@ -1290,6 +1290,10 @@ class InstanceMachine:
                 held.remove_ranges(entry.run.publisher, entry.run.ranges())
         return held
 
+    def staged_runs(self) -> list[Run]:
+        """Runs and notes on their way to the disk, in the journal's order."""
+        return [entry.run for entry in self._staged if not isinstance(entry, BatchStaged)]
+
     def removable_before(self) -> int:
         """Law 4: every destination has what is routed to it from below this transaction id.
 

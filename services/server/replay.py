@@ -22,7 +22,6 @@ from raylay.services.messages.bookmarks import Position
 from raylay.services.messages.records import Run
 from raylay.services.protocol.session import Subscribe, acknowledgment, ranges_ack
 from raylay.services.replication.ranges import PublisherRanges
-from raylay.services.replication.staged import BatchStaged
 from raylay.services.server.framed import WRITE_HIGH_BYTES
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, Start, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Deliveries, Terms, groups_of
@@ -451,11 +450,9 @@ class ReplayPump:
 
     def _catch_up_live(self, replay: _Replay) -> None:
         """At the end of what is on disk: from here on it is given what is staged."""
-        for entry in list(self._server.machine._staged):
-            if isinstance(entry, BatchStaged):
-                continue
-            if entry.run.first_txid == replay.plan.cursor + 1:
-                self._deliver_live(replay, [entry.run], entry.run.last_txid)
+        for run in self._server.machine.staged_runs():
+            if run.first_txid == replay.plan.cursor + 1:
+                self._deliver_live(replay, [run], run.last_txid)
 
     def _take(self, replay: _Replay, runs: list[Run]) -> bool:
         plan = replay.plan

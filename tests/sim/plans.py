@@ -81,7 +81,8 @@ def regions(*, own_group_only: bool = True, resync_pass_through: str | None = No
 
     `own_group_only`: as `connect_regions` makes them, every link carrying all that was published
     in its region and nothing else; else by PassThrough alone, which lets a part of it go round.
-    `resync_pass_through`: of the links across.
+    `resync_pass_through`: of the links across. What a resync lets on besides comes by another path
+    than what follows it, so order is not promised then.
     """
     groups = ("chicago", "newyork", "london")
     members = {}
@@ -102,7 +103,9 @@ def regions(*, own_group_only: bool = True, resync_pass_through: str | None = No
                         )
                     )
             members[name] = Member(name, group, tuple(found))
-    return Topology("three regions", members, uniform=own_group_only)
+    return Topology(
+        "three regions", members, uniform=own_group_only and resync_pass_through is None
+    )
 
 
 def chain(rng: random.Random) -> Topology:

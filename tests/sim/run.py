@@ -96,12 +96,14 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
     world.run_until(max(plan.end_ms, *(step[0] for step in plan.script), 0) * 1000 + 1000)
     world.everything_heals()
     settled = 0
-    # Twice: what is on its way to a subscriber has no effect on anybody who could tell.
+    # Twice: a subscriber's next batch may be about to be sent, and nobody could tell.
     for _ in range(LIVENESS_MS // STEP_MS):
         world.run_until(world.now_us + STEP_MS * 1000)
         settled = settled + 1 if world.settled() else 0
         if settled == 2 or world.steps > STEPS_MAX:
             break
+    # What was sent while the network was slow is still on its way.
+    world.run_until(max(world.now_us, *world.arrivals_us()))
     return world
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,6 +227,11 @@ class World:
         if any(any(c.dead) and any(c.open) for c in self.connections.values()):
             return False  # Somebody has still to notice it.
         return all(client.quiet() for client in self.clients.values())
+
+    def arrivals_us(self) -> Iterator[int]:
+        """When the last frame of each direction of each connection arrives."""
+        for connection in self.connections.values():
+            yield from connection.last_us
 
     def finish(self) -> History:
         """Writes down how everything ended."""

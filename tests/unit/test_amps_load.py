@@ -10,10 +10,11 @@ import pytest
 from amps_examples import FIXTURES, completed, published
 
 from raylay.services.configuration.amps_load import Document, load_amps, places
-from raylay.services.configuration.amps_model import ALL_CHECKS, AmpsConfig
+from raylay.services.configuration.amps_model import AmpsConfig
 from raylay.services.configuration.amps_show import shown
 from raylay.services.configuration.amps_tree import DEPTH_MAX, TOTAL_BYTES_MAX, parse_defines
 from raylay.services.errors import ConfigurationError
+from raylay.services.replication.validation import CHECKS
 
 EXAMPLES = sorted(path.stem for path in FIXTURES.glob("*.xml"))
 
@@ -152,7 +153,7 @@ def test_excluded_checks() -> None:
     config = load_amps("e", text=completed("exclude-validation"), environment={}).config
     topic = config.destinations()[0].topics[0]
     assert topic.exclude_validation == ("replicate", "cascade")
-    assert topic.checks() == tuple(c for c in ALL_CHECKS if c not in ("replicate", "cascade"))
+    assert topic.checks() == tuple(c for c in CHECKS if c not in ("replicate", "cascade"))
 
 
 def test_limits_of_slow_clients() -> None:
@@ -189,7 +190,7 @@ def test_synonyms_and_defaults() -> None:
     assert destination.name == "B", "without a Name it is the Group"
     assert (destination.compression, destination.compression_type) == (False, "zlib")
     assert destination.ack_conflation_ns == 10**9
-    assert destination.topics[0].checks() == ALL_CHECKS
+    assert destination.topics[0].checks() == CHECKS
     assert config.regex_topics
 
 
