@@ -209,4 +209,4 @@ def _print(checked: Checked, name: str, *, routes: bool) -> None:
         topic = f" (topic {finding.topic})" if finding.topic else ""
         typer.echo(f"{finding.severity} {finding.kind}: {finding.explanation}{topic}")
         typer.echo(f"    repair: {finding.repair}")
-    typer.echo(f"{checked.errors} errors, {checked.warnings} warnings")
+    typer.echo(f"{checked.errors} errors, {checked.warnings} warnings, {checked.notes} notes")

@@ -14,11 +14,13 @@ queues come with those.
     instance_down         warning  they do not arrive while one instance is down
     site_down             warning  they do not arrive while one site is down
     stranded              warning  what is acknowledged waits for its instance to come back
-    late_arrivals         warning  a message may come behind a later one of its publisher
     no_sync_destination   warning  an instance acknowledges what nobody else has
     group_differs         warning  members of a group that are not configured alike
     pass_through          warning  PassThrough matches no group, or more groups than it names
     overlap               warning  two destinations of an instance may claim the same server
+    late_arrivals         note     a message may come behind a later one of its publisher
+
+A note is of what the documented rules bring with them and loses nothing: never an error.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from raylay.services.topology import repair
 from raylay.services.topology.members import Member, topic_classes
 from raylay.services.topology.reach import Routes, Survey, bits
 
-Severity = Literal["error", "warning"]
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+"""Worst first."""
 NAMES_SHOWN = 6
 
 
@@ -77,7 +81,12 @@ class Checked:
     @property
     def warnings(self) -> int:
         """How many findings are warnings."""
-        return len(self.findings) - self.errors
+        return sum(finding.severity == "warning" for finding in self.findings)
+
+    @property
+    def notes(self) -> int:
+        """How many findings are neither."""
+        return len(self.findings) - self.errors - self.warnings
 
 
 def check(members: Sequence[Member]) -> Checked:
@@ -94,7 +103,7 @@ def check(members: Sequence[Member]) -> Checked:
     found += _per_topic([s for s in checked.surveys if _arrives(s)], _late)
     for rule in (_alone, _differing, _pass_through, _overlap):
         found += rule(checked.members)
-    checked.findings = sorted(found, key=lambda finding: finding.severity != "error")
+    checked.findings = sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
     return checked
 
 
@@ -275,7 +284,7 @@ def _late(survey: Survey) -> Iterator[Finding]:
         for at, place in sorted(links)
     ]
     yield Finding(
-        "warning",
+        "note",
         "late_arrivals",
         _names(survey, late),
         "",

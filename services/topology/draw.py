@@ -93,6 +93,8 @@ def _short(name: str) -> str:
 def _marked(findings: Sequence[Finding]) -> dict[str, str]:
     found: dict[str, str] = {}
     for finding in findings:
+        if finding.severity == "note":
+            continue
         for instance in finding.instances:
             if found.get(instance) != "error":
                 found[instance] = finding.severity

@@ -19,6 +19,7 @@ def as_data(checked: Checked, name: str, *, routes: bool) -> dict[str, Any]:
         "fabric": name,
         "errors": checked.errors,
         "warnings": checked.warnings,
+        "notes": checked.notes,
         "findings": [
             {
                 "severity": finding.severity,
