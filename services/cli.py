@@ -150,6 +150,26 @@ def up(
         fabric.stop()
 
 
+@app.command()
+def apply(
+    files: FilesArgument,
+    define: DefineOption = None,
+    name: NameOption = "",
+    ignore_unsupported: IgnoreOption = False,
+) -> None:
+    """Make a running fabric what its changed file says, while clients go on: start what is new,
+    restart what differs, one after the other."""
+    from raylay.services.fabric import Fabric
+
+    settings = load_fabric(
+        files, defines=parse_defines(define), name=name, ignore_unsupported=ignore_unsupported
+    )
+    with Fabric.attach(_running(settings.name).name) as attached:
+        done = attached.apply(settings)
+    for verb, names in (("started", done.started), ("restarted", done.restarted)):
+        typer.echo(f"{verb}: {', '.join(names) or 'none'}")
+
+
 @contextmanager
 def _stop_signals(stopping: threading.Event) -> Iterator[None]:
     def stop(*_: object) -> None:

@@ -22,7 +22,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -40,7 +41,10 @@ from raylay.services.configuration.model import (
 from raylay.services.configuration.model import TopicSettings as _TopicSettings
 from raylay.services.errors import FabricError
 from raylay.services.fabric_plan import (
+    Changes,
     FabricRecord,
+    bring_up_to_date,
+    changes,
     client_options,
     data_directory,
     instance_config,
@@ -175,7 +179,8 @@ class Fabric(FabricBuilder):
         running = registry.find(self.name)
         if running is not None:
             raise FabricError(
-                f"fabric {self.name} runs already, in {running.directory}: attach to it, or stop it"
+                f"fabric {self.name} runs already, in {running.directory}: attach to it, apply "
+                "to it what has changed, or stop it"
             )
         self._temporary = directory is None
         place = Path(directory or tempfile.mkdtemp(prefix=f"raylay-{self.name}-")).absolute()
@@ -183,7 +188,7 @@ class Fabric(FabricBuilder):
         deadline_s = time.monotonic() + timeout_s
         try:
             self._record = record = record_of(settings, place)
-            self._check_ports(settings, record)
+            self._check_ports(settings, record, [each.name for each in settings.instances])
             record.save()
             self._started_ray = _join_ray(address, start=address is None)
             _store_record(record)
@@ -202,10 +207,13 @@ class Fabric(FabricBuilder):
         """From now on an empty data directory is a lost disk."""
         settings, record = self._known()
         record.settled = [instance.name for instance in settings.instances]
-        record.save()
-        _store_record(record)
+        self._keep(record)
         for instance in settings.instances:
             self._write_config(instance)
+
+    def _keep(self, record: FabricRecord) -> None:
+        record.save()
+        _store_record(record)
 
     def _write_config(self, instance: InstanceSettings) -> None:
         settings, record = self._known()
@@ -234,8 +242,10 @@ class Fabric(FabricBuilder):
                 f" already: attach to the fabric, or stop it ({error})"
             ) from None
 
-    def _check_ports(self, settings: FabricSettings, record: FabricRecord) -> None:
-        for instance in settings.instances:
+    def _check_ports(
+        self, settings: FabricSettings, record: FabricRecord, names: Iterable[str]
+    ) -> None:
+        for instance in map(settings.instance, names):
             if instance.node_labels:
                 continue
             ports = record.ports[instance.name]
@@ -290,8 +300,16 @@ class Fabric(FabricBuilder):
             waiting = list(reasons)
             time.sleep(POLL_S)
 
-    def wait_connected(self, timeout_s: float = START_TIMEOUT_S_DEFAULT) -> None:
+    def wait_connected(
+        self,
+        timeout_s: float = START_TIMEOUT_S_DEFAULT,
+        *,
+        only: Collection[tuple[str, str]] | None = None,
+    ) -> None:
         """Waits until every destination has caught up: from then on clients may fail over.
+
+        Args:
+            only: (instance, destination) of those that are meant; None: all.
 
         Raises:
             FabricError: one has not within `timeout_s`; names it and its reason.
@@ -302,7 +320,7 @@ class Fabric(FabricBuilder):
                 f"{status['name']} to {name}: {found.get('why') or 'not caught up'}"
                 for status in self.status()["instances"]
                 for name, found in status.get("destinations", {"": {}}).items()
-                if not found.get("caught_up")
+                if not found.get("caught_up") and (only is None or (status["name"], name) in only)
             ]
             if not missing:
                 return
@@ -310,12 +328,73 @@ class Fabric(FabricBuilder):
                 raise FabricError(f"after {timeout_s:.0f} s: {'; '.join(missing)}")
             time.sleep(POLL_S)
 
+    def apply(
+        self,
+        declared: Fabric | FabricSettings,
+        timeout_s: float = START_TIMEOUT_S_DEFAULT,
+    ) -> Changes:
+        """Makes this running fabric what a new declaration of it says: starts the instances that
+        are new, then restarts those whose configuration changes and no others, one after the other,
+        each when the links that had caught up before have caught up again. Clients and what they
+        publish go on meanwhile. A new member of a group that was there before first catches up with
+        it. Returns what was done.
+
+        Args:
+            timeout_s: for each instance.
+
+        Raises:
+            ConfigurationError: the declaration is wrong; nothing is changed.
+            FabricError: an instance would go or its data would lie elsewhere (nothing is changed);
+                or an instance did not come back: those behind it run as before, and the same call
+                goes on with them.
+        """
+        settings = declared.declared if isinstance(declared, Fabric) else declared
+        before, record = self._known()
+        wanted = replace(record)
+        bring_up_to_date(wanted, settings)
+        found = changes(record, wanted)
+        self._check_ports(settings, wanted, found.started)
+        caught_up = {
+            (status["name"], name)
+            for status in self.status()["instances"]
+            for name, destination in status.get("destinations", {}).items()
+            if destination.get("caught_up")
+        }
+        groups = set(before.groups())
+        joining = [each for each in found.started if settings.instance(each).group in groups]
+        self._settings, self._record = settings, wanted
+        wanted.restarting = list(found.restarted)
+        wanted.settled = [*record.settled, *joining]
+        self._keep(wanted)
+        for name in found.started:
+            self._launch(settings.instance(name))
+        for name in found.started:
+            if name not in joining:
+                self.wait_ready(name, timeout_s)
+        kept = {
+            (instance.name, destination.name)
+            for instance in settings.instances
+            for destination in instance.destinations
+        } & caught_up
+        for name in found.restarted:
+            self.restart(name, timeout_s, graceful=True)
+            wanted.restarting.remove(name)
+            self._keep(wanted)
+            self.wait_connected(timeout_s, only=kept)
+        for name in joining:
+            # Only now does its group know of it.
+            self.wait_ready(name, timeout_s)
+        self._settle()
+        return found
+
     def stop(self, timeout_s: float = STOP_TIMEOUT_S_DEFAULT) -> None:
         """Stops every instance: each first commits and sends what it took. A second call does
         nothing."""
         if self._record is None:
             return
-        settings, _ = self._known()
+        # Another process may have applied other settings.
+        record = FabricRecord.load(self._record.directory) or self._record
+        settings = FabricSettings.from_json(record.settings)
         pids: list[int] = []
         asked: list[Any] = []
         ray = _ray()
@@ -562,11 +641,16 @@ class Fabric(FabricBuilder):
         _kill_on_node(node, pid)
         return pid
 
-    def restart(self, name: str, timeout_s: float = START_TIMEOUT_S_DEFAULT) -> None:
+    def restart(
+        self, name: str, timeout_s: float = START_TIMEOUT_S_DEFAULT, *, graceful: bool = False
+    ) -> None:
         """Ends an instance's process, if it has one, and returns when it is ready again.
 
         An instance whose data directory is gone starts empty and catches up with a peer of its
         group before it is ready.
+
+        Args:
+            graceful: it first commits and sends what it took, and says good-bye to its clients.
 
         Raises:
             FabricError: it did not become ready within `timeout_s`.
@@ -579,6 +663,8 @@ class Fabric(FabricBuilder):
         else:
             self._write_config(instance)
             pid = self.pid(name)
+            if graceful:
+                _ray().wait([handle.stop.remote()], timeout=STOP_TIMEOUT_S_DEFAULT)
             _ray().kill(handle, no_restart=False)
             if self._local_node:
                 await_process_end(pid, timeout_s)

@@ -53,6 +53,7 @@ class FabricRecord:
         ports: by instance.
         settled: instances that have been ready once: from then on an empty data directory means a
             lost disk, and the instance catches up with a peer before it admits clients.
+        restarting: instances that still run with earlier settings.
     """
 
     name: str
@@ -60,6 +61,7 @@ class FabricRecord:
     settings: str
     ports: dict[str, InstancePorts] = field(default_factory=dict)
     settled: list[str] = field(default_factory=list)
+    restarting: list[str] = field(default_factory=list)
 
     def save(self) -> None:
         """Writes it into its directory, whole or not at all."""
@@ -125,6 +127,16 @@ def record_of(settings: FabricSettings, directory: Path) -> FabricRecord:
             f"{directory} holds fabric {record.name}, not {settings.name}: give another directory"
         )
     record.directory = str(directory)
+    bring_up_to_date(record, settings)
+    return record
+
+
+def bring_up_to_date(record: FabricRecord, settings: FabricSettings) -> None:
+    """Gives a record other settings, and ports to the instances that have none yet.
+
+    Raises:
+        FabricError: too few ports are free.
+    """
     record.settings = settings.to_json()
     chosen = {
         port
@@ -149,7 +161,60 @@ def record_of(settings: FabricSettings, directory: Path) -> FabricRecord:
             else None,
         )
     record.ports = ports
-    return record
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What it takes to make a running fabric what a declaration says.
+
+    Attributes:
+        started: instances that are new.
+        restarted: instances that are started with something else than they run with.
+    """
+
+    started: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()
+
+
+def changes(running: FabricRecord, wanted: FabricRecord) -> Changes:
+    """Compares a running fabric with what it shall be.
+
+    Args:
+        running: its record.
+        wanted: the same with other settings.
+
+    Raises:
+        FabricError: an instance would go, or its data would lie elsewhere: no change of settings
+            moves data.
+    """
+    before = FabricSettings.from_json(running.settings)
+    settings = FabricSettings.from_json(wanted.settings)
+    if settings.name != before.name:
+        raise FabricError(f"fabric {before.name} runs, these are settings of {settings.name}")
+    names = {instance.name for instance in settings.instances}
+    gone = [instance.name for instance in before.instances if instance.name not in names]
+    if gone:
+        raise FabricError(
+            f"{', '.join(gone)} would no longer be in fabric {before.name}: what is running is "
+            "added to and changed, nothing is taken away; stop the fabric first"
+        )
+    known = {instance.name: instance for instance in before.instances}
+    started, restarted = [], []
+    for instance in settings.instances:
+        old = known.get(instance.name)
+        if old is None:
+            started.append(instance.name)
+            continue
+        for key in ("directory", "node_labels"):
+            if getattr(old, key) != getattr(instance, key):
+                raise FabricError(
+                    f"instance {instance.name}: {key} would change, and its data would stay where "
+                    "it is: stop the fabric and move the data first"
+                )
+        config = instance_config(settings, wanted, instance)
+        if instance.name in running.restarting or config != instance_config(before, running, old):
+            restarted.append(instance.name)
+    return Changes(tuple(started), tuple(restarted))
 
 
 def _kept(port: int | None, chosen: set[int], host: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -54,8 +55,12 @@ def test_hot_pair(tmp_path: Path) -> None:
 
 def test_hub_and_spoke(tmp_path: Path) -> None:
     done = run(sys.executable, str(EXAMPLES / "hub_and_spoke.py"), cwd=tmp_path)
-    assert "desk: 2000 of 2000 orders" in done.stdout
-    assert "risk: 2000 of 2000 orders" in done.stdout
+    first, *readers = done.stdout.splitlines()
+    assert first == "started audit; restarted hub-1, hub-2"
+    found = [re.fullmatch(r"(\w+): (\d+) of (\d+) orders", line) for line in readers]
+    counts = {match[1]: (int(match[2]), int(match[3])) for match in found if match}
+    assert list(counts) == ["desk", "risk", "audit"]
+    assert all(read == published >= 3_000 for read, published in counts.values())
 
 
 def test_a_one_way_feed(tmp_path: Path) -> None:
@@ -110,6 +115,16 @@ def test_up_publish_subscribe_status_events_down(tmp_path: Path) -> None:
         assert "here-1" in run(*RAYLAY, "status", cwd=tmp_path).stdout
         for line in run(*RAYLAY, "events", "--json", cwd=tmp_path).stdout.splitlines():
             assert json.loads(line)["instance"] == "here-1"
+        (tmp_path / "f.yaml").write_text(FILE.replace("[notes]", "[notes, letters]"))
+        applied = run(*RAYLAY, "apply", "f.yaml", cwd=tmp_path)
+        assert applied.stdout.splitlines() == ["started: none", "restarted: here-1"]
+        run(*RAYLAY, "publish", "letters", cwd=tmp_path, text="three\n")
+        again = run(*RAYLAY, "apply", "f.yaml", cwd=tmp_path)
+        assert again.stdout.splitlines() == ["started: none", "restarted: none"]
+        (tmp_path / "f.yaml").write_text(FILE.replace("here: 1", "there: 1"))
+        refused = attempt(*RAYLAY, "apply", "f.yaml", cwd=tmp_path)
+        assert refused.returncode == 1
+        assert "here-1 would no longer be in fabric command" in refused.stderr
     finally:
         down = run(*RAYLAY, "down", cwd=tmp_path)
     assert "command is down" in down.stdout

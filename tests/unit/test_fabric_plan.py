@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from raylay.services import fabric_registry as registry
 from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric_plan import (
+    Changes,
     FabricRecord,
+    bring_up_to_date,
+    changes,
     client_address,
     free_port,
     instance_config,
@@ -33,6 +38,42 @@ def test_ports_are_kept_between_starts(tmp_path: Path) -> None:
     first = record_of(settings, tmp_path)
     first.save()
     assert record_of(settings, tmp_path).ports == first.ports
+
+
+def changed(settings: FabricSettings, running: FabricRecord) -> Changes:
+    wanted = replace(running)
+    bring_up_to_date(wanted, settings)
+    return changes(running, wanted)
+
+
+def test_only_what_is_started_with_something_else_is_restarted(tmp_path: Path) -> None:
+    def pairs(age: str = "500ms") -> FabricBuilder:
+        made = FabricBuilder("flights", downgrade_age=age, topics=["flights/.*"])
+        return made.region("Chicago", 2).region("London", 2)
+
+    running = record_of(pairs().settings(), tmp_path)
+    assert changed(pairs().settings(), running) == Changes()
+    reader = pairs().instance("desk").destination("London-2", to=["desk"])
+    # London-1 has to leave out the check that London-2 passes everything on both ways.
+    assert changed(reader.settings(), running) == Changes(("desk",), ("London-1", "London-2"))
+    names = ("Chicago-1", "Chicago-2", "London-1", "London-2")
+    assert changed(pairs("700ms").settings(), running).restarted == names
+    running.restarting = ["London-1"]
+    assert changed(pairs().settings(), running) == Changes((), ("London-1",))
+
+
+def test_no_change_takes_an_instance_away_or_moves_its_data(tmp_path: Path) -> None:
+    running = record_of(builder().settings(), tmp_path)
+    before = running.to_json()
+    fewer = FabricBuilder("flights", topics=["flights/.*"]).region("Chicago", 2).settings()
+    with pytest.raises(FabricError, match="London-1, London-2 would no longer be in fabric"):
+        changed(fewer, running)
+    moved = builder().instance("Chicago-1", directory="elsewhere").settings()
+    with pytest.raises(FabricError, match="instance Chicago-1: directory would change"):
+        changed(moved, running)
+    with pytest.raises(FabricError, match="these are settings of trains"):
+        changed(FabricBuilder("trains", topics=["t"]).region("R", 1).settings(), running)
+    assert running.to_json() == before
 
 
 def test_all_ports_differ_and_none_is_of_outgoing_connections(tmp_path: Path) -> None:
