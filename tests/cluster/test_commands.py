@@ -68,6 +68,12 @@ def test_a_one_way_feed(tmp_path: Path) -> None:
     assert "production has 1000 prices, test has 2000 with its own" in done.stdout
 
 
+def test_geographic_replication(tmp_path: Path) -> None:
+    done = run(sys.executable, str(EXAMPLES / "geographic.py"), cwd=tmp_path)
+    regions = ("NewYork", "London", "HongKong")
+    assert done.stdout.splitlines() == [f"{region}: 3000 of 3000 trades" for region in regions]
+
+
 def test_the_script_of_the_readme(tmp_path: Path) -> None:
     page = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
     script = page.split("```python\n")[1].split("```")[0]
