@@ -18,6 +18,9 @@ A meta entry is a key (text, and for a publisher its id, 8 bytes big-endian) and
     extents   per extent u64 first txid, u64 latest receive time
     sum+p     the SequenceSet of the publisher's records in this segment
     idx+p     per extent that holds the publisher u64 extent number, u64 lowest, u64 highest
+    topics    per topic and message type u16 topic length, u8 type length, topic, type, ascending;
+              missing where there are more than 1,024 of them, where a run does not say its own,
+              and in segments sealed by older software: a reader must look
 """
 
 from __future__ import annotations
@@ -36,10 +39,13 @@ from raylay.services.replication.ranges import PublisherRanges, Range, SequenceS
 
 SEGMENT_VERSION = 1
 EXTENT_BYTES = 64 * 1024
+TOPICS_MAX = 1024
+"""Topics that a seal lists: some ten kilobytes."""
 
 HEADER_KEY = b"header"
 SEAL_KEY = b"seal"
 EXTENTS_KEY = b"extents"
+TOPICS_KEY = b"topics"
 HELD_PREFIX = b"held"
 SUMMARY_PREFIX = b"sum"
 INDEX_PREFIX = b"idx"
@@ -48,6 +54,7 @@ _U64 = struct.Struct("<Q")
 _PUBLISHER = struct.Struct(">Q")
 _HEADER = struct.Struct("<HHIQ")
 _SEAL = struct.Struct("<QQQQQQ")
+_TOPIC = struct.Struct("<HB")
 
 # The layout is documented in records.py; only that module and this loop over headers unpack it.
 _RUN = records._RUN
@@ -171,6 +178,7 @@ class SegmentIndex:
         "records",
         "runs",
         "summary",
+        "topics",
     )
 
     def __init__(self) -> None:
@@ -186,6 +194,8 @@ class SegmentIndex:
         self.extent_times_us: list[int] = []
         self.places: dict[int, list[int]] = {}
         """Publisher to a flat list of (extent number, lowest, highest sequence)."""
+        self.topics: set[tuple[bytes, bytes]] | None = set()
+        """(topic, message type) of all records; None where that is not known."""
         self._extent_bytes = EXTENT_BYTES
         self._lock = threading.Lock()
 
@@ -213,6 +223,11 @@ class SegmentIndex:
         self._extent_bytes += length_bytes
         if run.kind != Kind.RECORDS:
             return
+        topics = self.topics
+        if topics is not None and (run.topic, run.message_type) not in topics:
+            topics.add((run.topic, run.message_type))
+            if not run.topic or len(topics) > TOPICS_MAX:
+                self.topics = None
         publisher = run.publisher
         held = self.summary.of(publisher)
         for first, last in ranges:
@@ -275,6 +290,11 @@ class SegmentIndex:
             ),
             EXTENTS_KEY: struct.pack(f"<{len(flat)}Q", *flat),
         }
+        if self.topics is not None:
+            entries[TOPICS_KEY] = b"".join(
+                _TOPIC.pack(len(topic), len(message_type)) + topic + message_type
+                for topic, message_type in sorted(self.topics)
+            )
         for publisher, held in self.summary.sets.items():
             entries[SUMMARY_PREFIX + _PUBLISHER.pack(publisher)] = held.to_bytes()
         for publisher, places in self.places.items():
@@ -305,6 +325,8 @@ class SegmentIndex:
             flat = _numbers(checked(entries[EXTENTS_KEY], EXTENTS_KEY, path))
             made.extent_firsts = list(flat[::2])
             made.extent_times_us = list(flat[1::2])
+            stored = entries.get(TOPICS_KEY)
+            made.topics = None if stored is None else _topics(checked(stored, TOPICS_KEY, path))
             for key, value in entries.items():
                 if key.startswith(INDEX_PREFIX):
                     publisher = _PUBLISHER.unpack_from(key, len(INDEX_PREFIX))[0]
@@ -313,6 +335,17 @@ class SegmentIndex:
             raise CorruptRecord(f"{path} has a broken seal: {error}", path) from None
         made.summary = ranges_from_entries(entries, SUMMARY_PREFIX, path)
         return made
+
+
+def _topics(value: bytes) -> set[tuple[bytes, bytes]]:
+    found = set()
+    at = 0
+    while at < len(value):
+        topic_length, type_length = _TOPIC.unpack_from(value, at)
+        type_at = at + _TOPIC.size + topic_length
+        found.add((value[at + _TOPIC.size : type_at], value[type_at : type_at + type_length]))
+        at = type_at + type_length
+    return found
 
 
 def _numbers(value: bytes) -> tuple[int, ...]:

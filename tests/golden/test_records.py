@@ -6,6 +6,7 @@ A change here is a change of what lies on disks and goes over wires: it needs a 
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -293,7 +294,18 @@ def test_segment_entries() -> None:
         b"extents": struct.pack("<QQ", 7, time_us),  # first txid, latest time
         b"sum" + publisher: SequenceSet([(42, 42)]).to_bytes(),
         b"idx" + publisher: struct.pack("<QQQ", 0, 42, 42),  # extent, lowest, highest
+        # topic length, type length, topic, type
+        b"topics": struct.pack("<HB", len(the_run().topic), len(the_run().message_type))
+        + the_run().topic
+        + the_run().message_type,
     }
+    read = SegmentIndex.from_entries(sealed, "here")
+    assert read is not None and read.topics == {(the_run().topic, the_run().message_type)}
+    older = {key: value for key, value in sealed.items() if key != b"topics"}
+    read = SegmentIndex.from_entries(older, "here")
+    assert read is not None and read.topics is None
+    index.add(replace(the_run(), topic=b"", message_type=b""), [(43, 43)], len(RUN))
+    assert b"topics" not in index.seal_entries()
 
 
 def test_publish_store_file(tmp_path: Path) -> None:
