@@ -4,6 +4,11 @@
       hello         destination, start (number of this start), pid
       wake          destination, start: on a second connection, over which the instance then sends
                     nothing but WAKE: committed up to this transaction id
+      carry         destination, start, upstream: the first frame of a connection of its own, which
+                    from then on is a stream over the incoming connection of that number
+      carried       destination, start: the first frame of a connection of its own, which from then
+                    on is a stream that came over the link's connection: another instance's link
+      waits         why: nothing can be dialled now
       dial          asks for what a logon downstream needs
       connected     incarnation, name, client, address, same; body: held (range sets), waited
                     (range sets root by root)
@@ -19,6 +24,8 @@
                     instance tells of itself (description.py)
       start         sync, root (of what clients publish here), tx: last_txid; body: notice, mark
                     (ranges root by root), held (range sets, when the digests agreed)
+      incoming      upstream, name, incarnation: the incoming connection that the link may use;
+                    upstream 0: there is none
       told          tx: committed up to here
       notice        body: awaited (ranges root by root)
       mode          sync
@@ -75,6 +82,25 @@ def hello(destination: str, start_number: int, pid: int) -> bytes:
 def wake(destination: str, start_number: int) -> bytes:
     """The first and only frame of a link's second connection."""
     return encode_frame({"c": "wake", "destination": destination, "start": start_number})
+
+
+def carry(destination: str, start_number: int, upstream: int) -> bytes:
+    """The first frame of a connection that goes on over an incoming one."""
+    return encode_frame(
+        {"c": "carry", "destination": destination, "start": start_number, "upstream": upstream}
+    )
+
+
+def carried(destination: str, start_number: int) -> bytes:
+    """The first frame of a connection that brings another instance's link."""
+    return encode_frame({"c": "carried", "destination": destination, "start": start_number})
+
+
+def incoming(upstream: int, name: str, incarnation: int) -> bytes:
+    """The incoming connection that a link may use."""
+    return encode_frame(
+        {"c": "incoming", "upstream": upstream, "name": name, "incarnation": incarnation}
+    )
 
 
 def connected(

@@ -122,6 +122,21 @@ class FrameReader:
         return frames
 
 
+def first_frame(data: bytes, frame_bytes_max: int = FRAME_BYTES_MAX) -> tuple[Frame, bytes] | None:
+    """The first frame of a stream and what came behind it; None: it is not whole yet. For streams
+    that go on as something else than frames of the same reader.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_frame` or `frame_too_large`.
+    """
+    if len(data) < 6:
+        return None
+    end = 4 + int.from_bytes(data[:4], "little")
+    # The reader judges the lengths, whether or not the rest is there.
+    frames = FrameReader(frame_bytes_max).feed(data[:end])
+    return (frames[0], data[end:]) if frames else None
+
+
 def decode_header(data: bytes | memoryview) -> Header:
     """A frame's header.
 

@@ -3,11 +3,14 @@
     link to instance
       logon      v: 1, name, group, incarnation, expect (group), destination, epoch,
                  digest (u64: of what the link's own instance holds), conflation (acks may be
-                 held back for so many ms; absent: none is)
+                 held back for so many ms; absent: none is), address (`host:port` under which others
+                 reach the replication transport of the link's own instance, or nothing; absent:
+                 the link carries no streams)
                  body: what the instance tells of itself (description.py); empty: nothing
       batch      n: number, m: marked, u: ends the resync, w: bytes of `awaited` at the body's
                  start, z: `zstd` or `zlib` when the rest of the body is compressed
                  body: awaited (ranges root by root), then runs back to back
+      carry, carry_end   as below
       beat
 
     instance to link
@@ -19,7 +22,14 @@
       ack        n: batches up to it are stored, at: nanoseconds since 1970; body: msgpack array of
                  held (ranges), persisted (ranges root by root), conflicts (ranges)
       refused    reason, text: the connection ends
+      carry_begin   n: of a stream: the link connects it to its own instance, to which it is a link
+      carry         n; body: bytes of the stream as they were read, not looked at
+      carry_end     n, why: the stream ends
       beat
+
+A carried stream is the connection of a link in the other direction: the whole of this protocol,
+from its logon on, between the instance and the link's own instance. One at a time; the next one has
+a higher number, and what still comes of an earlier one is passed over.
 
 `ranges` are a msgpack map of publisher to a flat array: first, last, first, last, …
 Numbers are per connection and start at 1. Range sets are cut into parts of about 1 MiB.
@@ -46,6 +56,8 @@ REPLICATION_FRAME_BYTES_MAX = 64 * 1024 * 1024
 publisher is bounded by what it holds."""
 PART_BYTES = 1024 * 1024
 RANGES_IN_ACK_MAX = 100_000
+ADDRESS_LENGTH_MAX = 300
+"""A host's name has at most 253 characters."""
 REFUSAL_CHARACTERS_MAX = 8192
 
 BEAT = encode_frame({"c": "beat"})
@@ -129,6 +141,8 @@ class UpstreamLogon:
     digest: int
     ack_conflation_ms: int = 0
     description: bytes = b""
+    address: str | None = None
+    """Where others reach its instance; empty: not known; None: the link carries no streams."""
 
 
 def link_logon(logon: UpstreamLogon) -> bytes:
@@ -146,6 +160,8 @@ def link_logon(logon: UpstreamLogon) -> bytes:
     }
     if logon.ack_conflation_ms:
         header["conflation"] = logon.ack_conflation_ms
+    if logon.address is not None:
+        header["address"] = logon.address
     return encode_frame(header, logon.description)
 
 
@@ -168,14 +184,19 @@ def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
     texts = [header.get(key) for key in ("name", "group", "expect", "destination")]
     numbers = [header.get(key) for key in ("incarnation", "epoch", "digest")]
     conflation_ms = header.get("conflation", 0)
-    if not all(type(text) is str and len(text) <= 255 for text in texts) or not all(
-        type(number) is int and 0 <= number < 1 << 64 for number in (*numbers, conflation_ms)
+    address = header.get("address")
+    if (
+        not all(type(text) is str and len(text) <= 255 for text in texts)
+        or not all(
+            type(number) is int and 0 <= number < 1 << 64 for number in (*numbers, conflation_ms)
+        )
+        or not (address is None or (type(address) is str and len(address) <= ADDRESS_LENGTH_MAX))
     ):
         raise RemoteProtocolError("a link's logon has wrong values", "bad_command")
     name, group, expect, destination = (str(text) for text in texts)
     incarnation, epoch, digest = (int(number or 0) for number in numbers)
     return UpstreamLogon(
-        name, group, incarnation, expect, destination, epoch, digest, conflation_ms, body
+        name, group, incarnation, expect, destination, epoch, digest, conflation_ms, body, address
     )
 
 
@@ -342,6 +363,33 @@ def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Rooted, Ranges]:
     if type(value) is not list or len(value) != 3:
         raise RemoteProtocolError("an ack has no three maps of ranges", "bad_ranges")
     return number, _paired(value[0]), _paired_rooted(value[1]), _paired(value[2])
+
+
+def carry_begin(stream: int) -> bytes:
+    """Begins a carried stream."""
+    return encode_frame({"c": "carry_begin", "n": stream})
+
+
+def carry_front(stream: int, size_bytes: int) -> bytes:
+    """The front of a carried stream's bytes, which follow from where they lie."""
+    return encode_front({"c": "carry", "n": stream}, size_bytes)
+
+
+def carry_end(stream: int, why: str) -> bytes:
+    """Ends a carried stream."""
+    return encode_frame({"c": "carry_end", "n": stream, "why": why[:REFUSAL_CHARACTERS_MAX]})
+
+
+def stream_of(header: Header) -> int:
+    """The number of the carried stream that a frame is of.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_command`.
+    """
+    stream = header.get("n")
+    if type(stream) is not int or stream < 1:
+        raise RemoteProtocolError("a carried stream has no number", "bad_command")
+    return stream
 
 
 def refusal(reason: str, text: str) -> bytes:

@@ -1305,7 +1305,7 @@ class InstanceMachine:
             if not ledger.caught_up:
                 return 0
             floor = min(floor, ledger.stored_txid + 1)
-            if len(ledger.destination.addresses) > 1:
+            if ledger.destination.has_several_servers:
                 oldest = ledger.oldest_owed()
                 if oldest is not None:
                     floor = min(floor, oldest[1])

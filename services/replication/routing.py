@@ -113,11 +113,16 @@ class Destination:
         topics: union of matches.
         pass_through: regular expression over the group of the direct sender; None passes only
             what clients published here.
-        addresses: `host:port` in priority order.
+        addresses: `host:port` in priority order; where it does not dial, the names of the servers,
+            if they are known.
         own_group_only: only what was published in the instance's own group and never left it, in
             addition to what PassThrough asks (Raylay's own; docs/deviations.md).
         resync_pass_through: what PassThrough does not let on is let on when this expression matches
             the sender's group, as long as a resync lasts; `own_group_only` does not bind it.
+        dials: whether it has addresses to dial; else it waits until one of its servers connects,
+            and pushes over that connection.
+        share_connection: whether a connection that one of the servers made is used before any is
+            dialled.
     """
 
     name: str
@@ -130,6 +135,13 @@ class Destination:
     ack_conflation_ms: int = 0
     own_group_only: bool = False
     resync_pass_through: str | None = None
+    dials: bool = True
+    share_connection: bool = False
+
+    @property
+    def has_several_servers(self) -> bool:
+        """Whether it may reach another server than last time."""
+        return len(self.addresses) > 1 or not (self.dials or self.addresses)
 
 
 class Router:

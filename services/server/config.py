@@ -36,7 +36,8 @@ class DestinationConfig:
     """One Destination of an instance.
 
     Attributes:
-        addresses: `host:port` of replication transports, in priority order.
+        addresses: `host:port` of replication transports, in priority order. None: it does not dial,
+            and waits until one of its servers connects.
         client_addresses: `host:port` for clients of the same servers, told to clients as peers
             until the connected server has named its own.
         server_names: names of the same servers; empty: they are not known.
@@ -46,6 +47,7 @@ class DestinationConfig:
         compression_type: `zstd` or `zlib`, of batches that are sent compressed.
         reconnect_timeout_ms: how long an address is tried before the next: none, one for all, or
             one for each.
+        share_connection: a connection that one of the servers made is used before any is dialled.
         retry_ms_min, retry_ms_max: pause after all addresses failed; doubles up to the maximum.
     """
 
@@ -68,6 +70,7 @@ class DestinationConfig:
     compression_type: str = ZSTD
     resync_pass_through: str | None = None
     reconnect_timeout_ms: tuple[int, ...] = ()
+    share_connection: bool = False
 
     def reconnect_timeouts_s(self) -> tuple[float | None, ...]:
         """For how long each address is tried; None: until the attempt ends by itself."""
@@ -84,11 +87,13 @@ class DestinationConfig:
             self.sync,
             self.topics,
             self.pass_through,
-            self.addresses,
+            self.addresses or self.server_names,
             self.compression,
             self.ack_conflation_ms,
             self.own_group_only,
             self.resync_pass_through,
+            bool(self.addresses),
+            self.share_connection,
         )
 
 
@@ -100,7 +105,8 @@ class InstanceConfig:
         topics: which topics are in the transaction log.
         sow_topics, queues: definitions, compared with those of other instances at connect; they
             do not run yet.
-        client_advertised: `host:port` that clients elsewhere reach it by; None: host and port.
+        client_advertised, replication_advertised: `host:port` that clients, and other instances,
+            reach it by; None: host and port.
         first: an empty data directory admits clients at once, without a peer to catch up with.
         durability: `fsync` or `interval` (a commit waits up to flush_interval_ms to fill).
         check_interval_ms: how often ages are looked at for downgrade and upgrade.
@@ -136,6 +142,7 @@ class InstanceConfig:
     metrics_host: str = "127.0.0.1"
     sow_topics: tuple[SowDefinition, ...] = ()
     queues: tuple[QueueDefinition, ...] = ()
+    replication_advertised: str | None = None
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -151,10 +158,6 @@ class InstanceConfig:
                 raise ConfigurationError(f"{self.name}: two destinations are called {name!r}")
         self.policy.check()
         for destination in self.destinations:
-            if not destination.addresses:
-                raise ConfigurationError(
-                    f"{self.name}: Destination {destination.name!r} has no address"
-                )
             if destination.compression_type not in COMPRESSION_TYPES:
                 raise ConfigurationError(
                     f"{self.name}: Destination {destination.name!r}: no CompressionType "
@@ -224,6 +227,7 @@ class LinkConfig:
     Attributes:
         start_number: of this start, never used twice; the instance talks to the link of the last
             start only.
+        address: where others reach the instance's replication transport; empty: not known.
     """
 
     instance: str
@@ -236,6 +240,7 @@ class LinkConfig:
     destination: DestinationConfig
     tracing: TracingOptions = field(default_factory=TracingOptions)
     log: LogOptions = field(default_factory=LogOptions)
+    address: str = ""
 
     @property
     def process_name(self) -> str:
@@ -287,6 +292,19 @@ def _made(cls: type[Value], values: Any, where: str) -> Value:
         return cls(**made)
     except TypeError as error:
         raise ConfigurationError(f"{where}: {error}") from None
+
+
+def client_name(instance: str, destination: DestinationConfig) -> str:
+    """What a link is called as a client of the instance downstream (behaviour.md 1.9)."""
+    kind = "sync" if destination.sync else "async"
+    return f"{instance}!{destination.name}!{kind}!amps-replication"
+
+
+def reachable(address: str) -> str:
+    """An address that others can dial; empty where a server listens on every address of its host,
+    which is none of them."""
+    host, _ = split_address(address)
+    return "" if host in ("0.0.0.0", "::", "*") else address
 
 
 def split_address(address: str) -> tuple[str, int]:

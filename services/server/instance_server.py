@@ -45,7 +45,12 @@ from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, TopicMatcher
 from raylay.services.server.client_connection import ClientConnection
-from raylay.services.server.config import DestinationConfig, InstanceConfig, LinkConfig
+from raylay.services.server.config import (
+    DestinationConfig,
+    InstanceConfig,
+    LinkConfig,
+    reachable,
+)
 from raylay.services.server.event_log import EventLog
 from raylay.services.server.framed import Outbox
 from raylay.services.server.link_control import (
@@ -367,7 +372,7 @@ class InstanceServer:
             "replication",
         )
         self.client_address = config.client_advertised or client
-        self.replication_address = replication
+        self.replication_address = config.replication_advertised or replication
         self.unix_path = self._unix_socket_path()
         if os.path.exists(self.unix_path):
             os.unlink(self.unix_path)
@@ -420,6 +425,7 @@ class InstanceServer:
             destination,
             config.tracing,
             config.log,
+            reachable(self.replication_address),
         )
 
     # -- the end -----------------------------------------------------------------------------
@@ -876,6 +882,13 @@ class InstanceServer:
         if upstream.is_accepted and upstream.logon is not None:
             self.machine.upstream_left(upstream.number)
             self.report("upstream_disconnected", peer=upstream.logon.name, why=why)
+            self.incoming_changed()
+
+    def incoming_changed(self) -> None:
+        """An instance connected here or is gone, or a link has other use for it than before."""
+        if self.is_serving:
+            for link in self.links.values():
+                link.offer_incoming()
 
     def peers(self) -> list[dict[str, Any]]:
         """The destinations as clients see them: where they may fail over to."""
@@ -1070,6 +1083,7 @@ class InstanceServer:
             "skipped": ledger.skipped,
             "persisted": ledger.persisted,
             "address": link.address,
+            "client_name": link.client_name,
             "incarnation": f"{ledger.incarnation:016x}",
             "pid": link.pid,
             "starts": link.starts,

@@ -16,12 +16,14 @@ import msgpack
 from raylay.services.errors import RaylayError, RemoteProtocolError
 from raylay.services.protocol import control
 from raylay.services.protocol.description import pack_description
-from raylay.services.protocol.frames import FrameReader, Header, encode_frame
+from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
 from raylay.services.replication.effects import Rooted
+from raylay.services.replication.incoming import Incoming, choose, uses_incoming
 from raylay.services.replication.ranges import PublisherRanges
-from raylay.services.server.config import DestinationConfig, LinkConfig
+from raylay.services.server.config import DestinationConfig, LinkConfig, client_name
 from raylay.services.server.describe import describe
 from raylay.services.server.framed import FramedConnection
+from raylay.services.server.upstream_connection import UpstreamConnection
 
 if TYPE_CHECKING:
     from raylay.services.server.instance_server import InstanceServer
@@ -31,6 +33,7 @@ HELLO_TIMEOUT_S = 60.0
 RESTART_S_MIN = 0.05
 RESTART_S_MAX = 5.0
 TOLD_LATER_S = 0.02
+FIRST_FRAME_BYTES_MAX = 64 * 1024
 STEADY_S = 10.0
 """A link that lived for so long is started again with the shortest pause."""
 
@@ -58,12 +61,51 @@ class LinkConnection(FramedConnection):
         self.server = server
         self.link: LinkControl | None = None
         self._wakes: LinkControl | None = None
+        self._front = b""
 
     def data_received(self, data: bytes) -> None:
         """Frames came; the acks that they release are written without waiting for the turn's end:
         somebody's publisher waits for them."""
+        if self.link is None and self._wakes is None:
+            self._begin(self._front + data)
+            return
         super().data_received(data)
         self.outbox.flush()
+
+    def _begin(self, data: bytes) -> None:
+        """The first frame says what the connection is for."""
+        try:
+            found = first_frame(data, FIRST_FRAME_BYTES_MAX)
+        except RemoteProtocolError as error:
+            self.broken(error)
+            return
+        if found is None:
+            self._front = data
+            return
+        self._front = b""
+        (header, _), rest = found
+        if header["c"] in ("carry", "carried"):
+            self._become_stream(header, rest)
+        else:
+            super().data_received(data)
+            self.outbox.flush()
+
+    def _become_stream(self, header: Header, rest: bytes) -> None:
+        """What follows is no frames of ours: the socket is given to whoever reads it."""
+        link = self.server.links.get(str(header.get("destination")))
+        transport = self.transport
+        if link is None or transport is None or not link.is_of_last_start(header):
+            self.abort("not the link of the last start")
+            return
+        protocol = link.stream_of(header)
+        if protocol is None:
+            self.close("that connection is gone")
+            return
+        self.is_open = False
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if rest:
+            protocol.data_received(rest)
 
     def frame_received(self, header: Header, body: bytes) -> None:
         """A frame of the link's."""
@@ -111,6 +153,7 @@ class LinkControl:
         self.peer_name = ""
         self.peer_client_address = ""
         self.address = ""
+        self.client_name = client_name(server.config.name, config)
         self.pid = 0
         self.why = "starting"
         self.counts: dict[str, Any] = {}
@@ -132,6 +175,9 @@ class LinkControl:
         self._held_at_dial: PublisherRanges | None = None
         self._dial_number = 0
         self._told_later = b""
+        self._destination = config.destination()
+        self._offered = 0
+        """Number of the incoming connection that the link was last told of."""
 
     # -- the process -------------------------------------------------------------------------
     def start(self) -> None:
@@ -187,13 +233,19 @@ class LinkControl:
 
     def greeted(self, connection: LinkConnection, header: Header) -> bool:
         """A link process connected. Whether it is the right one."""
-        if header.get("start") != self._start_number or self.connection is not None:
+        if not self.is_of_last_start(header) or self.connection is not None:
             return False
         self.connection = connection
+        self._offered = 0
         self.pid = int(header.get("pid") or 0)
         self.why = "connecting"
         self._greeted.set()
+        self.offer_incoming()
         return True
+
+    def is_of_last_start(self, header: Header) -> bool:
+        """Whether the process that says this is the one that was last started."""
+        return bool(header.get("start") == self._start_number)
 
     def lost(self, connection: LinkConnection, why: str) -> None:
         """The link process is gone."""
@@ -232,6 +284,8 @@ class LinkControl:
             self._server.spawn(self._connected(header, body))
         elif command == "disconnected":
             self._disconnected(header["why"])
+        elif command == "waits":
+            self.why = header["why"]
         elif command == "counts":
             self.counts = header["counts"]
         elif command == "event":
@@ -289,11 +343,21 @@ class LinkControl:
         self.peer_client_address = header["client"]
         self.address = header["address"]
         self.why = ""
+        server.report(
+            "link_logged_on",
+            destination=self.name,
+            client=self.client_name,
+            peer=self.peer_name,
+            address=self.address,
+        )
         effects, start = server.machine.link_connected(
             self.name, incarnation, theirs, waited, server.now_us()
         )
         connection.send(control.start(start, theirs if header["same"] else None))
         server.perform(effects)
+        # What is left of the incoming connections is for other links; and of two connections that
+        # were dialled both ways, one side gives up its own.
+        server.incoming_changed()
 
     def _disconnected(self, why: str) -> None:
         self._dial_number += 1
@@ -301,6 +365,54 @@ class LinkControl:
         self.address = ""
         self.why = why
         self._server.perform(self._server.machine.link_disconnected(self.name, why))
+        self._server.incoming_changed()
+
+    # -- over the connection that the other side made ----------------------------------------
+    def _incoming(self) -> Incoming | None:
+        """The incoming connection that the link may use."""
+        server = self._server
+        machine = server.machine
+        others = [link for link in server.links.values() if link is not self]
+        incoming = [
+            found
+            for upstream in server.upstreams_connected.values()
+            if (found := upstream.as_incoming(self.name)) is not None
+        ]
+        if self.is_connected:
+            # Only a connection of the same server is of use then.
+            mine = machine.destinations[self.name].incarnation
+            incoming = [each for each in incoming if each.incarnation == mine]
+        return choose(
+            self._destination,
+            incoming,
+            {machine.destinations[o.name].incarnation for o in others if o.is_connected},
+            {other.name for other in others},
+        )
+
+    def offer_incoming(self) -> None:
+        """Tells the link of the incoming connection that it may use, where that is another one."""
+        if self.connection is None or not uses_incoming(self._destination):
+            return
+        found = self._incoming()
+        number = found.number if found is not None else 0
+        if number == self._offered:
+            return
+        self._offered = number
+        if found is None:
+            self.connection.send(control.incoming(0, "", 0))
+        else:
+            self.connection.send(control.incoming(number, found.name, found.incarnation))
+
+    def stream_of(self, header: Header) -> asyncio.Protocol | None:
+        """Who is to have a socket of the link's process: the other end of a stream. None: there is
+        none any more."""
+        server = self._server
+        if header["c"] == "carried":
+            return UpstreamConnection(server, self.name)
+        upstream = server.upstreams_connected.get(int(header.get("upstream") or 0))
+        if upstream is None or upstream.as_incoming(self.name) is None:
+            return None
+        return upstream.carry(self.name)
 
     # -- what the link is told ---------------------------------------------------------------
     def told(self, frame: bytes) -> None:
@@ -323,7 +435,7 @@ class LinkControl:
         """The second connection of the link's process: only commits are told over it, by the writer
         thread. False when it is not the link of the last start."""
         transport = connection.transport
-        if header.get("start") != self._start_number or transport is None:
+        if not self.is_of_last_start(header) or transport is None:
             return False
         self.wakes_no_more(self._wake_connection)
         with self._wake_lock:

@@ -11,6 +11,8 @@ import os
 import socket
 import time
 from collections import deque
+from collections.abc import Awaitable, Coroutine
+from dataclasses import dataclass
 from typing import Any, cast
 
 from raylay.services import logs
@@ -40,9 +42,11 @@ from raylay.services.replication.effects import (
     Rooted,
     SendBatch,
 )
+from raylay.services.replication.incoming import awaits_dial, gives_way, uses_incoming
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.ranges import PublisherRanges
-from raylay.services.server.config import LinkConfig, split_address
+from raylay.services.server.carried import CarriedStream, Carrier
+from raylay.services.server.config import DestinationConfig, LinkConfig, split_address
 from raylay.services.server.framed import FramedConnection, Outbox
 from raylay.services.tracing import Outstanding, Traced, start_tracing, traced
 from raylay.storage.journal_reader import LmdbJournalReader
@@ -57,15 +61,32 @@ COMPRESSED_BYTES_MIN = 256
 _TRACED = int(Flag.TRACED)
 REREAD_S = 0.002
 """A reader that does not see yet what its instance told of is asked again so soon."""
+AWAITS_DIAL_S = 0.5
+"""Where connections are shared, the side that would give way lets the other one dial first for so
+long: longer than an instance needs to start a link again that was killed."""
 
 
-class _Downstream(FramedConnection):
-    """The connection to the destination."""
+@dataclass(frozen=True, slots=True)
+class _Incoming:
+    """A connection that the other side made, as the instance tells of it."""
 
-    def __init__(self, link: LinkServer) -> None:
+    upstream: int
+    name: str
+    incarnation: int
+
+
+class _Downstream(Carrier):
+    """The connection to the destination.
+
+    Args:
+        carried: it goes over a connection that the other side made.
+    """
+
+    def __init__(self, link: LinkServer, *, carried: bool) -> None:
         reader = FrameReader(frame_bytes_max=REPLICATION_FRAME_BYTES_MAX)
         super().__init__(link.outbox, link.loop, reader)
         self.link = link
+        self.is_carried = carried
         self.accepted: Accepted | None = None
         self.held: PublisherRanges | None = None
         self.waited = RootedRanges()
@@ -95,6 +116,17 @@ class _Downstream(FramedConnection):
             read_part(body, self.waited.of(root))
             if not header.get("more") and not self.answer.done():
                 self.answer.set_result(None)
+        elif command == "carry_begin":
+            if self.is_carried:
+                raise RemoteProtocolError("a carried stream carries none", "bad_command")
+            self.link.bring(self.take_stream(header, self.link.stream_front()))
+        else:
+            self.stream_frame(header, body)
+
+    def writable(self) -> None:
+        """There is room to write again."""
+        super().writable()
+        self.link.pump()
 
     def broken(self, error: RemoteProtocolError) -> None:
         """The destination broke the protocol."""
@@ -107,6 +139,7 @@ class _Downstream(FramedConnection):
             self.answer.set_exception(ConnectionError(self.why))
             # Read here already: the one who waits for it may have given up before.
             self.answer.exception()
+        self.carrier_ended(self.why)
         self.link.downstream_lost(self)
 
 
@@ -194,6 +227,12 @@ class LinkServer:
         self._sent_wire_bytes = 0
         self._stored: int | None = None
         self._skipped = 0
+        self._shares = uses_incoming(config.destination.destination())
+        self._incoming: _Incoming | None = None
+        self._arrival = asyncio.Event()
+        self._bringing: set[asyncio.Task[None]] = set()
+        self._failed_upstream = 0
+        """The incoming connection over which the last attempt failed."""
 
     # -- life --------------------------------------------------------------------------------
     async def run(self) -> str:
@@ -215,7 +254,7 @@ class LinkServer:
         self._tell(control.hello(config.destination.name, config.start_number, os.getpid()))
         _, waking = await self.loop.create_unix_connection(lambda: _Waking(self), config.unix_path)
         waking.say(control.wake(config.destination.name, config.start_number))
-        dialing = self.loop.create_task(self._dial_forever())
+        dialing = self.loop.create_task(self._connect_forever())
         counting = self.loop.create_task(self._count_forever())
         try:
             await asyncio.wait(
@@ -269,6 +308,8 @@ class LinkServer:
                 self._perform(machine.notice(control.read_notice(body)))
         elif command == "mode":
             machine.set_mode(header["sync"])
+        elif command == "incoming":
+            self._offered(header)
         elif command == "epoch":
             if self._epoch_answer is not None and not self._epoch_answer.done():
                 self._epoch_answer.set_result((header["epoch"], header["digest"], body))
@@ -278,30 +319,117 @@ class LinkServer:
             self.instance_lost("the instance said stop")
 
     # -- connecting --------------------------------------------------------------------------
-    async def _dial_forever(self) -> None:
+    async def _connect_forever(self) -> None:
         destination = self.config.destination
         pause_ms = destination.retry_ms_min
         while True:
+            await self._await_incoming()
+            self._arrival.clear()
             failures: list[str] = []
-            for address, timeout_s in zip(
-                destination.addresses, destination.reconnect_timeouts_s(), strict=True
-            ):
-                try:
-                    async with asyncio.timeout(timeout_s):
-                        await self._connect(address)
-                except (OSError, RemoteProtocolError, TimeoutError) as error:
-                    # An error without words tells nothing: its kind does.
-                    failures.append(f"{address}: {str(error) or type(error).__name__}")
-                    self._drop()
-                    continue
+            if await self._connect_once(failures):
                 pause_ms = destination.retry_ms_min
-                await self._stay()
-                failures = [f"{address}: {self._why_lost()}"]
-                self._drop()
-                break
             self._tell(encode_frame({"c": "disconnected", "why": "; ".join(failures)[:2000]}))
-            await asyncio.sleep(pause_ms / 1000)
+            # A connection that the other side made meanwhile is a reason to try at once.
+            await self._arrives_within(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, destination.retry_ms_max)
+
+    async def _connect_once(self, failures: list[str]) -> bool:
+        """Tries every way once, in their order, until one has connected and that connection is lost
+        again. Whether one had; `failures` gets what went wrong."""
+        destination = self.config.destination
+        incoming = self._incoming
+        if incoming is not None:
+            over = f"over {incoming.name}'s connection"
+            if await self._connected_by(over, self._join(incoming, over), None, failures):
+                return True
+            self._failed_upstream = incoming.upstream
+        for address, timeout_s in zip(
+            destination.addresses, destination.reconnect_timeouts_s(), strict=True
+        ):
+            if await self._connected_by(address, self._connect(address), timeout_s, failures):
+                return True
+        return False
+
+    async def _connected_by(
+        self, way: str, connecting: Awaitable[None], timeout_s: float | None, failures: list[str]
+    ) -> bool:
+        """Whether this way it was connected; then that connection is lost again."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await connecting
+        except (OSError, RemoteProtocolError, TimeoutError) as error:
+            # An error without words tells nothing: its kind does.
+            failures.append(f"{way}: {str(error) or type(error).__name__}")
+            self._drop()
+            return False
+        self._give_way()
+        await self._stay()
+        failures[:] = [f"{way}: {self._why_lost()}"]
+        self._drop()
+        return True
+
+    async def _await_incoming(self) -> None:
+        """Waits for the other side to connect: where there is nothing to dial as long as it takes,
+        and for a moment where it is for the other side to dial."""
+        destination = self.config.destination
+        if not self._shares or self._incoming is not None:
+            return
+        if destination.addresses:
+            if awaits_dial(self.config.instance, destination.server_names):
+                await self._arrives_within(AWAITS_DIAL_S)
+            return
+        while self._incoming is None:
+            why = f"waits for {_waited_for(destination)} to connect"
+            self._tell(encode_frame({"c": "waits", "why": why}))
+            self._arrival.clear()
+            await self._arrival.wait()
+
+    async def _arrives_within(self, timeout_s: float) -> None:
+        try:
+            await asyncio.wait_for(self._arrival.wait(), timeout_s)
+        except TimeoutError:
+            pass
+
+    def _offered(self, header: Header) -> None:
+        """The instance tells of a connection that the other side made, or that there is none."""
+        if header["upstream"]:
+            self._incoming = _Incoming(header["upstream"], header["name"], header["incarnation"])
+            self._arrival.set()
+            self._give_way()
+        else:
+            self._incoming = None
+
+    def _give_way(self) -> None:
+        """Where both sides dialled, the connection of one of them is enough."""
+        incoming, downstream = self._incoming, self._downstream
+        if incoming is None or downstream is None or downstream.is_carried or not self._started:
+            return
+        if incoming.upstream == self._failed_upstream:
+            return
+        accepted = downstream.accepted
+        config = self.config
+        if accepted is None or accepted.incarnation != incoming.incarnation:
+            return
+        if gives_way(config.instance, config.incarnation, incoming.name, incoming.incarnation):
+            downstream.why = f"{incoming.name} has connected: its connection is used"
+            downstream.abort(downstream.why)
+
+    def bring(self, stream: CarriedStream) -> None:
+        """The destination's link to our instance comes over our connection: it is brought there."""
+        task = self.loop.create_task(self._bring(stream))
+        self._bringing.add(task)
+        task.add_done_callback(self._bringing.discard)
+
+    def stream_front(self) -> bytes:
+        """What our instance is told of a stream that is brought to it."""
+        return control.carried(self.config.destination.name, self.config.start_number)
+
+    async def _bring(self, stream: CarriedStream) -> None:
+        config = self.config
+        try:
+            await self.loop.create_unix_connection(lambda: stream, config.unix_path)
+        except OSError as error:
+            stream.end(f"{config.instance} cannot be reached: {error}", tell=True)
 
     def _why_lost(self) -> str:
         return self._downstream.why if self._downstream is not None else "connection lost"
@@ -330,11 +458,35 @@ class LinkServer:
         raise problem
 
     async def _connect_to(self, host: str, port: int, address: str) -> None:
-        self._lost.clear()
-        _, downstream = await asyncio.wait_for(
-            self.loop.create_connection(lambda: _Downstream(self), host, port), CONNECT_TIMEOUT_S
+        await self._log_on(
+            self.loop.create_connection(lambda: _Downstream(self, carried=False), host, port),
+            address,
         )
+
+    async def _join(self, incoming: _Incoming, over: str) -> None:
+        """Connects over a connection that the other side made."""
+        config = self.config
+        front = control.carry(config.destination.name, config.start_number, incoming.upstream)
+        await self._log_on(
+            self.loop.create_unix_connection(
+                lambda: _Downstream(self, carried=True), config.unix_path
+            ),
+            over,
+            front,
+        )
+
+    async def _log_on(
+        self,
+        connecting: Coroutine[Any, Any, tuple[asyncio.Transport, _Downstream]],
+        address: str,
+        front: bytes = b"",
+    ) -> None:
+        """Logs on, exchanges ranges, starts."""
+        self._lost.clear()
+        _, downstream = await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
         self._downstream = downstream
+        if front:
+            downstream.send(front)
         # Asked for when there is somebody to log on to: each is a write to the instance's disk.
         self._epoch_answer = self.loop.create_future()
         self._tell(encode_frame({"c": "dial", "address": address}))
@@ -353,6 +505,7 @@ class LinkServer:
                     digest,
                     destination.ack_conflation_ms,
                     description,
+                    None if downstream.is_carried else config.address,
                 )
             )
         )
@@ -440,6 +593,10 @@ class LinkServer:
     def pump(self) -> None:
         """Reads what the destination is to be sent, one batch, and sends it."""
         if not self._started or not self.machine.wants:
+            return
+        downstream = self._downstream
+        if downstream is not None and downstream.carried is not None and not downstream.may_write:
+            # What the stream carries, acknowledgments, must not stand behind a window of data.
             return
         if self._seeking and self._seek():
             self._pump_soon()
@@ -629,3 +786,7 @@ class LinkServer:
             if counts != before:
                 before = counts
                 self._tell(encode_frame({"c": "counts", "counts": counts}))
+
+
+def _waited_for(destination: DestinationConfig) -> str:
+    return " or ".join(destination.server_names) or destination.group

@@ -27,9 +27,10 @@ from raylay.services.protocol.replication import (
     refusal,
 )
 from raylay.services.replication.effects import AckUpstream, Ranges
+from raylay.services.replication.incoming import Incoming
 from raylay.services.replication.validation import DestinationTerms, check, told
+from raylay.services.server.carried import CarriedStream, Carrier
 from raylay.services.server.describe import describe
-from raylay.services.server.framed import FramedConnection
 
 if TYPE_CHECKING:
     from raylay.services.server.instance_server import InstanceServer
@@ -39,19 +40,25 @@ CONFLATION_MS_MAX = 60_000
 SILENCE_S_MAX = 5.0
 
 
-class UpstreamConnection(FramedConnection):
-    """One upstream link. Owner: the instance's event loop. Lifecycle: one connection."""
+class UpstreamConnection(Carrier):
+    """One upstream link. Owner: the instance's event loop. Lifecycle: one connection.
+
+    Args:
+        carried_over: the destination whose link's connection it came over; empty: it was accepted
+            at the replication transport.
+    """
 
     urgency = 0
     """Somebody's publisher waits for these acks; what a commit tells our own links comes after."""
 
-    def __init__(self, server: InstanceServer) -> None:
+    def __init__(self, server: InstanceServer, carried_over: str = "") -> None:
         reader = FrameReader(frame_bytes_max=LINK_LOGON_BYTES_MAX)
         super().__init__(server.outbox, server.loop, reader)
         self.server = server
         self.number = server.next_session_number()
         self.logon: UpstreamLogon | None = None
         self.is_accepted = False
+        self.carried_over = carried_over
         self._conflation_s = 0.0
         self._held_back: AckUpstream | None = None
         self._logon_timer: asyncio.TimerHandle | None = None
@@ -71,7 +78,7 @@ class UpstreamConnection(FramedConnection):
             command = header["c"]
             if command == "batch":
                 self._batch(header, body)
-            elif command != "beat":
+            elif command != "beat" and not self.stream_frame(header, body):
                 self.refuse("unknown_command", f"command {command[:64]!r} of a link is unknown")
             return
         if self.logon is not None:
@@ -94,6 +101,7 @@ class UpstreamConnection(FramedConnection):
         """The connection is gone."""
         if self._logon_timer is not None:
             self._logon_timer.cancel()
+        self.carrier_ended(why)
         self.server.upstream_gone(self, why)
 
     async def _log_on(self, logon: UpstreamLogon) -> None:
@@ -153,6 +161,27 @@ class UpstreamConnection(FramedConnection):
         for frame in exchange_frames(accepted, None if same else answer.held, answer.waited):
             self.send(frame)
         server.perform(effects)
+        server.incoming_changed()
+
+    def as_incoming(self, destination: str) -> Incoming | None:
+        """What a destination is told of it; None: it carries no stream for that one."""
+        logon = self.logon
+        if not self.is_accepted or not self.is_open or self.carried_over or logon is None:
+            return None
+        if logon.address is None or (self.carried and self.carried.user != destination):
+            return None
+        return Incoming(self.number, logon.name, logon.group, logon.incarnation, logon.address)
+
+    def carry(self, destination: str) -> CarriedStream:
+        """Begins a stream for a destination's link; an earlier one of it ends."""
+        if self.carried is not None:
+            self.carried.end("its link connects again", tell=True)
+        return self.begin_stream(destination)
+
+    def stream_ended(self, stream: CarriedStream) -> None:
+        """The stream is gone: another destination may use the connection."""
+        super().stream_ended(stream)
+        self.server.incoming_changed()
 
     def _refusal(self, logon: UpstreamLogon, epoch_seen: int) -> tuple[str, str] | None:
         return self.server.machine.refuse_upstream(

@@ -16,6 +16,7 @@ from raylay.services.protocol.frames import (
     Header,
     encode_frame,
     encode_front,
+    first_frame,
 )
 
 GOLDEN: list[tuple[Header, bytes, bytes]] = [
@@ -62,6 +63,17 @@ def test_frames_arrive_in_any_pieces(size: int) -> None:
         frames += reader.feed(stream[at : at + size])
     assert frames == [Frame(header, body) for header, body, _ in GOLDEN] * 3
     assert reader.buffered == 0
+
+
+def test_the_first_frame_and_what_is_behind_it() -> None:
+    """Whatever follows, frames or not."""
+    first, rest = encode_frame({"c": "carried"}, b"body"), b"\xff" * 9
+    for end in range(len(first)):
+        assert first_frame(first[:end]) is None
+    for tail in (b"", rest, first):
+        assert first_frame(first + tail) == (Frame({"c": "carried"}, b"body"), tail)
+    with pytest.raises(RemoteProtocolError, match="over the limit"):
+        first_frame(first[:6], 5)
 
 
 def test_what_follows_a_frame_is_kept() -> None:

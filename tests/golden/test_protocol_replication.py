@@ -20,6 +20,9 @@ from raylay.services.protocol.replication import (
     UpstreamLogon,
     ack_frames,
     batch_front,
+    carry_begin,
+    carry_end,
+    carry_front,
     exchange_frames,
     link_logon,
     pack_rooted,
@@ -29,6 +32,7 @@ from raylay.services.protocol.replication import (
     read_link_logon,
     read_part,
     refusal,
+    stream_of,
     unpack_rooted,
 )
 from raylay.services.replication.acknowledgment import RootedRanges
@@ -52,6 +56,11 @@ LOGON_BYTES = (
 )
 
 
+def read_logon_with(key: str, value: Any) -> dict[str, Any]:
+    (frame,) = FrameReader().feed(LOGON_BYTES)
+    return frame.header | {key: value}
+
+
 def test_golden_logon() -> None:
     assert link_logon(LOGON) == LOGON_BYTES
     (frame,) = FrameReader().feed(LOGON_BYTES)
@@ -63,6 +72,32 @@ def test_golden_logon() -> None:
     assert link_logon(described) == b"\x5c" + LOGON_BYTES[1:] + b"of itself"
     (frame,) = FrameReader().feed(link_logon(described))
     assert read_link_logon(frame.header, frame.body) == described
+
+
+def test_golden_logon_of_a_link_that_carries() -> None:
+    carrying = replace(LOGON, address="b:1")
+    golden = b"\x5f\x00\x00\x00\x5d\x00\x8a" + LOGON_BYTES[7:] + b"\xa7address\xa3b:1"
+    assert link_logon(carrying) == golden
+    (frame,) = FrameReader().feed(golden)
+    assert read_link_logon(frame.header) == carrying
+
+
+def test_golden_carried_stream() -> None:
+    begin = b"\x14\x00\x00\x00\x12\x00\x82\xa1c\xabcarry_begin\xa1n\x01"
+    assert carry_begin(1) == begin
+    front = b"\x11\x00\x00\x00\x0c\x00\x82\xa1c\xa5carry\xa1n\x01"
+    assert carry_front(1, 3) == front
+    end = b"\x1b\x00\x00\x00\x19\x00\x83\xa1c\xa9carry_end\xa1n\x01\xa3why\xa4gone"
+    assert carry_end(1, "gone") == end
+    frames = FrameReader().feed(begin + front + b"\x00\xff!" + end)
+    assert [stream_of(frame.header) for frame in frames] == [1, 1, 1]
+    assert frames[1].body == b"\x00\xff!"
+
+
+@pytest.mark.parametrize("number", [None, 0, -1, "1", 1.0, True])
+def test_a_carried_stream_has_a_number(number: Any) -> None:
+    with pytest.raises(RemoteProtocolError, match="no number"):
+        stream_of({"c": "carry", "n": number})
 
 
 def test_golden_batch() -> None:
@@ -187,6 +222,8 @@ def test_the_exchange_survives(same: bool) -> None:
         ({"c": "logon"}, "bad_version"),
         ({"c": "logon", "v": 1}, "bad_command"),
         ({"c": "logon", "v": 1, "name": "n" * 300}, "bad_command"),
+        (read_logon_with("address", 5), "bad_command"),
+        (read_logon_with("address", "a" * 301), "bad_command"),
     ],
 )
 def test_a_bad_logon(header: dict[str, Any], reason: str) -> None:

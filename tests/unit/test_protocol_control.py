@@ -29,6 +29,26 @@ def test_hello() -> None:
     assert frame.header == {"c": "hello", "destination": "to-B", "start": 3, "pid": 99}
 
 
+def test_connections_that_the_other_side_made() -> None:
+    assert one(control.incoming(5, "B", BIG)).header == {
+        "c": "incoming",
+        "upstream": 5,
+        "name": "B",
+        "incarnation": BIG,
+    }
+    assert one(control.carry("to-B", 3, 5)).header == {
+        "c": "carry",
+        "destination": "to-B",
+        "start": 3,
+        "upstream": 5,
+    }
+    assert one(control.carried("to-B", 3)).header == {
+        "c": "carried",
+        "destination": "to-B",
+        "start": 3,
+    }
+
+
 def test_connected() -> None:
     waited = RootedRanges()
     waited.of(BIG).add(3, 7, 7)

@@ -16,6 +16,8 @@ from raylay.services.server.config import (
     DestinationConfig,
     InstanceConfig,
     LinkConfig,
+    client_name,
+    reachable,
     split_address,
 )
 from raylay.services.tracing import TracingOptions
@@ -62,6 +64,29 @@ def test_a_link_survives() -> None:
     assert config.process_name == "A.to-B"
 
 
+def test_a_destination_without_an_address_waits() -> None:
+    waiting = DestinationConfig("x", "h", server_names=("B", "C"))
+    InstanceConfig("A", "g", destinations=(waiting,)).check()
+    assert not waiting.destination().dials
+    assert waiting.destination().addresses == ("B", "C")
+    assert waiting.reconnect_timeouts_s() == ()
+    shared = DestinationConfig("x", "h", addresses=("b:1",), share_connection=True).destination()
+    assert shared.dials and shared.share_connection
+
+
+def test_the_name_of_a_link_as_a_client() -> None:
+    hot = DestinationConfig("HotBackup", "h", True)
+    assert client_name("OrderServer", hot) == "OrderServer!HotBackup!sync!amps-replication"
+    assert client_name("A", DestinationConfig("B", "h", False)) == "A!B!async!amps-replication"
+
+
+def test_who_listens_everywhere_has_no_address_to_tell() -> None:
+    for address in ("0.0.0.0:5", "[::]:5"):
+        assert reachable(address) == ""
+    for address in ("127.0.0.1:5", "[::1]:5", "host:5"):
+        assert reachable(address) == address
+
+
 def test_the_machines_get_their_part() -> None:
     assert full().destinations[0].destination() == Destination(
         "to-B", "h", False, (TopicRule("orders"),), "^g$", ("one:1", "[::1]:2"), True, 5
@@ -101,7 +126,6 @@ def test_a_missing_file_and_one_that_is_no_json(tmp_path: Path) -> None:
     [
         (InstanceConfig("", "g"), "name"),
         (InstanceConfig("A", "g", durability="hope"), "hope"),
-        (InstanceConfig("A", "g", destinations=(DestinationConfig("x", "h"),)), "no address"),
         (
             InstanceConfig(
                 "A", "g", destinations=(DestinationConfig("x", "h", True, ("a:1",)),) * 2

@@ -1,0 +1,140 @@
+"""Links over the connection that the other side made (behaviour.md 1.2, 1.3)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+from end_to_end.test_instance import (
+    DEADLINE_S,
+    Client,
+    Server,
+    Servers,
+    free_ports,
+    servers,
+)
+
+from raylay.services.server.config import DestinationConfig, InstanceConfig
+
+__all__ = ["servers"]  # a fixture
+
+ESTABLISHED = "01"
+
+
+class Pair:
+    """Instances A and B of one group, sync both ways."""
+
+    def __init__(
+        self, servers: Servers, path: Path, *, a_dials: bool, b_dials: bool, share: bool
+    ) -> None:
+        self.ports = dict(zip("AB", free_ports(2), strict=True))
+        self.published = 0
+        found = []
+        for name, other, dials in (("A", "B", a_dials), ("B", "A", b_dials)):
+            destination = DestinationConfig(
+                other,
+                "group",
+                True,
+                (f"127.0.0.1:{self.ports[other]}",) if dials else (),
+                pass_through=".*",
+                server_names=(other,),
+                share_connection=share,
+                retry_ms_max=200,
+            )
+            config = InstanceConfig(
+                name,
+                "group",
+                destinations=(destination,),
+                replication_port=self.ports[name],
+                first=True,
+            )
+            found.append(Server(path / name, config))
+            servers.append(found[-1])
+        self.a, self.b = found
+
+    def connections(self) -> int:
+        """TCP connections to the replication ports, seen from the side that accepted them."""
+        ports = {f"{port:04X}" for port in self.ports.values()}
+        lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+        return sum(
+            fields[1].rpartition(":")[2] in ports and fields[3] == ESTABLISHED
+            for fields in map(str.split, lines)
+        )
+
+    def over(self) -> list[str]:
+        """The names of the instances whose link last connected over the other's connection."""
+        found = []
+        for server in (self.a, self.b):
+            ways = re.findall(r"link_logged_on .* address=(.*)", server.log)
+            if ways and ways[-1].startswith('"over '):
+                found.append(server.config.name)
+        return found
+
+    def one_connection(self) -> None:
+        """Waits until one of the two is connected over the other's connection, and there is no
+        further one. That stays so: who goes over a connection does not dial."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while self.connections() != 1 or len(self.over()) != 1:
+            assert time.monotonic() < deadline_s, (self.connections(), self.a.log, self.b.log)
+            time.sleep(0.02)
+
+    def arrives(self) -> None:
+        """What is published on either side is answered, that is, on disk on both."""
+        first = self.published + 1
+        self.published += 100
+        for server in (self.a, self.b):
+            client = Client(server.address, f"publisher-{server.config.name}")
+            client.publish(range(first, self.published + 1))
+            client.persisted(self.published)
+            client.close()
+        assert sorted(self.a.journal()) == sorted(self.b.journal())
+        assert len(self.a.journal()) == 2 * self.published
+
+    def link_pid(self, server: Server) -> int:
+        """Of the one link of an instance."""
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        pids = {
+            int(pid)
+            for task in children.parent.parent.iterdir()
+            for pid in (task / "children").read_text().split()
+        }
+        (pid,) = pids
+        return pid
+
+    def heals(self) -> None:
+        """Both directions work again, over one connection."""
+        self.arrives()
+        self.one_connection()
+
+
+def test_the_side_without_an_address_pushes_over_the_connection_of_the_other(
+    servers: Servers, tmp_path: Path
+) -> None:
+    pair = Pair(servers, tmp_path, a_dials=False, b_dials=True, share=False)
+    pair.heals()
+    pair.a.wait_for("link_logged_on destination=B client=A!B!sync!amps-replication")
+    pair.a.wait_for('address="over B\'s connection"')
+    for process in (pair.link_pid(pair.b), pair.link_pid(pair.a)):
+        os.kill(process, signal.SIGKILL)
+        pair.heals()
+    for server in (pair.a, pair.b):
+        server.kill()
+        server.start()
+        pair.heals()
+
+
+def test_two_sides_that_dial_settle_on_one_connection(servers: Servers, tmp_path: Path) -> None:
+    pair = Pair(servers, tmp_path, a_dials=True, b_dials=True, share=True)
+    pair.heals()
+    assert pair.over() == ["B"]
+    # Whose link is killed, and dials, while the other one waits for it: the other one dials then.
+    for server in (pair.a, pair.b):
+        os.kill(pair.link_pid(server), signal.SIGKILL)
+        pair.heals()
+    for server in (pair.a, pair.b):
+        server.kill()
+        server.start()
+        pair.heals()
