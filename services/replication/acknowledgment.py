@@ -166,6 +166,7 @@ class DestinationLedger:
 
     __slots__ = (
         "_ages",
+        "carries_all",
         "caught_up",
         "connected",
         "destination",
@@ -180,11 +181,19 @@ class DestinationLedger:
         "router",
         "skipped",
         "stored_txid",
+        "stranded",
         "sync",
     )
 
-    def __init__(self, destination: Destination, incarnation: int = 0) -> None:
+    def __init__(
+        self, destination: Destination, incarnation: int = 0, *, carries_all: bool = True
+    ) -> None:
         self.destination = destination
+        self.carries_all = carries_all
+        """Whether everything that clients may publish here, and that is journaled, goes there."""
+        self.stranded = PublisherRanges()
+        """What clients published here again that is not routed there, because it had come here from
+        elsewhere, and that the server is not known to hold."""
         self.router = Router(destination)
         self.sync = destination.sync
         """Whether persisted acks wait for it now."""
@@ -206,8 +215,23 @@ class DestinationLedger:
 
     @property
     def safe(self) -> bool:
-        """Whether a client may fail over to it: everything acked here is persisted there."""
-        return self.sync and self.proved
+        """Whether a client may fail over to it: everything acked here is persisted there. What
+        reaches it over another instance does not count: nobody here hears when that link is
+        downgraded."""
+        return self.sync and self.proved and self.carries_all and not self.stranded
+
+    @property
+    def why_unsafe(self) -> str:
+        """Why no client may fail over to it; empty when one may."""
+        if not self.sync:
+            return "persisted acks do not wait for it"
+        if not self.carries_all:
+            return "its topics are not all that clients may publish here"
+        if not self.proved:
+            return "it has not caught up since its link connected"
+        if self.stranded:
+            return "what a client that failed over published again is not routed there"
+        return ""
 
     def owe(
         self,

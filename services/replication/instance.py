@@ -59,6 +59,7 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, TopicMatcher
 from raylay.services.replication.staged import BatchStaged, NoteStaged, RunStaged, StagedLog
+from raylay.services.replication.topic_sets import carries_all
 
 _NOTE = struct.Struct("<QQ")
 RECORD_BYTES_MAX = 16 * 1024 * 1024
@@ -202,7 +203,9 @@ class InstanceMachine:
         known_incarnations = incarnations or {}
         self.destinations = {
             destination.name: DestinationLedger(
-                destination, known_incarnations.get(destination.name, 0)
+                destination,
+                known_incarnations.get(destination.name, 0),
+                carries_all=carries_all(destination.topics, journaled.rules),
             )
             for destination in destinations
         }
@@ -771,12 +774,34 @@ class InstanceMachine:
         """This instance became awaited for messages that it has: it asks its sync destinations for
         this root, and the sender waits."""
         asked = self._ask(root, publisher, ranges, now_us, list(self.destinations.values()))
+        if sender == CLIENT:
+            self._strand(publisher, ranges)
         left = SequenceSet(ranges)
         left.difference_update(asked)
         if asked:
             self.waiters.assign(root, sender, publisher, asked)
         if left:
             self._durable(root, publisher, list(left))
+
+    def _strand(self, publisher: int, ranges: list[Range]) -> None:
+        """A client that failed over published these again. They are acknowledged here, but to where
+        they are not routed, having come from elsewhere, nobody may fail over for them."""
+        changed = False
+        for ledger in self.destinations.values():
+            if not ledger.sync:
+                continue
+            before = ledger.safe
+            for run in self._lookup(publisher, ranges[0][0], ranges[-1][1]):
+                if run.kind != Kind.RECORDS or run.publisher != publisher:
+                    continue
+                router, incarnation = ledger.router, ledger.incarnation
+                if router.routed(run, incarnation) or incarnation in run.path:
+                    continue
+                wanted = SequenceSet(ranges).intersection(SequenceSet(run.ranges()))
+                ledger.stranded.add_ranges(publisher, wanted)
+            changed = changed or before != ledger.safe
+        if changed:
+            self._effects.append(SafetyChanged())
 
     def _ask(
         self,
@@ -1064,6 +1089,10 @@ class InstanceMachine:
         if ledger.safe:
             self._effects.append(SafetyChanged())
         ledger.must_prove(self.committed_txid)
+        for publisher, stranded in list(ledger.stranded.sets.items()):
+            ledger.stranded.remove_ranges(
+                publisher, list(stranded.intersection(held.of(publisher)))
+            )
         notice = RootedRanges()
         mark = RootedRanges()
         answered: Ranges = {}

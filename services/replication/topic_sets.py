@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from raylay.services.replication.routing import is_regex
+from raylay.services.replication.routing import TopicRule, is_regex
 
 SHAPES_MAX = 64
 """Alternatives of one expression; one with more is known by its text only."""
@@ -110,6 +110,16 @@ def includes(outer: Iterable[str], inner: str) -> bool:
         wanted = (Shape(False, "", False),)
     there = [shape for rule in rules for shape in shapes(rule) or ()]
     return all(any(shape.contains(other) for shape in there) for other in wanted)
+
+
+def carries_all(carried: Iterable[TopicRule], journaled: Iterable[TopicRule]) -> bool:
+    """Whether everything that the journaled rules take is certainly taken by the carried ones. One
+    with a content filter takes nothing for certain."""
+    whole = [rule for rule in carried if not rule.filter]
+    return all(
+        includes((r.name for r in whole if r.message_type in ("*", rule.message_type)), rule.name)
+        for rule in journaled
+    )
 
 
 def may_overlap(one: str, other: str) -> bool:

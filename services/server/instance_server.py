@@ -1076,6 +1076,7 @@ class InstanceServer:
             "configured_sync": ledger.destination.sync,
             "downgraded": ledger.destination.sync and not ledger.sync,
             "safe": ledger.safe,
+            "why_unsafe": ledger.why_unsafe,
             "owed": len(ledger.owed),
             "age_ms": age_ms,
             "stored_txid": ledger.stored_txid,

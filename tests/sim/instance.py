@@ -223,7 +223,7 @@ class Instance:
             ledger = machine.destinations[name]
             if ledger.owed or not ledger.caught_up or not link.quiet(machine.committed_txid):
                 return False
-            if ledger.destination.sync and not ledger.safe:
+            if ledger.destination.sync and not ledger.proved:
                 return False
         return True
 

@@ -207,6 +207,15 @@ class ForgetsTopics(InstanceMachine):
         return 0
 
 
+class SafeByLink(InstanceMachine):
+    """Calls a peer safe by its link, whatever topics that link carries."""
+
+    def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(*arguments, **named)
+        for ledger in self.destinations.values():
+            ledger.carries_all = True
+
+
 class CommittedIsDurable(PendingMessages):
     """Fully durable subscribers get what is on disk here, whoever else has it."""
 
@@ -230,6 +239,7 @@ MISTAKES: dict[str, Machines] = {
     "high-water-mark duplicates": Machines(instance=HighWaterMark),
     "path by name": Machines(link=PathByName),
     "one logon number": Machines(durable_is_highest=True),
+    "safe by link": Machines(instance=SafeByLink),
     "committed is durable": Machines(durability=CommittedIsDurable),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
     "found: forgets topics": Machines(instance=ForgetsTopics),
@@ -245,6 +255,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "high-water-mark duplicates": frozenset(("liveness", "acknowledged")),
     "path by name": frozenset(("liveness",)),
     "one logon number": frozenset(("acknowledged",)),
+    "safe by link": frozenset(("safety",)),
     "committed is durable": frozenset(("fully durable",)),
     "found: skips what it sees": frozenset(("liveness",)),
     "found: forgets topics": frozenset(("order",)),

@@ -576,6 +576,56 @@ def test_the_notice_of_a_downgrade_comes_before_the_ack_that_it_releases() -> No
     play.end()
 
 
+def test_a_peer_is_safe_only_where_a_sync_link_carries_all_that_is_published_here() -> None:
+    """`b` gets trades alone and `c` everything; over `c` orders reach `b` as well, but nobody at
+    `a` hears when that link stops."""
+    play = Play(
+        fabric(a=(to("b", topic="trades"), to("c")), b=(), c=(to("b"),)),
+    )
+    client = play.client("p", "a", "b", "c")
+    play.until(50)
+    client.publish(["orders", "trades"])
+    play.until(100)
+    assert client.store.messages == 0 and play.had("b", client, 1)
+    history = play.end()
+    told = [op.safe for op in history.operations if isinstance(op, ToldSafety)]
+    assert told[-1] == ("c",) and not any("b" in safe for safe in told)
+
+
+def test_a_peer_is_unsafe_while_it_may_lack_what_a_client_published_again() -> None:
+    """What `b` has from `a` does not pass on to `c`. The client of `a` moves to `b` and publishes
+    it again there: acknowledged by `b`, and not at `c` while `a` is down."""
+    play = Play(
+        fabric(
+            a=(to("b", passing=None), to("c", passing=None)),
+            b=(to("a", passing=None), to("c", passing=None)),
+            c=(to("a", passing=None), to("b", passing=None)),
+        )
+    )
+    client = play.client("p", "a", "b")
+    play.until(50)
+    play.world.partition({("a", "c")})
+    client.publish(["orders"])
+    play.until(70)
+    assert play.had("b", client, 1) and not play.had("c", client, 1)
+    assert play.world.instances["b"].machine.destinations["to-c"].safe
+    play.world.crash("a")
+    play.until(500)
+    ledger = play.world.instances["b"].machine.destinations["to-c"]
+    assert client.machine.instance == "b" and client.store.messages == 1
+    play.world.instances["b"].downgrade("to-a")
+    play.until(600)
+    assert client.store.messages == 0
+    assert not ledger.safe and "published again" in ledger.why_unsafe
+    play.world.heal()
+    play.world.restart("a")
+    play.until(900)
+    assert play.had("c", client, 1)
+    play.world.break_connections("b", "c")
+    play.end()
+    assert ledger.safe
+
+
 def test_a_destination_that_comes_back_is_safe_only_when_it_has_everything() -> None:
     play = Play(fabric(a=(to("b"),), b=(to("a"),)), policy=DowngradePolicy(100))
     client = play.client("p", "a", "b")

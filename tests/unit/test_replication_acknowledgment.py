@@ -154,3 +154,17 @@ def test_what_is_asked_again_counts_as_older_than_all_in_the_log() -> None:
     outstanding.of(1).remove_ranges(7, [(10, 15)])
     # The again log was emptied by the look before: nothing is known of it any more.
     assert ages.oldest(outstanding) is None
+
+
+def test_why_a_destination_is_unsafe() -> None:
+    found = DestinationLedger(Destination("d", "g", True, addresses=("d",)), carries_all=False)
+    found.connected = found.caught_up = True
+    assert found.update_proof() and not found.safe and "topics" in found.why_unsafe
+    found.carries_all = True
+    assert found.safe and found.why_unsafe == ""
+    found.stranded.add(P, 1, 1)
+    assert not found.safe and "published again" in found.why_unsafe
+    found.stop_waiting()
+    assert "do not wait" in found.why_unsafe
+    found.sync = True
+    assert "not caught up" in found.why_unsafe

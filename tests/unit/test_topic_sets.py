@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylay.services.replication.routing import is_regex
+from raylay.services.replication.routing import TopicRule, is_regex
 from raylay.services.replication.topic_sets import (
     SHAPES_MAX,
     Shape,
+    carries_all,
     exact_names,
     includes,
     may_overlap,
@@ -113,3 +114,23 @@ def test_no_topic_disproves_it(one: str, other: str, topics: list[str]) -> None:
     names = exact_names(one)
     for name in names or ():
         assert _takes(one, name) or not name
+
+
+@pytest.mark.parametrize(
+    ("carried", "journaled", "expected"),
+    [
+        ([TopicRule(".*")], [TopicRule(".*")], True),
+        ([TopicRule("trades")], [TopicRule(".*")], False),
+        ([TopicRule("trades"), TopicRule("^orders")], [TopicRule("eu/orders")], False),
+        ([TopicRule("trades"), TopicRule("^orders")], [TopicRule("^orders/eu")], True),
+        ([TopicRule(".*", "json")], [TopicRule("orders", "json")], True),
+        ([TopicRule(".*", "json")], [TopicRule("orders", "fix")], False),
+        ([TopicRule(".*", "json")], [TopicRule("orders")], False),
+        ([TopicRule(".*", filter="/a = 1")], [TopicRule("orders")], False),
+        ([], [], True),
+    ],
+)
+def test_what_is_journaled_is_carried(
+    carried: list[TopicRule], journaled: list[TopicRule], expected: bool
+) -> None:
+    assert carries_all(carried, journaled) == expected
