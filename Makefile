@@ -58,8 +58,8 @@ sim: $(STAMP)  ## simulated fabrics: SEEDS=1000 of them, or SEED=n to replay one
 bench: $(STAMP)  ## one JSON line a figure; ONLY=name,name runs some
 	$(PY) benchmarks/run.py $(ONLY)
 
-soak: $(STAMP)  ## faults on a real fabric for SECONDS=600; SEED=n for their order
-	$(PY) -m pytest -m soak -s
+soak: $(STAMP)  ## faults on real fabrics for MINUTES=10 (or SECONDS); SEED=n for their order
+	$(PY) -m pytest -m soak -s tests/soak
 
 clean:  ## remove what the tools made; the virtual environment stays
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,25 +1,14 @@
 """The adversary: breaks a real fabric for a while, heals it, and judges what became of every ack.
 
-A run is bounded by seconds and chosen by a seed (the order of faults; the machine adds its own
-timing). Publishers of two kinds (memory store in this process; LMDB store in processes that are
-killed), bookmark subscribers with stores, and one fault after another:
+A run is bounded by seconds, or by a list of faults, and chosen by a seed (which faults, in which
+order, and what each hits; the machine adds its own timing). Publishers of two kinds (memory store
+in this process; LMDB store in processes that are killed), bookmark subscribers with stores, and one
+fault after another (faults.py). Two may overlap: one is chosen while the last one's wounds are
+still open.
 
-    kill             SIGKILL of an instance; Ray starts it again
-    kill_region      … of every instance of a region at once
-    kill_away        … which stays away for a while
-    kill_link        SIGKILL of a link's process
-    pause            SIGSTOP of an instance for a while, then SIGCONT
-    pause_link       … of a link
-    downgrade        by hand, and back by age
-    lose_disk        SIGKILL, the data directory deleted, started again: it must not be ready before
-                     it has all that its publishers had acks for
-    kill_publisher   SIGKILL of a publisher with an LMDB store, started again under its name
-    move_publisher   a publisher closes in good order and comes back, another server first
-    move_subscriber  the same of a subscriber, with its bookmark store
-
-Two faults may overlap: one is chosen while the last one's wounds are still open. What may not be
-asked of any system is left out: a disk is lost only where the rest of its region has everything
-that was acknowledged, and a publisher that moves knows what it was told about safety.
+All connections pass a relay that can be broken (relay.py). What happened is judged twice: every
+journal and subscriber by services/verdict.py, and a sync group of three by the laws that the
+simulator's checkers know (recorded.py).
 """
 
 from __future__ import annotations
@@ -29,23 +18,36 @@ import json
 import os
 import random
 import shutil
-import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sim import checkers
+from sim.history import History
+from soak.faults import LASTING, Faults, SmallDisk, small_disks
 from soak.publisher import body_of
+from soak.recorded import (
+    ClientRecorder,
+    Recording,
+    Said,
+    SubscriberRecorder,
+    members_of,
+    now_us,
+)
+from soak.relay import Relay
 
-from raylay.services.client import EPOCH, Client, Subscription
+from raylay.services.client import EPOCH, Client, Server, Subscription
 from raylay.services.client.messages import ranges_of
+from raylay.services.configuration.model import InstanceSettings
 from raylay.services.errors import FabricError, RaylayError
 from raylay.services.fabric import Fabric, Topic
-from raylay.services.messages.records import Flag, Kind, iterate_records, publisher_id
+from raylay.services.fabric_plan import data_directory, instance_config
+from raylay.services.messages.records import Flag, Kind, Run, iterate_records, publisher_id
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.verdict import PlaceVerdict, Record, Stretch, Verdict, judge, stretches_of_run
 from raylay.storage.journal_reader import LmdbJournalReader
@@ -56,6 +58,11 @@ TURN_S = 0.02
 HEAL_S_MAX = 180.0
 """What an instance with a new disk gets back grows with the run, and all share two cores."""
 PAIR = "Pair"
+TRIO = "Trio"
+"""A sync group of three, whose history is recorded."""
+SMALL_DISKS = "disks"
+ALONE = (PAIR, TRIO)
+"""Groups that replicate to no other."""
 
 
 @dataclass(slots=True)
@@ -66,10 +73,15 @@ class Plan:
     seed: int
     regions: int = 3
     pair: bool = True
+    trio: bool = False
     rate_per_s: int = 250
     """Publishes of each publisher."""
     pause_s_max: float = 3.0
-    """Between faults, and how long a stopped process stands still."""
+    """Between faults, and how long what they break stays broken."""
+    faults: tuple[str, ...] = ()
+    """These, one after another, in place of what the seed draws for `seconds`."""
+    real_disk: bool = True
+    """Whether the disk of one instance is really full, where this machine allows it (root)."""
 
 
 @dataclass(slots=True)
@@ -84,6 +96,10 @@ class Report:
     events: Counter[str]
     complaints: list[str]
     """What is wrong besides the verdict: an instance not whole, a content that is another's, …"""
+    history: History | None = None
+    """Of the group of three."""
+    seconds: float = 0.0
+    """How long it took, healing included."""
 
     @property
     def valid(self) -> bool:
@@ -105,15 +121,16 @@ class Report:
         return "\n".join(lines + self.complaints)
 
 
-def declare(plan: Plan) -> Fabric:
-    """Regions of sync pairs, async to one another, and a sync pair that stands alone."""
-    fabric = Fabric(
+def declare(plan: Plan) -> RelayedFabric:
+    """Regions of sync pairs, async to one another; a sync pair and a sync group of three, each of
+    which stands alone."""
+    fabric = RelayedFabric(
         f"soak-{os.getpid()}-{plan.seed}",
         topics=[Topic("t/.*", "json")],
         downgrade={"age": "1s", "upgrade_age": "500ms"},
         journal={"segment_size": "1MiB"},
         tracing={"sampling_ratio": 0.01, "directory": "traces"},
-        logs={"target": "file"},
+        logs={"target": "file", "format": "json"},
     )
     for name in ("Chicago", "NewYork", "London")[: plan.regions]:
         fabric.region(name, instances=2)
@@ -121,7 +138,50 @@ def declare(plan: Plan) -> Fabric:
         fabric.connect_regions("async")
     if plan.pair:
         fabric.region(PAIR, instances=2)
+    if plan.trio:
+        fabric.region(TRIO, instances=3)
+        fabric.instance(f"{TRIO}-3", directory=str(Path(SMALL_DISKS, f"{TRIO}-3", "data")))
     return fabric
+
+
+class RelayedFabric(Fabric):
+    """A fabric all of whose connections, of links and of clients, pass a relay."""
+
+    relay: Relay
+
+    def _write_config(self, instance: InstanceSettings) -> None:
+        settings, record = self._known()
+        config = instance_config(settings, record, instance)
+        config.client_advertised = self._for_clients(instance.name, config.client_advertised)
+        config.destinations = tuple(
+            replace(
+                destination,
+                addresses=tuple(
+                    self.relay.route(f"{instance.name}>{name}", address)
+                    for name, address in zip(
+                        destination.server_names, destination.addresses, strict=True
+                    )
+                ),
+                client_addresses=tuple(
+                    self._for_clients(name, address)
+                    for name, address in zip(
+                        destination.server_names, destination.client_addresses, strict=True
+                    )
+                ),
+            )
+            for destination in config.destinations
+        )
+        config.save(data_directory(record, instance))
+
+    def _for_clients(self, name: str, address: str) -> str:
+        return self.relay.route(f"clients>{name}", address)
+
+    def servers(self, group: str | None = None) -> list[Server]:
+        """As clients are to reach them: through the relay."""
+        return [
+            replace(server, address=self._for_clients(server.instance, server.address))
+            for server in super().servers(group)
+        ]
 
 
 @dataclass(slots=True)
@@ -140,6 +200,7 @@ class _Publisher:
     earlier: list[tuple[int, int, int]] = field(default_factory=list)
     """(first, published, persisted) of clients before it: without their store the numbers of the
     next begin at the clock."""
+    recorder: ClientRecorder | None = None
 
 
 @dataclass(slots=True)
@@ -169,17 +230,32 @@ class _Subscriber:
     subscription: Subscription | None = None
     task: asyncio.Task[None] | None = None
     progress: asyncio.Event = field(default_factory=asyncio.Event)
+    fully_durable: bool = False
+    ended_at: str = ""
+    recorder: SubscriberRecorder | None = None
 
 
 class Soak:
     """One run. Owner: one event loop. Lifecycle: `run`, once."""
 
-    def __init__(self, plan: Plan, fabric: Fabric, directory: Path) -> None:
-        """`fabric` is started; `directory` takes the clients' stores."""
+    heal_s_max = HEAL_S_MAX
+
+    def __init__(
+        self,
+        plan: Plan,
+        fabric: RelayedFabric,
+        directory: Path,
+        disks: dict[str, SmallDisk] | None = None,
+    ) -> None:
+        """`fabric` is started; `directory` takes the clients' stores; `disks` can be full."""
         self.plan = plan
         self.fabric = fabric
         self.directory = directory
+        self.relay = fabric.relay
+        self.small_disks = disks or {}
         self.chance = random.Random(plan.seed)
+        self.breaker = Faults(self)
+        self.recordings: dict[str, Recording] = {}
         self.faults: Counter[str] = Counter()
         self.complaints: list[str] = []
         self.log: list[str] = []
@@ -190,15 +266,35 @@ class Soak:
         self.publishers: list[_Publisher] = []
         self.killed: list[_Killed] = []
         self.subscribers: list[_Subscriber] = []
-        self._stopped: set[int] = set()
         self._publishing = True
         self._background: set[asyncio.Task[None]] = set()
-        self._began_s = time.monotonic()
-        self._sane_at_us = 0
+        self._statuses: dict[str, dict[str, Any]] = {}
+        """As they were when all was over."""
+        self.began_s = time.monotonic()
+        if plan.trio:
+            self.recordings[TRIO] = Recording(
+                self._members(TRIO), fabric.directory / "logs", f"t/{TRIO}"
+            )
+
+    def _members(self, group: str) -> dict[str, Any]:
+        settings, record = self.fabric._known()
+        return members_of(
+            (
+                instance.name,
+                instance.group,
+                [
+                    (found.destination(), found.server_names)
+                    for found in instance_config(settings, record, instance).destinations
+                ],
+            )
+            for instance in settings.group(group)
+        )
 
     def note(self, text: str) -> None:
         """Keeps a line of what happened."""
-        self.log.append(f"{time.monotonic() - self._began_s:7.2f} {text}")
+        self.log.append(f"{time.monotonic() - self.began_s:7.2f} {text}")
+        for recording in self.recordings.values():
+            recording.faults.append((now_us(), text))
 
     # -- clients -----------------------------------------------------------------------------
     def _options(self, group: str, first: str | None = None) -> dict[str, Any]:
@@ -222,11 +318,14 @@ class Soak:
             if client is None or publisher.moving:
                 await asyncio.sleep(TURN_S)
                 continue
+            began_us, first = now_us(), client.machine.next_sequence
             for _ in range(a_turn):
                 sequence = client.machine.next_sequence
                 await client.publish("t/" + publisher.group, body_of(client.publisher, sequence))
                 publisher.first = publisher.first or sequence
                 publisher.published = sequence
+            if publisher.recorder is not None:
+                publisher.recorder.published(first, sequence, began_us)
             publisher.persisted = max(publisher.persisted, client.persisted_sequence)
             await asyncio.sleep(TURN_S)
 
@@ -234,15 +333,38 @@ class Soak:
         store = MemoryPublishStore()
         # What it was told of safety outlives it, as in a store on disk; its numbers do not.
         store.words = publisher.words
+        recording = self.recordings.get(publisher.group)
+        recorder = publisher.recorder = ClientRecorder(recording.said.append) if recording else None
         client = Client(
             publisher.name,
             publish_store=store,
+            on_event=recorder.event if recorder else None,
+            on_persisted=recorder.persisted if recorder else None,
             **self._options(publisher.group, first),
         )
+        if recorder is not None:
+            recorder.machine = client.machine
         await client.connect()
         publisher.client, publisher.store = client, store
 
-    async def _start_killed(self, killed: _Killed) -> None:
+    async def move_publisher(self, publisher: _Publisher, target: str) -> None:
+        """A publisher closes and comes back, this server first."""
+        client = publisher.client
+        assert client is not None
+        publisher.moving = True
+        try:
+            await client.close()
+            publisher.client = None
+            publisher.words = publisher.store.words
+            persisted = max(publisher.persisted, client.persisted_sequence)
+            if publisher.published:
+                publisher.earlier.append((publisher.first, publisher.published, persisted))
+            publisher.first = publisher.published = publisher.persisted = 0
+            await self._open_publisher(publisher, target)
+        finally:
+            publisher.moving = False
+
+    async def start_killed(self, killed: _Killed) -> None:
         options = {
             "name": killed.name,
             "servers": [
@@ -253,6 +375,7 @@ class Soak:
             "store": str(killed.store),
             "topic": "t/" + killed.group,
             "rate_per_s": self.plan.rate_per_s,
+            "record": killed.group in self.recordings,
         }
         killed.lives += 1
         killed.process = await asyncio.create_subprocess_exec(
@@ -269,6 +392,10 @@ class Soak:
         assert process.stdout is not None
         async for line in process.stdout:
             told = json.loads(line)
+            if "said" in told:
+                said = [Said(*each[:-1], tuple(each[-1])) for each in told["said"]]
+                self.recordings[killed.group].said += said
+                continue
             if not killed.first:
                 killed.first = told["first"]
             if told["published"] < killed.published:
@@ -283,10 +410,16 @@ class Soak:
             bookmark_store=subscriber.store,
             **self._options(subscriber.group, first),
         )
+        if subscriber.recorder is not None:
+            subscriber.recorder.listen(client.machine)
         await client.connect()
         subscriber.client = client
         subscriber.subscription = await client.subscribe(
-            "t/.*", bookmark=EPOCH, subscription_id="all", timeout_s=HEAL_S_MAX
+            "t/.*",
+            bookmark=EPOCH,
+            subscription_id="all",
+            fully_durable=subscriber.fully_durable,
+            timeout_s=HEAL_S_MAX,
         )
         subscriber.task = asyncio.create_task(self._read(subscriber, subscriber.subscription))
 
@@ -300,7 +433,30 @@ class Soak:
                     self.complaints.append(f"{subscriber.name} got another content: {record}")
             subscriber.progress.set()
 
-    # -- faults ------------------------------------------------------------------------------
+    async def move_subscriber(self, subscriber: _Subscriber, target: str) -> None:
+        """A subscriber closes and comes back with its bookmark store, this server first."""
+        client, task = subscriber.client, subscriber.task
+        assert client is not None and task is not None
+        subscriber.client = None
+        await client.close()
+        # What was received and waits for the consumer is still handed out.
+        await asyncio.gather(task, return_exceptions=True)
+        await self._open_subscriber(subscriber, target)
+
+    # -- what there is -----------------------------------------------------------------------
+    async def status(self) -> dict[str, dict[str, Any]]:
+        """By instance what it says of itself."""
+        found = await asyncio.to_thread(self.fabric.status)
+        return {status["name"]: status for status in found["instances"]}
+
+    def journal(self, name: str) -> list[Run]:
+        """What an instance's journal holds, in its order; its contents are looked at on the way."""
+        return journal_of(self.fabric, name, self.complaints)
+
+    def stretches(self, name: str) -> list[Stretch]:
+        """The same as the verdict takes it."""
+        return stretches_of(self.journal(name))
+
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(self._logged(work))
         self._background.add(task)
@@ -311,186 +467,6 @@ class Soak:
             await work
         except (FabricError, RaylayError) as error:
             self.complaints.append(f"{type(error).__name__}: {error}")
-
-    def _anyone(self) -> str:
-        return self.chance.choice([name for names in self.groups.values() for name in names])
-
-    async def _status(self) -> dict[str, dict[str, Any]]:
-        found = await asyncio.to_thread(self.fabric.status)
-        return {status["name"]: status for status in found["instances"]}
-
-    async def kill(self) -> None:
-        """SIGKILL of an instance; Ray starts it again."""
-        name = self._anyone()
-        self.note(f"kill {name}")
-        try:
-            await asyncio.to_thread(self.fabric.kill, name)
-        except FabricError:
-            self.note(f"{name} was down already")
-
-    async def kill_region(self) -> None:
-        """SIGKILL of a whole region at once."""
-        group = self.chance.choice(list(self.groups))
-        self.note(f"kill all of {group}")
-        for name in self.groups[group]:
-            try:
-                await asyncio.to_thread(self.fabric.kill, name)
-            except FabricError:
-                self.note(f"{name} was down already")
-
-    async def kill_away(self) -> None:
-        """SIGKILL; it comes back after a while, on its disk."""
-        name = self._anyone()
-        away_s = self.chance.uniform(0.5, self.plan.pause_s_max)
-        self.note(f"kill {name}, away for {away_s:.1f} s")
-        try:
-            await asyncio.to_thread(self.fabric.kill, name, restart=False)
-        except FabricError:
-            self.note(f"{name} was down already")
-            return
-        await asyncio.sleep(away_s)
-        await asyncio.to_thread(self.fabric.restart, name)
-        self.note(f"{name} is ready again")
-
-    async def kill_link(self) -> None:
-        """SIGKILL of a link."""
-        name = self._anyone()
-        destination = self.chance.choice(self.fabric.declared.instance(name).destinations).name
-        self.note(f"kill link {name} to {destination}")
-        try:
-            await asyncio.to_thread(self.fabric.kill_link, name, destination)
-        except FabricError as error:
-            self.note(str(error))
-
-    async def _stand_still(self, pid: int, seconds: float) -> None:
-        try:
-            os.kill(pid, signal.SIGSTOP)
-        except ProcessLookupError:
-            return
-        self._stopped.add(pid)
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            self._stopped.discard(pid)
-            try:
-                os.kill(pid, signal.SIGCONT)
-            except ProcessLookupError:
-                pass
-
-    async def pause(self) -> None:
-        """An instance stands still."""
-        name = self._anyone()
-        seconds = self.chance.uniform(0.1, self.plan.pause_s_max)
-        pid = await asyncio.to_thread(self.fabric.pid, name)
-        if pid:
-            self.note(f"stop {name} for {seconds:.1f} s")
-            await self._stand_still(pid, seconds)
-            self.note(f"{name} goes on")
-
-    async def pause_link(self) -> None:
-        """A link stands still."""
-        name = self._anyone()
-        destination = self.chance.choice(self.fabric.declared.instance(name).destinations).name
-        seconds = self.chance.uniform(0.1, self.plan.pause_s_max)
-        status = (await self._status())[name]
-        pid = status.get("destinations", {}).get(destination, {}).get("pid")
-        if pid:
-            self.note(f"stop link {name} to {destination} for {seconds:.1f} s")
-            await self._stand_still(pid, seconds)
-
-    async def downgrade(self) -> None:
-        """By hand; the age brings it back."""
-        group = self.chance.choice(list(self.groups))
-        name, other = self.chance.sample(self.groups[group], 2)
-        self.note(f"downgrade {name} to {other}")
-        try:
-            await asyncio.to_thread(self.fabric.downgrade, name, other)
-        except FabricError as error:
-            self.note(str(error))
-
-    async def lose_disk(self) -> None:
-        """An instance loses its disk, where the others have everything."""
-        group = self.chance.choice(list(self.groups))
-        name, *others = self.chance.sample(self.groups[group], len(self.groups[group]))
-        found = await self._status()
-        victim = found[name]
-        whole = victim["ready"] and all(
-            found[other]["ready"]
-            and victim["destinations"][other]["safe"]
-            and found[other]["destinations"][name]["safe"]
-            for other in others
-        )
-        if not whole or self._stopped:
-            self.note(f"disk of {name} spared: {group} is not whole")
-            self.faults["lose_disk"] -= 1
-            return
-        self.note(f"{name} loses its disk")
-        try:
-            await asyncio.to_thread(self.fabric.kill, name, restart=False)
-        except FabricError:
-            self.note(f"{name} was down already")
-            return
-        acked = self.record(group)
-        await asyncio.to_thread(shutil.rmtree, self.fabric.data_directory(name))
-        await asyncio.to_thread(self.fabric.restart, name, HEAL_S_MAX)
-        self.note(f"{name} is ready again")
-        held, _ = await asyncio.to_thread(journal_of, self.fabric, name, self.complaints)
-        lacks = judge({name: held}, acked)
-        if lacks.lost:
-            self.complaints.append(
-                f"{name} lost its disk and was ready without {lacks.lost} acknowledged messages: "
-                f"{lacks.places[0].examples}"
-            )
-
-    async def kill_publisher(self) -> None:
-        """SIGKILL of a publisher with an LMDB store, and started again under its name."""
-        if not self.killed:
-            return
-        killed = self.chance.choice(self.killed)
-        process, reader = killed.process, killed.reader
-        if process is None or reader is None:
-            return
-        self.note(f"kill publisher {killed.name}")
-        killed.process = None
-        process.kill()
-        await process.wait()
-        await reader
-        await self._start_killed(killed)
-
-    async def move_publisher(self) -> None:
-        """A publisher closes and comes back, another server first."""
-        publisher = self.chance.choice(self.publishers)
-        client = publisher.client
-        if client is None or publisher.moving:
-            return
-        target = self.chance.choice(self.groups[publisher.group])
-        publisher.moving = True
-        self.note(f"move publisher {publisher.name} from {client.instance} to {target}")
-        try:
-            await client.close()
-            publisher.client = None
-            publisher.words = publisher.store.words
-            persisted = max(publisher.persisted, client.persisted_sequence)
-            if publisher.published:
-                publisher.earlier.append((publisher.first, publisher.published, persisted))
-            publisher.first = publisher.published = publisher.persisted = 0
-            await self._open_publisher(publisher, target)
-        finally:
-            publisher.moving = False
-
-    async def move_subscriber(self) -> None:
-        """A subscriber closes and comes back, with its bookmark store."""
-        subscriber = self.chance.choice(self.subscribers)
-        client, task = subscriber.client, subscriber.task
-        if client is None or task is None:
-            return
-        subscriber.client = None
-        target = self.chance.choice(self.groups[subscriber.group])
-        self.note(f"move subscriber {subscriber.name} to {target}")
-        await client.close()
-        # What was received and waits for the consumer is still handed out.
-        await asyncio.gather(task, return_exceptions=True)
-        await self._open_subscriber(subscriber, target)
 
     # -- the run -----------------------------------------------------------------------------
     async def run(self) -> Report:
@@ -504,11 +480,21 @@ class Soak:
             self.subscribers.append(_Subscriber(f"{group}-reader", group, MemoryBookmarkStore()))
             bookmarks = LmdbBookmarkStore(self.directory / f"{group}.bookmarks")
             self.subscribers.append(_Subscriber(f"{group}-reader-lmdb", group, bookmarks))
+            recording = self.recordings.get(group)
+            if recording is not None:
+                name = f"{group}-reader-durable"
+                durable = _Subscriber(name, group, MemoryBookmarkStore(), fully_durable=True)
+                self.subscribers.append(durable)
+                for each in self.subscribers:
+                    if each.group == group:
+                        recorder = SubscriberRecorder(each.name, ".*", each.fully_durable)
+                        each.recorder = recorder
+                        recording.subscribers.append(recorder)
         tasks: list[asyncio.Task[None]] = []
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._end_everything, tasks)
             for killed in self.killed:
-                await self._start_killed(killed)
+                await self.start_killed(killed)
             for publisher in self.publishers:
                 await self._open_publisher(publisher)
                 tasks.append(asyncio.create_task(self._publish(publisher)))
@@ -524,35 +510,22 @@ class Soak:
         return await self._judge()
 
     async def _break(self, plan: Plan) -> None:
-        faults: list[Callable[[], Awaitable[None]]] = [
-            self.kill,
-            self.kill,
-            self.kill_region,
-            self.kill_away,
-            self.kill_link,
-            self.kill_link,
-            self.pause,
-            self.pause_link,
-            self.downgrade,
-            self.lose_disk,
-            self.lose_disk,
-            self.kill_publisher,
-            self.move_publisher,
-            self.move_subscriber,
-        ]
+        breaker = self.breaker
         end_s = time.monotonic() + plan.seconds
-        round_of: list[Callable[[], Awaitable[None]]] = []
-        while time.monotonic() < end_s:
-            if not round_of:
-                # Every kind comes in each round, so that a short run has them all.
-                round_of = self.chance.sample(faults, len(faults))
-            fault = round_of.pop()
-            self.faults[fault.__name__] += 1
-            if fault in (self.pause, self.pause_link):
-                self._spawn(fault())  # the next fault may meet a process that stands still
+        number = 0
+        while number < len(plan.faults) if plan.faults else time.monotonic() < end_s:
+            # A source of its own for each: what one fault draws does not depend on how far
+            # another one is.
+            chance = random.Random(f"{plan.seed}/{number}")
+            name = plan.faults[number] if plan.faults else breaker.draw(chance)
+            number += 1
+            self.faults[name] += 1
+            work = breaker.named(name)(chance)
+            if name in LASTING:
+                self._spawn(work)  # the next fault may meet what this one has broken
             else:
-                await self._logged(fault())
-            await asyncio.sleep(self.chance.uniform(0.05, plan.pause_s_max))
+                await self._logged(work)
+            await asyncio.sleep(chance.uniform(0.05, plan.pause_s_max))
 
     async def _heal(self) -> None:
         await asyncio.gather(*list(self._background))
@@ -592,9 +565,9 @@ class Soak:
 
     def _topics_of(self, group: str) -> list[str]:
         """The groups whose publishers reach this group."""
-        if group == PAIR:
-            return [PAIR]
-        return [name for name in self.groups if name != PAIR]
+        if group in ALONE:
+            return [group]
+        return [name for name in self.groups if name not in ALONE]
 
     def record(self, *groups: str) -> Record:
         """What the publishers of these groups published and were told, until now."""
@@ -633,7 +606,8 @@ class Soak:
         """After healing: nothing owed, all links connected and caught up, all safe."""
         deadline_s = time.monotonic() + HEAL_S_MAX / 2
         while True:
-            wrong = unwhole(await self._status())
+            self._statuses = await self.status()
+            wrong = unwhole(self._statuses)
             if not wrong:
                 return
             if time.monotonic() > deadline_s:
@@ -643,8 +617,7 @@ class Soak:
 
     async def _end_everything(self, tasks: list[asyncio.Task[None]]) -> None:
         self._publishing = False
-        for pid in list(self._stopped):
-            os.kill(pid, signal.SIGCONT)
+        self.breaker.heal()
         for task in (*tasks, *self._background):
             task.cancel()
         for killed in self.killed:
@@ -653,6 +626,7 @@ class Soak:
                 await killed.process.wait()
         for subscriber in self.subscribers:
             if subscriber.client is not None:
+                subscriber.ended_at = subscriber.client.instance
                 await subscriber.client.close()
             if subscriber.task is not None:
                 await asyncio.gather(subscriber.task, return_exceptions=True)
@@ -665,6 +639,7 @@ class Soak:
         places: dict[str, list[Stretch]] = {}
         events: Counter[str] = Counter()
         verdicts: list[Verdict] = []
+        journals: dict[str, list[Run]] = {}
         late = 0
         for group, names in self.groups.items():
             record = self.record(*self._topics_of(group))
@@ -675,11 +650,11 @@ class Soak:
             }
             flagged = 0
             for name in names:
-                held, late_here = await asyncio.to_thread(
-                    journal_of, self.fabric, name, self.complaints
-                )
-                places[f"journal {name}"] = held
-                flagged = max(flagged, late_here)
+                runs = await asyncio.to_thread(self.journal, name)
+                places[f"journal {name}"] = stretches_of(runs)
+                flagged = max(flagged, late_in(runs))
+                if group in self.recordings:
+                    journals[name] = runs
             one = judge(places, record)
             if plan_splits(self.fabric, group, disk_lost=bool(self.faults["lose_disk"])):
                 late += sum(_allow_late(place, flagged) for place in one.places)
@@ -694,7 +669,40 @@ class Soak:
             total.published_messages,
             total.persisted_messages,
         )
-        return Report(verdict, late, self.faults, events, self.complaints)
+        history = None
+        for group, recording in self.recordings.items():
+            history = await self._history(group, recording, journals)
+            self.complaints += await asyncio.to_thread(broken_laws, history)
+        return Report(verdict, late, self.faults, events, self.complaints, history)
+
+    async def _history(
+        self, group: str, recording: Recording, journals: dict[str, list[Run]]
+    ) -> History:
+        unacked = {}
+        for publisher in self.publishers:
+            if publisher.group == group and publisher.client is not None:
+                unacked[publisher.name] = publisher.store.messages
+        for killed in self.killed:
+            if killed.group == group:
+                unacked[killed.name] = killed.published - killed.persisted
+                # It may have died before it told what it published.
+                recording.said.append(
+                    Said(
+                        "published", 0, killed.name, publisher_id(killed.name), "", 0,
+                        killed.first, killed.published,
+                    )
+                )  # fmt: skip
+        for each in self.subscribers:
+            if each.recorder is not None and each.client is not None:
+                each.recorder.instance = each.ended_at
+        recording.missed = self.breaker.missed
+        statuses = self._statuses
+        return await asyncio.to_thread(
+            recording.history,
+            {name: journals[name] for name in self.groups[group]},
+            {name: statuses[name] for name in self.groups[group]},
+            unacked,
+        )
 
 
 def plan_splits(fabric: Fabric, group: str, *, disk_lost: bool) -> bool:
@@ -740,32 +748,62 @@ def unwhole(statuses: dict[str, dict[str, Any]]) -> list[str]:
     return wrong
 
 
-def journal_of(fabric: Fabric, name: str, complaints: list[str]) -> tuple[list[Stretch], int]:
-    """What an instance's journal holds, in its order, and how many of it are flagged late; its
-    contents are looked at as well."""
-    held: list[Stretch] = []
-    late = 0
+def journal_of(fabric: Fabric, name: str, complaints: list[str]) -> list[Run]:
+    """What an instance's journal holds, in its order, without the records where the headers tell
+    which they are; their contents are looked at before."""
+    held: list[Run] = []
     with LmdbJournalReader(fabric.data_directory(name) / "journal") as reader:
         after_txid = 0
         while runs := reader.read(after_txid):
             for run in runs:
-                held += stretches_of_run(run)
-                if run.kind != Kind.RECORDS:
-                    continue
-                late += run.count if run.flags & Flag.LATE else 0
-                for record in iterate_records(run.payload, verify=True):
-                    if record.body != body_of(record.publisher, record.sequence):
-                        complaints.append(f"journal of {name} has another content: {record}")
+                if run.kind == Kind.RECORDS:
+                    for record in iterate_records(run.payload, verify=True):
+                        if record.body != body_of(record.publisher, record.sequence):
+                            complaints.append(f"journal of {name} has another content: {record}")
+                    if run.contiguous and run.topic:
+                        run = replace(run, payload=b"", raw=None)
+                held.append(run)
             after_txid = runs[-1].last_txid
-    return held, late
+    return held
+
+
+def stretches_of(runs: list[Run]) -> list[Stretch]:
+    """A journal as the verdict takes it."""
+    return [stretch for run in runs for stretch in stretches_of_run(run)]
+
+
+def late_in(runs: list[Run]) -> int:
+    """How many messages are flagged late."""
+    return sum(run.count for run in runs if run.kind == Kind.RECORDS and run.flags & Flag.LATE)
+
+
+def broken_laws(history: History) -> list[str]:
+    """What the simulator's checkers find in a recorded history."""
+    return [
+        f"{found.law}: {found.text}" for found in checkers.check_all(history) if not found.separate
+    ]
 
 
 def soak(plan: Plan, directory: Path) -> Report:
     """Runs a plan on a fabric of its own, in `directory`. Uses the Ray of this process, else one
     that it starts."""
-    with declare(plan).start(directory / "fabric", timeout_s=HEAL_S_MAX) as fabric:
+    place = directory / "fabric"
+    name = f"{TRIO}-3"
+    wanted = {name: place / SMALL_DISKS / name} if plan.trio and plan.real_disk else {}
+    fabric = declare(plan)
+    with ExitStack() as stack:
+        fabric.relay = stack.enter_context(Relay())
+        disks = small_disks(wanted)
+        for disk in disks.values():
+            stack.callback(disk.close)
+        stack.enter_context(fabric.start(place, timeout_s=HEAL_S_MAX))
         fabric.wait_connected(HEAL_S_MAX)
-        run = Soak(plan, fabric, directory)
+        run = Soak(plan, fabric, directory, disks)
         report = asyncio.run(run.run())
+        report.seconds = time.monotonic() - run.began_s
+        if not report.valid:
+            # What is in memory goes with this run: it is evidence now.
+            for name, disk in disks.items():
+                shutil.copytree(disk.path, place / f"{name}-disk")
         (directory / "soak.log").write_text("\n".join([*run.log, str(report), ""]))
         return report

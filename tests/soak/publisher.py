@@ -4,7 +4,8 @@
                           "store": path, "topic": …, "rate_per_s": 500, "life": 0}'
 
 It publishes until its standard input has a line or ends, then flushes. Without a `store` it keeps
-one in memory. A `life` above 0 stands in every body. It tells what is so, one JSON line each time:
+one in memory. A `life` above 0 stands in every body. With `record` it also tells what it is told
+(recorded.py), in lines `{"said": […]}`. It tells what is so, one JSON line each time:
 
     {"first": …, "published": …, "persisted": …, "settled": false, "instance": …}
 
@@ -40,6 +41,16 @@ async def run(options: dict[str, Any]) -> None:
     path, life = options.get("store", ""), int(options.get("life", 0))
     store = LmdbPublishStore(path) if path else MemoryPublishStore()
     kept = store.lowest
+
+    def write(told: dict[str, Any]) -> None:
+        # One write a line: a killed process leaves a whole line or none.
+        os.write(sys.stdout.fileno(), json.dumps(told).encode() + b"\n")
+
+    recorder = None
+    if options.get("record"):
+        from soak.recorded import ClientRecorder
+
+        recorder = ClientRecorder(lambda said: write({"said": [said]}))
     client = Client(
         options["name"],
         [Server(*server) for server in options["servers"]],
@@ -48,7 +59,11 @@ async def run(options: dict[str, Any]) -> None:
         heartbeat_s=1.5,
         connect_wait_s=FLUSH_S_MAX,
         publish_timeout_s=FLUSH_S_MAX,
+        on_event=recorder.event if recorder else None,
+        on_persisted=recorder.persisted if recorder else None,
     )
+    if recorder is not None:
+        recorder.machine = client.machine
     told_s = 0.0
 
     def tell(settled: bool = False) -> None:
@@ -59,8 +74,7 @@ async def run(options: dict[str, Any]) -> None:
             "settled": settled,
             "instance": client.instance,
         }
-        # One write a line: a killed process leaves a whole line or none.
-        os.write(sys.stdout.fileno(), json.dumps(line).encode() + b"\n")
+        write(line)
 
     loop = asyncio.get_running_loop()
     asked_to_end = loop.run_in_executor(None, sys.stdin.readline)

@@ -1,0 +1,427 @@
+"""What happened to real processes, as the History that the simulator's checkers judge.
+
+Where each operation comes from:
+
+    Started, ModeSet, Linked   the log files of the instances (each line is written before what it
+                               tells of takes effect outside)
+    Journaled, Noted           the journals, read at the end, and before a disk is thrown away
+    Published, Acked, Heard, ToldSafety, Used, Failed, Offered, Delivered    the clients
+    Crashed                    the driver, where a disk goes with it
+
+The processes share one clock, but nobody sees the moment at which something takes effect in
+another one. So each time errs to the side that accuses nobody: a record is written down when it was
+received (it was on disk later), an acknowledgment and a delivery when the client had it (it was
+given earlier).
+
+What the checkers make of it (tests/sim/checkers.py): all laws are judged but one. `removal` finds
+nothing to judge: no journal is asked to remove segments, because the journals are the record.
+`store` sees a publish store through what its client was told, so it cannot catch a store that
+forgets in silence; `unacked` at the end can. After a downgrade or a restart what an ack could still
+rely on is excused more widely than in the simulator, which knows each instance's pending messages.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sim.history import (
+    Acked,
+    Crashed,
+    Delivered,
+    Failed,
+    Fault,
+    FinalLog,
+    Heard,
+    History,
+    Journaled,
+    Linked,
+    Member,
+    ModeSet,
+    Noted,
+    Offered,
+    Operation,
+    Published,
+    Started,
+    ToldSafety,
+    Topology,
+    Used,
+)
+
+from raylay.services.client.events import (
+    ClientEvent,
+    Connected,
+    PeerBecameSafe,
+    PeerBecameUnsafe,
+    PublishFailed,
+)
+from raylay.services.client.machine import ClientMachine
+from raylay.services.client.messages import MessageBatch, ranges_of
+from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.protocol.frames import Header
+from raylay.services.replication.instance import decode_note
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.routing import Destination
+
+_EVENTS = frozenset(("started", "link_connected", "downgraded", "upgraded"))
+_STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+
+
+def now_us() -> int:
+    """Microseconds since 1970, as the instances count them."""
+    return time.time_ns() // 1000
+
+
+class Said(NamedTuple):
+    """One thing that a client was told, as plain values: they come out of other processes too."""
+
+    kind: str
+    """`published`, `acked`, `failed`, `safe` or `used`."""
+    time_us: int
+    client: str
+    publisher: int
+    instance: str
+    session: int
+    first: int = 0
+    last: int = 0
+    names: tuple[str, ...] = ()
+
+
+class ClientRecorder:
+    """Listens to one client, and hands on what it was told. Owner: the client's event loop.
+
+    recorder = ClientRecorder(emit)
+    client = Client(…, on_event=recorder.event, on_persisted=recorder.persisted)
+    recorder.machine = client.machine
+    """
+
+    def __init__(self, emit: Callable[[Said], None]) -> None:
+        self.machine: ClientMachine | None = None
+        self._emit = emit
+        # Connections of two clients are two sessions, of whichever process and life.
+        self._life = random.getrandbits(40) << 20
+        self._upto = 0
+        self._instance = ""
+        self._used = ""
+        self._safe: defaultdict[str, dict[str, bool]] = defaultdict(dict)
+
+    def _say(
+        self,
+        kind: str,
+        first: int = 0,
+        last: int = 0,
+        names: tuple[str, ...] = (),
+        time_us: int = 0,
+    ) -> None:
+        machine = self.machine
+        assert machine is not None
+        self._emit(
+            Said(
+                kind,
+                time_us or now_us(),
+                machine.options.client_name,
+                machine.publisher,
+                machine.instance or self._instance,
+                self._life + machine.connection,
+                first,
+                last,
+                names,
+            )
+        )
+
+    def event(self, event: ClientEvent) -> None:
+        """`on_event` of the client."""
+        if isinstance(event, PeerBecameSafe | PeerBecameUnsafe):
+            self._safe[event.by][event.instance] = isinstance(event, PeerBecameSafe)
+            if event.by == self._instance:
+                self._say_safe()
+        elif isinstance(event, Connected):
+            machine = self.machine
+            assert machine is not None
+            self._instance = event.instance
+            if not self._upto:
+                # What is settled at the first logon was not published by this client.
+                self._upto = machine.settled_upto
+            if self._used != event.instance:
+                self._say("used", names=(self._used,))
+                self._used = event.instance
+            self._say_safe()
+        elif isinstance(event, PublishFailed):
+            self._say("failed", event.sequence, event.sequence, (event.error.reason,))
+
+    def _say_safe(self) -> None:
+        words = self._safe[self._instance]
+        self._say("safe", names=tuple(sorted(name for name, safe in words.items() if safe)))
+
+    def published(self, first: int, last: int, began_us: int) -> None:
+        """The program published these, from that time on."""
+        self._say("published", first, last, time_us=began_us)
+
+    def persisted(self, upto: int) -> None:
+        """`on_persisted` of the client."""
+        if upto > self._upto:
+            self._say("acked", self._upto + 1, upto)
+            self._upto = upto
+
+
+@dataclass(slots=True)
+class SubscriberRecorder:
+    """What one subscriber got, in its order."""
+
+    name: str
+    topic: str
+    fully_durable: bool
+    stretches: list[tuple[int, str, int, int, int]] = field(default_factory=list)
+    """(time in microseconds, instance, publisher, first, last)."""
+    instance: str = ""
+    """The one it ended at."""
+
+    def listen(self, machine: ClientMachine) -> None:
+        """Hears from now on what this machine hands out, when it comes in: the consumer may take
+        it when the client has moved on."""
+        hand_out = machine.arrived
+
+        def arrived(header: Header, payload: bytes) -> MessageBatch | None:
+            batch = hand_out(header, payload)
+            if batch is not None:
+                for publisher, first, last in ranges_of(batch.payload, batch.count):
+                    self.stretches.append((now_us(), machine.instance, publisher, first, last))
+            return batch
+
+        machine.arrived = arrived  # type: ignore[method-assign]
+
+
+@dataclass(slots=True)
+class Lost:
+    """A disk that was thrown away, and what its journal had held."""
+
+    time_us: int
+    instance: str
+    runs: list[Run]
+
+
+@dataclass(slots=True)
+class Recording:
+    """Everything that was seen of one group that stands alone."""
+
+    members: Mapping[str, Member]
+    """With instance names for addresses."""
+    logs: Path
+    """The directory of the instances' log files."""
+    topic: str
+    """What all publishers publish on."""
+    said: list[Said] = field(default_factory=list)
+    subscribers: list[SubscriberRecorder] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+    faults: list[tuple[int, str]] = field(default_factory=list)
+    """(time in microseconds, what): for people."""
+    missed: list[dict[str, Any]] = field(default_factory=list)
+    """Events of instances, for the time in which they could not write their logs."""
+
+    def history(
+        self,
+        journals: Mapping[str, list[Run]],
+        statuses: Mapping[str, Mapping[str, Any]],
+        unacked: Mapping[str, int],
+    ) -> History:
+        """The whole run.
+
+        Args:
+            journals: what each instance's journal holds in the end, headers and notes, in order.
+            statuses: what each instance says of itself in the end.
+            unacked: client to what is left in its publish store.
+        """
+        history = History(Topology("recorded", dict(self.members), uniform=True))
+        operations: list[Operation] = []
+        lives = self._lives(operations)
+        lost_of = {name: [each for each in self.lost if each.instance == name] for name in lives}
+        for name, started in lives.items():
+            # Each disk in its turn: an incarnation ends with its disk.
+            disks = [each.runs for each in lost_of[name]] + [journals[name]]
+            incarnations = list(dict.fromkeys(incarnation for _, incarnation in started))
+            for number, runs in enumerate(disks):
+                incarnation = incarnations[number] if number < len(incarnations) else 0
+                operations += journaled(name, incarnation, runs)
+                if number < len(lost_of[name]):
+                    gone = lost_of[name][number]
+                    operations.append(Crashed(gone.time_us, name, incarnation, True))
+        operations += self._of_clients()
+        operations += [Fault(time_us, what) for time_us, what in self.faults]
+        # Stable, so that what one place did in one microsecond keeps its order.
+        operations.sort(key=lambda operation: (operation[0], _RANKS.get(type(operation), 1)))
+        history.operations = operations
+        for name, status in statuses.items():
+            keys = frozenset(
+                (run.publisher, sequence)
+                for run in journals[name]
+                for first, last in run.ranges()
+                for sequence in range(first, last + 1)
+            )
+            history.final[name] = FinalLog(
+                int(status["incarnation"], 16),
+                keys,
+                keys,
+                {
+                    destination: to["peer"] if to["connected"] else ""
+                    for destination, to in status["destinations"].items()
+                },
+                sum(to["owed"] for to in status["destinations"].values()),
+                status["pending"],
+            )
+        history.unacked = dict(unacked)
+        history.subscribed = {each.name: (each.instance, each.topic) for each in self.subscribers}
+        return history
+
+    def _lives(self, operations: list[Operation]) -> dict[str, list[tuple[int, int]]]:
+        """(time, incarnation) of each start of each instance; adds what the logs tell."""
+        lives: dict[str, list[tuple[int, int]]] = {name: [] for name in self.members}
+        for name, member in self.members.items():
+            sync = [each.name for each in member.destinations if each.sync]
+            for time_us, event, told in sorted(self._told(name), key=lambda e: e[0]):
+                if event == "started":
+                    incarnation = int(told["incarnation"], 16)
+                    operations.append(Started(time_us, name, incarnation, True))
+                    if lives[name]:
+                        # A restart brings every link back to its configured type.
+                        operations += [ModeSet(time_us, name, each, True) for each in sync]
+                    lives[name].append((time_us, incarnation))
+                elif event == "link_connected":
+                    destination = told["destination"]
+                    server = next(
+                        each.addresses[0]
+                        for each in member.destinations
+                        if each.name == destination
+                    )
+                    operations.append(Linked(time_us, name, destination, server))
+                else:
+                    operations.append(
+                        ModeSet(time_us, name, told["destination"], event == "upgraded")
+                    )
+        return lives
+
+    def _told(self, name: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """What an instance told, in its log or when it was asked. Twice is as good as once."""
+        yield from _events(self.logs, name)
+        for event in self.missed:
+            if event["instance"] == name and event["event"] in _EVENTS:
+                yield event["time_us"], event["event"], event
+
+    def _of_clients(self) -> Iterator[Operation]:
+        refused = PublisherRanges()
+        for each in self.said:
+            if each.kind == "failed":
+                refused.add(each.publisher, each.first, each.last)
+        for said in self.said:
+            time_us, client, publisher, instance, session = said[1:6]
+            if said.kind == "published":
+                for sequence in range(said.first, said.last + 1):
+                    yield Published(time_us, client, publisher, sequence, self.topic)
+            elif said.kind == "acked":
+                held = refused.get(publisher)
+                sequences = tuple(
+                    sequence
+                    for sequence in range(said.first, said.last + 1)
+                    if held is None or not held.covers(sequence, sequence)
+                )
+                if sequences:
+                    yield Acked(time_us, instance, client, publisher, session, sequences, "ack")
+                    yield Heard(time_us, client, publisher, sequences)
+            elif said.kind == "failed":
+                yield Failed(
+                    time_us, instance, client, publisher, session, said.first, said.names[0]
+                )
+            elif said.kind == "safe":
+                yield ToldSafety(time_us, instance, client, session, said.names)
+            elif said.kind == "used":
+                yield Used(time_us, client, instance, said.names[0])
+        for subscriber in self.subscribers:
+            for time_us, instance, publisher, first, last in subscriber.stretches:
+                sequences = tuple(range(first, last + 1))
+                if subscriber.fully_durable:
+                    yield Offered(time_us, instance, subscriber.name, publisher, sequences)
+                yield Delivered(time_us, subscriber.name, instance, publisher, sequences)
+
+
+# What is in force goes before what relies on it, where both are of one microsecond.
+_RANKS: dict[type, int] = {Started: -3, ModeSet: -2, Published: -1, Journaled: 0, Crashed: 2}
+
+
+def journaled(name: str, incarnation: int, runs: list[Run]) -> Iterator[Operation]:
+    """A journal's account, in its order. A clock that was set back must not turn the order round:
+    no run counts as later than one behind it."""
+    times_us: list[int] = []
+    earliest_us = 1 << 62
+    for run in reversed(runs):
+        earliest_us = min(earliest_us, run.receive_time_us or earliest_us)
+        times_us.append(earliest_us)
+    for run, time_us in zip(runs, reversed(times_us), strict=True):
+        if run.kind == Kind.RECORDS:
+            sequences = tuple(_expanded(run.ranges()))
+            yield Journaled(
+                time_us,
+                name,
+                incarnation,
+                run.first_txid,
+                run.publisher,
+                sequences,
+                run.topic.decode(),
+                run.path,
+                run.group,
+                bool(run.flags & Flag.AWAITED),
+                bool(run.flags & Flag.LATE),
+            )
+        elif run.kind == Kind.WAITER:
+            root, sender, ranges = decode_note(run)
+            waited = tuple(_expanded(ranges))
+            yield Noted(time_us, name, incarnation, root, sender, run.publisher, waited)
+
+
+def _expanded(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
+    for first, last in ranges:
+        yield from range(first, last + 1)
+
+
+def _events(directory: Path, name: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """(time in microseconds, event, fields) of an instance, from the logs of all its processes."""
+    for path in directory.glob(f"{name}-*.log"):
+        if not re.fullmatch(rf"{re.escape(name)}-\d+(\.\d+)?\.log", path.name):
+            continue
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                told = json.loads(line)
+            except ValueError:
+                continue  # torn by a kill or a full disk
+            if told.get("logger") != "instance" or told.get("event") not in _EVENTS:
+                continue
+            stamp = told["time"]
+            if not _STAMP.fullmatch(stamp):
+                continue
+            moment = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+            seconds = int(moment.replace(microsecond=0).timestamp())
+            yield seconds * 1_000_000 + moment.microsecond, told["event"], told
+
+
+def members_of(
+    declared: Iterable[tuple[str, str, Iterable[tuple[Destination, tuple[str, ...]]]]],
+) -> dict[str, Member]:
+    """Members whose destinations have instance names for addresses.
+
+    Args:
+        declared: (name, group, (destination, names of its instances) …) of each instance.
+    """
+    return {
+        name: Member(
+            name,
+            group,
+            tuple(replace(destination, addresses=to) for destination, to in destinations),
+        )
+        for name, group, destinations in declared
+    }
