@@ -31,7 +31,7 @@ from typing import Any, Self
 from raylay.services import fabric_registry as registry
 from raylay.services.client import Client, Server, SyncClient
 from raylay.services.configuration.builder import FabricBuilder
-from raylay.services.configuration.files import load_fabric
+from raylay.services.configuration.files import load_fabric, refuse_not_running
 from raylay.services.configuration.model import (
     DowngradeSettings,
     FabricSettings,
@@ -174,6 +174,8 @@ class Fabric(FabricBuilder):
                 fabric is left running then.
         """
         settings = self._settings or self.settings()
+        if self._settings is None:
+            refuse_not_running(settings, f"fabric {self.name}")
         if self._handles:
             raise FabricError(f"fabric {self.name} was started before")
         running = registry.find(self.name)

@@ -52,6 +52,9 @@ class Listener(NamedTuple):
     port: int
 
 
+UNSUPPORTED_REMEDY = "leave these out, or give --ignore-unsupported to start without"
+
+
 def fabric_of(
     documents: Iterable[Document], name: str = "", *, ignore_unsupported: bool = False
 ) -> FabricSettings:
@@ -90,7 +93,9 @@ def fabric_of(
         for number, destination in enumerate(document.config.destinations()):
             origin = document.origin(("Replication", "Destination", number))
             try:
-                _add_destination(builder, document.config, destination, listeners, origin)
+                _add_destination(
+                    builder, document.config, destination, documents, listeners, origin
+                )
             except ConfigurationError as error:
                 errors += _at(origin, error)
     if errors:
@@ -101,7 +106,7 @@ def fabric_of(
 def refusal(found: Iterable[Finding]) -> str:
     """The error of a start: a line for each thing that does not run yet."""
     lines = [f"{finding.origin}: {finding.text}" for finding in found]
-    return "\n".join([*lines, "leave these out, or give --ignore-unsupported to start without"])
+    return "\n".join([*lines, UNSUPPORTED_REMEDY])
 
 
 def _name(documents: list[Document]) -> str:
@@ -247,6 +252,7 @@ def _add_destination(
     builder: FabricBuilder,
     config: AmpsConfig,
     destination: Destination,
+    documents: list[Document],
     listeners: list[Listener],
     origin: str,
 ) -> None:
@@ -259,9 +265,8 @@ def _add_destination(
             strict=True,
         )
     ]
-    if not addresses:
-        return
-    options: dict[str, Any] = {}
+    # The documented system prefers one connection for both directions.
+    options: dict[str, Any] = {"dial": bool(addresses), "share_connection": True}
     if any(timeout_ns for _, timeout_ns in addresses):
         longest_ns = max(timeout_ns for _, timeout_ns in addresses)
         options["reconnect_timeout_ms"] = tuple(
@@ -270,9 +275,10 @@ def _add_destination(
     if "ack_conflation_ns" in destination.model_fields_set:
         options["ack_conflation_ms"] = _time(destination.ack_conflation_ns)
     others = [listener for listener in listeners if listener.name != config.name]
+    targets = [resolve(address, destination, others) for address, _ in addresses]
     builder.destination(
         config.name,
-        [resolve(address, destination, others) for address, _ in addresses],
+        targets if addresses else waited_for(config, destination, documents, listeners),
         sync=destination.sync_type == "sync",
         pass_through=destination.pass_through,
         resync_pass_through=destination.resync_pass_through,
@@ -295,6 +301,31 @@ def _add_destination(
         origin=origin,
         **options,
     )
+
+
+def waited_for(
+    config: AmpsConfig,
+    destination: Destination,
+    documents: Iterable[Document],
+    listeners: Iterable[Listener],
+) -> list[str]:
+    """The instances of the set that a Destination without InetAddr waits for: the one that bears
+    its Name; else those of its Group that dial this one; none: whoever of the Group connects."""
+    found = []
+    for other in (document.config for document in documents):
+        if other.name == config.name or other.group != destination.group:
+            continue
+        if other.name == destination.name:
+            return [other.name]
+        theirs = [listener for listener in listeners if listener.name != other.name]
+        if any(
+            resolve(address, back, theirs) == config.name
+            for back in other.destinations()
+            for transport in back.transports
+            for address in transport.inet_addresses
+        ):
+            found.append(other.name)
+    return found
 
 
 def _timeouts(given_ns: tuple[int, ...], count: int) -> tuple[int, ...]:

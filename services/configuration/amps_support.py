@@ -100,6 +100,7 @@ def findings(document: Document) -> list[Finding]:
         Finding(document.origin(path), text, True) for path, text in schedules_of(config).left
     ]
     found += _second_client_transports(document)
+    found += _partly_waiting(document)
     if not config.client_transports():
         found.append(
             Finding(
@@ -178,12 +179,6 @@ def _protocol(value: str, path: Path) -> str:
     return "" if value in ("amps", "json") else f"Protocol {value} does not run yet"
 
 
-def _outgoing(item: Any, path: Path) -> str:
-    if not item.inet_addresses:
-        return "a Destination without InetAddr, which waits to be connected to, does not run yet"
-    return ""
-
-
 def _log_target(item: Any, path: Path) -> str:
     if item.protocol not in ("stdout", "stderr", "file"):
         return f"logging to {item.protocol} does not run yet"
@@ -195,10 +190,25 @@ def _log_target(item: Any, path: Path) -> str:
 _SPECIAL: dict[str, Callable[[Any, Path], str]] = {
     f"{_INCOMING}/Type": _transport_type,
     f"{_INCOMING}/Protocol": _protocol,
-    f"{_OUTGOING}": _outgoing,
     f"{_OUTGOING}/Type": _transport_type,
     "Logging/Target": _log_target,
 }
+
+
+def _partly_waiting(document: Document) -> list[Finding]:
+    """Transports of a Destination that wait to be connected to, beside others that dial."""
+    found = []
+    for number, destination in enumerate(document.config.destinations()):
+        dialling = [transport for transport in destination.transports if transport.inet_addresses]
+        for place, transport in enumerate(destination.transports):
+            if dialling and not transport.inet_addresses:
+                path: Path = ("Replication", "Destination", number, "Transport", place)
+                text = (
+                    "a Transport without InetAddr does not run yet beside others that have one: "
+                    "give it one, or leave all of them out and wait to be connected to"
+                )
+                found.append(Finding(document.origin(path), text, True))
+    return found
 
 
 def _second_client_transports(document: Document) -> list[Finding]:

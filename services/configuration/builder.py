@@ -219,7 +219,9 @@ class FabricBuilder:
             name: default is the one instance's name, or the group of several.
             group: needed only for another fabric's instances.
             options: compression, ack_conflation, own_group_only, exclude_validation (checks that
-                are left out; None: those that the shape of the fabric makes impossible).
+                are left out; None: those that the shape of the fabric makes impossible), dial
+                (False: it waits for one of `to` to connect), share_connection (a connection that
+                one of them made is used before any is dialled).
 
         Raises:
             ConfigurationError: a value is wrong.

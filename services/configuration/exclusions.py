@@ -41,7 +41,8 @@ def exclusions(settings: FabricSettings) -> dict[Link, frozenset[str]]:
             found[link] = frozenset(destination.exclude_validation)
             continue
         automatic.add(link)
-        is_one_way = not any(
+        # Without targets it waits for whoever connects, which then replicates to it.
+        is_one_way = bool(destination.to) and not any(
             (target, instance.name) in ways or ":" in target for target in destination.to
         )
         found[link] = ONE_WAY if is_one_way else frozenset()

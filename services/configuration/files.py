@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from raylay.services.configuration import yaml_file
-from raylay.services.configuration.amps_fabric import fabric_of
+from raylay.services.configuration.amps_fabric import UNSUPPORTED_REMEDY, fabric_of
 from raylay.services.configuration.amps_load import Document, load_amps
 from raylay.services.configuration.amps_tree import is_amps, read_text
 from raylay.services.configuration.model import FabricSettings
@@ -66,12 +66,23 @@ def load_fabric(
     Raises:
         ConfigurationError: one line for each thing that is wrong, or does not run yet.
     """
+    paths = list(paths)
     found = load_files(paths, defines=defines)
     if isinstance(found, FabricSettings):
         if name and name != found.name:
             raise ConfigurationError(f"the file names the fabric {found.name}, not {name}")
+        if not ignore_unsupported:
+            refuse_not_running(found, Path(next(iter(paths))).name)
         return found
     return fabric_of(found, name, ignore_unsupported=ignore_unsupported)
+
+
+def refuse_not_running(settings: FabricSettings, where: str) -> None:
+    """Raises a ConfigurationError when `settings`, of a YAML file or a program, ask for what does
+    not run yet."""
+    lines = [f"{where}: {text}" for text in settings.not_running()]
+    if lines:
+        raise ConfigurationError("\n".join([*lines, UNSUPPORTED_REMEDY]))
 
 
 def _same_names(documents: list[Document]) -> list[str]:

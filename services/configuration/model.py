@@ -177,7 +177,8 @@ class DestinationSettings(Section):
     name: Name
     group: str
     to: tuple[str, ...]
-    """Instances in order of priority: names of this fabric, or `host:port` of another one."""
+    """Instances in order of priority: names of this fabric, or `host:port` of another one. None, of
+    a destination that does not dial: any instance of the group."""
     sync: bool = False
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     pass_through: Pattern | None = None
@@ -194,6 +195,11 @@ class DestinationSettings(Section):
     reconnect_timeout_ms: tuple[Milliseconds, ...] = Field(default=(), alias="reconnect_timeout")
     """How long an address is tried before the next: none, one for all, or one for each."""
     ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
+    dial: bool = True
+    """False: it waits until one of its instances connects to this one, and pushes over that
+    connection."""
+    share_connection: bool = False
+    """A connection that one of its instances made is used before any is dialled."""
 
 
 class LogSettings(Section):
@@ -325,6 +331,17 @@ class FabricSettings(Section):
         for instance in self.instances:
             for destination in instance.destinations:
                 yield instance, destination
+
+    def not_running(self) -> list[str]:
+        """What is declared and does not run yet, a sentence each. What an AMPSConfig has of that is
+        told by `amps_support`, before it comes here."""
+        return [
+            f"destination {destination.name} of {instance.name}, topic {topic.name}: "
+            f"content filters do not run yet: every message would go there"
+            for instance, destination in self.links()
+            for topic in destination.topics
+            if topic.filter
+        ]
 
     def journal_of(self, instance: InstanceSettings) -> JournalSettings:
         """The instance's own journal settings, or the fabric's."""

@@ -6,7 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from raylay.services.configuration.model import FabricSettings, InstanceSettings
+from raylay.services.configuration.model import (
+    DestinationSettings,
+    FabricSettings,
+    InstanceSettings,
+)
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, compile_regex, is_regex
 
 
@@ -119,9 +123,9 @@ def _destinations(settings: FabricSettings, instance: InstanceSettings) -> Itera
     for destination in instance.destinations:
         subject = (instance.name, destination.name)
         where = f"destination {destination.name} of {instance.name}"
-        if not destination.to:
+        if not destination.to and (destination.dial or not destination.group):
             yield Problem(subject, f"{where} names no instance to go to")
-        if not destination.group and all(":" in target for target in destination.to):
+        elif not destination.group and all(":" in target for target in destination.to):
             yield Problem(subject, f"{where} goes to another fabric: give the group there")
         for target in destination.to:
             if ":" in target:
@@ -140,6 +144,8 @@ def _destinations(settings: FabricSettings, instance: InstanceSettings) -> Itera
                     f"{where}: {target} is in group {known[target].group}, expected "
                     f"{destination.group}: the instances of one destination are of one group",
                 )
+        if not destination.dial:
+            yield from _waiting(known, instance, destination, subject, where)
         if len(set(destination.to)) != len(destination.to):
             yield Problem(subject, f"{where} names an instance twice")
         if len(destination.to) == 1:
@@ -149,6 +155,44 @@ def _destinations(settings: FabricSettings, instance: InstanceSettings) -> Itera
                     subject,
                     f"{where} and {other} go to the same instance {destination.to[0]}: join them",
                 )
+
+
+def _waiting(
+    known: dict[str, InstanceSettings],
+    instance: InstanceSettings,
+    destination: DestinationSettings,
+    subject: tuple[str, ...],
+    where: str,
+) -> Iterator[Problem]:
+    """What a destination that does not dial waits for must be able to come."""
+    for target in destination.to:
+        if ":" in target:
+            yield Problem(
+                subject,
+                f"{where} does not dial, so {target} is of no use: name instances, or none and the "
+                "group",
+            )
+    targets = [known[target] for target in destination.to if target in known]
+    if targets and not any(dials(target, instance) for target in targets):
+        names = ", ".join(target.name for target in targets)
+        yield Problem(
+            subject,
+            f"{where} does not dial, and {names} has no destination that dials {instance.name}: "
+            "neither would ever connect; let one of the two dial",
+        )
+
+
+def dials(source: InstanceSettings, target: InstanceSettings) -> bool:
+    """Whether an instance may connect to another one by itself: by an address, it may be any of the
+    destination's group."""
+    return any(
+        destination.dial
+        and (
+            target.name in destination.to
+            or (destination.group == target.group and any(":" in each for each in destination.to))
+        )
+        for destination in source.destinations
+    )
 
 
 def _is_address(text: str) -> bool:

@@ -114,6 +114,8 @@ class _LinkEntry(Section):
     compression_type: Literal["zstd", "zlib"] = "zstd"
     reconnect_timeout_ms: tuple[Milliseconds, ...] = Field(default=(), alias="reconnect_timeout")
     ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
+    dial: bool = True
+    share_connection: bool = False
 
 
 class _File(Section):
@@ -240,6 +242,8 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
                 compression_type=link.compression_type,
                 reconnect_timeout_ms=link.reconnect_timeout_ms,
                 ack_conflation_ms=link.ack_conflation_ms,
+                dial=link.dial,
+                share_connection=link.share_connection,
                 origin=place,
             )
         except ConfigurationError as error:

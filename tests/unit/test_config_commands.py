@@ -121,6 +121,22 @@ def test_up_takes_the_files_and_refuses_what_does_not_run(
     assert refused.splitlines()[-1].endswith("give --ignore-unsupported to start without")
 
 
+def test_a_filter_of_a_fabric_does_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(
+        "fabric: f\nregions: {A: {instances: 2, links: none}}\n"
+        "links: [{from: A-1, to: A-2, topics: [{name: orders, filter: /price > 1}]}]\n"
+    )
+    said = "destination A-2 of A-1, topic orders: content filters do not run yet"
+    finding, summary = output("check", str(path)).splitlines()
+    assert finding.startswith(f"{path}: {said}")
+    assert summary.startswith("2 instances, 1 destination: 1 thing of it would not run")
+    with pytest.raises(ConfigurationError, match=f"f.yaml: {said}.*\n.*--ignore-unsupported"):
+        load_fabric([path])
+    settings = load_fabric([path], ignore_unsupported=True)
+    assert settings.instances[0].destinations[0].topics[0].filter == "/price > 1"
+
+
 def test_show_fills_in_defaults_and_loads_again(pair: list[str]) -> None:
     shown_once = output("show", *pair)
     first, second = yaml.safe_load_all(shown_once)
