@@ -15,7 +15,12 @@ from rich.table import Table
 from raylay.services.config_commands import DefineOption, FilesArgument, IgnoreOption, NameOption
 from raylay.services.configuration.amps_tree import parse_defines
 from raylay.services.configuration.files import load_fabric
-from raylay.services.configuration.model import DestinationSettings, FabricSettings
+from raylay.services.configuration.model import (
+    DestinationSettings,
+    FabricSettings,
+    InstanceSettings,
+)
+from raylay.services.configuration.topology import dials
 from raylay.services.errors import ConfigurationError
 from raylay.services.replication.routing import Destination, TopicRule
 from raylay.services.topology import draw
@@ -51,8 +56,9 @@ def members_of(settings: FabricSettings) -> list[Member]:
                     destination.sync,
                     tuple(TopicRule(t.name, t.message_type) for t in destination.topics),
                     destination.pass_through,
-                    tuple(by_address.get(target, target) for target in destination.to),
+                    _servers(settings, instance, destination, by_address),
                     own_group_only=destination.own_group_only,
+                    dials=destination.dial,
                 )
                 for destination in instance.destinations
             ),
@@ -67,6 +73,26 @@ def members_of(settings: FabricSettings) -> list[Member]:
         )
         for instance in settings.instances
     ]
+
+
+def _servers(
+    settings: FabricSettings,
+    instance: InstanceSettings,
+    destination: DestinationSettings,
+    by_address: dict[str, str],
+) -> tuple[str, ...]:
+    """The instances that a destination may reach. One that does not dial reaches those that connect
+    to it."""
+    if destination.dial:
+        return tuple(by_address.get(target, target) for target in destination.to)
+    waited_for = destination.to or [
+        other.name for other in settings.instances if other.group == destination.group
+    ]
+    return tuple(
+        name
+        for name in waited_for
+        if name != instance.name and dials(settings.instance(name), instance)
+    )
 
 
 def _one_way(destination: DestinationSettings) -> bool:

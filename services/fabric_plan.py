@@ -377,6 +377,7 @@ def instance_config(
         client_advertised=client_address(record, instance),
         replication_host=instance.replication_host or instance.host,
         replication_port=ports.replication,
+        replication_advertised=replication_address(record, instance),
         first=instance.name not in record.settled,
         durability=journal.durability,
         flush_interval_ms=journal.flush_interval_ms,
@@ -420,7 +421,8 @@ def _destination_config(
             addresses.append(target)
             continue
         other = settings.instance(target)
-        addresses.append(replication_address(record, other))
+        if destination.dial:
+            addresses.append(replication_address(record, other))
         clients.append(client_address(record, other))
     return DestinationConfig(
         name=destination.name,
@@ -437,6 +439,7 @@ def _destination_config(
         resync_pass_through=destination.resync_pass_through,
         reconnect_timeout_ms=destination.reconnect_timeout_ms,
         client_addresses=tuple(clients),
+        share_connection=destination.share_connection,
     )
 
 

@@ -172,6 +172,7 @@ def _links(checked: Checked, places: dict[str, Point]) -> list[str]:
                     f"{'sync' if destination.sync else 'async'}, PassThrough "
                     f"{passing if passing is not None else 'nothing'}"
                     f"{', own_group_only' if destination.own_group_only else ''}"
+                    f"{'' if destination.dials else ', over the connection of the other side'}"
                 )
                 found.append(
                     f'<path class="{style}" d="{_curve(places[member.name], places[address])}" '

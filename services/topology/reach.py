@@ -142,6 +142,9 @@ class Routes:
         self._rules: dict[object, int] = {}
         self._routers: list[Router] = []
         self.links = [self._links_of(i, member) for i, member in enumerate(members)]
+        self._waiting = [
+            link for links in self.links for link in links if not link.destination.dials
+        ]
         self._asks_crossed = any(
             destination.own_group_only for member in members for destination in member.destinations
         )
@@ -225,7 +228,8 @@ class Routes:
         """The servers that links are connected to.
 
         There is one link from a given instance to a given instance: one with a single server has
-        it before lists, and these one after the other in the order declared.
+        it before lists, and these one after the other in the order declared. One that does not dial
+        is where a server's own link has come.
         """
         usual = self._placements.get(scenario.rotation)
         if usual is None:
@@ -233,20 +237,34 @@ class Routes:
                 self._placed(links, 0, scenario.rotation) for links in self.links
             ]
         if not scenario.down:
-            return Placement(usual)
-        return Placement(
-            [
-                self._placed(self.links[i], scenario.down, scenario.rotation)
-                if any(server >= 0 and scenario.down >> server & 1 for server in servers)
-                else servers
-                for i, servers in enumerate(usual)
-            ]
-        )
+            return Placement(self._with_waiting(usual))
+        dialled = [
+            self._placed(self.links[i], scenario.down, scenario.rotation)
+            if any(server >= 0 and scenario.down >> server & 1 for server in servers)
+            else servers
+            for i, servers in enumerate(usual)
+        ]
+        return Placement(self._with_waiting(dialled))
+
+    def _with_waiting(self, dialled: list[list[int]]) -> list[list[int]]:
+        """A placement with the links that do not dial."""
+        if not self._waiting:
+            return dialled
+        placed = [list(servers) for servers in dialled]
+        for link in self._waiting:
+            taken = placed[link.source]
+            for server in link.servers:
+                if server not in taken and link.source in dialled[server]:
+                    taken[link.place] = server
+                    break
+        return placed
 
     def _placed(self, links: list[Link], down: int, rotation: int) -> list[int]:
         taken = 0
         chosen = [-1] * len(links)
         for link in sorted(links, key=lambda link: (len(link.servers) > 1, link.place)):
+            if not link.destination.dials:
+                continue
             first = rotation % len(link.servers) if link.servers else 0
             for server in link.servers[first:] + link.servers[:first]:
                 if not (down | taken) >> server & 1:
@@ -476,7 +494,7 @@ class Survey:
             for server in other.servers
         }
         at: dict[int, int] = {}
-        if others.isdisjoint(link.servers):
+        if link.destination.dials and others.isdisjoint(link.servers):
             for rotation, scenarios in self._rotated.items():
                 first = rotation % len(link.servers) if link.servers else 0
                 left = scenarios

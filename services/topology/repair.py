@@ -123,6 +123,8 @@ def _longer_lists(survey: Survey, has: int, wanted: int) -> Iterator[Change]:
         member = routes.members[at]
         taken = {server for link in routes.links[at] for server in link.servers}
         for link in routes.links[at]:
+            if not link.destination.dials:
+                continue
             for target in bits(wanted):
                 other = routes.members[target]
                 if other.group != link.destination.group or target in taken or target == at:

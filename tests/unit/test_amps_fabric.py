@@ -377,8 +377,8 @@ NOT_YET = [
      "Topic orders of SOW does not run yet"),
     (GROUP, GROUP + "<SOW><Queue><Name>q</Name><MessageType>json</MessageType>"
      "<UnderlyingTopic>orders</UnderlyingTopic></Queue></SOW>", 3, "Queue q of SOW"),
-    ("        <InetAddr>elsewhere:10005</InetAddr>\n        <InetAddr>other:10005</InetAddr>\n",
-     "", 26, "without InetAddr"),
+    (ADDRESS, f"{ADDRESS}</Transport><Transport><Type>amps-replication</Type>", 29,
+     "without InetAddr does not run yet beside others"),
     ("</Transports>", "<Transport><Name>t</Name><Type>tcp</Type><InetAddr>9</InetAddr></Transport>"
      "</Transports>", 15, "one for clients"),
     ("<Name>clients</Name>", "<Name>clients</Name><Protocol>fix</Protocol>", 6, "Protocol fix"),
@@ -442,10 +442,55 @@ def test_definitions_are_compared_though_they_do_not_run() -> None:
     assert config.destinations[0].topics[0].filter == "/a = 1"
 
 
-def test_a_destination_without_addresses_is_left_out_when_told_to_ignore_it() -> None:
-    text = FILE.replace("        <InetAddr>elsewhere:10005</InetAddr>\n", "").replace(ADDRESS, "")
-    settings = fabric_of([document(text)], ignore_unsupported=True)
-    assert list(settings.links()) == []
+WAITING = FILE.replace("        <InetAddr>elsewhere:10005</InetAddr>\n", "").replace(ADDRESS, "")
+
+
+def test_a_destination_without_addresses_waits() -> None:
+    (destination,) = started(WAITING).destinations
+    assert destination.addresses == () and destination.server_names == ()
+    assert destination.group == "B" and destination.name == "B-1"
+    assert not destination.destination().dials
+
+
+def test_connections_are_shared_as_documented() -> None:
+    assert started(FILE).destinations[0].share_connection
+    assert started(FILE).replication_advertised == "127.0.0.1:10004"
+
+
+def other_side(text: str, name: str, group: str) -> str:
+    """An instance whose Destination is to A-1."""
+    front, destination, rest = text.partition("<Destination>")
+    front = front.replace("<Name>A-1<", f"<Name>{name}<").replace(GROUP, f"<Group>{group}</Group>")
+    front = front.replace(":10004", ":20004").replace(":9007", ":9008")
+    return front + destination + rest.replace(">B-1<", ">A-1<").replace("<Group>B<", "<Group>A<")
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "dials", "waits_for"),
+    [
+        ("B-1", "B", "127.0.0.1:10004", ("B-1",)),
+        ("B-7", "B", "127.0.0.1:10004", ("B-7",)),
+        ("B-7", "B", "127.0.0.1:10099", ()),
+        ("C-1", "C", "127.0.0.1:10004", ()),
+    ],
+)
+def test_whom_a_destination_without_addresses_waits_for(
+    name: str, group: str, dials: str, waits_for: tuple[str, ...]
+) -> None:
+    """The one that bears its Name; else those of its Group that dial this one."""
+    back = other_side(FILE, name, group).replace(ADDRESS, f"<InetAddr>{dials}</InetAddr>")
+    back = back.replace("        <InetAddr>elsewhere:10005</InetAddr>\n", "")
+    settings = fabric_of([document(WAITING), document(back, "g.xml")])
+    config = config_of(settings, "A-1")
+    assert config.destinations[0].server_names == waits_for
+    assert config.destinations[0].client_addresses == tuple("127.0.0.1:9008" for _ in waits_for)
+
+
+def test_two_that_wait_for_each_other_are_told_so() -> None:
+    back = other_side(WAITING, "B-1", "B")
+    with pytest.raises(ConfigurationError, match="neither would ever connect") as caught:
+        fabric_of([document(WAITING), document(back, "g.xml")])
+    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["f.xml", "g.xml"]
 
 
 def test_the_age_of_journals() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from amps_examples import completed
 from hypothesis import given
+from hypothesis import settings as limited
 from hypothesis import strategies as st
 from unit.test_amps_fabric import regional_defines, regional_files
 
@@ -49,6 +50,12 @@ def failures(settings: FabricSettings) -> list[tuple[str, str, Failure]]:
 
 def left_out(settings: FabricSettings) -> dict[tuple[str, str], set[str]]:
     return {link: set(names) for link, names in exclusions(settings).items() if names}
+
+
+def test_who_waits_for_whoever_connects_is_replicated_to_by_it() -> None:
+    made = instances("In", "Out").destination("In", to=["Out"])
+    settings = made.destination("Out", to=[], group="In", dial=False).settings()
+    assert ("Out", "In") not in left_out(settings)
 
 
 def instances(*names: str) -> FabricBuilder:
@@ -151,6 +158,7 @@ def test_checks_belong_to_destinations() -> None:
         FabricBuilder("f", topics=[topic]).instance("A").settings()
 
 
+@limited(deadline=None)
 @given(
     st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=14),
     st.dictionaries(st.integers(0, 5), st.sampled_from([(), ("sow",)]), max_size=1),

@@ -40,6 +40,19 @@ def test_ports_are_kept_between_starts(tmp_path: Path) -> None:
     assert record_of(settings, tmp_path).ports == first.ports
 
 
+def test_who_does_not_dial_is_given_no_address_but_the_names(tmp_path: Path) -> None:
+    made = FabricBuilder("dmz").instance("In", "inside").instance("Out", "outside")
+    made.destination("In", to=["Out"], share_connection=True)
+    settings = made.destination("Out", to=["In"], dial=False).settings()
+    record = record_of(settings, tmp_path)
+    inside, outside = (instance_config(settings, record, each) for each in settings.instances)
+    (waiting,), (dialling,) = outside.destinations, inside.destinations
+    assert waiting.addresses == () and waiting.server_names == ("In",)
+    assert waiting.client_addresses == (client_address(record, settings.instance("In")),)
+    assert dialling.addresses == (outside.replication_advertised,)
+    assert (dialling.share_connection, waiting.share_connection) == (True, False)
+
+
 def changed(settings: FabricSettings, running: FabricRecord) -> Changes:
     wanted = replace(running)
     bring_up_to_date(wanted, settings)

@@ -391,6 +391,53 @@ links:
         check_settings(settings, ("Inn",))
 
 
+DMZ = """
+fabric: dmz
+instances: {in-1: {group: inside}, in-2: {group: inside}, out: {group: outside}}
+links:
+  - {from: in-1, to: [in-2], mode: sync, pass_through: .*}
+  - {from: in-2, to: [in-1], mode: sync, pass_through: .*}
+  - {from: in-1, to: [out], pass_through: .*}
+  - {from: in-2, to: [out], pass_through: .*}
+  - {from: out, to: TO, group: inside, name: back, pass_through: .*, dial: false}
+"""
+
+
+@pytest.mark.parametrize("targets", ["[in-1, in-2]", "[]"])
+def test_a_destination_that_does_not_dial_reaches_who_connects(targets: str) -> None:
+    found = check_settings(parse(DMZ.replace("TO", targets)))
+    assert found.errors == 0, found.findings
+    assert members_of(parse(DMZ.replace("TO", targets)))[2].destinations[0].addresses == (
+        "in-1",
+        "in-2",
+    )
+
+
+def test_a_destination_that_does_not_dial_does_not_reach_who_does_not_connect() -> None:
+    lonely = DMZ.replace("TO", "[]").replace("  - {from: in-2, to: [out], pass_through: .*}\n", "")
+    assert members_of(parse(lonely))[2].destinations[0].addresses == ("in-1",)
+    lonely = lonely.replace("  - {from: in-1, to: [out], pass_through: .*}\n", "")
+    (missing,) = (
+        finding
+        for finding in check_settings(parse(lonely)).findings
+        if finding.kind == "unreachable" and "published at out never" in finding.explanation
+    )
+    assert set(missing.instances) == {"in-1", "in-2"}
+
+
+def test_two_that_do_not_dial_each_other_and_what_cannot_be_waited_for() -> None:
+    with pytest.raises(ConfigurationError, match="in-1, in-2 has no destination that dials out"):
+        parse(
+            DMZ.replace("TO", "[in-1, in-2]").replace(
+                "to: [out], pass_through: .*", "to: [out], pass_through: .*, dial: false"
+            )
+        )
+    with pytest.raises(ConfigurationError, match="so elsewhere:7000 is of no use"):
+        parse(DMZ.replace("TO", "['elsewhere:7000']"))
+    with pytest.raises(ConfigurationError, match="names no instance to go to"):
+        parse(DMZ.replace("TO", "[]").replace("group: inside, name", "name"))
+
+
 def test_an_address_of_the_fabric_is_that_instance() -> None:
     settings = parse(
         """

@@ -4,9 +4,11 @@ tests/sim/test_topology_simulated.py."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from raylay.services.replication.routing import Destination
 from raylay.services.topology.members import ALL, Member, topic_classes
-from raylay.services.topology.reach import Routes, Survey, bits
+from raylay.services.topology.reach import Routes, Scenario, Survey, bits
 
 
 def to(*names: str, group: str, passing: str | None = ".*", sync: bool = True) -> Destination:
@@ -80,6 +82,25 @@ def test_links_move_to_the_next_server_that_is_up_and_share_none() -> None:
     places = [found.placement(s).servers[0] for s, _ in enumerate(found.scenarios)]
     assert [s.name for s in found.scenarios] == ["", "p", "b1", "b2", "B", "2"]
     assert places == [[2, 1], [2, 1], [2, -1], [-1, 1], [-1, -1], [2, 1]]
+
+
+def test_a_link_that_waits_is_where_a_link_of_its_servers_has_come() -> None:
+    """B dials the first of A1 and A2 that is up; the other one has no link to B meanwhile."""
+    waits = replace(to("B", group="gb", sync=False), dials=False)
+    members = [
+        Member("A1", "ga", (to("A2", group="ga"), waits)),
+        Member("A2", "ga", (to("A1", group="ga"), waits)),
+        Member("B", "gb", (to("A1", "A2", group="ga", sync=False),)),
+    ]
+    routes = Routes(members, topic_classes(members)[0])
+    usual = routes.placement(Scenario("all up", ""))
+    assert usual.servers == [[1, 2], [0, -1], [0]]
+    assert routes.placement(Scenario("instance", "A1", 1)).servers[1:] == [[-1, 2], [1]]
+    found = survey(members)
+    assert names(found, found.nominal[1].certain) == {"A1", "A2", "B"}
+    silent = [replace(member, destinations=member.destinations[:1]) for member in members[:2]]
+    alone = survey([*silent, replace(members[2], destinations=())])
+    assert names(alone, alone.nominal[0].possible) == {"A1", "A2"}
 
 
 def test_sync_links_and_what_is_acknowledged() -> None:
