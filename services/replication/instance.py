@@ -1141,8 +1141,27 @@ class InstanceMachine:
         if conflicts:
             self._refused_downstream(ledger, conflicts)
         self._answered(ledger, persisted)
+        if UNAWAITED in persisted:
+            self._ask_for_what_went_unmarked(ledger, persisted[UNAWAITED])
         self._flush()
         return self._take()
+
+    def _ask_for_what_went_unmarked(self, ledger: DestinationLedger, stored: Ranges) -> None:
+        """The destination has these, and did not know that an answer is waited for: they were sent
+        before the link heard of an upgrade, by a link that is woken ahead of this machine. It is
+        asked in a notice, or the answer would never come."""
+        for root, owing in ledger.owed.roots.items():
+            if root == UNAWAITED:
+                continue
+            asked: Ranges = {}
+            for publisher, ranges in stored.items():
+                owed = owing.get(publisher)
+                if owed is not None:
+                    found = [piece for a, b in ranges for piece in owed.within(a, b)]
+                    if found:
+                        asked[publisher] = found
+            if asked:
+                self._effects.append(NotifyLink(ledger.destination.name, {root: asked}))
 
     def _answered(self, ledger: DestinationLedger, answers: Rooted) -> None:
         settled = ledger.answered(answers)

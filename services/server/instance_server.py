@@ -83,6 +83,8 @@ UNIX_PATH_BYTES_MAX = 100
 """A Unix socket's address ends at 108 bytes."""
 RECOVERY_HEADERS = 4096
 LOOKUP_BYTES = 256 * 1024
+EXAMPLES_MAX = 3
+"""Ranges that a status names of what a destination owes."""
 LOOKUPS_KEPT = 8
 """Reads of so many stretches of the log: two links that both resync are in different places."""
 
@@ -516,6 +518,8 @@ class InstanceServer:
         self._timers.append(self.loop.call_later(interval_s, again))
 
     def _check(self) -> None:
+        # Ages are asked for: what is on disk and not taken yet is not owed yet.
+        self.catch_up_with_commits()
         self.perform(self.machine.tick(self.now_us()))
         now_s = self.loop.time()
         for upstream in list(self.upstreams_connected.values()):
@@ -1078,6 +1082,7 @@ class InstanceServer:
             "safe": ledger.safe,
             "why_unsafe": ledger.why_unsafe,
             "owed": len(ledger.owed),
+            "owed_examples": _examples(ledger.owed),
             "age_ms": age_ms,
             "stored_txid": ledger.stored_txid,
             "lag": max(0, self.machine.committed_txid - ledger.stored_txid),
@@ -1128,6 +1133,15 @@ class InstanceServer:
 
 def _first_sequence(run: Run) -> int:
     return run.first_sequence
+
+
+def _examples(rooted: RootedRanges) -> list[str]:
+    """A few of the ranges, for people: the first and the last message of each."""
+    return [
+        f"{publisher}|{first}| to {publisher}|{last}|"
+        for ranges in rooted.roots.values()
+        for publisher, (first, last) in itertools.islice(ranges.items(), EXAMPLES_MAX)
+    ][:EXAMPLES_MAX]
 
 
 def _within(rooted: RootedRanges, held: PublisherRanges) -> RootedRanges:

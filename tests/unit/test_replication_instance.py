@@ -8,6 +8,7 @@ import pytest
 
 from raylay.services.errors import DowngradeRefused, RemoteProtocolError
 from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
+from raylay.services.replication.acknowledgment import UNAWAITED
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.effects import (
     AckClient,
@@ -382,6 +383,31 @@ def test_an_upgrade_asks_again_for_what_is_pending() -> None:
     (notice,) = [e for e in found if isinstance(e, NotifyLink)]
     assert (notice.destination, notice.awaited) == ("peer", {OWN: {P: [(1, 1)]}})
     assert acks(bench.take(bench.machine.link_answered("other", {OWN: {P: [(1, 1)]}}, {}))) == []
+
+
+def test_what_a_link_sent_before_it_heard_of_an_upgrade_is_asked_for() -> None:
+    """The writer thread wakes a link ahead of the machine. What the link still sends unmarked, and
+    the machine takes as committed after the upgrade, is answered as stored only: without a notice
+    it would be owed for ever."""
+    bench = Bench(destination())
+    bench.log_on()
+    bench.take(bench.machine.downgrade("peer", 0))
+    bench.publish(1, 2, 3)
+    bench.take(bench.machine.upgrade("peer", 0))
+    bench.commit()
+    found = bench.take(bench.machine.link_answered("peer", {UNAWAITED: {P: [(1, 2)]}}, {}))
+    assert acks(found) == []
+    (notice,) = [effect for effect in found if isinstance(effect, NotifyLink)]
+    assert (notice.destination, notice.awaited) == ("peer", {OWN: {P: [(1, 2)]}})
+    found = bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 3)]}}, {}))
+    assert acks(found) == [(3, "")]
+    assert not bench.machine.destinations["peer"].owed
+    # Where nobody waits for an answer nothing is asked.
+    bench.take(bench.machine.downgrade("peer", 0))
+    bench.publish(4)
+    bench.commit()
+    found = bench.take(bench.machine.link_answered("peer", {UNAWAITED: {P: [(4, 4)]}}, {}))
+    assert not [effect for effect in found if isinstance(effect, NotifyLink)]
 
 
 def test_nothing_is_removable_before_every_destination_has_caught_up() -> None:
