@@ -22,6 +22,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,6 +56,7 @@ from raylay.storage.stores import LmdbBookmarkStore, MemoryBookmarkStore, Memory
 
 PUBLISHER_FILE = Path(__file__).with_name("publisher.py")
 TURN_S = 0.02
+THREADS = 32
 HEAL_S_MAX = 180.0
 """What an instance with a new disk gets back grows with the run, and all share two cores."""
 PAIR = "Pair"
@@ -472,6 +474,8 @@ class Soak:
     async def run(self) -> Report:
         """Breaks, heals, judges."""
         plan = self.plan
+        # Many faults wait for an instance at the same time; each takes a thread.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
         for group in self.groups:
             for number in range(2):
                 self.publishers.append(_Publisher(f"{group}-memory-{number}", group))
@@ -744,7 +748,8 @@ def unwhole(statuses: dict[str, dict[str, Any]]) -> list[str]:
             }
             found = {key: to[key] for key in expected}
             if found != expected:
-                wrong.append(f"{name} to {destination}: {found}, {to['why']}")
+                owed = ", ".join(to["owed_examples"])
+                wrong.append(f"{name} to {destination}: {found}, {to['why']} {owed}".rstrip())
     return wrong
 
 

@@ -321,12 +321,13 @@ class Faults:
                 await asyncio.sleep(seconds)
         finally:
             _limit_files(pid, None)
-            # It could not write its log either: what it did meanwhile is asked for.
-            self.missed += [
-                event
-                for event in await asyncio.to_thread(lambda: list(run.fabric.events()))
-                if event["instance"] == name
-            ]
+            if any(name in recording.members for recording in run.recordings.values()):
+                # It could not write its log either: what it did meanwhile is asked for.
+                self.missed += [
+                    event
+                    for event in await asyncio.to_thread(lambda: list(run.fabric.events()))
+                    if event["instance"] == name
+                ]
             self.full.discard(name)
         run.note(f"{name} may write again")
 
