@@ -8,7 +8,7 @@ The snapshot is a flat dict; a key that is missing is left out of the scrape:
 
     published, persisted, delivered, commits,            counters, since the process began
     late_records, conflicting_records, duplicates_skipped
-    ranges_held, buffer_bytes, clients, subscriptions     now
+    unavailable_records, ranges_held, buffer_bytes, clients, subscriptions     now
     commit_latency                                        a LatencyHistogram
     destinations                                          {name: {...}} with
         sent, persisted_sent                              counters
@@ -96,6 +96,7 @@ _OF_INSTANCE = (
         "conflicting_records", "conflicting_records", "", "one identity, two contents", True
     ),
     _Described("duplicates_skipped", "duplicates_skipped", "", "records that were held", True),
+    _Described("unavailable_records", "unavailable_records", "", "removed at every upstream"),
     _Described("ranges_held", "ranges_held", "", "ranges of sequences held, all publishers"),
     _Described("buffer_bytes", "buffer", "By", "bytes waiting in memory for clients"),
     _Described("clients", "clients", "", "clients connected"),

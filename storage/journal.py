@@ -97,6 +97,9 @@ class JournalReader(Protocol):
         """(first txid, last txid, the sequences in it) of each sealed segment, oldest first: what a
         resync needs to skip whole segments."""
 
+    def removed(self) -> PublisherRanges:
+        """Every sequence ever journaled that is in no segment any more: a copy."""
+
     def segments(self) -> list[SegmentInfo]:
         """Every segment, oldest first, the live one last."""
 

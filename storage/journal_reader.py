@@ -17,7 +17,13 @@ from raylay.services.errors import CorruptRecord, StorageError
 from raylay.services.messages.records import Flag, Kind, Run, decode_run
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.storage.journal import BLOCK_BYTES_MAX, SegmentInfo
-from raylay.storage.segment_index import EXTENT_BYTES, RunHeader, SegmentIndex
+from raylay.storage.segment_index import (
+    EXTENT_BYTES,
+    HELD_PREFIX,
+    RunHeader,
+    SegmentIndex,
+    ranges_from_entries,
+)
 from raylay.storage.segments import (
     STATE_OF,
     OpenSegment,
@@ -431,6 +437,15 @@ class LmdbJournalReader:
                 segment = following
             return segment.last_txid() or segment.first_txid - 1
         raise self._unsettled()
+
+    def removed(self) -> PublisherRanges:
+        """Every sequence ever journaled that is in no segment any more."""
+        with self._passing():
+            # What was held when the oldest one was begun.
+            segment = self._segment_at(0)
+            if segment is None:
+                return PublisherRanges()
+            return ranges_from_entries(segment.entries(), HELD_PREFIX, str(segment.file.path))
 
     def segments(self) -> list[SegmentInfo]:
         """Every segment, oldest first, the live one last."""

@@ -672,6 +672,11 @@ class LmdbJournal:
         with self._reader_lock:
             return self._reading().segment_summaries()
 
+    def removed(self) -> PublisherRanges:
+        """Every sequence ever journaled that is in no segment any more."""
+        with self._reader_lock:
+            return self._reading().removed()
+
     def segments(self) -> list[SegmentInfo]:
         """Every segment, oldest first, the live one last."""
         with self._reader_lock:

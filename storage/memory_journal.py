@@ -367,6 +367,10 @@ class MemoryJournal:
             if segment.summary is not None
         ]
 
+    def removed(self) -> PublisherRanges:
+        """Every sequence ever journaled that is in no segment any more: a copy."""
+        return self._segments[0].snapshot.copy()
+
     def segments(self) -> list[SegmentInfo]:
         """Every segment, oldest first, the live one last."""
         return [self._info(segment) for segment in self._segments]

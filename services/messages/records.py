@@ -95,7 +95,8 @@ class Kind(IntEnum):
     CONFLICT = 3
     """A note: a record that was refused because its identity is held with another content."""
     UNAVAILABLE = 4
-    """A note: sequences that no upstream has any more."""
+    """A note: sequences that no upstream has any more, as a SequenceSet of its publisher. Void for
+    those that came after all."""
 
 
 class Flag:

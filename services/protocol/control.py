@@ -43,7 +43,13 @@ import msgpack
 
 from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.replication.acknowledgment import RootedRanges
-from raylay.services.replication.effects import LinkAnswered, LinkProgress, Ranges, Rooted
+from raylay.services.replication.effects import (
+    LinkAnswered,
+    LinkLacks,
+    LinkProgress,
+    Ranges,
+    Rooted,
+)
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.ranges import PublisherRanges
 
@@ -143,6 +149,16 @@ def read_answered(body: bytes) -> tuple[Rooted, Ranges]:
     return _rooted(persisted), _ranges(conflicts)
 
 
+def lacks(effect: LinkLacks) -> bytes:
+    """What will never be sent."""
+    return encode_frame({"c": "lacks"}, _body(effect.ranges))
+
+
+def read_lacks(body: bytes) -> Ranges:
+    """The inverse of `lacks`."""
+    return _ranges(_values(body)[0])
+
+
 def progress(effect: LinkProgress) -> bytes:
     """How far the link is."""
     return encode_frame(
@@ -171,16 +187,30 @@ def start(start_: LinkStart, held: PublisherRanges | None) -> bytes:
             "sync": start_.sync,
             "root": start_.own_root,
             "tx": start_.last_txid,
+            "whole": start_.whole,
         },
-        _body(start_.notice, start_.mark, held.to_wire() if held is not None else None),
+        _body(
+            start_.notice,
+            start_.mark,
+            held.to_wire() if held is not None else None,
+            start_.unavailable.to_wire(),
+        ),
     )
 
 
 def read_start(header: Header, body: bytes) -> tuple[LinkStart, PublisherRanges | None]:
     """The inverse of `start`."""
-    notice, mark, held = _values(body)
+    notice, mark, held, unavailable = _values(body)
     return (
-        LinkStart(header["sync"], _rooted(notice), _rooted(mark), header["root"], header["tx"]),
+        LinkStart(
+            header["sync"],
+            _rooted(notice),
+            _rooted(mark),
+            header["root"],
+            header["tx"],
+            PublisherRanges.from_wire(unavailable),
+            header["whole"],
+        ),
         None if held is None else PublisherRanges.from_wire(held),
     )
 

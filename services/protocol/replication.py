@@ -327,6 +327,22 @@ def read_batch(header: Header, body: bytes) -> Batch:
     )
 
 
+def lacks_frames(lacks: PublisherRanges, whole: bool) -> list[bytes]:
+    """What the sender has removed and the receiver lacks. Each frame stands for itself."""
+    return [encode_frame({"c": "lacks", "whole": whole}, part) for part in _parts(lacks)]
+
+
+def read_lacks(header: Header, body: bytes) -> tuple[PublisherRanges, bool]:
+    """The inverse of one frame of `lacks_frames`.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_ranges`.
+    """
+    lacks = PublisherRanges()
+    read_part(body, lacks)
+    return lacks, header.get("whole") is True
+
+
 def ack_frames(ack: AckUpstream, at_ns: int) -> list[bytes]:
     """An ack; several frames where its ranges are very many. Each part stands for itself."""
     header: Header = {"c": "ack", "n": ack.number, "at": at_ns}

@@ -30,6 +30,7 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, Router
+from raylay.services.replication.topic_sets import includes
 
 CLIENT = 0
 """The sender of what a client published here. No incarnation is 0."""
@@ -219,6 +220,18 @@ class DestinationLedger:
         reaches it over another instance does not count: nobody here hears when that link is
         downgraded."""
         return self.sync and self.proved and self.carries_all and not self.stranded
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything that is journaled here goes there, whoever sent it."""
+        destination = self.destination
+        passing = destination.pass_through
+        return (
+            self.carries_all
+            and passing is not None
+            and includes((passing,), ".*")
+            and not destination.own_group_only
+        )
 
     @property
     def why_unsafe(self) -> str:

@@ -141,6 +141,9 @@ class SendBatch:
             the first incarnation of its path, or the sender where the path is empty.
         awaited: awaited arrivals beyond the flags: of runs in this batch, or notices.
         caught_up: the resync that began with the connection ends with this batch.
+        lacks: what the sender once had or heard of, has no more, and the destination has not;
+            known once a resync ends.
+        whole: everything that the sender has is routed there.
     """
 
     number: int
@@ -148,6 +151,8 @@ class SendBatch:
     marked: bool
     awaited: Rooted
     caught_up: bool
+    lacks: PublisherRanges | None = None
+    whole: bool = False
 
 
 @dataclass(slots=True)
@@ -175,7 +180,14 @@ class LinkProgress:
     skipped: int
 
 
-LinkEffect = SendBatch | LinkAnswered | LinkProgress | Report
+@dataclass(slots=True)
+class LinkLacks:
+    """From a link machine to its instance: these will never be sent, they are removed here."""
+
+    ranges: Ranges
+
+
+LinkEffect = SendBatch | LinkAnswered | LinkProgress | LinkLacks | Report
 
 
 def ranges_of(sets: PublisherRanges) -> Ranges:

@@ -63,6 +63,7 @@ from raylay.services.replication.topic_sets import carries_all
 
 _NOTE = struct.Struct("<QQ")
 RECORD_BYTES_MAX = 16 * 1024 * 1024
+RANGES_SHOWN_MAX = 8
 _FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
 
 
@@ -100,6 +101,8 @@ class LinkStart(NamedTuple):
         mark: awaited messages that it has not: marked when they are sent, whatever their run says.
         own_root: of what clients published at the link's instance.
         last_txid: committed up to here.
+        unavailable: what this instance itself never got, as no upstream has it any more.
+        whole: whether everything journaled here goes there.
     """
 
     sync: bool
@@ -107,6 +110,8 @@ class LinkStart(NamedTuple):
     mark: Rooted
     own_root: int
     last_txid: int
+    unavailable: PublisherRanges = PublisherRanges()
+    whole: bool = False
 
 
 @dataclass(slots=True)
@@ -133,6 +138,7 @@ class _Upstream:
     stored: int = 0
     told: int = 0
     sends_duplicates: bool = False
+    caught_up: bool = False
     held: PublisherRanges = field(default_factory=PublisherRanges)
     persisted: RootedRanges = field(default_factory=RootedRanges)
     conflicts: PublisherRanges = field(default_factory=PublisherRanges)
@@ -167,6 +173,7 @@ class InstanceMachine:
         held: PublisherRanges | None = None,
         awaited: RootedRanges | None = None,
         refused: PublisherRanges | None = None,
+        unavailable: PublisherRanges | None = None,
         incarnations: dict[str, int] | None = None,
         lookup: Callable[[int, int, int], list[Run]],
         ready: bool = True,
@@ -177,6 +184,7 @@ class InstanceMachine:
             next_txid, held: what the journal recovered.
             awaited: what this instance is awaited for, up to where `recover` begins.
             refused: what destinations refused for good, in an earlier life.
+            unavailable: what no upstream had any more, as far as `recover` does not tell.
             incarnations: last known incarnation of each destination's server.
             lookup: (publisher, first, last) to the committed runs that hold any of these, with
                 payloads. Reads only; called on rare paths.
@@ -196,6 +204,12 @@ class InstanceMachine:
         for publisher, ranges in self.refused.sets.items():
             for root in self.awaited.roots:
                 self.awaited.remove_ranges(root, publisher, ranges)
+        self.unavailable = unavailable if unavailable is not None else PublisherRanges()
+        """What upstreams once had, have removed, and is not here. Void for what comes after all."""
+        self.unavailable.difference_update(self.known)
+        self._lacking = PublisherRanges()
+        """What connected upstreams lack and is not here: judged when all of them have caught up."""
+        self._told_lacking: dict[int, int] = {}
         self.waiters = WaiterTable()
         self.ready = ready
         self.schedule = DowngradeSchedule(policy or DowngradePolicy())
@@ -256,6 +270,9 @@ class InstanceMachine:
                 self.awaited.of(root).add_ranges(run.publisher, noted)
                 self.pending.of(root).add_ranges(run.publisher, noted)
                 self._commit_note(root, sender, run.publisher, noted, now_us)
+            elif run.kind == Kind.UNAVAILABLE:
+                self.unavailable.update(decode_unavailable(run))
+                self.unavailable.difference_update(self.known)
         self._effects.clear()
         self._dirty_sessions.clear()
         self._dirty_upstreams.clear()
@@ -608,6 +625,69 @@ class InstanceMachine:
         self.upstream_left(upstream.connection)
         return self._take()
 
+    def upstream_lacks(self, connection: int, lacks: PublisherRanges, whole: bool) -> list[Effect]:
+        """An upstream says what it once had, has removed, and believes to be missing here.
+
+        Args:
+            whole: everything that it has is routed here. Where it is not, nobody can tell which of
+                the removed messages were meant for here: that is said, and nothing is recorded.
+        """
+        upstream = self._upstreams.get(connection)
+        if upstream is None:
+            return self._take()
+        lacks.difference_update(self.known)
+        lacks.difference_update(self.unavailable)
+        if whole:
+            self._lacking.update(lacks)
+        elif len(lacks) > self._told_lacking.get(upstream.incarnation, 0):
+            self._told_lacking[upstream.incarnation] = len(lacks)
+            self._report("messages_maybe_unavailable", peer=upstream.name, at_most=len(lacks))
+        return self._take()
+
+    def _judge_lacking(self) -> None:
+        """What is missing here, and no connected upstream has any more, is unavailable: noted in
+        the journal. Those that catch up may still bring it; nobody waits for one that is away."""
+        if not all(upstream.caught_up for upstream in self._upstreams.values()):
+            return
+        lacking, self._lacking = self._lacking, PublisherRanges()
+        lacking.difference_update(self.known)
+        lacking.difference_update(self.unavailable)
+        for publisher, missing in lacking.sets.items():
+            if missing:
+                run = encode_unavailable(publisher, missing)
+                run.first_txid = self.next_txid
+                self.next_txid += 1
+                self._staged.append(
+                    NoteStaged(run.first_txid, run, UNAWAITED, CLIENT, publisher, [])
+                )
+                self._effects.append(Append(run))
+
+    def _commit_unavailable(self, run: Run) -> None:
+        missing = decode_unavailable(run)
+        missing.difference_update(self.known)
+        self.unavailable.update(missing)
+        for publisher, found in missing.sets.items():
+            if found:
+                self._report(
+                    "messages_unavailable",
+                    publisher=publisher,
+                    messages=len(found),
+                    ranges=list(found)[:RANGES_SHOWN_MAX],
+                )
+
+    def _available(self, publisher: int, ranges: list[Range]) -> None:
+        """Some upstream brought what was recorded as unavailable."""
+        missing = self.unavailable.get(publisher)
+        found = [piece for a, b in ranges for piece in missing.within(a, b)] if missing else []
+        if found:
+            self.unavailable.remove_ranges(publisher, found)
+            self._report(
+                "messages_available_again",
+                publisher=publisher,
+                messages=sum(b - a + 1 for a, b in found),
+                ranges=found[:RANGES_SHOWN_MAX],
+            )
+
     # -- staging -----------------------------------------------------------------------------
     def _append(self, run: Run, root: int, sender: int, now_us: int) -> None:
         publisher = run.publisher
@@ -744,7 +824,9 @@ class InstanceMachine:
                         self._dirty_upstreams.add(upstream.connection)
             elif isinstance(entry, NoteStaged):
                 runs.append(entry.run)
-                if entry.ranges:
+                if entry.run.kind == Kind.UNAVAILABLE:
+                    self._commit_unavailable(entry.run)
+                elif entry.ranges:
                     self._commit_note(
                         entry.root, entry.sender, entry.publisher, entry.ranges, now_us
                     )
@@ -756,6 +838,8 @@ class InstanceMachine:
     def _commit_run(
         self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int
     ) -> None:
+        if self.unavailable.sets:
+            self._available(run.publisher, ranges)
         waits = False
         for ledger in self.destinations.values():
             if ledger.router.routed(run, ledger.incarnation):
@@ -861,6 +945,7 @@ class InstanceMachine:
             for publisher, ranges in arrived.items():
                 self._answer_stored(upstream, root, publisher, ranges)
         if entry.caught_up:
+            upstream.caught_up = True
             self._report("upstream_caught_up", peer=upstream.name)
             if not self.ready and upstream.group == self.identity.group:
                 self.become_ready()
@@ -898,6 +983,8 @@ class InstanceMachine:
                     sessions.add(asked[0])
             elif isinstance(entry, NoteStaged):
                 senders.add(entry.sender)
+                if entry.run.kind == Kind.UNAVAILABLE:
+                    self._lacking.update(decode_unavailable(entry.run))
                 # A note stands only for what was not awaited before.
                 self.awaited.remove_ranges(entry.root, entry.publisher, entry.ranges)
                 self.pending.remove_ranges(entry.root, entry.publisher, entry.ranges)
@@ -1124,6 +1211,8 @@ class InstanceMachine:
             rooted_of(mark.roots),
             self.own_root,
             self.committed_txid,
+            self.unavailable.copy(),
+            ledger.whole,
         )
 
     def link_disconnected(self, destination: str, why: str) -> list[Effect]:
@@ -1226,6 +1315,26 @@ class InstanceMachine:
         self._update_proof(ledger)
         return self._take()
 
+    def link_lacks(self, destination: str, ranges: Ranges) -> list[Effect]:
+        """Its link will never send these: they were removed by force before the destination had
+        them. Nobody waits for those that no persisted ack waits for; the destination is not safe
+        until it has them from elsewhere. What an ack waits for goes on waiting until a downgrade:
+        it is owed, and it is not there."""
+        ledger = self.destinations[destination]
+        lost = 0
+        for publisher, theirs in ranges.items():
+            owed = ledger.owed.get(UNAWAITED, publisher)
+            if owed is not None:
+                found = [piece for a, b in theirs for piece in owed.within(a, b)]
+                ledger.owed.remove_ranges(UNAWAITED, publisher, found)
+                ledger.stranded.add_ranges(publisher, found)
+                lost += sum(b - a + 1 for a, b in found)
+        if lost:
+            self._report("messages_lost_to_destination", destination=destination, messages=lost)
+            self._effects.append(SafetyChanged())
+        self._update_proof(ledger)
+        return self._take()
+
     def _update_proof(self, ledger: DestinationLedger) -> None:
         if ledger.update_proof() and ledger.sync:
             self._effects.append(SafetyChanged())
@@ -1286,9 +1395,11 @@ class InstanceMachine:
         all is stored there but not persisted, the fault is further on: the instance nearest to it
         acts first, so this one waits for one look more.
         """
+        if self._lacking.sets:
+            self._judge_lacking()
         downgrade_age_ms, upgrade_age_ms = self.schedule.due(now_us)
         if downgrade_age_ms is None and upgrade_age_ms is None:
-            return []
+            return self._take()
         for name, ledger in self.destinations.items():
             if not ledger.destination.sync:
                 continue
@@ -1367,6 +1478,11 @@ class InstanceMachine:
         """The highest sequence that came over this session; 0 for none, or where it is gone."""
         found = self._sessions.get(session)
         return found.received if found is not None else 0
+
+    @property
+    def is_judging(self) -> bool:
+        """Whether it is still to be found out if something is unavailable."""
+        return bool(self._lacking)
 
     def sessions(self) -> int:
         """How many clients are logged on."""
@@ -1459,6 +1575,19 @@ def encode_note(root: int, sender: int, publisher: int, ranges: list[Range]) -> 
     the set."""
     payload = _NOTE.pack(root, sender) + SequenceSet(ranges).to_bytes()
     return Run(publisher, ranges[0][0], ranges[-1][1], 1, payload, flags=0, kind=int(Kind.WAITER))
+
+
+def encode_unavailable(publisher: int, missing: SequenceSet) -> Run:
+    """An UNAVAILABLE note: its payload is the set."""
+    first, last = missing.first(), missing.last()
+    assert first is not None and last is not None
+    payload = missing.to_bytes()
+    return Run(publisher, first, last, 1, payload, flags=0, kind=int(Kind.UNAVAILABLE))
+
+
+def decode_unavailable(run: Run) -> PublisherRanges:
+    """What an UNAVAILABLE note says."""
+    return PublisherRanges({run.publisher: SequenceSet.from_bytes(run.payload)})
 
 
 def _span(ranges: list[Range]) -> Range:

@@ -12,12 +12,14 @@ deadlock).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkEffect,
+    LinkLacks,
     LinkProgress,
     Ranges,
     Rooted,
@@ -37,7 +39,19 @@ class OutboundLink:
     """See the file's docstring. Owner: the DestinationLink actor. Lifecycle: as long as the actor;
     `connected` begins a connection anew."""
 
-    def __init__(self, destination: Destination, window_bytes: int = WINDOW_BYTES_DEFAULT) -> None:
+    def __init__(
+        self,
+        destination: Destination,
+        window_bytes: int = WINDOW_BYTES_DEFAULT,
+        removed: Callable[[], PublisherRanges] = PublisherRanges,
+    ) -> None:
+        """
+        Args:
+            removed: what the journal held once and holds no more. Reads only; called on rare paths.
+        """
+        self._removed = removed
+        self._unavailable = PublisherRanges()
+        self._whole = False
         self.destination = destination
         self.router = Router(destination)
         self.window_bytes = window_bytes
@@ -80,6 +94,7 @@ class OutboundLink:
         self._at_connect = held.copy()
         self._came_from_there = PublisherRanges()
         self._own_root = start.own_root
+        self._unavailable, self._whole = start.unavailable, start.whole
         self._mark = _gathered(start.mark)
         self._notices = RootedRanges()
         for root, asked in start.notice.items():
@@ -190,6 +205,8 @@ class OutboundLink:
         """Takes committed runs read behind the cursor, in order, and makes one batch of what must
         be sent. With no runs, ends a resync that has nothing left to send."""
         before = self.cursor
+        # Removed by force before it could be sent: ids follow one another.
+        gap = bool(runs) and runs[0].first_txid > before + 1
         batch: list[Run] = []
         awaited = RootedRanges()
         resending: Ranges = {}
@@ -229,14 +246,30 @@ class OutboundLink:
         if ends and self._came_from_there:
             effects.append(LinkAnswered({UNAWAITED: ranges_of(self._came_from_there)}, {}))
             self._came_from_there = PublisherRanges()
-        if batch or awaited or self._notices or ends:
-            effects.append(self._batch(batch, awaited, size, before, ends))
+        if batch or awaited or self._notices or ends or gap:
+            sent = self._batch(batch, awaited, size, before, ends)
+            if ends or (gap and self._at_connect is None):
+                effects += self._tell_lacks(sent)
+            effects.append(sent)
             if ends:
                 self._at_connect = None
                 self._caught_up_number = self._number
         if skipped or not self._in_flight:
             effects.extend(self._progress(skipped))
         return effects
+
+    def _tell_lacks(self, batch: SendBatch) -> list[LinkEffect]:
+        """Says in the batch what the destination lacks and cannot have from here."""
+        lacks = self._removed()
+        lacks.update(self._unavailable)
+        for publisher in list(lacks.sets):
+            held = self._held.get(publisher)
+            if held is not None:
+                lacks.sets[publisher].difference_update(held)
+        if not lacks:
+            return []
+        batch.lacks, batch.whole = lacks, self._whole
+        return [LinkLacks(ranges_of(lacks))]
 
     def _ask_where_it_came_from(self, run: Run) -> None:
         """Owed by the downstream although it came from there, because nobody knew that then: it is

@@ -85,6 +85,8 @@ RECOVERY_HEADERS = 4096
 LOOKUP_BYTES = 256 * 1024
 EXAMPLES_MAX = 3
 """Ranges that a status names of what a destination owes."""
+RANGES_SHOWN_MAX = 100
+"""Of what is unavailable, in the status."""
 LOOKUPS_KEPT = 8
 """Reads of so many stretches of the log: two links that both resync are in different places."""
 
@@ -268,11 +270,14 @@ class InstanceServer:
         self._held_here = recovered.held
         hint = self.state.get("recovery_point")
         floor, awaited, refused = 0, RootedRanges(), PublisherRanges()
+        unavailable = PublisherRanges()
         if hint is not None:
             floor, wire, *more = msgpack.unpackb(hint, strict_map_key=False)
             awaited = _within(RootedRanges.from_wire(wire), recovered.held)
             if more:
                 refused = PublisherRanges.from_wire(more[0])
+            if len(more) > 1:
+                unavailable = PublisherRanges.from_wire(more[1])
         peers: dict[str, int] = {}
         for destination in config.destinations:
             known = self.state.get(f"peer/{destination.name}")
@@ -287,6 +292,7 @@ class InstanceServer:
             held=recovered.held,
             awaited=awaited,
             refused=refused,
+            unavailable=unavailable,
             incarnations=peers,
             lookup=self._lookup,
             ready=alone or config.first or self.state.get("ready") is not None,
@@ -550,8 +556,11 @@ class InstanceServer:
     def _hint(self) -> dict[str, bytes | None]:
         floor, awaited = self.machine.recovery_point()
         self._hint_floor = floor
-        value = [floor, awaited.to_wire(), self.machine.refused.to_wire()]
-        return {"recovery_point": msgpack.packb(value)}
+        return {"recovery_point": msgpack.packb([floor, awaited.to_wire(), *self._marked()])}
+
+    def _marked(self) -> tuple[dict[int, bytes], dict[int, bytes]]:
+        """What a restart must know beside the journal behind the floor."""
+        return self.machine.refused.to_wire(), self.machine.unavailable.to_wire()
 
     def keep_refused(self) -> None:
         """Something was refused for good: that must not be forgotten once the recovery point moves
@@ -564,10 +573,10 @@ class InstanceServer:
         if floor == self._hint_floor:
             return
         self._hint_floor = floor
-        refused = self.machine.refused.to_wire()
+        marked = self._marked()
 
         def write() -> None:
-            value = msgpack.packb([floor, awaited.to_wire(), refused])
+            value = msgpack.packb([floor, awaited.to_wire(), *marked])
             self.state.put_now({"recovery_point": value})
 
         self.spawn(self._write_quietly(write))
@@ -1032,6 +1041,13 @@ class InstanceServer:
             duplicates=counters.duplicates,
             late=counters.late,
             conflicts=counters.conflicts,
+            unavailable=len(machine.unavailable),
+            unavailable_ranges=[
+                [publisher, first, last]
+                for publisher, (first, last) in itertools.islice(
+                    machine.unavailable.items(), RANGES_SHOWN_MAX
+                )
+            ],
             commits=counters.commits,
             persisted=counters.persisted,
             delivered=self.delivered,
@@ -1120,6 +1136,7 @@ class InstanceServer:
             "delivered": self.delivered,
             "commits": counters.commits,
             "late_records": counters.late,
+            "unavailable_records": len(machine.unavailable),
             "conflicting_records": counters.conflicts,
             "duplicates_skipped": counters.duplicates,
             "ranges_held": sum(1 for _ in machine.known.items()),

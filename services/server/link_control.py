@@ -266,6 +266,8 @@ class LinkControl:
             server.perform(server.machine.link_answered(self.name, persisted, conflicts))
             if conflicts:
                 server.keep_refused()
+        elif command == "lacks":
+            server.perform(server.machine.link_lacks(self.name, control.read_lacks(body)))
         elif command == "progress":
             progress = control.read_progress(header, body)
             server.perform(

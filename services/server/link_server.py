@@ -27,6 +27,7 @@ from raylay.services.protocol.replication import (
     Accepted,
     UpstreamLogon,
     batch_front,
+    lacks_frames,
     link_logon,
     pack_rooted,
     read_accepted,
@@ -37,6 +38,7 @@ from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkEffect,
+    LinkLacks,
     LinkProgress,
     Report,
     Rooted,
@@ -202,7 +204,7 @@ class LinkServer:
         self.loop: asyncio.AbstractEventLoop
         self.outbox: Outbox
         self.machine = OutboundLink(
-            config.destination.destination(), config.destination.window_bytes
+            config.destination.destination(), config.destination.window_bytes, self._removed
         )
         self._log = logs.get("link")
         self._reader: LmdbJournalReader
@@ -660,6 +662,13 @@ class LinkServer:
             self._seeking = False
         return self._seeking
 
+    def _removed(self) -> PublisherRanges:
+        try:
+            return self._reader.removed()
+        except StorageError as error:
+            self._cannot_read(error)
+            return PublisherRanges()
+
     def _cannot_read(self, error: StorageError) -> None:
         """The journal cannot be read: said aloud, and tried again with a new connection."""
         self.event("link_cannot_read", text=str(error))
@@ -691,6 +700,8 @@ class LinkServer:
             self._tell(control.answered(effect, at_ns))
         elif isinstance(effect, LinkProgress):
             self._progress(effect)
+        elif isinstance(effect, LinkLacks):
+            self._tell(control.lacks(effect))
         elif isinstance(effect, Report):
             self.event(effect.event, **effect.details)
 
@@ -721,6 +732,9 @@ class LinkServer:
         downstream = self._downstream
         if downstream is None:
             return
+        if batch.lacks is not None:
+            for frame in lacks_frames(batch.lacks, batch.whole):
+                downstream.send(frame)
         awaited = pack_rooted(batch.awaited)
         parts = [run.raw if run.raw is not None else run.encode() for run in batch.runs]
         size_bytes = sum(map(len, parts))

@@ -23,6 +23,7 @@ from raylay.services.protocol.replication import (
     ack_frames,
     exchange_frames,
     read_batch,
+    read_lacks,
     read_link_logon,
     refusal,
 )
@@ -78,6 +79,10 @@ class UpstreamConnection(Carrier):
             command = header["c"]
             if command == "batch":
                 self._batch(header, body)
+            elif command == "lacks":
+                lacks, whole = read_lacks(header, body)
+                machine = self.server.machine
+                self.server.perform(machine.upstream_lacks(self.number, lacks, whole))
             elif command != "beat" and not self.stream_frame(header, body):
                 self.refuse("unknown_command", f"command {command[:64]!r} of a link is unknown")
             return

@@ -24,11 +24,13 @@ from raylay.services.protocol.replication import (
     carry_end,
     carry_front,
     exchange_frames,
+    lacks_frames,
     link_logon,
     pack_rooted,
     read_accepted,
     read_ack,
     read_batch,
+    read_lacks,
     read_link_logon,
     read_part,
     refusal,
@@ -245,6 +247,22 @@ def test_a_bad_logon(header: dict[str, Any], reason: str) -> None:
 def test_a_bad_batch(header: dict[str, Any]) -> None:
     with pytest.raises(RemoteProtocolError):
         read_batch(header, b"12345678")
+
+
+def test_golden_lacks() -> None:
+    lacks = PublisherRanges()
+    lacks.add(0x0102, 1, 3)
+    (frame,) = lacks_frames(lacks, True)
+    (found,) = FrameReader().feed(frame)
+    header, body = found.header, found.body
+    assert header == {"c": "lacks", "whole": True}
+    assert body == b"\x81\xcd\x01\x02\xc4" + bytes((len(lacks.of(0x0102).to_bytes()),)) + (
+        lacks.of(0x0102).to_bytes()
+    )
+    assert read_lacks(header, body) == (lacks, True)
+    assert read_lacks({"c": "lacks"}, b"") == (PublisherRanges(), False)
+    with pytest.raises(RemoteProtocolError):
+        read_lacks(header, b"\xc1")
 
 
 def test_a_refusal_is_cut_to_what_fits() -> None:

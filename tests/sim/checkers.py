@@ -7,6 +7,7 @@
     removal          4  what is removed is where it was routed to
     loops            5  nothing enters an incarnation twice
     liveness         7  in the end all acks are given and all logs hold what is routed to them
+    unavailable      -  what is missing and removed upstream is recorded, nothing else is
     store            -  a publish store forgets only what was acked or refused
     safety           -  no peer that a client was told is safe lacks what the client was acked
     subscribers      -  a subscriber has everything of the log that it ended at
@@ -22,7 +23,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raylay.services.messages.records import Flag, Run
-from raylay.services.replication.routing import Destination
+from raylay.services.replication.acknowledgment import DestinationLedger
+from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.replication.topic_sets import carries_all
 from sim.history import (
     Acked,
     Crashed,
@@ -31,6 +34,7 @@ from sim.history import (
     Heard,
     History,
     Journaled,
+    Lacked,
     Linked,
     ModeSet,
     Noted,
@@ -441,6 +445,40 @@ def liveness(history: History) -> list[Violation]:
     return found[:VIOLATIONS_MAX]
 
 
+def unavailable(history: History) -> list[Violation]:
+    """What an instance lacks in the end, and an upstream had whose link carries everything, it has
+    recorded. It records nothing that it has, and takes back what comes after all."""
+    logs = Logs(history.topology)
+    found = []
+    lacked: defaultdict[int, set[Key]] = defaultdict(set)
+    for operation in history.operations:
+        logs.take(operation)
+        if isinstance(operation, Lacked):
+            for sequence in operation.sequences:
+                key = (operation.publisher, sequence)
+                lacked[operation.incarnation].add(key)
+                copy = logs.copies[operation.instance].get(key)
+                if copy is not None:
+                    found.append(Violation("unavailable", f"{operation}, but it has {sequence}"))
+    for name, final in history.final.items():
+        if final.unavailable != lacked[final.incarnation] - final.ever:
+            wrong = sorted(final.unavailable ^ (lacked[final.incarnation] - final.ever))
+            found.append(Violation("unavailable", f"{name} is wrong of {wrong[:5]}"))
+        for destination in history.topology.members[name].destinations:
+            server = final.servers.get(destination.name, "")
+            if not server or not DestinationLedger(destination).whole:
+                continue
+            if not carries_all(destination.topics, (TopicRule(".*"),)):
+                continue
+            there = history.final[server]
+            gone = (final.ever - final.present) | final.unavailable
+            missing = gone - there.ever - there.unavailable
+            if missing:
+                text = f"{server} does not say that it lacks {sorted(missing)[:5]} of {name}"
+                found.append(Violation("unavailable", text))
+    return found[:VIOLATIONS_MAX]
+
+
 def store(history: History) -> list[Violation]:
     """A publish store forgets only what some instance acked or refused, and nothing acked is
     refused later by anyone."""
@@ -584,6 +622,7 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     removal,
     loops,
     liveness,
+    unavailable,
     store,
     safety,
     subscribers,

@@ -62,6 +62,16 @@ class Noted(NamedTuple):
     sequences: Sequences
 
 
+class Lacked(NamedTuple):
+    """It is on disk that these are not here and no upstream had them any more."""
+
+    time_us: int
+    instance: str
+    incarnation: int
+    publisher: int
+    sequences: Sequences
+
+
 class ModeSet(NamedTuple):
     """From now on persisted acks of the instance wait for the destination, or do not. `pending`:
     (root, publisher, sequence) of what an upgrade finds unacknowledged and asks again."""
@@ -197,6 +207,7 @@ Operation = (
     | Crashed
     | Journaled
     | Noted
+    | Lacked
     | ModeSet
     | Linked
     | Published
@@ -258,6 +269,8 @@ class FinalLog:
     owed: int
     """Messages that destinations still owe it."""
     pending: int
+    unavailable: frozenset[tuple[int, int]] = frozenset()
+    """What it says that no upstream has any more."""
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from raylay.services.replication.effects import (
     CloseUpstream,
     Committed,
     LinkAnswered,
+    LinkLacks,
     LinkProgress,
     NotifyLink,
     Report,
@@ -30,6 +31,7 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.instance import (
     Identity,
     decode_note,
+    decode_unavailable,
 )
 from raylay.services.replication.ranges import PublisherRanges, Range
 from raylay.services.replication.routing import TopicMatcher, TopicRule
@@ -42,6 +44,7 @@ from sim.history import (
     Crashed,
     Failed,
     Journaled,
+    Lacked,
     Linked,
     Member,
     ModeSet,
@@ -98,6 +101,7 @@ class Disk:
         self.floor_txid = 0
         self.awaited_at_floor = RootedRanges()
         self.refused = PublisherRanges()
+        self.unavailable = PublisherRanges()
         self.index: dict[tuple[int, int], Run] = {}
         self.runs: dict[int, list[Run]] = {}
         """Publisher to its committed runs."""
@@ -163,6 +167,7 @@ class Instance:
             held=recovered.held,
             awaited=disk.awaited_at_floor.copy(),
             refused=disk.refused.copy(),
+            unavailable=disk.unavailable.copy(),
             incarnations={name: server[0] for name, server in disk.servers.items()},
             lookup=disk.lookup,
             ready=ready,
@@ -217,6 +222,8 @@ class Instance:
     def quiet(self) -> bool:
         """Whether nothing is under way here."""
         machine = self.machine
+        if machine.is_judging:
+            return False
         if self.staging or self._callbacks or not machine.ready or machine.pending:
             return False
         for name, link in self.links.items():
@@ -258,13 +265,14 @@ class Instance:
             floor_txid, awaited = self.machine.recovery_point()
             self.disk.floor_txid, self.disk.awaited_at_floor = floor_txid, awaited
             self.disk.refused = self.machine.refused.copy()
+            self.disk.unavailable = self.machine.unavailable.copy()
             self.world.after(self.world.timing.hint_us, self._write_hint)
 
-    def remove_segments(self) -> None:
-        """Retention: everything that law 4 lets go."""
-        before = self.machine.removable_before()
-        self.journal.removable(before)
-        removed = self.journal.remove(before)
+    def remove_segments(self, *, force: bool = False) -> None:
+        """Retention: everything that law 4 lets go. By `force`: all that is sealed."""
+        before = self.machine.next_txid if force else self.machine.removable_before()
+        self.journal.removable(self.machine.removable_before())
+        removed = self.journal.remove(before, force=force)
         if removed:
             self.world.probes["segment removed"] += 1
             servers = tuple((name, link.server) for name, link in self.links.items())
@@ -345,6 +353,9 @@ class Instance:
                         tuple(_expanded(ranges)),
                     )
                 )
+            elif run.kind == Kind.UNAVAILABLE:
+                lacked = tuple(_expanded(list(decode_unavailable(run).of(run.publisher))))
+                world.log(Lacked(now_us, self.name, disk.incarnation, run.publisher, lacked))
         self._callback(self._committed, last_txid)
 
     def _commit_failed(self, _: int, error: Exception) -> None:
@@ -714,6 +725,8 @@ class Instance:
             return
         machine, world = self.machine, self.world
         before = machine.counters.duplicates
+        if batch.lacks is not None:
+            self.perform(machine.upstream_lacks(connection.number, batch.lacks.copy(), batch.whole))
         effects = machine.upstream_batch(
             connection.number,
             batch.number,
@@ -768,6 +781,11 @@ class Instance:
             name = link.destination.name
             self.perform(self.machine.link_answered(name, effect.persisted, effect.conflicts))
 
+    def link_lacks(self, link: LinkProcess, effect: LinkLacks) -> None:
+        """What a link will never send."""
+        if self.alive:
+            self.perform(self.machine.link_lacks(link.destination.name, effect.ranges))
+
     def link_progressed(self, link: LinkProcess, effect: LinkProgress) -> None:
         """A link tells how far it is."""
         if self.alive:
@@ -801,6 +819,9 @@ _PROBE_OF_EVENT = {
     "upgraded": "upgraded",
     "conflict": "conflict",
     "link_caught_up": "resync",
+    "messages_unavailable": "unavailable recorded",
+    "messages_available_again": "available after all",
+    "messages_maybe_unavailable": "unavailable by a part",
 }
 
 

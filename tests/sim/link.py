@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from raylay.services.replication.effects import (
     AckUpstream,
     LinkAnswered,
+    LinkLacks,
     LinkProgress,
     NotifyLink,
     SendBatch,
@@ -53,7 +54,9 @@ class LinkProcess:
         self.alive = True
         self.inbox = Channel(world)
         self.outbox = Channel(world)
-        self.machine = world.machines.link(destination, world.window_bytes)
+        self.machine = world.machines.link(
+            destination, world.window_bytes, instance.journal.removed
+        )
         if hasattr(world.machines.link, "__annotations__"):
             # One of the planted mistakes knows instances by their names.
             self.machine.__dict__.update({"name_of": world.name_of})
@@ -284,5 +287,7 @@ class LinkProcess:
                     self.connection.send(0, effect)
             elif isinstance(effect, LinkAnswered):
                 self.outbox.send(self.instance.link_answered, self, effect)
+            elif isinstance(effect, LinkLacks):
+                self.outbox.send(self.instance.link_lacks, self, effect)
             elif isinstance(effect, LinkProgress):
                 self.outbox.send(self.instance.link_progressed, self, effect)

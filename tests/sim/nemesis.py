@@ -72,6 +72,13 @@ def _remove(world: World) -> None:
             instance.remove_segments()
 
 
+def _remove_by_force(world: World, name: str) -> None:
+    instance = world.instances[name]
+    if instance.alive:
+        world.fault(f"{name} removes all sealed segments by force")
+        instance.remove_segments(force=True)
+
+
 def _slow(world: World, times: int) -> None:
     world.fault(f"the network is {times} times as slow")
     world.slow = times
@@ -89,5 +96,6 @@ _ACTIONS: dict[str, Callable[..., None]] = {
     "move": _move,
     "fail_commit": _fail_commit,
     "remove": _remove,
+    "remove_by_force": _remove_by_force,
     "slow": _slow,
 }

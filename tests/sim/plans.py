@@ -329,7 +329,8 @@ def _nemesis(
         found.append((when(), "move", (rng.choice(clients)[0],)))
     for _ in range(rng.choice((0, 0, 1, 2))):
         found.append((when(), "fail_commit", (rng.choice(names),)))
-    for _ in range(rng.choice((0, 0, 2))):
+    # What was removed everywhere when a disk is lost, nobody can give back.
+    for _ in range(rng.choice((0, 0, 2, 3))):
         found.append((when(), "remove", ()))
     if rng.random() < 0.3:
         found.append((when(), "slow", (rng.randint(3, 10),)))

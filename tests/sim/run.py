@@ -52,6 +52,7 @@ PROBES = (
     "segments skipped in a resync",
     "stale epoch refused",
     "subscriber failed over",
+    "unavailable recorded",
     "upgrade asked again",
     "upgraded",
 )

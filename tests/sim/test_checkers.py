@@ -15,6 +15,7 @@ from sim.history import (
     Heard,
     History,
     Journaled,
+    Lacked,
     Linked,
     Member,
     ModeSet,
@@ -273,6 +274,25 @@ def test_law_7_sees_what_never_comes(what: str) -> None:
     else:
         history.final["b"].owed = 1
     assert laws(history) == {"liveness"}
+
+
+def test_what_is_missing_and_removed_upstream_is_recorded() -> None:
+    """`b` has removed it, `c` has lost it and is told."""
+    history = sound()
+    history.operations += [
+        Removed(61, "b", B, 1, (("to-c", "c"),)),
+        Crashed(70, "c", C, True),
+        Started(80, "c", 0xD, True),
+    ]
+    history.final["b"] = log(B, ever=(1,), to="c")
+    history.final["c"] = log(0xD)
+    assert laws(history) == {"unavailable"}, "nothing was said"
+    history.operations.append(Lacked(90, "c", 0xD, P, (1,)))
+    assert laws(history) == {"unavailable"}, "it is forgotten"
+    history.final["c"].unavailable = frozenset({(P, 1)})
+    assert laws(history) == set()
+    history.operations.append(Lacked(90, "a", A, P, (1,)))
+    assert laws(history) == {"unavailable"}, "it is there"
 
 
 def test_a_store_forgets_nothing_that_was_not_acked() -> None:

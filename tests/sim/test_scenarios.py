@@ -740,6 +740,129 @@ def test_a_segment_is_removed_when_every_destination_has_it_and_not_before() -> 
     play.end()
 
 
+def published(play: Play, client: SimClient, messages: int) -> None:
+    """So many messages, over several segments."""
+    for _ in range(messages):
+        client.publish(["orders"])
+        play.until(play.world.now_us // 1000 + 2)
+    play.until(play.world.now_us // 1000 + 300)
+
+
+def unavailable_at(play: Play, name: str, client: SimClient) -> list[tuple[int, int]]:
+    missing = play.world.instances[name].machine.unavailable.get(client.machine.publisher)
+    return list(missing) if missing is not None else []
+
+
+def test_what_every_upstream_has_removed_is_recorded_and_replication_goes_on() -> None:
+    """`b` loses its disk when `a` has removed the oldest segments."""
+    play = Play(fabric(a=(to("b"),), b=(to("a"),)))
+    client = play.client("p", "a")
+    play.until(50)
+    published(play, client, 60)
+    a = play.world.instances["a"]
+    a.remove_segments()
+    kept_from = a.journal.first_txid
+    assert kept_from > 10
+    play.world.crash("b", lose_disk=True)
+    play.until(1_500)
+    play.world.restart("b")
+    play.until(2_500)
+    assert unavailable_at(play, "b", client) == [(1, kept_from - 1)]
+    assert play.had("b", client, kept_from) and not play.had("b", client, kept_from - 1)
+    assert play.world.probes["unavailable recorded"] == 1
+    published(play, client, 5)
+    assert client.store.messages == 0, "replication goes on"
+    for name in ("b", "a"):
+        # Over restarts: its own, and those of who tells it.
+        play.world.crash(name)
+        play.until(play.world.now_us // 1000 + 50)
+        play.world.restart(name)
+        play.until(play.world.now_us // 1000 + 1_000)
+        assert unavailable_at(play, "b", client) == [(1, kept_from - 1)]
+    play.end()
+    assert play.world.probes["unavailable recorded"] == 1, "one note, however often it is told"
+
+
+def test_what_another_upstream_brings_after_all_is_taken_back() -> None:
+    """`c` loses its disk and hears `a` alone, which has removed what `b` has still."""
+    play = Play(plans.mesh(3))
+    client = play.client("p", "m1")
+    play.until(50)
+    published(play, client, 60)
+    play.world.instances["m1"].remove_segments()
+    kept_from = play.world.instances["m1"].journal.first_txid
+    play.world.partition({("m2", "m3")})
+    play.world.crash("m3", lose_disk=True)
+    play.until(1_500)
+    play.world.restart("m3")
+    play.until(2_500)
+    assert unavailable_at(play, "m3", client) == [(1, kept_from - 1)]
+    play.world.heal()
+    play.until(4_000)
+    assert unavailable_at(play, "m3", client) == []
+    assert play.had("m3", client, 1)
+    assert play.world.probes["available after all"]
+    play.end()
+
+
+def test_nobody_is_called_missing_what_another_upstream_is_about_to_bring() -> None:
+    """As before, but both are there: what `b` brings late is waited for."""
+    play = Play(plans.mesh(3))
+    client = play.client("p", "m1")
+    play.until(50)
+    published(play, client, 60)
+    play.world.instances["m1"].remove_segments()
+    play.world.crash("m3", lose_disk=True)
+    play.until(1_500)
+    play.world.restart("m3")
+    play.until(3_500)
+    assert play.had("m3", client, 1) and play.world.probes["unavailable recorded"] == 0
+    play.end()
+
+
+def test_of_what_a_link_carries_in_part_nobody_can_say_what_is_missing() -> None:
+    """`b` gets trades alone. `a` has removed orders and trades: at most so many are missing."""
+    play = Play(fabric(uniform=False, a=(to("b", topic="trades"),), b=()))
+    client = play.client("p", "a")
+    play.until(50)
+    for _ in range(30):
+        client.publish(["orders", "trades"])
+        play.until(play.world.now_us // 1000 + 2)
+    play.until(500)
+    play.world.instances["a"].remove_segments()
+    play.world.crash("b", lose_disk=True)
+    play.until(1_500)
+    play.world.restart("b")
+    play.until(2_500)
+    assert unavailable_at(play, "b", client) == []
+    assert play.world.probes["unavailable by a part"] == 1
+    play.end()
+
+
+def test_what_was_removed_by_force_is_not_waited_for_after_a_downgrade() -> None:
+    """`b` is down and downgraded when `a` removes by force what `b` lacks."""
+    play = Play(fabric(a=(to("b"),), b=()))
+    client = play.client("p", "a")
+    play.until(50)
+    play.world.crash("b")
+    play.world.instances["a"].downgrade("to-b")
+    published(play, client, 60)
+    assert client.store.messages == 0
+    play.world.instances["a"].remove_segments(force=True)
+    kept_from = play.world.instances["a"].journal.first_txid
+    assert kept_from > 10
+    play.world.restart("b")
+    play.until(play.world.now_us // 1000 + 1_000)
+    ledger = play.world.instances["a"].machine.destinations["to-b"]
+    assert not ledger.owed and len(ledger.stranded) == kept_from - 1
+    assert unavailable_at(play, "b", client) == [(1, kept_from - 1)]
+    play.world.instances["a"].upgrade("to-b")
+    play.until(play.world.now_us // 1000 + 200)
+    assert ledger.sync and not ledger.safe, "what was acknowledged is not there"
+    history = play.end(check=False)
+    assert {found.law for found in checkers.check_all(history)} == {"removal"}
+
+
 def test_a_fully_durable_subscriber_waits_until_the_downgrade_and_again_after_the_upgrade() -> None:
     play = Play(plans.mesh(2))
     client = play.client("p", "m1")

@@ -247,6 +247,11 @@ class World:
                 {link.destination.name: link.server for link in instance.links.values()},
                 sum(len(ledger.owed) for ledger in machine.destinations.values() if ledger.sync),
                 len(machine.pending),
+                frozenset(
+                    (publisher, sequence)
+                    for publisher, (a, b) in machine.unavailable.items()
+                    for sequence in range(a, b + 1)
+                ),
             )
         for client in self.clients.values():
             history.unacked[client.name] = client.store.messages

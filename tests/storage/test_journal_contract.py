@@ -198,6 +198,7 @@ def test_removal_never_shrinks_what_is_held(make: Callable[..., AnyJournal]) -> 
     journal = make()
     written = filled(journal)
     settled(journal)
+    assert not journal.removed()
     middle = journal.segments()[3].last_txid
     assert [outcome.done for outcome in journal.remove(middle + 1)] == [False]
     journal.removable(middle)
@@ -207,9 +208,13 @@ def test_removal_never_shrinks_what_is_held(make: Callable[..., AnyJournal]) -> 
     done = journal.remove(1 << 62, force=True)
     assert all(outcome.done for outcome in done)
     assert len(journal.segments()) == 1, "the live segment stays"
+    removed = sequences_of(written)
+    removed.difference_update(sequences_of(read_all(journal)))
+    assert journal.removed() == removed and removed
     assert journal.find_sequence(7, 1) is None
     again = restarted(journal)
     assert again.recovered.held == sequences_of(written)
+    assert again.removed() == removed
     assert again.recovered.next_txid == written[-1].last_txid + 1
     again.stage(a_run(again.recovered.next_txid, range(1000, 1010)))
     assert again.commit() == written[-1].last_txid + 10

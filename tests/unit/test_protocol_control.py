@@ -5,7 +5,7 @@ from __future__ import annotations
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.replication.acknowledgment import RootedRanges
-from raylay.services.replication.effects import LinkAnswered, LinkProgress
+from raylay.services.replication.effects import LinkAnswered, LinkLacks, LinkProgress
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.ranges import PublisherRanges
 
@@ -79,10 +79,16 @@ def test_progress() -> None:
 
 
 def test_start() -> None:
-    start = LinkStart(True, {5: {BIG: [(1, 2)]}}, {BIG: {3: [(7, 7)]}}, BIG, 100)
+    start = LinkStart(True, {5: {BIG: [(1, 2)]}}, {BIG: {3: [(7, 7)]}}, BIG, 100, sets(), True)
     for held in (None, sets()):
         frame = one(control.start(start, held))
         assert control.read_start(frame.header, frame.body) == (start, held)
+
+
+def test_lacks() -> None:
+    frame = one(control.lacks(LinkLacks({BIG: [(1, 2), (4, 4)]})))
+    assert frame.header == {"c": "lacks"}
+    assert control.read_lacks(frame.body) == {BIG: [(1, 2), (4, 4)]}
 
 
 def test_notice() -> None:
