@@ -1,0 +1,46 @@
+"""The examples, as they stand there, on the Ray that the cluster tests have already: a Ray for each
+of them takes longer than they do. `hello.py`, `three_regions.py` and the script of the README are
+run as a person runs them (test_commands.py)."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("fabric")]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def said(name: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines that an example prints."""
+    capsys.readouterr()
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return capsys.readouterr().out.splitlines()
+
+
+def test_hot_pair(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "2000 of 2000 sales" in said("hot_pair.py", capsys)[-1]
+
+
+def test_hub_and_spoke(capsys: pytest.CaptureFixture[str]) -> None:
+    first, *readers = said("hub_and_spoke.py", capsys)
+    assert first == "started audit; restarted hub-1, hub-2"
+    found = [re.fullmatch(r"(\w+): (\d+) of (\d+) orders", line) for line in readers]
+    counts = {match[1]: (int(match[2]), int(match[3])) for match in found if match}
+    assert list(counts) == ["desk", "risk", "audit"]
+    assert all(read == published >= 3_000 for read, published in counts.values())
+
+
+def test_a_one_way_feed(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = "production has 1000 prices, test has 2000 with its own"
+    assert said("one_way_feed.py", capsys) == [expected]
+
+
+def test_geographic_replication(capsys: pytest.CaptureFixture[str]) -> None:
+    regions = ("NewYork", "London", "HongKong")
+    expected = [f"{region}: 3000 of 3000 trades" for region in regions]
+    assert said("geographic.py", capsys) == expected
