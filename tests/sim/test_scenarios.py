@@ -863,6 +863,31 @@ def test_what_was_removed_by_force_is_not_waited_for_after_a_downgrade() -> None
     assert {found.law for found in checkers.check_all(history)} == {"removal"}
 
 
+def test_a_quiet_instance_is_known_to_be_up_to_date_without_checkpoints() -> None:
+    """What checkpoints are for: `m3` knows of each peer that there is nothing more to come, of the
+    one that never had anything and of the one whose publisher is silent, and they know it of it."""
+    play = Play(plans.mesh(3))
+    client = play.client("p", "m1")
+    play.until(50)
+    client.publish(["orders"])
+    play.until(300)
+    journaled = len([op for op in play.world.history.operations if isinstance(op, Journaled)])
+    play.world.crash("m3")
+    play.until(400)
+    play.world.restart("m3")
+    play.until(1_000)
+    m3 = play.world.instances["m3"].machine
+    assert {upstream.name for upstream in m3._upstreams.values() if upstream.caught_up} == {
+        "m1",
+        "m2",
+    }
+    for name in ("m1", "m2"):
+        ledger = play.world.instances[name].machine.destinations["to-m3"]
+        assert ledger.caught_up and ledger.safe and not ledger.owed
+    history = play.end()
+    assert len([op for op in history.operations if isinstance(op, Journaled)]) == journaled == 3
+
+
 def test_a_fully_durable_subscriber_waits_until_the_downgrade_and_again_after_the_upgrade() -> None:
     play = Play(plans.mesh(2))
     client = play.client("p", "m1")

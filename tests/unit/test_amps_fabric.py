@@ -501,3 +501,11 @@ def test_the_age_of_journals() -> None:
     )
     assert started(FILE).retention_age_s is None
     assert started(FILE.replace(GROUP, GROUP + action)).retention_age_s == 2 * 86_400
+
+
+def test_the_checkpoint_topic_may_be_named() -> None:
+    """There are no checkpoints (docs/deviations.md): it is a topic as any other."""
+    named = f"<Topic>{TOPIC.replace('orders', '/AMPS/Tx/Checkpoint')}</Topic><Topic>{TOPIC}"
+    config = started(FILE.replace(f"<Topic>{TOPIC}", named))
+    for rules in (config.topics, config.destinations[0].topics):
+        assert "/AMPS/Tx/Checkpoint" in {rule.name for rule in rules}
