@@ -1,0 +1,463 @@
+"""Which journals a query reads, what of them, and the reading of one stretch.
+
+Everything is read beside running instances: shared locks on segment files, read transactions that
+end with each read, no work for the instance. What was committed when a read was planned is what
+it reads, whatever is written, sealed, compressed or archived meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import lmdb
+
+from raylay.services import fabric_registry
+from raylay.services.configuration.files import load_fabric
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
+from raylay.services.fabric_plan import FABRIC_FILE, FabricRecord, data_directory
+from raylay.services.messages.bookmarks import Point, parse_position
+from raylay.services.pipeline.predicates import Predicate
+from raylay.storage.journal_reader import LmdbJournalReader
+from raylay.storage.segment_index import SegmentIndex
+from raylay.storage.segments import (
+    OpenSegment,
+    SegmentFile,
+    block_last_txid,
+    list_segments,
+    open_segment,
+)
+
+log = logging.getLogger("raylay.pipeline")
+
+JOURNAL_DIRECTORY = "journal"
+STATE_FILE = "state.lmdb"
+PARTITION_BYTES_DEFAULT = 32 * 1024 * 1024
+READ_BYTES = 4 * 1024 * 1024
+COMPRESSION_RATIO = 4
+"""How much larger a compressed segment is taken to be when it is divided."""
+CLOCK_STEP_US = 600_000_000
+"""How far a clock may have been set back inside a segment: by more than ten minutes, and a query
+for the time before may pass over the segment."""
+LISTINGS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One instance's journal."""
+
+    instance: str
+    group: str
+    journal: str
+    archive: str | None = None
+
+    def files(self) -> list[SegmentFile]:
+        """Its segments, oldest first."""
+        archive = Path(self.archive) if self.archive else None
+        return list_segments(Path(self.journal), archive)
+
+    def reader(self) -> LmdbJournalReader:
+        """A reader of all of it."""
+        return LmdbJournalReader(self.journal, self.archive)
+
+    def incarnation(self) -> str:
+        """The incarnation of the data directory, 16 hex digits; empty where the journal lies
+        alone, without its instance's state.
+
+        Raises:
+            StorageError: the state cannot be read.
+        """
+        path = Path(self.journal).parent / STATE_FILE
+        if not path.is_file():
+            return ""
+        try:
+            with (
+                lmdb.open(str(path), subdir=False, readonly=True, max_dbs=0) as opened,
+                opened.begin() as transaction,
+            ):
+                value = transaction.get(b"incarnation")
+        except lmdb.Error as error:
+            raise StorageError(f"{path} cannot be read: {error}", str(path)) from None
+        return f"{int.from_bytes(value, 'big'):016x}" if value else ""
+
+
+# -- which journals ------------------------------------------------------------------------------
+def places(
+    path: str = "",
+    fabric: str = "",
+    directory: str = "",
+    instances: Iterable[str] = (),
+    group: str = "",
+    archive: str = "",
+) -> list[Place]:
+    """The journals that the options name, in the order declared.
+
+    Args:
+        path: a journal, an instance's data directory or a fabric's directory; several with commas.
+        fabric: a fabric's directory, the name of one that runs here, or its file together with
+            `directory`.
+        instances: only these; none: all.
+        group: only this group's.
+        archive: where archived segments lie, where the journal itself does not say it.
+
+    Raises:
+        ConfigurationError: nothing or too much is named, or there is no such instance.
+        StorageError: a directory holds no journal.
+    """
+    wanted = [name for name in instances if name]
+    if bool(path) == bool(fabric):
+        raise ConfigurationError(
+            "give either path, a data directory, or fabric, a fabric's file, directory or name"
+        )
+    if fabric:
+        found = _of_fabric(fabric, directory)
+    else:
+        found = [place for each in path.split(",") for place in _of_path(Path(each.strip()))]
+    if archive and len(found) > 1:
+        raise ConfigurationError(f"archive names one journal's archive, these are {len(found)}")
+    known = {place.instance for place in found}
+    for name in wanted:
+        if name not in known:
+            raise ConfigurationError(f"there is no instance {name}: {', '.join(sorted(known))}")
+    found = [
+        Place(each.instance, each.group, each.journal, archive or None)
+        for each in found
+        if (not wanted or each.instance in wanted) and (not group or each.group == group)
+    ]
+    if not found:
+        raise ConfigurationError(f"no instance is of group {group}")
+    return found
+
+
+def _of_fabric(fabric: str, directory: str) -> list[Place]:
+    if Path(fabric).is_dir():
+        record = FabricRecord.load(fabric)
+        if record is None:
+            raise ConfigurationError(f"{fabric} has no {FABRIC_FILE}: it is no fabric's directory")
+        # A directory that was copied or moved says where it was.
+        record.directory = fabric
+        return _of_record(record, FabricSettings.from_json(record.settings))
+    if Path(fabric).is_file():
+        settings = load_fabric([fabric])
+        if not directory:
+            entry = fabric_registry.find(settings.name)
+            directory = entry.directory if entry is not None else ""
+        if not directory:
+            raise ConfigurationError(
+                f"fabric {settings.name} does not run here: give its directory as well"
+            )
+        record = FabricRecord(settings.name, directory, settings.to_json())
+        return _of_record(record, settings)
+    entry = fabric_registry.find(fabric)
+    if entry is None:
+        raise ConfigurationError(
+            f"{fabric} is no file, no directory and no fabric that runs here: give path instead"
+        )
+    return _of_fabric(entry.directory, "")
+
+
+def _of_record(record: FabricRecord, settings: FabricSettings) -> list[Place]:
+    found = []
+    for instance in settings.instances:
+        journal = data_directory(record, instance) / JOURNAL_DIRECTORY
+        if not journal.is_dir():
+            raise StorageError(
+                f"{journal} is not there: instance {instance.name} never ran, or its data is "
+                "elsewhere",
+                str(journal),
+            )
+        found.append(Place(instance.name, instance.group, str(journal)))
+    return found
+
+
+def _of_path(path: Path) -> list[Place]:
+    if not path.is_dir():
+        raise StorageError(f"{path}: no such directory", str(path))
+    if (path / FABRIC_FILE).is_file():
+        return _of_fabric(str(path), "")
+    # Without the archive: what is archived does not tell what this directory is.
+    journal = path / JOURNAL_DIRECTORY if (path / JOURNAL_DIRECTORY).is_dir() else path
+    if not list_segments(journal, None):
+        raise StorageError(f"{journal} holds no journal", str(journal))
+    home = journal.parent if journal.name == JOURNAL_DIRECTORY else journal
+    name, group = home.resolve().name, ""
+    record = FabricRecord.load(home.parent)
+    if record is not None:
+        settings = FabricSettings.from_json(record.settings)
+        for instance in settings.instances:
+            if (instance.directory or instance.name) == home.name:
+                name, group = instance.name, instance.group
+    return [Place(name, group, str(journal))]
+
+
+# -- where to begin and end ----------------------------------------------------------------------
+def last_txid(place: Place) -> int:
+    """The newest committed transaction id; 0 where there is none."""
+    reader = place.reader()
+    try:
+        return reader.last_txid
+    finally:
+        reader.close()
+
+
+def position(place: Place, text: str) -> int:
+    """The last transaction id before what a bookmark, a list, a time, EPOCH or NOW names: a
+    reader goes on behind it. A bookmark means the message behind it, as for a subscriber.
+
+    Raises:
+        ConfigurationError: it is a range, or a message that this journal does not hold.
+        RemoteProtocolError: it is nothing that a subscriber could say either.
+    """
+    found = parse_position(text)
+    if found.bounded:
+        raise ConfigurationError(f"{text} is a range: give its ends as starting and ending")
+    reader = place.reader()
+    try:
+        return min(_position_of(place, reader, point) for point in found.begin)
+    finally:
+        reader.close()
+
+
+def _position_of(place: Place, reader: LmdbJournalReader, point: Point) -> int:
+    if point.kind == "epoch":
+        return reader.first_txid - 1
+    if point.kind == "now":
+        return reader.last_txid
+    if point.kind == "time":
+        return reader.find_time(point.time_us) - 1
+    txid = reader.find_sequence(point.publisher, point.sequence)
+    if txid is None:
+        raise ConfigurationError(
+            f"{place.instance} does not hold the message {point.publisher}|{point.sequence}|: "
+            "begin at 0, at a time, or at a message that it holds"
+        )
+    return txid
+
+
+# -- planning ------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What one task reads: transaction ids of one segment, inclusive."""
+
+    place: Place
+    segment: int
+    first_txid: int
+    last_txid: int
+
+
+def plan(
+    place: Place,
+    after_txid: int,
+    last_txid: int,
+    predicate: Predicate,
+    partition_bytes: int = PARTITION_BYTES_DEFAULT,
+) -> list[Stretch]:
+    """The stretches behind `after_txid` up to `last_txid` that may hold what is wanted.
+
+    Raises:
+        StorageError: a part of it was removed.
+    """
+    if predicate.nothing or not predicate.texts["instance"].admits(place.instance):
+        return []
+    wanted = predicate.numbers["txid"]
+    first = max(after_txid + 1, wanted.low or 1)
+    last = last_txid if wanted.high is None else min(last_txid, wanted.high)
+    if first > last or not wanted.meets(first, last):
+        return []
+    files = place.files()
+    firsts = [file.first_txid for file in files]
+    if not files or firsts[0] > after_txid + 1:
+        raise removed(place, after_txid + 1, firsts[0] if files else None)
+    found: list[Stretch] = []
+    at = bisect_right(firsts, first) - 1
+    for number in range(at, len(files)):
+        begin = max(first, firsts[number])
+        end = min(last, firsts[number + 1] - 1 if number + 1 < len(files) else last)
+        if begin > last:
+            break
+        file = files[number]
+        if not predicate.numbers["segment"].admits(file.first_txid) or not wanted.meets(begin, end):
+            continue
+        if predicate.needs_index and number + 1 < len(files) and not _may_hold(file, predicate):
+            continue
+        found += _divided(place, file, begin, end, partition_bytes)
+    return found
+
+
+def removed(place: Place, txid: int, first_txid: int | None) -> StorageError:
+    """The error of a read that begins before the journal does."""
+    there = f"it begins at {first_txid}" if first_txid is not None else "it is empty"
+    return StorageError(
+        f"{place.journal} no longer holds transaction id {txid}, {there}: its segments were "
+        "removed; read the archive, or begin later",
+        place.journal,
+    )
+
+
+def _divided(
+    place: Place, file: SegmentFile, begin: int, end: int, partition_bytes: int
+) -> Iterator[Stretch]:
+    try:
+        size = os.stat(file.path).st_blocks * 512
+    except FileNotFoundError:
+        size = 0  # compressed or moved since it was listed
+    if file.suffix == ".zst":
+        size *= COMPRESSION_RATIO
+    count = end - begin + 1
+    pieces = max(1, min(count, round(size / partition_bytes)))
+    for piece in range(pieces):
+        yield Stretch(
+            place,
+            file.first_txid,
+            begin + count * piece // pieces,
+            begin + count * (piece + 1) // pieces - 1,
+        )
+
+
+_indexes: dict[tuple[str, int], SegmentIndex | None] = {}
+INDEXES_MAX = 4096
+
+
+def _index(file: SegmentFile) -> SegmentIndex | None:
+    """What a sealed segment says of itself; None where it says nothing. Remembered: it never
+    changes."""
+    try:
+        key = (str(file.path), os.stat(file.path).st_ino)
+        if key not in _indexes:
+            segment = open_segment(file)
+            try:
+                found = SegmentIndex.from_entries(segment.entries(), str(file.path))
+            finally:
+                segment.close()
+            if len(_indexes) >= INDEXES_MAX:
+                _indexes.clear()
+            _indexes[key] = found
+        return _indexes[key]
+    except (FileNotFoundError, CorruptRecord):
+        return None  # who reads the segment finds it, or says what is wrong with it
+
+
+def _may_hold(file: SegmentFile, predicate: Predicate) -> bool:
+    index = _index(file)
+    if index is None:
+        return True
+    earliest = min([index.first_time_us, *index.extent_times_us]) - CLOCK_STEP_US
+    if not predicate.numbers["receive_time"].meets(earliest, index.last_time_us):
+        return False
+    publishers, sequences = predicate.numbers["publisher"], predicate.numbers["sequence"]
+    if publishers.values is not None and not any(
+        _may_hold_sequences(index, publisher, sequences.low, sequences.high, sequences.values)
+        for publisher in publishers.values
+    ):
+        return False
+    topics, types = predicate.texts["topic"], predicate.texts["message_type"]
+    if index.topics is None:
+        return True
+    return any(
+        topics.admits(topic.decode("utf-8", "replace"))
+        and types.admits(message_type.decode("utf-8", "replace"))
+        for topic, message_type in index.topics
+    )
+
+
+def _may_hold_sequences(
+    index: SegmentIndex,
+    publisher: int,
+    low: int | None,
+    high: int | None,
+    values: frozenset[int] | None,
+) -> bool:
+    held = index.summary.get(publisher)
+    if held is None:
+        return False
+    if values is not None:
+        return any(value in held for value in values)
+    return (
+        index.first_held(publisher, low or 0, (1 << 63) - 1 if high is None else high) is not None
+    )
+
+
+# -- reading -------------------------------------------------------------------------------------
+class StretchReader:
+    """Reads the blocks of one stretch.
+
+    Owner: one task. Lifecycle: `opened`, `blocks` once, `close`.
+    """
+
+    opened_segments = 0
+    """Segments that this process opened to read rows, for tests and measurements."""
+
+    def __init__(self, stretch: Stretch, on_corrupt: Literal["stop", "skip"] = "stop") -> None:
+        self._stretch = stretch
+        self._skips = on_corrupt == "skip"
+        self._segment: OpenSegment | None = None
+
+    def _open(self) -> OpenSegment | None:
+        """The segment, whatever form it has by now; None where it is damaged and left out."""
+        stretch = self._stretch
+        for _ in range(LISTINGS_MAX):
+            listed = stretch.place.files()
+            files = [file for file in listed if file.first_txid == stretch.segment]
+            if not files:
+                first_txid = listed[0].first_txid if listed else None
+                raise removed(stretch.place, stretch.first_txid, first_txid)
+            try:
+                segment = open_segment(files[0])
+            except FileNotFoundError:
+                continue
+            except CorruptRecord as error:
+                if not self._skips:
+                    raise
+                log.warning("%s: the segment is left out", error)
+                return None
+            StretchReader.opened_segments += 1
+            return segment
+        unsettled = StorageError(
+            f"{stretch.place.journal} changed {LISTINGS_MAX} times during one read: retry",
+            stretch.place.journal,
+        )
+        unsettled.retriable = True
+        raise unsettled
+
+    def blocks(self) -> Iterator[list[tuple[int, bytes]]]:
+        """Lists of (first transaction id, block), about 4 MiB each, in order.
+
+        Raises:
+            StorageError: the segment was removed, or ends too early.
+            CorruptRecord: it is damaged; names the file.
+        """
+        segment = self._segment = self._open()
+        if segment is None:
+            return
+        at, last = self._stretch.first_txid, self._stretch.last_txid
+        while at <= last:
+            found = segment.blocks(at, READ_BYTES)
+            if not found:
+                raise StorageError(
+                    f"{segment.file.path} ends before transaction id {at}, which was there when "
+                    f"the read was planned: the segment that begins there is missing",
+                    str(segment.file.path),
+                )
+            while found and found[-1][0] > last:
+                found.pop()
+            if not found:
+                return
+            yield found
+            at = max(at, block_last_txid(found[-1][1], segment.file.path)) + 1
+
+    def damaged(self, key: int, error: CorruptRecord) -> CorruptRecord:
+        """An error that names the segment's file."""
+        assert self._segment is not None
+        return self._segment.damaged(key, error)
+
+    def close(self) -> None:
+        """Gives the segment and its lock back."""
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None

@@ -1,0 +1,345 @@
+"""`spark.read.format("raylay")`: what it gives, what it leaves unopened, what it refuses."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipeline_cases import (
+    PUBLISHERS,
+    RUN_US,
+    START_US,
+    Log,
+    expected_rows,
+    message_run,
+    mixed_runs,
+    write_fabric,
+    write_log,
+)
+from pyspark.errors import PySparkException
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
+from raylay.services.messages.records import RecordBuilder
+from raylay.services.pipeline import check_java
+from raylay.services.pipeline.columns import COLUMNS
+from raylay.services.pipeline.journals import StretchReader
+from raylay.services.pipeline.source import BatchReader, RaylaySource, ReadOptions
+from raylay.storage.maintenance import SegmentMaintenance
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+TXID_AND_TOPIC = StructType([StructField("txid", LongType()), StructField("topic", StringType())])
+
+
+def time_of(time_us: int) -> dt.datetime:
+    return EPOCH + dt.timedelta(microseconds=time_us)
+
+
+def plain(row: Any) -> dict[str, Any]:
+    """A row of Spark as `expected_rows` writes it."""
+    made: dict[str, Any] = row.asDict()
+    for name in ("origin_time", "receive_time"):
+        # Spark hands out local times without a zone.
+        made[name] = round(made[name].astimezone(dt.UTC).timestamp() * 1_000_000)
+    made["publisher"] = int(made["publisher"])
+    for name in ("key", "correlation_id", "body"):
+        made[name] = None if made[name] is None else bytes(made[name])
+    return made
+
+
+def test_every_column_of_every_kind_of_segment(spark: Any, mixed: Log) -> None:
+    assert {path.suffix for path in mixed.journal.glob("journal-*")} >= {".zst", ".sealed", ".live"}
+    assert list((mixed.directory / "archive").glob("journal-*"))
+    rows = spark.read.format("raylay").load(str(mixed.directory)).collect()
+    expected = list(expected_rows(mixed, "Chicago-1"))
+    assert sorted(map(plain, rows), key=lambda row: row["txid"]) == expected
+    assert list(rows[0].asDict()) == list(COLUMNS)
+    assert any(row["trace_id"] for row in expected) and any(row["late"] for row in expected)
+
+
+# -- which journals ------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def fabric(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two instances; the second has one run more."""
+    directory = write_fabric(tmp_path_factory.mktemp("fabric"))
+    runs = mixed_runs(8)
+    write_log(directory / "Chicago-1", runs)
+    more = message_run(runs[-1].last_txid + 1, PUBLISHERS[0], 1000, 5)
+    write_log(directory / "Chicago-2", [*runs, more])
+    return directory
+
+
+def test_one_several_or_all_instances(spark: Any, fabric: Path) -> None:
+    read = spark.read.format("raylay").option("columns", "instance,txid")
+    counts = {
+        row["instance"]: row["count"]
+        for row in read.option("fabric", str(fabric)).load().groupBy("instance").count().collect()
+    }
+    assert counts == {"Chicago-1": 160, "Chicago-2": 165}
+    one = read.option("fabric", str(fabric)).option("instance", "Chicago-2").load()
+    assert one.count() == 165
+    both = f"{fabric}/Chicago-1,{fabric}/Chicago-2/journal"
+    assert spark.read.format("raylay").option("columns", "instance").load(both).count() == 325
+
+
+# -- what is not opened --------------------------------------------------------------------------
+def reader_of(log: Log, *filters: Filter, **options: str) -> BatchReader:
+    reader = BatchReader(ReadOptions.of({"path": str(log.directory), **options}), TXID_AND_TOPIC)
+    assert list(reader.pushFilters(list(filters))) == list(filters), "Spark must evaluate them too"
+    return reader
+
+
+def read_here(reader: BatchReader) -> tuple[list[int], int]:
+    """The transaction ids of a read in this process, and how many segments it opened."""
+    before = StretchReader.opened_segments
+    found: list[int] = []
+    for partition in reader.partitions():
+        for batch in reader.read(partition):
+            found += batch["txid"].to_pylist()
+    return found, StretchReader.opened_segments - before
+
+
+PUSHED: list[tuple[Filter, Any, int]] = [
+    (EqualTo(("topic",), "orders"), lambda row: row["topic"] == "orders", 2),
+    (In(("topic",), ("orders", "none")), lambda row: row["topic"] == "orders", 2),
+    (EqualTo(("message_type",), "xml"), lambda row: False, 1),
+    (GreaterThan(("txid",), 900), lambda row: row["txid"] > 900, 3),
+    (LessThan(("txid",), 50), lambda row: row["txid"] < 50, 1),
+    (
+        GreaterThanOrEqual(("receive_time",), time_of(START_US + 55 * RUN_US)),
+        lambda row: row["receive_time"] >= START_US + 55 * RUN_US,
+        2,
+    ),
+    (
+        EqualTo(("bookmark",), f"{PUBLISHERS[1]}|61|"),
+        lambda row: row["bookmark"] == f"{PUBLISHERS[1]}|61|",
+        2,
+    ),
+    (EqualTo(("bookmark",), "nobody"), lambda row: False, 0),
+    (EqualTo(("publisher",), 77), lambda row: False, 1),
+    (EqualTo(("instance",), "other"), lambda row: False, 0),
+    (EqualTo(("command",), "delete"), lambda row: row["command"] == "delete", 99),
+    (EqualTo(("late",), True), lambda row: row["late"], 99),
+]
+
+
+@pytest.mark.parametrize(("pushed", "wanted", "opened_max"), PUSHED, ids=lambda value: str(value))
+def test_what_is_not_wanted_is_not_opened(
+    mixed: Log, pushed: Filter, wanted: Any, opened_max: int
+) -> None:
+    expected = [row["txid"] for row in expected_rows(mixed, "Chicago-1") if wanted(row)]
+    found, opened = read_here(reader_of(mixed, pushed))
+    _, opened_by_all = read_here(reader_of(mixed))
+    assert opened_by_all >= 6
+    assert opened <= opened_max
+    # Runs and records that no filter lets through may stay; none that one lets through may go.
+    assert set(expected) <= set(found)
+    every = len(list(expected_rows(mixed, "Chicago-1")))
+    assert len(found) < every, "nothing was left out"
+
+
+def test_spark_pushes_filters_and_evaluates_them_again(spark: Any, mixed: Log) -> None:
+    table = spark.read.format("raylay").load(str(mixed.directory))
+    wanted = table.where(
+        "topic = 'flights/JFK' AND txid > 700 AND command <> 'delete' AND late"
+        f" AND publisher = {PUBLISHERS[0]} AND body LIKE '%UA%'"
+    )
+    expected = [
+        row["txid"]
+        for row in expected_rows(mixed, "Chicago-1")
+        if row["topic"] == "flights/JFK"
+        and row["txid"] > 700
+        and row["command"] != "delete"
+        and row["late"]
+        and row["publisher"] == PUBLISHERS[0]
+        and b"UA" in row["body"]
+    ]
+    assert [row["txid"] for row in wanted.select("txid").orderBy("txid").collect()] == expected
+    assert expected
+
+
+@pytest.mark.parametrize(
+    ("starting", "ending", "first", "last"),
+    [
+        ("0", f"{PUBLISHERS[0]}|20|", 1, 20),
+        (f"{PUBLISHERS[0]}|20|", "", 21, 9999),
+        ("20260101T000055Z", "", 1006, 9999),
+        ('{"Chicago-1": 7}', '{"Chicago-1": 9}', 8, 9),
+        ("0|1|", "", 0, 0),
+    ],
+)
+def test_starting_and_ending(mixed: Log, starting: str, ending: str, first: int, last: int) -> None:
+    options = {"starting": starting} | ({"ending": ending} if ending else {})
+    found, _ = read_here(reader_of(mixed, **options))
+    expected = [
+        row["txid"] for row in expected_rows(mixed, "Chicago-1") if first <= row["txid"] <= last
+    ]
+    assert found == expected
+
+
+# -- snapshots -----------------------------------------------------------------------------------
+def test_a_read_ends_at_what_was_committed_when_it_began(tmp_path: Path) -> None:
+    runs = [message_run(first, 7, first, 20) for first in range(1, 601, 20)]
+    log = write_log(tmp_path / "here", runs[:20], segment_bytes=8 * 1024)
+    reader = reader_of(log, partition_bytes="16384")
+    planned = reader.partitions()
+    assert len(planned) > len({partition.value.segment for partition in planned})
+    # The log goes on, and what was planned is sealed, compressed, archived.
+    write_log(log.directory, runs[20:], segment_bytes=8 * 1024)
+    maintenance = SegmentMaintenance(log.journal, log.directory / "archive")
+    assert any(each.done for each in maintenance.compress(200))
+    assert any(each.done for each in maintenance.archive(100))
+    found = [
+        txid
+        for partition in planned
+        for batch in reader.read(partition)
+        for txid in batch["txid"].to_pylist()
+    ]
+    assert found == list(range(1, 401))
+    # What is removed meanwhile is an error, not a gap.
+    assert any(each.done for each in maintenance.remove(300, force=True))
+    with pytest.raises(StorageError, match="no longer holds transaction id 1, it begins at"):
+        list(reader.read(planned[0]))
+    with pytest.raises(StorageError, match="no longer holds transaction id 1, it begins at"):
+        reader_of(log, starting='{"here": 0}').partitions()
+
+
+# -- bodies --------------------------------------------------------------------------------------
+def test_bodies_parsed_by_a_schema(spark: Any, tmp_path: Path) -> None:
+    runs = [message_run(1, 7, 1, 30)]
+    log = write_log(tmp_path / "one", runs)
+    read = spark.read.format("raylay").option("schema", "number INT, carrier STRING, gone DOUBLE")
+    table = read.option("columns", "topic").load(str(log.directory))
+    assert table.schema["value"].dataType.simpleString() == (
+        "struct<number:int,carrier:string,gone:double>"
+    )
+    rows = table.selectExpr("value.carrier", "value.number", "value.gone").collect()
+    assert [(row.carrier, row.number, row.gone) for row in rows] == [
+        ("UA" if number % 3 else "DL", number, None) for number in range(1, 31)
+    ]
+
+
+def test_bodies_that_do_not_fit_the_schema(spark: Any, tmp_path: Path) -> None:
+    bad = message_run(6, 7, 6, 1)
+    bad.payload = RecordBuilder(7, "flights/EWR", "json").build(6, b'{"number":"x"}', START_US)
+    log = write_log(tmp_path / "one", [message_run(1, 7, 1, 5), bad, message_run(7, 7, 7, 3)])
+    read = spark.read.format("raylay").option("schema", "number INT").option("columns", "sequence")
+    with pytest.raises(
+        PySparkException, match=r"the body of message 7\|6\| does not fit the schema number int32"
+    ):
+        read.load(str(log.directory)).collect()
+    rows = read.option("mode", "permissive").load(str(log.directory)).orderBy("sequence").collect()
+    assert [row["value"] and row["value"]["number"] for row in rows] == [
+        1, 2, 3, 4, 5, None, 7, 8, 9,
+    ]  # fmt: skip
+
+
+# -- bad input -----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"path": "/no/such/place"}, "/no/such/place: no such directory"),
+        ({}, "give either path, a data directory, or fabric"),
+        ({"fabric": "nowhere"}, "nowhere is no file, no directory and no fabric that runs here"),
+        ({"path": "{}", "bogus": "1"}, "there is no option bogus"),
+        ({"path": "{}", "instance": "London-1"}, "there is no instance London-1: Chicago-1"),
+        ({"path": "{}", "starting": "77|1|"}, r"Chicago-1 does not hold the message 77\|1\|"),
+        ({"path": "{}", "starting": "yesterday"}, "bookmark 'yesterday' is of an unknown form"),
+        ({"path": "{}", "starting": '{"a": 1}'}, "names no transaction id for Chicago-1"),
+        ({"path": "{}", "ending": "{"}, 'give {"instance": last transaction id'),
+        ({"path": "{}", "partition_bytes": "-1"}, "give a whole number above 0"),
+        ({"path": "{}", "on_corrupt": "maybe"}, "on_corrupt is 'maybe': give stop or skip"),
+        ({"path": "{}", "columns": "txid,nope"}, "a journal has no column nope: there are"),
+    ],
+)
+def test_wrong_options(mixed: Log, options: dict[str, str], text: str) -> None:
+    filled = {name: value.replace("{}", str(mixed.directory)) for name, value in options.items()}
+    with pytest.raises((ConfigurationError, StorageError, Exception), match=text):
+        RaylaySource(filled).schema()
+        BatchReader(ReadOptions.of(filled), TXID_AND_TOPIC).partitions()
+
+
+def test_errors_reach_the_user_through_spark(spark: Any, mixed: Log, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match=f"{tmp_path} holds no journal"):
+        spark.read.format("raylay").load(str(tmp_path)).collect()
+    with pytest.raises(PySparkException, match="column txid is int64, the schema says string"):
+        spark.read.format("raylay").schema("txid STRING").load(str(mixed.directory)).collect()
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> tuple[Log, Path]:
+    """A log of which one record of the second run of the first sealed segment is damaged."""
+    log = write_log(
+        tmp_path / "hurt", [message_run(first, 7, first, 20) for first in range(1, 201, 20)]
+    )
+    path = sorted(log.journal.glob("journal-*.sealed"))[0]
+    sound = path.read_bytes()
+    assert b'"number": 25,' in sound
+    path.write_bytes(sound.replace(b'"number": 25,', b'"number": 29,'))
+    return log, path
+
+
+def test_a_damaged_record(damaged: tuple[Log, Path]) -> None:
+    log, path = damaged
+    with pytest.raises(CorruptRecord, match="fails its checksum") as raised:
+        read_here(reader_of(log))
+    assert raised.value.path == str(path) and str(path) in str(raised.value)
+    assert raised.value.offset == 0  # of the block of transaction id 21
+    assert "block 21" in str(raised.value)
+    found, _ = read_here(reader_of(log, on_corrupt="skip"))
+    assert found == [txid for txid in range(1, 201) if not 21 <= txid <= 40]
+
+
+def test_a_segment_of_another_version(tmp_path: Path, mixed: Log) -> None:
+    copied = Log(tmp_path / "copy", mixed.last_txid)
+    shutil.copytree(mixed.journal, copied.journal, ignore=shutil.ignore_patterns("archive.json"))
+    path = sorted(copied.journal.glob("journal-*.zst"))[0]
+    data = bytearray(path.read_bytes())
+    data[8] = 9
+    path.write_bytes(data)
+    with pytest.raises(StorageError, match=r"version 9"):
+        read_here(reader_of(copied))
+
+
+# -- Java ----------------------------------------------------------------------------------------
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes a `java` that answers a text the only one in PATH."""
+
+    def make(answer: str) -> None:
+        path = tmp_path / "java"
+        path.write_text(f"#!/bin/sh\necho '{answer}' >&2\n")
+        path.chmod(0o755)
+
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    yield make
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ('openjdk version "11.0.2" 2019-01-15', "needs Java 17 or newer, .*java is 11: sudo apt"),
+        ('java version "1.8.0_392"', "needs Java 17 or newer, .*java is 8: "),
+        ("nonsense", "does not tell its version: sudo apt-get install openjdk-17"),
+    ],
+)
+def test_a_java_that_is_too_old(java: Any, answer: str, text: str) -> None:
+    java(answer)
+    with pytest.raises(ConfigurationError, match=text):
+        check_java()
+
+
+def test_no_java(java: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="no java is in PATH: sudo apt-get install"):
+        check_java()
+    java('openjdk version "21.0.1" 2023-10-17')
+    assert check_java() == 21
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(ConfigurationError, match="JAVA_HOME is /nowhere, which has no bin/java"):
+        check_java()
