@@ -13,6 +13,7 @@ import lmdb
 
 from raylay.services.client import Client
 from raylay.services.fabric import Fabric, Topic
+from raylay.services.replication.validation import ALWAYS_CHECKED, CHECKS
 
 REST_S_MAX = 15.0
 REST_COMMITS = 50
@@ -66,6 +67,36 @@ class Bench:
     def failover_pair(self) -> Fabric:
         """A sync pair with downgrade Age 500 ms."""
         return self.fabric("failover", 2, "500ms")
+
+    def checked_pair(self, *, checked: bool) -> Fabric:
+        """A sync pair whose links check everything at connect and compress what they send, or
+        one whose links do neither."""
+        name = "checked" if checked else "plain"
+        found = self._fabrics.get(name)
+        if found is None:
+            found = Fabric(
+                name,
+                topics=[Topic("bench/.*")],
+                tracing={"directory": "traces"},
+                logs={"target": "file", "level": "warning"},
+            )
+            left_out = () if checked else tuple(c for c in CHECKS if c not in ALWAYS_CHECKED)
+            names = (f"{name}-1", f"{name}-2")
+            for one in names:
+                found.instance(one, group=name)
+            for one, other in (names, names[::-1]):
+                found.destination(
+                    one,
+                    to=other,
+                    sync=True,
+                    pass_through=".*",
+                    compression=checked,
+                    exclude_validation=left_out,
+                )
+            found.start(self.directory / name)
+            found.wait_connected()
+            self._fabrics[name] = found
+        return found
 
     def stop(self, name: str) -> None:
         """Stops a fabric that no later figure needs, so that it takes no processor."""

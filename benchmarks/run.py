@@ -12,9 +12,10 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
+from checks import publish_checks
 from context import Bench, Figure, bench, rest_disk
 from delivery import fanout_10_deliveries, replay
-from failover import failover_gap_ms, resync_1M_behind
+from failover import failover_gap_ms, resync_1M_behind, resync_live
 from latency import deliver_1000_ms, deliver_10000_ms, pair_ack_window1_ms
 from machine import log_append_fsync, socket_echo, two_fsyncs_ms
 from memory import instance_memory_mb
@@ -43,8 +44,18 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (("single_persisted_128B_1pub",), single_persisted_128B_1pub, ""),
     (("fanout_10_deliveries",), fanout_10_deliveries, ""),
     (("replay",), replay, "single"),
-    (("failover_gap_ms_p50",), failover_gap_ms, ""),
-    (("resync_1M_behind",), resync_1M_behind, "failover"),
+    (
+        ("publish_checks_throughput", "publish_checks_window1", "publish_checks_processor"),
+        publish_checks,
+        "plain",
+    ),
+    (("failover_gap_ms_p50", "failover_gap_ms_p95"), failover_gap_ms, ""),
+    (("resync_1M_behind",), resync_1M_behind, ""),
+    (
+        ("resync_live", "resync_live_ack_ms_p50", "resync_live_ack_ms_p99"),
+        resync_live,
+        "failover",
+    ),
     (("instance_memory_idle_mb", "instance_memory_1M_mb"), instance_memory_mb, ""),
     (("log_append_fsync",), log_append_fsync, ""),
     (("socket_echo",), socket_echo, ""),
