@@ -10,6 +10,12 @@ from raylay.services.fabric import Fabric, Topic
 MESSAGES = 2_000
 
 
+def declare() -> Fabric:
+    """A group of two; while one is away for longer than 500 ms, publishers go on with the other."""
+    fabric = Fabric("pair", topics=[Topic("sales", "json")], downgrade_age="500ms")
+    return fabric.region("shop", instances=2)
+
+
 async def main(fabric: Fabric) -> int:
     """Publishes half, kills the instance that answers, publishes the rest, reads all back."""
     async with fabric.client("till") as till:
@@ -29,7 +35,6 @@ async def main(fabric: Fabric) -> int:
 
 
 if __name__ == "__main__":
-    pair = Fabric("pair", topics=[Topic("sales", "json")], downgrade_age="500ms")
-    with pair.region("shop", instances=2).start():
+    with declare().start() as pair:
         pair.wait_connected()
         print(f"{asyncio.run(main(pair))} of {MESSAGES} sales read back after the kill")

@@ -50,7 +50,7 @@ TEXTS = frozenset(("carrier", "tailnum", "origin", "dest", "time_hour"))
 """Columns of text; the others are whole numbers."""
 
 
-def three_regions() -> Fabric:
+def declare() -> Fabric:
     """The published three-region table: six instances."""
     fabric = Fabric(
         "three-regions", topics=[Topic("flights/.*", "json")], downgrade_age="1s",
@@ -389,7 +389,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
 async def run(arguments: argparse.Namespace, console: Console) -> int:
     """The whole demo; the exit code."""
     started_s = time.monotonic()
-    fabric = three_regions()
+    fabric = declare()
     console.print("starting six instances on a local Ray, reading the flights …")
     starting = asyncio.create_task(asyncio.to_thread(fabric.start, arguments.directory))
     try:
