@@ -276,6 +276,7 @@ def _print_status(found: dict[str, Any], as_json: bool) -> None:
         ("clients", True),
         ("log", True),
         ("to", False),
+        ("by", False),
         ("mode", False),
         ("owed", True),
         ("age", True),
@@ -295,7 +296,7 @@ def _print_status(found: dict[str, Any], as_json: bool) -> None:
             f"{instance.get('committed_txid', 0):,}",
         )
         destinations = instance.get("destinations", {})
-        rows = [destination_row(*each) for each in destinations.items()] or [("",) * 4]
+        rows = [destination_row(*each) for each in destinations.items()] or [("",) * 5]
         for number, row in enumerate(rows):
             table.add_row(*(front if not number else ("",) * 5), *row)
     console = Console()
@@ -316,8 +317,8 @@ def disconnected_lines(instances: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, str, str]:
-    """Name, mode, owed messages and age of one destination, for a table."""
+def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    """Name, way, mode, owed messages and age of one destination, for a table."""
     mode = "sync" if destination.get("sync") else "async"
     if destination.get("downgraded"):
         mode = "async (downgraded)"
@@ -326,6 +327,7 @@ def destination_row(name: str, destination: dict[str, Any]) -> tuple[str, str, s
     owed = int(destination.get("owed", 0))
     return (
         name,
+        str(destination.get("address", "")),
         mode,
         f"{owed:,}",
         f"{destination.get('age_ms', 0)} ms" if owed else "",

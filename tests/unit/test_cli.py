@@ -61,11 +61,13 @@ def test_an_event_is_one_line() -> None:
     assert line == "00:00:01.500000 A-1            downgraded age_ms=7"
 
 
-def test_a_destinations_row_tells_its_mode() -> None:
+def test_a_destinations_row_tells_its_mode_and_its_way() -> None:
     found = {"connected": True, "sync": False, "downgraded": True, "owed": 1200, "age_ms": 30}
-    assert destination_row("B", found) == ("B", "async (downgraded)", "1,200", "30 ms")
+    assert destination_row("B", found) == ("B", "", "async (downgraded)", "1,200", "30 ms")
     found = {"connected": False, "sync": True, "owed": 0}
-    assert destination_row("B", found) == ("B", "sync, disconnected", "0", "")
+    assert destination_row("B", found) == ("B", "", "sync, disconnected", "0", "")
+    found = {"connected": True, "sync": True, "owed": 0, "address": "over B's connection"}
+    assert destination_row("B", found) == ("B", "over B's connection", "sync", "0", "")
 
 
 def test_why_a_destination_is_not_connected_stands_below_the_table() -> None:
