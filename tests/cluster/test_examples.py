@@ -44,3 +44,10 @@ def test_geographic_replication(capsys: pytest.CaptureFixture[str]) -> None:
     regions = ("NewYork", "London", "HongKong")
     expected = [f"{region}: 3000 of 3000 trades" for region in regions]
     assert said("geographic.py", capsys) == expected
+
+
+def test_a_pair_across_a_firewall(capsys: pytest.CaptureFixture[str]) -> None:
+    """`web` has no address of `inside`, and the link that holds their connection is killed."""
+    (line,) = said("dmz_pair.py", capsys)
+    assert line.startswith("inside has 1000 orders, web has 1000 prices;")
+    assert line.endswith("web replicates over inside's connection")
