@@ -235,6 +235,8 @@ class LinkServer:
         self._bringing: set[asyncio.Task[None]] = set()
         self._failed_upstream = 0
         """The incoming connection over which the last attempt failed."""
+        self._last_carried: bool | None = None
+        """Whether it was last connected over a connection of the other side; None: not yet."""
 
     # -- life --------------------------------------------------------------------------------
     async def run(self) -> str:
@@ -364,6 +366,7 @@ class LinkServer:
             failures.append(f"{way}: {str(error) or type(error).__name__}")
             self._drop()
             return False
+        self._last_carried = self._downstream is not None and self._downstream.is_carried
         self._give_way()
         await self._stay()
         failures[:] = [f"{way}: {self._why_lost()}"]
@@ -372,12 +375,18 @@ class LinkServer:
 
     async def _await_incoming(self) -> None:
         """Waits for the other side to connect: where there is nothing to dial as long as it takes,
-        and for a moment where it is for the other side to dial."""
+        and for a moment where it is for the other side to dial: who dialled last time dials again,
+        the first time a rule decides."""
         destination = self.config.destination
         if not self._shares or self._incoming is not None:
             return
         if destination.addresses:
-            if awaits_dial(self.config.instance, destination.server_names):
+            last = self._last_carried
+            if (
+                awaits_dial(self.config.instance, destination.server_names)
+                if last is None
+                else last
+            ):
                 await self._arrives_within(AWAITS_DIAL_S)
             return
         while self._incoming is None:

@@ -17,6 +17,9 @@ from end_to_end.test_instance import (
     servers,
 )
 
+from raylay.services.configuration.amps_fabric import fabric_of
+from raylay.services.configuration.amps_load import load_amps
+from raylay.services.fabric_plan import instance_config, record_of
 from raylay.services.server.config import DestinationConfig, InstanceConfig
 
 __all__ = ["servers"]  # a fixture
@@ -24,36 +27,85 @@ __all__ = ["servers"]  # a fixture
 ESTABLISHED = "01"
 
 
-class Pair:
-    """Instances A and B of one group, sync both ways."""
+XML = """\
+<AMPSConfig>
+  <Name>{name}</Name>
+  <Group>group</Group>
+  <Transports>
+    <Transport>
+      <Name>r</Name><Type>amps-replication</Type><InetAddr>127.0.0.1:{port}</InetAddr>
+    </Transport>
+  </Transports>
+  <TransactionLog>
+    <JournalDirectory>journal</JournalDirectory>
+    <Topic><Name>orders</Name><MessageType>json</MessageType></Topic>
+  </TransactionLog>
+  <Replication>
+    <Destination>
+      <Name>{other}</Name>
+      <Group>group</Group>
+      <Topic><Name>orders</Name><MessageType>json</MessageType></Topic>
+      <SyncType>sync</SyncType>
+      <PassThrough>.*</PassThrough>
+      <Transport><Type>amps-replication</Type>{address}</Transport>
+    </Destination>
+  </Replication>
+</AMPSConfig>
+"""
 
-    def __init__(
-        self, servers: Servers, path: Path, *, a_dials: bool, b_dials: bool, share: bool
-    ) -> None:
+
+def config(name: str, port: int, other: str, address: str, *, share: bool) -> InstanceConfig:
+    """Of an instance with a sync destination; without an address it waits for the other one."""
+    destination = DestinationConfig(
+        other,
+        "group",
+        True,
+        (address,) if address else (),
+        pass_through=".*",
+        server_names=(other,),
+        share_connection=share,
+        retry_ms_max=200,
+    )
+    return InstanceConfig(
+        name, "group", destinations=(destination,), replication_port=port, first=True
+    )
+
+
+class Pair:
+    """Instances A and B of one group, sync both ways.
+
+    Args:
+        dialling: the names of those that have an address of the other one.
+        share: of those destinations. None: the pair is started from AMPSConfig files.
+    """
+
+    def __init__(self, servers: Servers, path: Path, dialling: str, *, share: bool | None) -> None:
         self.ports = dict(zip("AB", free_ports(2), strict=True))
         self.published = 0
-        found = []
-        for name, other, dials in (("A", "B", a_dials), ("B", "A", b_dials)):
-            destination = DestinationConfig(
-                other,
-                "group",
-                True,
-                (f"127.0.0.1:{self.ports[other]}",) if dials else (),
-                pass_through=".*",
-                server_names=(other,),
-                share_connection=share,
-                retry_ms_max=200,
+        sides = [
+            (name, self.ports[name], other, f"127.0.0.1:{self.ports[other]}" * (name in dialling))
+            for name, other in ("AB", "BA")
+        ]
+        if share is None:
+            settings = fabric_of(
+                load_amps(
+                    f"{name}.xml",
+                    text=XML.format(
+                        name=name,
+                        port=port,
+                        other=other,
+                        address=f"<InetAddr>{address}</InetAddr>" if address else "",
+                    ),
+                    environment={},
+                )
+                for name, port, other, address in sides
             )
-            config = InstanceConfig(
-                name,
-                "group",
-                destinations=(destination,),
-                replication_port=self.ports[name],
-                first=True,
-            )
-            found.append(Server(path / name, config))
-            servers.append(found[-1])
-        self.a, self.b = found
+            record = record_of(settings, path)
+            configs = [instance_config(settings, record, each) for each in settings.instances]
+        else:
+            configs = [config(*side, share=share) for side in sides]
+        self.a, self.b = (Server(path / made.name, made) for made in configs)
+        servers += [self.a, self.b]
 
     def connections(self) -> int:
         """TCP connections to the replication ports, seen from the side that accepted them."""
@@ -113,7 +165,7 @@ class Pair:
 def test_the_side_without_an_address_pushes_over_the_connection_of_the_other(
     servers: Servers, tmp_path: Path
 ) -> None:
-    pair = Pair(servers, tmp_path, a_dials=False, b_dials=True, share=False)
+    pair = Pair(servers, tmp_path, "B", share=False)
     pair.heals()
     pair.a.wait_for("link_logged_on destination=B client=A!B!sync!amps-replication")
     pair.a.wait_for('address="over B\'s connection"')
@@ -126,8 +178,18 @@ def test_the_side_without_an_address_pushes_over_the_connection_of_the_other(
         pair.heals()
 
 
+def test_configuration_files_without_inet_addr(servers: Servers, tmp_path: Path) -> None:
+    pair = Pair(servers, tmp_path, "B", share=None)
+    pair.heals()
+    assert pair.over() == ["A"]
+    pair.b.kill()
+    pair.a.wait_for("link_disconnected destination=B")
+    pair.b.start()
+    pair.heals()
+
+
 def test_two_sides_that_dial_settle_on_one_connection(servers: Servers, tmp_path: Path) -> None:
-    pair = Pair(servers, tmp_path, a_dials=True, b_dials=True, share=True)
+    pair = Pair(servers, tmp_path, "AB", share=True)
     pair.heals()
     assert pair.over() == ["B"]
     # Whose link is killed, and dials, while the other one waits for it: the other one dials then.
