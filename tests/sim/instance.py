@@ -28,6 +28,7 @@ from raylay.services.replication.effects import (
     SendBatch,
     SetLinkMode,
 )
+from raylay.services.replication.incoming import Incoming, choose
 from raylay.services.replication.instance import (
     Identity,
     decode_note,
@@ -56,7 +57,7 @@ from sim.history import (
     ToldSafety,
 )
 from sim.link import LinkLogon, LinkProcess, Welcome
-from sim.network import Connection
+from sim.network import Carried, Connection
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -153,6 +154,8 @@ class Instance:
         self.staging: deque[Run] = deque()
         self.sessions: dict[int, Session] = {}
         self.upstreams: dict[int, Connection] = {}
+        self.incoming: dict[int, Incoming] = {}
+        """Of these, what others dialled."""
         self._commit_due = False
         self._told_us = 0
         self._callbacks = 0
@@ -468,6 +471,7 @@ class Instance:
 
     def _perform_close_upstream(self, effect: CloseUpstream) -> None:
         connection = self.upstreams.pop(effect.connection, None)
+        self.incoming.pop(effect.connection, None)
         if connection is not None:
             if effect.reason == "gap":
                 self.world.probes["gap refused"] += 1
@@ -718,6 +722,24 @@ class Instance:
         self.upstreams[number] = connection
         self.perform(effects)
         connection.send(1, Welcome(self.name, disk.incarnation, answer))
+        if not isinstance(connection, Carried):
+            self.incoming[number] = Incoming(
+                number, logon.name, logon.group, logon.incarnation, logon.name
+            )
+            for link in self.links.values():
+                link.arrived()
+
+    def incoming_for(self, link: LinkProcess) -> Connection | None:
+        """The connection that another instance made and that a link may use."""
+        ledgers = self.machine.destinations
+        others = [name for name in self.links if name != link.destination.name]
+        found = choose(
+            link.destination,
+            [each for number, each in self.incoming.items() if self.upstreams[number].open[1]],
+            {ledgers[name].incarnation for name in others if ledgers[name].connected},
+            others,
+        )
+        return None if found is None else self.upstreams[found.number]
 
     def upstream_frame(self, connection: Connection, batch: SendBatch) -> None:
         """A batch came in."""
@@ -742,6 +764,7 @@ class Instance:
 
     def upstream_gone(self, number: int) -> None:
         """An upstream connection ended."""
+        self.incoming.pop(number, None)
         if self.upstreams.pop(number, None) is not None and self.alive:
             self.machine.upstream_left(number)
 

@@ -17,7 +17,7 @@ from raylay.services.replication.instance import (
     UpstreamAnswer,
 )
 from raylay.services.replication.routing import Destination
-from sim.network import Channel, Connection
+from sim.network import Carried, Channel, Connection
 
 if TYPE_CHECKING:
     from sim.instance import Instance
@@ -67,6 +67,7 @@ class LinkProcess:
         self._epoch = 0
         self._pause_us = world.timing.pause_us[0]
         self._pumping = False
+        self._waiting = False
         self.outbox.send(instance.give_epoch, self)
 
     def die(self) -> None:
@@ -106,20 +107,53 @@ class LinkProcess:
         """The epoch is on disk: dial."""
         if self.alive:
             self._epoch = epoch
-            self._dial()
+            if self.destination.dials:
+                self._dial()
+            else:
+                self._join()
+
+    def _join(self) -> None:
+        """Connects over a connection that the other side made, or waits for one."""
+        world = self.world
+        carrier = self.instance.incoming_for(self)
+        if carrier is None:
+            self._waiting = True
+            world.probes["link waited for the other side to connect"] += 1
+            return
+        connection = self._opened(Carried(carrier))
+        world.after(world.drawn(world.timing.network_us), self._reach_over, connection, self._epoch)
+        world.after(world.timing.dial_us, self._no_answer, connection)
+
+    def arrived(self) -> None:
+        """Another instance has connected."""
+        if self.alive and self._waiting:
+            self._waiting = False
+            self._again()
+
+    def _reach_over(self, connection: Carried, epoch: int) -> None:
+        """The logon arrives at the other end of the carrier."""
+        if connection.is_cut(0):
+            return  # The carrier's end is noticed sooner or later.
+        if connection.open[0]:
+            self.world.probes["link over the other side's connection"] += 1
+            self._log_on(connection, epoch)
 
     def _dial(self) -> None:
         world = self.world
         target = self.destination.addresses[self._address]
-        connection = self.connection = Connection(world, self.instance.name, target)
-        connection.receive[0] = lambda frame: self._frame(connection, frame)
-        connection.closed[0] = lambda why: self._lost(connection, why)
+        connection = self._opened(Connection(world, self.instance.name, target))
         delay_us = world.drawn(world.timing.network_us)
         if self._real() < 0.02 and not world.healed:
             # A logon that the network kept for long: the link has dialed again by then.
             delay_us += world.drawn((20_000, 300_000))
         world.after(delay_us, self._reach, connection, self._epoch)
         world.after(world.timing.dial_us, self._no_answer, connection)
+
+    def _opened(self, connection: Connection) -> Connection:
+        self.connection = connection
+        connection.receive[0] = lambda frame: self._frame(connection, frame)
+        connection.closed[0] = lambda why: self._lost(connection, why)
+        return connection
 
     def _real(self) -> float:
         return self.world.rng.random()
@@ -135,6 +169,12 @@ class LinkProcess:
         if not connection.open[0]:
             # Its stream is dead, but the other side does not know.
             connection.dead[0] = connection.dead[1] = True
+        self._log_on(connection, epoch)
+        if connection.dead[0]:
+            world.after(world.drawn(world.timing.notice_us), connection._end, 1, "lost")
+
+    def _log_on(self, connection: Connection, epoch: int) -> None:
+        target = self.world.instances[connection.hosts[1]]
         connection.receive[1] = lambda batch: target.upstream_frame(connection, batch)
         connection.closed[1] = lambda why: target.upstream_gone(connection.number)
         member = self.instance.disk.member
@@ -147,11 +187,11 @@ class LinkProcess:
             epoch,
         )
         target.link_logs_on(connection, logon)
-        if connection.dead[0]:
-            world.after(world.drawn(world.timing.notice_us), connection._end, 1, "lost")
 
     def _no_answer(self, connection: Connection) -> None:
         if self.connection is connection and not self.server:
+            if isinstance(connection, Carried):
+                connection.close(0, "no answer")
             connection.open[0] = False
             if not connection.open[1]:
                 self.world.connections.pop(connection.number, None)

@@ -12,7 +12,17 @@ if TYPE_CHECKING:
 class Connection:
     """A stream between two hosts. Side 0 dialed, side 1 accepted."""
 
-    __slots__ = ("closed", "dead", "hosts", "last_us", "number", "open", "receive", "world")
+    __slots__ = (
+        "carried",
+        "closed",
+        "dead",
+        "hosts",
+        "last_us",
+        "number",
+        "open",
+        "receive",
+        "world",
+    )
 
     def __init__(self, world: World, dialer: str, acceptor: str) -> None:
         self.world = world
@@ -24,6 +34,7 @@ class Connection:
         self.last_us = [0, 0]
         self.receive: list[Callable[[Any], None]] = [_ignore, _ignore]
         self.closed: list[Callable[[str], None]] = [_ignore, _ignore]
+        self.carried: list[Carried] = []
         world.connections[self.number] = self
 
     def _arrival_us(self, side: int) -> int:
@@ -48,6 +59,7 @@ class Connection:
         if not self.open[side]:
             return
         self.open[side] = False
+        self._carried_end(side)
         if not self.open[1 - side]:
             self.world.connections.pop(self.number, None)
         elif self.dead[side]:
@@ -60,9 +72,15 @@ class Connection:
     def _end(self, side: int, why: str) -> None:
         if self.open[side]:
             self.open[side] = False
+            self._carried_end(side)
             if not self.open[1 - side]:
                 self.world.connections.pop(self.number, None)
             self.closed[side](why)
+
+    def _carried_end(self, side: int) -> None:
+        for carried in self.carried:
+            delay_us = self.world.drawn(self.world.timing.local_us)
+            self.world.after(delay_us, carried._end, 1 - side, "its carrier ended")
 
     def sever(self) -> None:
         """Nothing sent from now on arrives; each side notices when it does."""
@@ -85,6 +103,49 @@ class Connection:
                 self.world.after(
                     self.world.drawn(self.world.timing.notice_us), self._end, side, "lost"
                 )
+
+
+class Carried(Connection):
+    """A stream over a connection that the other side dialled: side 0 is where that one was
+    accepted. It has the fate of its carrier, on each side when that side notices."""
+
+    __slots__ = ("carrier",)
+
+    def __init__(self, carrier: Connection) -> None:
+        there, here = carrier.hosts
+        super().__init__(carrier.world, here, there)
+        self.carrier = carrier
+        carrier.carried.append(self)
+
+    def is_cut(self, side: int) -> bool:
+        """Whether what this side sends does not get through the carrier."""
+        return self.carrier.dead[1 - side] or not self.carrier.open[1 - side]
+
+    def send(self, side: int, frame: Any) -> None:
+        """Sends a frame to the other side."""
+        if not self.is_cut(side):
+            super().send(side, frame)
+
+    def close(self, side: int, why: str) -> None:
+        """This side closes. Where that does not get through, the carrier's end ends the other."""
+        if self.open[side] and self.is_cut(side):
+            self.open[side] = False
+            if not self.open[1 - side]:
+                self.world.connections.pop(self.number, None)
+        else:
+            super().close(side, why)
+
+    def _arrive(self, side: int, frame: Any) -> None:
+        # What the carrier's end overtook is not handed on.
+        if self.carrier.open[1 - side]:
+            super()._arrive(side, frame)
+
+    def sever(self) -> None:
+        """It breaks with its carrier."""
+        self.carrier.sever()
+
+    def sever_if_blocked(self) -> None:
+        """It breaks with its carrier."""
 
 
 def _ignore(_: Any) -> None:

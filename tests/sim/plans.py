@@ -190,6 +190,29 @@ def random_topology(rng: random.Random) -> Topology:
     return Topology("random", members)
 
 
+def one_side_dials(rng: random.Random, topology: Topology) -> Topology:
+    """The same links, but of some pairs that replicate to each other only one side dials: the other
+    one pushes over its connection."""
+    members = dict(topology.members)
+    waiting: set[tuple[str, str]] = set()
+    for name, member in members.items():
+        found = []
+        for each in member.destinations:
+            other = each.addresses[0]
+            back = [d.addresses for d in topology.members[other].destinations]
+            waits = (
+                len(each.addresses) == 1
+                and back.count((name,)) == 1
+                and (other, name) not in waiting
+                and rng.random() < 0.5
+            )
+            if waits:
+                waiting.add((name, other))
+            found.append(replace(each, dials=False) if waits else each)
+        members[name] = replace(member, destinations=tuple(found))
+    return Topology(f"{topology.name}, one side dials", members, uniform=topology.uniform)
+
+
 # -- a seed ------------------------------------------------------------------------------------
 PUBLISHES = 200
 CRASHES = 5
@@ -216,6 +239,10 @@ def draw(seed: int) -> Plan:
         topology = diamond(rng)
     else:
         topology = random_topology(rng)
+    # Of its own: whether it is drawn changes nothing else of a seed.
+    dialling = random.Random(seed * 2)
+    if dialling.random() < 0.25:
+        topology = one_side_dials(dialling, topology)
     end_ms = rng.choice((1_200, 2_000, 3_500))
     clients = _clients(rng, topology)
     timing = Timing()

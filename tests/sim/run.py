@@ -41,6 +41,8 @@ PROBES = (
     "late record",
     "link crashed",
     "link moved to another server or incarnation",
+    "link over the other side's connection",
+    "link waited for the other side to connect",
     "logon refused, not ready",
     "new incarnation caught up",
     "notice at a connect",

@@ -27,6 +27,7 @@ from sim.history import (
     Topology,
     Used,
 )
+from sim.network import Carried, Connection
 from sim.world import Timing, World
 
 STEADY = Timing(
@@ -670,6 +671,67 @@ def test_a_failover_list_moves_to_the_second_server_and_back() -> None:
     assert servers == ["b1", "b2", "b1"]
     assert all(play.had("b1", client, sequence) for sequence in (1, 2, 3))
     assert not play.had("b2", client, 3)
+
+
+def test_the_side_that_cannot_dial_shares_the_fate_of_the_others_connection() -> None:
+    """`a` has no address of `b`: it pushes over the connection of `b`, waits when that is gone."""
+    play = Play(fabric(a=(replace(to("b"), dials=False),), b=(to("a"),)))
+    world = play.world
+    clients = [play.client("p", "a"), play.client("q", "b")]
+
+    def both_publish(at_ms: int) -> None:
+        play.until(at_ms)
+        for client in clients:
+            client.publish(["orders"])
+        play.until(at_ms + 150)
+        assert all(client.store.messages == 0 for client in clients)
+
+    both_publish(50)
+    ways = {(type(each), each.hosts) for each in world.connections.values()}
+    assert (Carried, ("a", "b")) in ways and (Connection, ("b", "a")) in ways
+    assert (Connection, ("a", "b")) not in ways
+    linked = sum(isinstance(op, Linked) for op in world.history.operations)
+    for at_ms, break_it in (
+        (300, lambda: world.break_connections("a", "b")),
+        (600, lambda: world.crash_link("b", "to-a")),
+        (900, lambda: world.crash_link("a", "to-b")),
+    ):
+        play.until(at_ms)
+        break_it()
+        both_publish(at_ms + 80)
+    # Both directions went with the connection and the process that held it, one with its own.
+    after = sum(isinstance(op, Linked) for op in world.history.operations)
+    assert after - linked == 2 + 2 + 1
+    for at_ms, name in ((1_200, "a"), (1_500, "b")):
+        play.until(at_ms)
+        world.crash(name, 20_000)
+        both_publish(at_ms + 120)
+    history = play.end()
+    assert world.probes["link waited for the other side to connect"] >= 4
+    assert sum(isinstance(op, Acked) for op in history.operations) >= 12
+
+
+@pytest.mark.parametrize("dials", [True, False])
+def test_one_link_from_an_instance_to_an_instance(dials: bool) -> None:
+    """Two destinations with the same servers: the second one takes the next, whether `a` dials them
+    or they dial `a`."""
+    one, two = (
+        replace(to("b1", "b2"), name=name, dials=dials, topics=(TopicRule(name),))
+        for name in ("orders", "trades")
+    )
+    back = () if dials else (to("a", sync=False),)
+    play = Play(fabric(False, a=(one, two), b1=back, b2=back))
+    client = play.client("p", "a")
+    play.until(300)
+    client.publish(["orders", "trades"])
+    play.until(400)
+    history = play.end()
+    # Each keeps its server; which of them has the first one is not of interest.
+    linked = [op for op in history.operations if isinstance(op, Linked)]
+    servers = {op.server for op in linked if op.instance == "a"}
+    assert servers == {"b1", "b2"}
+    assert {play.had(name, client, 1) for name in servers} == {True, False}
+    assert {play.had(name, client, 2) for name in servers} == {True, False}
 
 
 def test_a_failed_commit_is_sent_again_and_acked_once() -> None:
