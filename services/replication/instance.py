@@ -212,6 +212,9 @@ class InstanceMachine:
         self._told_lacking: dict[int, int] = {}
         self.waiters = WaiterTable()
         self.ready = ready
+        self.wall_offset_us = 0
+        """What the clock on the wall is ahead of `now_us`, which no setting of the clock moves: ages
+        count by the latter, records bear the former."""
         self.schedule = DowngradeSchedule(policy or DowngradePolicy())
         self.counters = Counters()
         known_incarnations = incarnations or {}
@@ -376,7 +379,7 @@ class InstanceMachine:
             if chunk.last_sequence > found.received:
                 found.received = chunk.last_sequence
             if not self.journaled.matches(run.topic, run.message_type):
-                run.receive_time_us = now_us
+                run.receive_time_us = now_us + self.wall_offset_us
                 transient.append(run)
                 continue
             self.counters.published += run.count
@@ -692,7 +695,7 @@ class InstanceMachine:
     def _append(self, run: Run, root: int, sender: int, now_us: int) -> None:
         publisher = run.publisher
         run.first_txid = self.next_txid
-        run.receive_time_us = now_us
+        run.receive_time_us = now_us + self.wall_offset_us
         self.next_txid += run.count
         highest = self._highest.get(publisher, 0)
         if run.first_sequence <= highest:
@@ -762,7 +765,7 @@ class InstanceMachine:
         news = list(SequenceSet(news))
         run = encode_note(root, sender, publisher, news)
         run.first_txid = self.next_txid
-        run.receive_time_us = now_us
+        run.receive_time_us = now_us + self.wall_offset_us
         self.next_txid += 1
         for a, b in news:
             awaited.add(a, b)
@@ -817,7 +820,7 @@ class InstanceMachine:
                     ranges = [(run.first_sequence, run.last_sequence)]
                 else:
                     ranges = run.ranges()
-                self._commit_run(run, entry.root, entry.sender, ranges, run.receive_time_us)
+                self._commit_run(run, entry.root, entry.sender, ranges, now_us)
                 for upstream in self._upstreams.values():
                     if upstream.sends_duplicates and upstream.incarnation != entry.sender:
                         upstream.held.add_ranges(run.publisher, ranges)

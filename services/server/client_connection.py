@@ -239,7 +239,7 @@ class ClientConnection(FramedConnection):
             return False
         try:
             effects, transient = server.machine.client_published(
-                self.number, payload, server.now_us(), count
+                self.number, payload, server.steady_us(), count
             )
         except CorruptRecord as error:
             self.end("bad_record", str(error))
@@ -320,7 +320,10 @@ class ClientConnection(FramedConnection):
         self._unnumbered += 1
         server.perform(
             server.machine.client_published_unnumbered(
-                self.number, run, wanted or f"{_OWN_IDS}{self._unnumbered}", now_us
+                self.number,
+                run,
+                wanted or f"{_OWN_IDS}{self._unnumbered}",
+                server.steady_us(),
             )
         )
         server.check_staged(self)

@@ -168,6 +168,7 @@ class InstanceServer:
         self._hint_floor = -1
         self._metrics: Metrics | None = None
         self._started_s = time.time()
+        self._steady_base_us = self.now_us() - time.monotonic_ns() // 1000
         self._performers: dict[type, Callable[[Any], None]] = {
             Append: self._append,
             Committed: self._committed,
@@ -298,7 +299,7 @@ class InstanceServer:
             ready=alone or config.first or self.state.get("ready") is not None,
             policy=config.policy,
         )
-        now_us = self.now_us()
+        now_us = self.steady_us()
         after_txid = min(floor, recovered.next_txid - 1)
         while after_txid < recovered.next_txid - 1:
             headers = journal.read_headers(after_txid, RECOVERY_HEADERS)
@@ -512,6 +513,11 @@ class InstanceServer:
         """Microseconds since 1970."""
         return time.time_ns() // 1000
 
+    def steady_us(self) -> int:
+        """Microseconds since 1970 by the clock of the start of this process: ages count by it, so
+        that nobody is downgraded because somebody set the clock."""
+        return self._steady_base_us + time.monotonic_ns() // 1000
+
     def _every(self, interval_s: float, work: Callable[[], None]) -> None:
         at = len(self._timers)
 
@@ -526,7 +532,8 @@ class InstanceServer:
     def _check(self) -> None:
         # Ages are asked for: what is on disk and not taken yet is not owed yet.
         self.catch_up_with_commits()
-        self.perform(self.machine.tick(self.now_us()))
+        self.machine.wall_offset_us = self.now_us() - self.steady_us()
+        self.perform(self.machine.tick(self.steady_us()))
         now_s = self.loop.time()
         for upstream in list(self.upstreams_connected.values()):
             upstream.beat(now_s)
@@ -754,7 +761,7 @@ class InstanceServer:
         if self.storage_failure is not None:
             self.storage_failure = None
             self.report("storage_recovered")
-        self.perform(self.machine.committed(last_txid, self.now_us()))
+        self.perform(self.machine.committed(last_txid, self.steady_us()))
         self.outbox.flush()
 
     def _failed_in_thread(self, first_txid: int, error: Exception) -> None:
@@ -965,7 +972,7 @@ class InstanceServer:
             DowngradeRefused: too few would use sync acknowledgment, and it is not forced.
         """
         self._known(destination)
-        self.perform(self.machine.downgrade(destination, self.now_us(), why, force=force))
+        self.perform(self.machine.downgrade(destination, self.steady_us(), why, force=force))
 
     async def upgrade(self, destination: str, why: str = "by hand") -> None:
         """Persisted acks wait for this destination again, if it is configured sync.
@@ -974,7 +981,7 @@ class InstanceServer:
             ConfigurationError: there is no such destination.
         """
         self._known(destination)
-        self.perform(self.machine.upgrade(destination, self.now_us(), why))
+        self.perform(self.machine.upgrade(destination, self.steady_us(), why))
 
     def _known(self, destination: str) -> None:
         if destination not in self.machine.destinations:
@@ -1086,7 +1093,7 @@ class InstanceServer:
         ledger = self.machine.destinations[name]
         link = self.links[name]
         oldest = ledger.oldest_owed()
-        age_ms = 0 if oldest is None else max(0, self.now_us() - oldest[0]) // 1000
+        age_ms = 0 if oldest is None else max(0, self.steady_us() - oldest[0]) // 1000
         return {
             "peer": link.peer_name,
             "group": ledger.destination.group,

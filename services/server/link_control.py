@@ -277,7 +277,7 @@ class LinkControl:
                     progress.resending,
                     progress.caught_up,
                     progress.skipped,
-                    server.now_us(),
+                    server.steady_us(),
                 )
             )
         elif command == "dial":
@@ -353,7 +353,7 @@ class LinkControl:
             address=self.address,
         )
         effects, start = server.machine.link_connected(
-            self.name, incarnation, theirs, waited, server.now_us()
+            self.name, incarnation, theirs, waited, server.steady_us()
         )
         connection.send(control.start(start, theirs if header["same"] else None))
         server.perform(effects)
@@ -411,7 +411,8 @@ class LinkControl:
         server = self._server
         if header["c"] == "carried":
             return UpstreamConnection(server, self.name)
-        upstream = server.upstreams_connected.get(int(header.get("upstream") or 0))
+        number = header.get("upstream")
+        upstream = server.upstreams_connected.get(number) if type(number) is int else None
         if upstream is None or upstream.as_incoming(self.name) is None:
             return None
         return upstream.carry(self.name)

@@ -240,7 +240,7 @@ class UpstreamConnection(Carrier):
                 batch.marked,
                 batch.awaited,
                 batch.caught_up,
-                server.now_us(),
+                server.steady_us(),
             )
         )
 

@@ -84,6 +84,14 @@ def _slow(world: World, times: int) -> None:
     world.slow = times
 
 
+def _set_clock(world: World, name: str, ahead_ms: int) -> None:
+    """Until its next start: a process takes the clock as it is then."""
+    instance = world.instances[name]
+    if instance.alive:
+        world.fault(f"the clock of {name} is set {ahead_ms} ms ahead")
+        instance.machine.wall_offset_us = ahead_ms * 1000
+
+
 _ACTIONS: dict[str, Callable[..., None]] = {
     "crash": _crash,
     "lose_disk": _lose_disk,
@@ -98,4 +106,5 @@ _ACTIONS: dict[str, Callable[..., None]] = {
     "remove": _remove,
     "remove_by_force": _remove_by_force,
     "slow": _slow,
+    "set_clock": _set_clock,
 }

@@ -364,7 +364,10 @@ def _nemesis(
         found.append((when(), "slow", (1,)))
     if rng.random() < 0.35:
         found.append((when(), "lose_disk", (rng.choice(names), rng.randint(30, 500))))
-    if topology.name == "diamond":
+    if rng.random() < 0.2:
+        name = rng.choice(names)
+        found += [(when(), "set_clock", (name, ahead_ms)) for ahead_ms in (3_600_000, 0, 60_000)]
+    if topology.name.startswith("diamond"):
         found += _diamond_faults(rng, end_ms)
     found.sort(key=lambda step: step[:2])
     return found

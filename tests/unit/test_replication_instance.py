@@ -299,6 +299,18 @@ def test_late_is_seen_behind_a_restart() -> None:
     assert [bool(run.flags & Flag.LATE) for run in after.staged] == [True, False]
 
 
+def test_a_clock_that_is_set_changes_what_records_bear_and_nobodys_age() -> None:
+    bench = Bench(destination(), policy=DowngradePolicy(downgrade_age_ms=1_000))
+    bench.log_on()
+    bench.connect()
+    bench.machine.wall_offset_us = 3_600 * SECOND_US
+    bench.publish(1)
+    assert bench.staged[0].receive_time_us == 3_600 * SECOND_US
+    bench.commit()
+    assert acks(bench.take(bench.machine.tick(SECOND_US // 2))) == []
+    assert acks(bench.take(bench.machine.tick(2 * SECOND_US))) == [(1, "")]
+
+
 def test_what_came_from_a_server_is_not_owed_by_it_once_it_is_known() -> None:
     """Committed before the link to it connected for the first time."""
     bench = Bench(destination())
