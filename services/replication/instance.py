@@ -213,8 +213,8 @@ class InstanceMachine:
         self.waiters = WaiterTable()
         self.ready = ready
         self.wall_offset_us = 0
-        """What the clock on the wall is ahead of `now_us`, which no setting of the clock moves: ages
-        count by the latter, records bear the former."""
+        """What the clock on the wall is ahead of `now_us`, which no setting of the clock moves:
+        ages count by the latter, records bear the former."""
         self.schedule = DowngradeSchedule(policy or DowngradePolicy())
         self.counters = Counters()
         known_incarnations = incarnations or {}
