@@ -44,6 +44,7 @@ from raylay.services.pipeline.journals import (
     position,
 )
 from raylay.services.pipeline.predicates import Predicate
+from raylay.services.pipeline.sink import BatchWriter, StreamWriter, WriteOptions
 from raylay.services.pipeline.values import BodyParser, Mode
 
 log = logging.getLogger("raylay.pipeline")
@@ -180,6 +181,14 @@ class RaylaySource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:
         """For `spark.readStream`."""
         return StreamReader(ReadOptions.of(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """For `write`."""
+        return BatchWriter(WriteOptions.of(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """For `writeStream`."""
+        return StreamWriter(WriteOptions.of(self.options), schema, overwrite)
 
 
 class _Reading:

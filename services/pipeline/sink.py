@@ -1,0 +1,374 @@
+"""Publishing a table or a stream: `write.format("raylay")`, `writeStream.format("raylay")`.
+
+Tasks stage their rows (staging.py); the driver publishes them when all have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from raylay.services import fabric_registry
+from raylay.services.client import SyncClient
+from raylay.services.errors import ConfigurationError
+from raylay.services.fabric_plan import FabricRecord, servers_of
+from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX
+from raylay.services.pipeline.staging import (
+    EXPIRATION_S_MAX,
+    STAGED,
+    STATE_FILE,
+    StagedFile,
+    StagedRows,
+    Staging,
+    stage,
+)
+
+log = logging.getLogger("raylay.pipeline")
+
+CONNECT_WAIT_S_DEFAULT = 30.0
+MESSAGE_TYPE_DEFAULT = "json"
+BODY_BYTES_MAX = 8 * 1024 * 1024
+STAGING_OF_CHECKPOINT = "raylay-staging"
+
+
+@dataclass(slots=True)
+class WriteOptions:
+    """The options of a write, checked.
+
+    Raises:
+        ConfigurationError: one is unknown, missing or has no such value.
+    """
+
+    servers: str = ""
+    fabric: str = ""
+    group: str = ""
+    topic: str = ""
+    message_type: str = ""
+    staging: str = ""
+    job: str = ""
+    name: str = "spark"
+    connect_wait_s: float = CONNECT_WAIT_S_DEFAULT
+    checkpointlocation: str = field(default="")
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> WriteOptions:
+        """The options as Spark gives them."""
+        values: dict[str, Any] = {}
+        for name, value in dict(options).items():
+            name = name.lower()
+            if name in ("queryname", "path"):
+                continue
+            if name not in cls.__dataclass_fields__:
+                raise ConfigurationError(
+                    f"there is no option {name}: {', '.join(sorted(cls.__dataclass_fields__))} "
+                    "are known"
+                )
+            values[name] = value
+        if "connect_wait_s" in values:
+            try:
+                values["connect_wait_s"] = float(values["connect_wait_s"])
+            except ValueError:
+                values["connect_wait_s"] = 0.0
+            if not values["connect_wait_s"] > 0:
+                raise ConfigurationError("connect_wait_s: give a number of seconds above 0")
+        made = cls(**values)
+        if bool(made.servers) == bool(made.fabric):
+            raise ConfigurationError(
+                "give either servers, host:port with commas, or fabric, its directory or name"
+            )
+        if made.job and not made.staging:
+            raise ConfigurationError("a job is remembered in its staging directory: give staging")
+        if made.job.startswith("batch-"):
+            raise ConfigurationError("a job's name cannot begin with batch-")
+        return made
+
+    def client_options(self) -> dict[str, Any]:
+        """Servers and group for a client.
+
+        Raises:
+            ConfigurationError: there is no such fabric or group.
+        """
+        if self.servers:
+            listed = [each.strip() for each in self.servers.split(",") if each.strip()]
+            return {"servers": listed, "group": self.group}
+        entry = fabric_registry.find(self.fabric)
+        directory = entry.directory if entry is not None else self.fabric
+        record = FabricRecord.load(directory)
+        if record is None:
+            raise ConfigurationError(
+                f"{self.fabric} is no fabric that runs here and no directory of one: give servers"
+            )
+        return servers_of(record, self.group, self.name)
+
+
+def normal(batch: pa.RecordBatch, topic: str, message_type: str) -> pa.RecordBatch:
+    """A batch of the written table as rows of schema `STAGED`.
+
+    Raises:
+        ConfigurationError: a row cannot be published; says which column and why.
+    """
+    count = batch.num_rows
+    given = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns = []
+    for wanted in STAGED:
+        column = given.get(wanted.name)
+        if column is None:
+            fixed = {"topic": topic, "message_type": message_type or MESSAGE_TYPE_DEFAULT}
+            column = pa.repeat(pa.scalar(fixed.get(wanted.name), wanted.type), count)
+        column = column.cast(wanted.type)
+        if wanted.name == "message_type":
+            column = pc.fill_null(column, message_type or MESSAGE_TYPE_DEFAULT)
+        columns.append(column)
+    made = pa.RecordBatch.from_arrays(columns, schema=STAGED)
+    for name, low, high in (
+        ("topic", 1, TOPIC_BYTES_MAX),
+        ("message_type", 1, TYPE_BYTES_MAX),
+        ("body", 0, BODY_BYTES_MAX),
+    ):
+        if made[name].null_count:
+            raise ConfigurationError(f"a row has no {name}: nothing was published")
+        lengths = pc.binary_length(made[name])
+        worst = pc.min_max(lengths).as_py()
+        if count and not low <= worst["min"] <= worst["max"] <= high:
+            raise ConfigurationError(
+                f"a row's {name} has {worst['min']} to {worst['max']} bytes, {low} to {high} are "
+                "possible: nothing was published"
+            )
+    seconds = pc.min_max(made["expiration_s"]).as_py()
+    if seconds["min"] is not None and not 0 <= seconds["min"] <= seconds["max"] <= EXPIRATION_S_MAX:
+        raise ConfigurationError(
+            f"expiration_s is {seconds['min']} to {seconds['max']}: give 0 to {EXPIRATION_S_MAX}"
+        )
+    return made
+
+
+def check_schema(schema: StructType, topic: str) -> None:
+    """Refuses a table that cannot be published.
+
+    Raises:
+        ConfigurationError: a column is missing, unknown or of another type.
+    """
+    kinds = {each.name: each.dataType.typeName() for each in schema.fields}
+    allowed = {
+        "topic": ("string",),
+        "message_type": ("string",),
+        "body": ("binary", "string"),
+        "key": ("binary", "string"),
+        "correlation_id": ("binary", "string"),
+        "expiration_s": ("integer", "long", "short", "byte"),
+    }
+    if "body" not in kinds:
+        raise ConfigurationError(
+            f"the table has no column body, only {', '.join(kinds)}: "
+            "select to_json(struct(*)) AS body"
+        )
+    if "topic" not in kinds and not topic:
+        raise ConfigurationError("the table has no column topic: add it, or give the option topic")
+    for name, kind in kinds.items():
+        if name not in allowed:
+            raise ConfigurationError(
+                f"a message has no column {name}: there are {', '.join(allowed)}"
+            )
+        if kind not in allowed[name]:
+            raise ConfigurationError(
+                f"column {name} is {kind}, it can be {' or '.join(allowed[name])}"
+            )
+
+
+def publish_rows(options: WriteOptions, rows: StagedRows) -> None:
+    """Publishes what a server does not have of a staged write; returns when all is durable.
+
+    Raises:
+        RaylayError: no server was reached, or a publish was refused. What is staged stays.
+    """
+    with contextlib.closing(_client(options, rows.publisher, rows)) as client:
+        client.flush()
+
+
+def publish_pending(directory: Path, options: WriteOptions) -> int:
+    """Publishes what a write left staged when its driver died. How many rows that were.
+
+    Raises:
+        ConfigurationError: the directory is no staging directory.
+        RaylayError: as `publish_rows`.
+    """
+    if not (directory / STATE_FILE).is_file():
+        raise ConfigurationError(f"{directory} is no staging directory: it has no {STATE_FILE}")
+    with Staging(directory) as staging:
+        return staging.finish(lambda rows: publish_rows(options, rows))
+
+
+def _client(options: WriteOptions, name: str, rows: StagedRows | None = None) -> SyncClient:
+    return SyncClient(
+        name,
+        **options.client_options(),
+        publish_store=rows,
+        connect_wait_s=options.connect_wait_s,
+    )
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    file: StagedFile
+
+
+class _Writing:
+    """What batch and stream share."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, directory: Path) -> None:
+        check_schema(schema, options.topic)
+        self.options = options
+        self.directory = directory
+        self._run = directory / f"run-{os.urandom(6).hex()}"
+
+    def stage(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """One task attempt."""
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        topic, message_type = self.options.topic, self.options.message_type
+        return Staged(
+            stage(self._run, partition, (normal(each, topic, message_type) for each in iterator))
+        )
+
+    def commit_all(
+        self, key: str, owner: str, messages: Sequence[WriterCommitMessage | None]
+    ) -> int:
+        """Publishes what the winning attempts staged."""
+        files = [each.file for each in messages if isinstance(each, Staged)]
+        with Staging(self.directory, self.options.name, owner) as staging:
+            try:
+                return staging.commit(key, files, lambda rows: publish_rows(self.options, rows))
+            except BaseException:
+                pending = staging.pending
+                if pending is not None:
+                    log.error(
+                        "%d rows are staged in %s and not known published: restart the query or "
+                        "job, or publish exactly these with raylay pipeline publish %s",
+                        pending.rows,
+                        self.directory,
+                        self.directory,
+                    )
+                raise
+
+    def abort_all(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
+        """Removes what was staged, unless it is to be published; whether something is."""
+        files = [each.file for each in messages if isinstance(each, Staged)]
+        with Staging(self.directory, self.options.name) as staging:
+            for file in files:
+                if not staging.holds(file.path):
+                    Path(file.path).unlink(missing_ok=True)
+            pending = staging.pending is not None
+        with contextlib.suppress(OSError):
+            for path in {Path(file.path).parent for file in files}:
+                path.rmdir()
+        return pending
+
+
+class BatchWriter(_Writing, DataSourceArrowWriter):
+    """One `save()`."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigurationError("a log cannot be overwritten: use mode append")
+        self._own = not options.staging
+        directory = options.staging or tempfile.mkdtemp(prefix="raylay-staging-")
+        super().__init__(options, schema, Path(directory).absolute())
+        # A fabric that is down is told before anything is computed.
+        try:
+            _client(options, f"{options.name}-check-{os.urandom(4).hex()}").close()
+        except BaseException:
+            if self._own:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
+        self._job = options.job or f"save-{os.urandom(8).hex()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stages a task's rows."""
+        return self.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publishes; a job that was published before does nothing."""
+        published = self.commit_all(self._job, "", messages)
+        log.info("published %d messages as job %s", published, self._job)
+        if self._own:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Removes what was staged."""
+        if not self.abort_all(messages) and self._own:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """The micro-batches of one query."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigurationError(
+                "a log cannot be overwritten: use output mode append or update"
+            )
+        if options.job:
+            raise ConfigurationError("a stream is no job: its checkpoint says what is done")
+        directory, self._owner = staging_of(options)
+        super().__init__(options, schema, directory)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stages a task's rows."""
+        return self.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Publishes a micro-batch; one that was published before does nothing."""
+        self.commit_all(f"batch-{batchId}", self._owner, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Removes what was staged."""
+        self.abort_all(messages)
+
+
+def staging_of(options: WriteOptions) -> tuple[Path, str]:
+    """Where a stream stages, and the query it belongs to.
+
+    Raises:
+        ConfigurationError: neither a staging directory nor a local checkpoint is given.
+    """
+    parts = urlsplit(options.checkpointlocation)
+    checkpoint = None
+    if options.checkpointlocation and parts.scheme in ("", "file"):
+        checkpoint = Path(unquote(parts.path))
+    if not options.staging and checkpoint is None:
+        raise ConfigurationError(
+            "give staging, a directory that the driver and the workers reach, or a checkpoint in "
+            "a local directory"
+        )
+    owner = options.checkpointlocation
+    if checkpoint is not None:
+        try:
+            owner = str(json.loads((checkpoint / "metadata").read_bytes())["id"])
+        except (OSError, ValueError, KeyError, TypeError):
+            owner = ""  # the query has none yet: its first micro-batch says it
+    directory = Path(options.staging) if options.staging else None
+    if directory is None:
+        assert checkpoint is not None
+        directory = checkpoint / STAGING_OF_CHECKPOINT
+    return directory.absolute(), owner

@@ -1,0 +1,379 @@
+"""Rows on their way into a fabric: staged with their sequences before the first is published.
+
+A staging directory is one publisher. It holds
+
+    state.json            publisher, next sequence, what was published, and what is pending
+    run-<id>/             the rows that one write's tasks staged, a file a task attempt
+      part-<n>-<id>.arrow
+
+A task only writes a file. When all tasks of a write are done the driver names, in one durable
+replacement of state.json, which files are published under which sequences: from then on that write
+is *pending*, and whoever comes next publishes exactly that, however often. Instances know each
+(publisher, sequence) once, so what was sent before a crash is not journaled again. What is
+published is remembered by the write's key, and a write of a known key does nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from raylay.services.errors import ConfigurationError, PublishStoreFull, StorageError
+from raylay.services.messages.records import RecordBuilder, publisher_id
+from raylay.services.replication.ranges import Range, SequenceSet
+from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file, write_durably
+
+STATE_FILE = "state.json"
+LOCK_FILE = "lock"
+STAGED = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("message_type", pa.string()),
+        ("body", pa.binary()),
+        ("key", pa.binary()),
+        ("correlation_id", pa.binary()),
+        ("expiration_s", pa.int64()),
+    ]
+)
+"""What a staged row has."""
+DONE_JOBS_MAX = 10_000
+ABANDONED_S = 24 * 3600
+"""After so long the files of a write that was neither committed nor aborted are removed."""
+EXPIRATION_S_MAX = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """What one task staged."""
+
+    path: str
+    partition: int
+    rows: int
+
+
+@dataclass(slots=True)
+class Pending:
+    """A write whose rows have their sequences, and which is not known published.
+
+    Attributes:
+        origin_time_us: of all its messages, so that a second attempt sends the same bytes.
+    """
+
+    key: str
+    first_sequence: int
+    rows: int
+    origin_time_us: int
+    files: list[str]
+
+
+@dataclass(slots=True)
+class _State:
+    publisher: str
+    owner: str = ""
+    next_sequence: int = 1
+    last_batch: int = -1
+    jobs: list[str] = field(default_factory=list)
+    pending: Pending | None = None
+    leftovers: list[str] = field(default_factory=list)
+    """Files of the last write published, which may not be removed yet."""
+
+
+def stage(run: Path, partition: int, batches: Iterable[pa.RecordBatch]) -> StagedFile:
+    """Writes one task attempt's rows, of schema `STAGED`, durably.
+
+    Raises:
+        StorageError: the directory cannot be written.
+    """
+    name = f"part-{partition:06d}-{os.urandom(6).hex()}.arrow"
+    aside = run / f".{name}"
+    rows = 0
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        with pa.OSFile(str(aside), "wb") as file, pa.ipc.new_file(file, STAGED) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                rows += batch.num_rows
+        sync_file(aside)
+        os.replace(aside, run / name)
+        sync_directory(run)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise StorageError(f"{run} cannot be written: {error}", str(run)) from error
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    return StagedFile(str(run / name), partition, rows)
+
+
+class Staging:
+    """One staging directory, for as long as a write is committed. Locks it.
+
+    Owner: the driver of one write. Lifecycle: a context; `commit` any number of times.
+
+    Args:
+        directory: made when it is missing.
+        name: leads the publisher's name where the directory is new.
+        owner: the query that the directory belongs to; a directory has one.
+
+    Raises:
+        StorageLocked: another driver commits here.
+        StorageError: the state cannot be read.
+        ConfigurationError: the directory belongs to another query.
+    """
+
+    def __init__(self, directory: Path, name: str = "spark", owner: str = "") -> None:
+        self.directory = directory
+        self._name = name
+        self._owner = owner
+
+    def __enter__(self) -> Staging:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(self.directory / LOCK_FILE)
+        try:
+            self._state = self._load()
+            _remove(self._state.leftovers)
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def _load(self) -> _State:
+        path = self.directory / STATE_FILE
+        try:
+            values = json.loads(path.read_bytes())
+            pending = values.pop("pending")
+            state = _State(**values, pending=Pending(**pending) if pending else None)
+        except FileNotFoundError:
+            state = _State(f"{self._name}-{os.urandom(8).hex()}", self._owner)
+            self._save(state)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"{path} is damaged: {error}", str(path)) from None
+        if self._owner and state.owner and state.owner != self._owner:
+            raise ConfigurationError(
+                f"{self.directory} is the staging directory of query {state.owner}, this one is "
+                f"{self._owner}: give each query, and each new checkpoint, a directory of its own"
+            )
+        state.owner = state.owner or self._owner
+        return state
+
+    def _save(self, state: _State) -> None:
+        write_durably(self.directory / STATE_FILE, json.dumps(asdict(state)).encode() + b"\n")
+
+    @property
+    def publisher(self) -> str:
+        """The client name under which everything staged here is published."""
+        return self._state.publisher
+
+    @property
+    def pending(self) -> Pending | None:
+        """The write that is to be published, if there is one."""
+        return self._state.pending
+
+    def is_done(self, key: str) -> bool:
+        """Whether a write of this key was published. `batch-N` counts all before it as well."""
+        if key.startswith("batch-"):
+            return int(key.removeprefix("batch-")) <= self._state.last_batch
+        return key in self._state.jobs
+
+    def holds(self, path: str) -> bool:
+        """Whether the pending write needs this file."""
+        return self._state.pending is not None and path in self._state.pending.files
+
+    def finish(self, publish: Callable[[StagedRows], None]) -> int:
+        """Publishes what is pending. How many rows that were; 0 where nothing is."""
+        pending = self._state.pending
+        if pending is None:
+            return 0
+        self._publish(pending, publish)
+        return pending.rows
+
+    def commit(
+        self, key: str, files: list[StagedFile], publish: Callable[[StagedRows], None]
+    ) -> int:
+        """Publishes a write once; whatever was pending first. How many rows it published, 0 where
+        it was done before.
+
+        Args:
+            key: `batch-N` of a stream, or a job's name.
+            files: what its tasks staged. Not looked at where this key is pending already.
+            publish: returns when all of them are durable in the fabric.
+        """
+        before = self._state.pending
+        if before is not None:
+            self._publish(before, publish)
+            if before.key == key:
+                self._forget(files)
+                return before.rows
+        if self.is_done(key):
+            self._forget(files)
+            return 0
+        files = sorted(files, key=lambda each: each.partition)
+        rows = sum(each.rows for each in files)
+        pending = Pending(
+            key,
+            self._state.next_sequence,
+            rows,
+            time.time_ns() // 1000,
+            [each.path for each in files if each.rows],
+        )
+        self._state.next_sequence += rows
+        self._state.pending = pending
+        self._save(self._state)
+        fault_point("staging.pending")
+        self._publish(pending, publish)
+        self._forget(files)
+        return rows
+
+    def _publish(self, pending: Pending, publish: Callable[[StagedRows], None]) -> None:
+        if pending.rows:
+            publish(StagedRows(self.publisher, pending))
+        fault_point("staging.published")
+        state = self._state
+        if pending.key.startswith("batch-"):
+            state.last_batch = int(pending.key.removeprefix("batch-"))
+        else:
+            state.jobs = [*state.jobs, pending.key][-DONE_JOBS_MAX:]
+        state.pending = None
+        state.leftovers = pending.files
+        self._save(state)
+        fault_point("staging.done")
+        _remove(pending.files)
+
+    def _forget(self, files: list[StagedFile]) -> None:
+        _remove([file.path for file in files])
+        now_s = time.time()
+        for run in self.directory.glob("run-*"):
+            try:
+                if now_s - run.stat().st_mtime > ABANDONED_S:
+                    shutil.rmtree(run, ignore_errors=True)
+            except FileNotFoundError:
+                pass
+
+
+def _remove(paths: list[str]) -> None:
+    """Removes staged files, and their directories where nothing else is in them."""
+    for path in paths:
+        Path(path).unlink(missing_ok=True)
+        try:
+            Path(path).parent.rmdir()
+        except OSError:
+            pass  # another attempt's file is in it, or it is gone
+
+
+class StagedRows:
+    """The rows of a pending write as a client's publish store (`client.PublishStore`): what the
+    server lacks is sent, what it has is dropped. Nothing can be put into it.
+
+    Invariant: the record of a sequence is the same bytes in every process.
+    Owner: one client.
+    """
+
+    full = True
+    words = b""
+
+    def __init__(self, publisher: str, pending: Pending) -> None:
+        self.publisher = publisher
+        self._pending = pending
+        self._publisher_id = publisher_id(publisher)
+        self._first = pending.first_sequence
+        self._last = pending.first_sequence + pending.rows - 1
+        self._gone = SequenceSet()
+        self._builders: dict[tuple[str, str], RecordBuilder] = {}
+
+    @property
+    def messages(self) -> int:
+        """Rows that are not known durable."""
+        return self._pending.rows - len(self._gone)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the files."""
+        return sum(os.stat(path).st_size for path in self._pending.files)
+
+    @property
+    def lowest(self) -> int:
+        """The lowest sequence that is not known durable; 0 when all are."""
+        left = self._gone.missing(self._first, self._last)
+        return left[0][0] if left else 0
+
+    @property
+    def highest(self) -> int:
+        """The last sequence of the write."""
+        return self._last
+
+    def put(self, sequence: int, record: Any) -> None:
+        """Refuses.
+
+        Raises:
+            PublishStoreFull: always.
+        """
+        raise PublishStoreFull("a staged write takes no further rows")
+
+    def flush(self) -> None:
+        """Nothing to do: the rows are on disk."""
+
+    def advance(self, highest: int) -> None:
+        """Nothing to do: the sequences are given."""
+
+    def acknowledge(self, upto: int) -> None:
+        """See PublishStore."""
+        self.drop([(self._first, upto)])
+
+    def drop(self, ranges: Iterable[Range]) -> None:
+        """See PublishStore."""
+        for first, last in ranges:
+            first, last = max(first, self._first), min(last, self._last)
+            if first <= last:
+                self._gone.add(first, last)
+
+    def replay(self, first: int = 0) -> Iterator[tuple[int, Any]]:
+        """See PublishStore. Read from the files as the iterator goes."""
+        sequence = self._first
+        for path in self._pending.files:
+            with pa.memory_map(path) as source:
+                reader = pa.ipc.open_file(source)
+                for number in range(reader.num_record_batches):
+                    batch = reader.get_batch(number)
+                    following = sequence + batch.num_rows
+                    if following > first and not self._gone.covers(sequence, following - 1):
+                        yield from self._records(batch, sequence, first)
+                    sequence = following
+
+    def _records(self, batch: pa.RecordBatch, sequence: int, first: int) -> Iterator[Any]:
+        origin_time_us = self._pending.origin_time_us
+        gone = self._gone
+        columns = [column.to_pylist() for column in batch.columns]
+        for at, row in enumerate(zip(*columns, strict=True), sequence):
+            if at < first or at in gone:
+                continue
+            topic, message_type, body, key, correlation, expiration_s = row
+            builder = self._builders.get((topic, message_type))
+            if builder is None:
+                builder = RecordBuilder(self._publisher_id, topic, message_type)
+                self._builders[topic, message_type] = builder
+            yield (
+                at,
+                builder.build(
+                    at,
+                    body,
+                    origin_time_us,
+                    key=key or b"",
+                    correlation=correlation or b"",
+                    expiration_s=expiration_s or 0,
+                ),
+            )
+            fault_point("staging.record")
+
+    def close(self) -> None:
+        """Nothing to give back."""

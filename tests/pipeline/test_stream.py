@@ -1,0 +1,203 @@
+"""`spark.readStream.format("raylay")`: every record once, across restarts, and live."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipeline_cases import INCARNATION, PUBLISHERS, Log, message_run, mixed_runs, write_log
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import LongType, StructField, StructType
+
+from raylay.services.client import SyncClient
+from raylay.services.errors import ConfigurationError, StorageError
+from raylay.services.pipeline.source import ReadOptions, StreamReader, shares
+from raylay.storage.maintenance import SegmentMaintenance
+from raylay.storage.state import LmdbStateStore
+
+TXID = StructType([StructField("txid", LongType())])
+LIVE_MESSAGES = 2_000
+LIVE_TIMEOUT_S = 120
+
+
+def reader_of(log: Log, **options: str) -> StreamReader:
+    return StreamReader(ReadOptions.of({"path": str(log.directory), **options}), TXID)
+
+
+def made_by(log: Log, incarnation: int) -> None:
+    """Gives a data directory the state of an instance of this incarnation."""
+    state = LmdbStateStore(log.directory / "state.lmdb")
+    state.put({"incarnation": incarnation.to_bytes(8, "big")})
+    state.close()
+
+
+def txids(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    return [
+        txid
+        for partition in reader.partitions(start, end)
+        for batch in reader.read(partition)
+        for txid in batch["txid"].to_pylist()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("starting", "txid"),
+    [
+        ("0", 0),
+        ("0|1|", 1086),
+        (f"{PUBLISHERS[0]}|20|", 20),
+        ("20260101T000055Z", 1005),
+        ('{"Chicago-1": 7}', 7),
+    ],
+)
+def test_where_a_stream_begins(mixed: Log, starting: str, txid: int) -> None:
+    reader = reader_of(mixed, starting=starting)
+    assert reader.initialOffset() == {"Chicago-1": {"incarnation": "", "txid": txid}}
+
+
+def test_offsets_by_limits(mixed: Log) -> None:
+    reader = reader_of(mixed, max_records_per_trigger="300")
+    assert reader.getDefaultReadLimit() == ReadMaxRows(300)
+    assert reader_of(mixed).getDefaultReadLimit() == ReadAllAvailable()
+    found: list[int] = []
+    at = reader.initialOffset()
+    while (end := reader.latestOffset(at, ReadMaxRows(300))) != at:
+        read = txids(reader, at, end)
+        assert len(read) <= 300
+        assert read == txids(reader_of(mixed), at, end), "an offset means the same rows for ever"
+        found += read
+        at = end
+    assert at == reader.latestOffset(at, ReadAllAvailable())
+    first = reader.initialOffset()
+    assert found == txids(reader, first, reader.latestOffset(first, ReadAllAvailable()))
+    assert len(found) == len(set(found)) == 1080
+
+
+@pytest.mark.parametrize(
+    ("backlogs", "wanted", "expected"),
+    [
+        ({"a": 100, "b": 300}, 40, {"a": 10, "b": 30}),
+        ({"a": 1, "b": 1, "c": 1}, 2, {"a": 0, "b": 1, "c": 1}),
+        ({"a": 5, "b": 0}, 5, {"a": 5, "b": 0}),
+        ({"a": 0}, 0, {"a": 0}),
+        ({}, 0, {}),
+    ],
+)
+def test_shares(backlogs: dict[str, int], wanted: int, expected: dict[str, int]) -> None:
+    assert shares(backlogs, wanted) == expected
+
+
+def test_data_that_was_replaced_or_removed(tmp_path: Path) -> None:
+    runs = [message_run(first, 7, first, 20) for first in range(1, 401, 20)]
+    log = write_log(tmp_path / "a", runs, segment_bytes=8 * 1024)
+    made_by(log, INCARNATION)
+    reader = reader_of(log)
+    start = reader.initialOffset()
+    assert start == {"a": {"incarnation": f"{INCARNATION:016x}", "txid": 0}}
+    end = reader.latestOffset(start, ReadMaxRows(40))
+    # Segments go before they were read.
+    assert any(e.done for e in SegmentMaintenance(log.journal).remove(200, force=True))
+    last = reader.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(StorageError, match=r"segments were removed before they were read; begin"):
+        reader.partitions(end, last)
+    going_on = reader_of(log, on_data_loss="go_on")
+    left = txids(going_on, end, last)
+    assert left == list(range(left[0], 401)) and 41 < left[0] <= 201
+    # The instance lost its disk and began anew.
+    shutil.rmtree(log.directory)
+    log = write_log(tmp_path / "a", runs[:2])
+    made_by(log, INCARNATION + 1)
+    with pytest.raises(StorageError, match=f"the query read incarnation {INCARNATION:016x}"):
+        reader_of(log).latestOffset(last, ReadAllAvailable())
+    anew = going_on.latestOffset(last, ReadAllAvailable())
+    assert txids(going_on, last, anew) == list(range(1, 41))
+
+
+def test_a_stream_has_no_ending(mixed: Log) -> None:
+    with pytest.raises(ConfigurationError, match="a stream has no ending"):
+        reader_of(mixed, ending="0")
+
+
+# -- with Spark ----------------------------------------------------------------------------------
+def run_until_read(spark: Any, log: Log, place: Path, **options: str) -> Any:
+    """One run of a query that ends at what is committed; it appends to a table of files."""
+    query = (
+        spark.readStream.format("raylay")
+        .options(columns="txid,bookmark", **options)
+        .load(str(log.directory))
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .option("path", str(place / "table"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+def test_every_record_once_across_restarts(spark: Any, tmp_path: Path) -> None:
+    runs = mixed_runs(24)
+    log = write_log(tmp_path / "a", runs[:16])
+    query = run_until_read(spark, log, tmp_path, max_records_per_trigger="200")
+    assert [each["numInputRows"] > 0 for each in query.recentProgress].count(True) == 2
+    write_log(tmp_path / "a", runs[16:])
+    SegmentMaintenance(log.journal).compress()
+    # The last batch was planned and not finished: the restarted query does it again.
+    newest = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink()
+    run_until_read(spark, log, tmp_path, max_records_per_trigger="200")
+    rows = [row["txid"] for row in spark.read.parquet(str(tmp_path / "table")).collect()]
+    expected = [
+        txid for run in runs for txid in range(run.first_txid, run.last_txid + 1) if run.publisher
+    ]
+    assert sorted(rows) == expected
+    made_by(log, INCARNATION)
+    with pytest.raises(StreamingQueryException, match="the instance's data was replaced"):
+        run_until_read(spark, log, tmp_path)
+
+
+def test_live_beside_the_running_instance(spark: Any, instance: Any, tmp_path: Path) -> None:
+    seen: dict[int, float] = {}
+    published: dict[int, float] = {}
+    done = threading.Event()
+
+    def take(rows: Any, _: int) -> None:
+        now_s = time.monotonic()
+        for row in rows.collect():
+            seen.setdefault(row["value"]["n"], now_s)
+        if len(seen) == LIVE_MESSAGES:
+            done.set()
+
+    query = (
+        spark.readStream.format("raylay")
+        .options(columns="topic", schema="n INT", starting="0|1|")
+        .load(str(instance.directory))
+        .where("topic = 'stream/live'")
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        deadline_s = time.monotonic() + LIVE_TIMEOUT_S
+        while query.lastProgress is None and time.monotonic() < deadline_s:
+            assert query.exception() is None
+            query.processAllAvailable()
+        with SyncClient("stream-live", servers=[instance.address]) as client:
+            for number in range(LIVE_MESSAGES):
+                published[number] = time.monotonic()
+                client.publish("stream/live", json.dumps({"n": number}).encode())
+                if number % 200 == 199:
+                    client.flush()
+        assert done.wait(LIVE_TIMEOUT_S), f"{len(seen)} of {LIVE_MESSAGES} came"
+    finally:
+        query.stop()
+    assert seen.keys() == published.keys()
+    lags_s = sorted(seen[number] - published[number] for number in seen)
+    print(f"lag: median {lags_s[len(lags_s) // 2]:.2f} s, worst {lags_s[-1]:.2f} s")

@@ -1,0 +1,381 @@
+"""Publishing from Spark: once, whatever is retried, restarted, killed or reordered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pipeline_cases import message_run, write_log
+from pyspark.errors import PySparkException
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from raylay.services.errors import ConfigurationError, ConnectionLost, StorageError, StorageLocked
+from raylay.services.messages.records import decode_record, iterate_records, publisher_id
+from raylay.services.pipeline.sink import (
+    BatchWriter,
+    StreamWriter,
+    WriteOptions,
+    check_schema,
+    normal,
+    publish_pending,
+    publish_rows,
+)
+from raylay.services.pipeline.staging import STAGED, StagedFile, StagedRows, Staging, stage
+from raylay.storage.files import FAULT_VARIABLE
+from raylay.storage.journal_reader import LmdbJournalReader
+
+CHILD = Path(__file__).with_name("staging_child.py")
+CHILD_TIMEOUT_S = 120
+NOWHERE = "127.0.0.1:9"
+
+
+def journaled(instance: Any, topic: str) -> list[tuple[int, int, bytes]]:
+    """(publisher, sequence, body) of a topic's messages, in the order of the log."""
+    found = []
+    with LmdbJournalReader(instance.directory / "journal") as reader:
+        after = 0
+        while runs := reader.read(after):
+            found += [
+                (record.publisher, record.sequence, record.body)
+                for run in runs
+                if run.topic == topic.encode()
+                for record in iterate_records(run.payload)
+            ]
+            after = runs[-1].last_txid
+    return found
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def staged(directory: Path, partition: int, bodies: list[bytes]) -> StagedFile:
+    rows = normal(batch(body=pa.array(bodies, pa.binary())), "t", "")
+    return stage(directory / "run-1", partition, [rows])
+
+
+class Published:
+    """Takes the place of a client: keeps what it was given to publish."""
+
+    def __init__(self, fail_after: int = -1) -> None:
+        self.records: list[Any] = []
+        self.fail_after = fail_after
+
+    def __call__(self, rows: StagedRows) -> None:
+        for sequence, record in rows.replay(rows.lowest):
+            if len(self.records) == self.fail_after:
+                raise ConnectionLost("gone")
+            self.records.append((sequence, record))
+            rows.acknowledge(sequence)
+        assert not rows.messages and not rows.lowest
+
+    @property
+    def bodies(self) -> list[tuple[int, bytes]]:
+        """(sequence, body) in the order published."""
+        return [(sequence, decode_record(record).body) for sequence, record in self.records]
+
+
+# -- staging, without Spark and without a server -------------------------------------------------
+def test_rows_are_published_once_in_order(tmp_path: Path) -> None:
+    first, second = Published(), Published()
+    files = [staged(tmp_path, 1, [b"c", b"d"]), staged(tmp_path, 0, [b"a", b"b"])]
+    staged(tmp_path, 0, [b"b", b"a"])  # of a twin that was not told to the driver
+    with Staging(tmp_path) as staging:
+        assert staging.commit("batch-0", files, first) == 4
+        assert staging.commit("batch-0", [staged(tmp_path, 0, [b"b", b"a"])], second) == 0
+        assert staging.commit("batch-1", [staged(tmp_path, 0, [b"e"])], second) == 1
+        name = staging.publisher
+    assert first.bodies == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
+    assert second.bodies == [(5, b"e")]
+    assert {decode_record(record).publisher for _, record in first.records} == {publisher_id(name)}
+    # The twin's file is known to nobody; it goes when it is a day old.
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "state.json", "run-1"}
+    os.utime(tmp_path / "run-1", (0, 0))
+    with Staging(tmp_path) as staging:
+        staging.commit("batch-2", [], second)
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "state.json"}
+
+
+def test_what_was_pending_is_published_as_it_was(tmp_path: Path) -> None:
+    broken, whole = Published(fail_after=1), Published()
+    with Staging(tmp_path) as staging:
+        with pytest.raises(ConnectionLost):
+            staging.commit("batch-7", [staged(tmp_path, 0, [b"a", b"b"])], broken)
+        assert staging.pending is not None and staging.pending.rows == 2
+    # The query restarts, and its rows come in another order and another number.
+    with Staging(tmp_path) as staging:
+        again = staged(tmp_path, 0, [b"b", b"a", b"z"])
+        assert staging.commit("batch-7", [again], whole) == 2
+        assert staging.pending is None
+    assert whole.bodies == [(1, b"a"), (2, b"b")]
+    assert whole.records[0] == broken.records[0], "a second attempt sends the same bytes"
+    # A job that finds another's rows pending publishes both.
+    with Staging(tmp_path) as staging:
+        with pytest.raises(ConnectionLost):
+            staging.commit("one", [staged(tmp_path, 0, [b"1"])], Published(fail_after=0))
+        last = Published()
+        assert staging.commit("two", [staged(tmp_path, 0, [b"2"])], last) == 1
+        assert last.bodies == [(3, b"1"), (4, b"2")]
+        assert staging.is_done("one") and staging.is_done("two") and not staging.is_done("three")
+
+
+def test_a_staging_directory_has_one_driver_and_one_query(tmp_path: Path) -> None:
+    with (
+        Staging(tmp_path, owner="query-1"),
+        pytest.raises(StorageLocked, match="in use by another process"),
+        Staging(tmp_path),
+    ):
+        pass
+    with (
+        pytest.raises(ConfigurationError, match="is the staging directory of query query-1"),
+        Staging(tmp_path, owner="query-2"),
+    ):
+        pass
+    (tmp_path / "state.json").write_text("{}")
+    with pytest.raises(StorageError, match=r"state.json is damaged"), Staging(tmp_path):
+        pass
+
+
+def test_staged_rows_as_a_publish_store(tmp_path: Path) -> None:
+    taken: list[StagedRows] = []
+    with Staging(tmp_path) as staging:
+        files = [
+            staged(tmp_path, part, [b"%d" % (4 * part + n) for n in range(4)]) for part in (0, 1)
+        ]
+        with pytest.raises(ConnectionLost):
+            staging.commit("job", files, Published(fail_after=0))
+        pending = staging.pending
+        assert pending is not None
+        taken.append(StagedRows(staging.publisher, pending))
+    rows = taken[0]
+    assert (rows.messages, rows.lowest, rows.highest) == (8, 1, 8)
+    rows.drop([(1, 2), (5, 6)])
+    assert (rows.messages, rows.lowest) == (4, 3)
+    assert [sequence for sequence, _ in rows.replay(3)] == [3, 4, 7, 8]
+    assert [sequence for sequence, _ in rows.replay(4)] == [4, 7, 8]
+    rows.acknowledge(100)
+    assert (rows.messages, rows.lowest) == (0, 0) and list(rows.replay()) == []
+
+
+# -- what cannot be published --------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"body": [None]}, "a row has no body"),
+        ({"body": ["x"], "topic": pa.array([None], pa.string())}, "a row has no topic"),
+        ({"body": ["x"], "topic": [""]}, "a row's topic has 0 to 0 bytes"),
+        ({"body": ["x"], "topic": ["t" * 2000]}, "topic has 2000 to 2000 bytes, 1 to 1024"),
+        ({"body": ["x"], "expiration_s": [-1]}, "expiration_s is -1 to -1: give 0 to"),
+    ],
+)
+def test_rows_that_cannot_be_published(columns: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        normal(batch(**columns), "topic", "")
+
+
+def test_a_failed_task_leaves_nothing(tmp_path: Path) -> None:
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield normal(batch(body=["x"]), "t", "")
+        raise ConfigurationError("bad row")
+
+    with pytest.raises(ConfigurationError):
+        stage(tmp_path / "run-1", 0, rows())
+    assert not list((tmp_path / "run-1").iterdir())
+
+
+def test_columns_become_messages() -> None:
+    made = normal(
+        batch(body=["x", "y"], message_type=["xml", None], key=["k", None], expiration_s=[3, None]),
+        "orders",
+        "",
+    )
+    assert made.schema == STAGED
+    assert made.to_pylist()[0] == {
+        "topic": "orders", "message_type": "xml", "body": b"x", "key": b"k",
+        "correlation_id": None, "expiration_s": 3,
+    }  # fmt: skip
+    assert made["message_type"].to_pylist() == ["xml", "json"]
+
+
+BODY = StructField("body", StringType())
+TOPIC = StructField("topic", StringType())
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ([TOPIC], "the table has no column body, only topic: select to_json"),
+        ([BODY], "the table has no column topic: add it, or give the option topic"),
+        ([BODY, TOPIC, StructField("x", IntegerType())], "a message has no column x: there are"),
+        ([StructField("body", IntegerType()), TOPIC], "column body is integer, it can be binary"),
+        ([BODY, TOPIC, StructField("key", MapType(StringType(), BinaryType()))], "key is map"),
+    ],
+)
+def test_tables_that_cannot_be_published(fields: list[StructField], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        check_schema(StructType(fields), "")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "give either servers, host:port with commas, or fabric"),
+        ({"servers": NOWHERE, "fabric": "x"}, "give either servers"),
+        ({"servers": NOWHERE, "bogus": "1"}, "there is no option bogus"),
+        ({"servers": NOWHERE, "job": "x"}, "give staging"),
+        ({"servers": NOWHERE, "connect_wait_s": "soon"}, "a number of seconds above 0"),
+    ],
+)
+def test_wrong_options(options: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        WriteOptions.of(options)
+
+
+def test_wrong_writes(tmp_path: Path) -> None:
+    schema = StructType([BODY, TOPIC])
+    options = WriteOptions.of({"servers": NOWHERE, "connect_wait_s": "0.2"})
+    with pytest.raises(ConfigurationError, match="a log cannot be overwritten"):
+        BatchWriter(options, schema, True)
+    with pytest.raises(ConnectionLost, match=r"found no server in 0\.2 s"):
+        BatchWriter(replace(options, staging=str(tmp_path / "s")), schema, False)
+    assert not (tmp_path / "s").exists()
+    with pytest.raises(ConfigurationError, match="give staging, a directory that the driver"):
+        StreamWriter(options, schema, False)
+    with pytest.raises(ConfigurationError, match="is no fabric that runs here"):
+        WriteOptions.of({"fabric": str(tmp_path)}).client_options()
+    with pytest.raises(ConfigurationError, match="is no staging directory"):
+        publish_pending(tmp_path, options)
+
+
+# -- with a server, killed at every step ---------------------------------------------------------
+KILLED = (
+    "staging.pending",
+    "staging.record:1",
+    "staging.record:700",
+    "staging.published",
+    "staging.done",
+)
+
+
+@pytest.mark.parametrize("point", KILLED)
+def test_a_driver_killed_at_any_point(instance: Any, tmp_path: Path, point: str) -> None:
+    topic = f"write/{point}"
+
+    def run(*arguments: str, **environment: str) -> int:
+        command = [sys.executable, str(CHILD), str(tmp_path), instance.address, topic]
+        done = subprocess.run(
+            [*command, "1", "1000", *arguments],
+            env=os.environ | environment,
+            timeout=CHILD_TIMEOUT_S,
+            check=False,
+        )
+        return done.returncode
+
+    assert run(**{FAULT_VARIABLE: point}) == -signal.SIGKILL
+    # The second time the rows come in another order: what was pending counts.
+    assert run("reverse") == 0
+    assert run("reverse") == 0
+    found = journaled(instance, topic)
+    assert [(sequence, int(body)) for _, sequence, body in found] == [
+        (number, number) for number in range(1, 1001)
+    ]
+    assert len({publisher for publisher, _, _ in found}) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "state.json"}
+
+
+def test_publishing_what_was_left(instance: Any, tmp_path: Path) -> None:
+    down = WriteOptions.of({"servers": NOWHERE, "connect_wait_s": "0.2"})
+    up = WriteOptions.of({"servers": instance.address})
+    rows = normal(batch(body=["left", "behind"]), "write/left", "")
+    with pytest.raises(ConnectionLost), Staging(tmp_path) as staging:
+        staging.commit(
+            "job", [stage(tmp_path / "run-1", 0, [rows])], lambda rows: publish_rows(down, rows)
+        )
+    assert publish_pending(tmp_path, up) == 2
+    assert publish_pending(tmp_path, up) == 0
+    assert [body for _, _, body in journaled(instance, "write/left")] == [b"left", b"behind"]
+
+
+# -- with Spark ----------------------------------------------------------------------------------
+def killed_once(marker: str) -> Any:
+    """A step that ends its worker with SIGKILL in one partition, the first time."""
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for each in batches:
+            yield each
+            if not os.path.exists(marker):
+                with open(marker, "x", encoding="ascii"):
+                    pass
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return step
+
+
+def test_a_table_with_a_killed_worker(spark: Any, instance: Any, tmp_path: Path) -> None:
+    table = spark.range(0, 2000, 1, 4).selectExpr("CAST(id AS STRING) AS body")
+    table = table.mapInArrow(killed_once(str(tmp_path / "killed")), table.schema)
+    write = (
+        table.write.format("raylay")
+        .mode("append")
+        .options(
+            servers=instance.address,
+            topic="write/table",
+            staging=str(tmp_path / "staging"),
+            job="numbers",
+        )
+    )
+    write.save()
+    assert (tmp_path / "killed").exists()
+    write.save()
+    found = journaled(instance, "write/table")
+    assert [int(body) for _, _, body in found] == list(range(2000))
+    assert [sequence for _, sequence, _ in found] == list(range(1, 2001))
+    with pytest.raises(PySparkException, match="a message has no column id"):
+        spark.range(1).selectExpr("id", "'x' AS body").write.format("raylay").mode(
+            "append"
+        ).options(servers=instance.address, topic="write/table").save()
+
+
+def test_a_stream_that_is_restarted(spark: Any, instance: Any, tmp_path: Path) -> None:
+    runs = [message_run(first, 7, first, 50) for first in range(1, 501, 50)]
+    log = write_log(tmp_path / "from", runs)
+
+    def run() -> None:
+        query = (
+            spark.readStream.format("raylay")
+            .options(columns="body", max_records_per_trigger="200")
+            .load(str(log.directory))
+            .writeStream.format("raylay")
+            .options(servers=instance.address, topic="write/stream")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run()
+    expected = [record.body for run in runs for record in iterate_records(run.payload)]
+    assert [body for _, _, body in journaled(instance, "write/stream")] == expected
+    # Published, and the driver died before Spark noted that: the micro-batch comes again.
+    newest = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink()
+    run()
+    found = journaled(instance, "write/stream")
+    assert [body for _, _, body in found] == expected
+    assert [sequence for _, sequence, _ in found] == list(range(1, 501))
