@@ -16,7 +16,7 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.logs import LogOptions
 from raylay.services.protocol.compression import COMPRESSION_TYPES, ZSTD
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
 from raylay.services.replication.validation import QueueDefinition, SowDefinition, check_rule
 from raylay.services.tracing import TracingOptions
 
@@ -98,6 +98,22 @@ class DestinationConfig:
 
 
 @dataclass(slots=True)
+class BootstrapConfig:
+    """Where an empty instance copies its log from before it serves.
+
+    Attributes:
+        sources: `host:port` of replication transports, in priority order.
+        topics: which of the source's topics; none: all.
+        retry_ms_min, retry_ms_max: pause after every source failed; doubles up to the maximum.
+    """
+
+    sources: tuple[str, ...]
+    topics: tuple[TopicRule, ...] = ()
+    retry_ms_min: int = 200
+    retry_ms_max: int = 10_000
+
+
+@dataclass(slots=True)
 class InstanceConfig:
     """One instance. Ports of 0 take any free one at the first start and keep it from then on.
 
@@ -113,6 +129,7 @@ class InstanceConfig:
         client_buffer_bytes_max: unsent bytes of one client, then it is disconnected.
         staged_bytes_max: bytes waiting for the disk, then publishers are read no further.
         metrics_port: Prometheus port, 0: any free one, None: off.
+        bootstrap: where an empty data directory is filled from before the instance serves.
     """
 
     name: str
@@ -143,6 +160,7 @@ class InstanceConfig:
     sow_topics: tuple[SowDefinition, ...] = ()
     queues: tuple[QueueDefinition, ...] = ()
     replication_advertised: str | None = None
+    bootstrap: BootstrapConfig | None = None
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -157,6 +175,14 @@ class InstanceConfig:
             if names.count(name) > 1:
                 raise ConfigurationError(f"{self.name}: two destinations are called {name!r}")
         self.policy.check()
+        if self.bootstrap is not None:
+            if not self.bootstrap.sources:
+                raise ConfigurationError(
+                    f"{self.name}: Bootstrap names no source: give at least one address"
+                )
+            for source in self.bootstrap.sources:
+                split_address(source)
+            TopicMatcher(self.bootstrap.topics, f"{self.name}: Bootstrap Topic")
         for destination in self.destinations:
             if destination.compression_type not in COMPRESSION_TYPES:
                 raise ConfigurationError(
@@ -258,6 +284,7 @@ class LinkConfig:
 
 
 _NESTED: dict[str, type] = {
+    "bootstrap": BootstrapConfig,
     "policy": DowngradePolicy,
     "tracing": TracingOptions,
     "log": LogOptions,
@@ -280,7 +307,7 @@ def _made(cls: type[Value], values: Any, where: str) -> Value:
         if key not in known:
             raise ConfigurationError(f"{where}: {key!r} is no value of {cls.__name__}")
         inside = f"{where}: {key}"
-        if key in _NESTED:
+        if key in _NESTED and value is not None:
             made[key] = _made(_NESTED[key], value, inside)
         elif key in _NESTED_LISTS:
             made[key] = tuple(_made(_NESTED_LISTS[key], item, inside) for item in value)

@@ -44,6 +44,7 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, TopicMatcher
+from raylay.services.server.bootstrap import Bootstrap
 from raylay.services.server.client_connection import ClientConnection
 from raylay.services.server.config import (
     DestinationConfig,
@@ -131,6 +132,8 @@ class InstanceServer:
         self.replays: ReplayPump
         self.is_serving = False
         self.is_stopping = False
+        self.bootstrap: Bootstrap | None = None
+        """Where an empty instance is or was filled from, in this life."""
         self.phase = "not started"
         self.events_log = EventLog(logs.get("instance"))
         self.subscriptions = SubscriptionTable()
@@ -224,13 +227,21 @@ class InstanceServer:
         self.phase = "opening the journal"
         self.directory.mkdir(parents=True, exist_ok=True)
         # The journal first: its lock on the directory admits one process.
-        self.journal = await self.in_thread(self._open_journal)
+        self.journal = await self.in_thread(self.open_journal)
         store = await self.in_thread(LmdbStateStore, self.directory / STATE_FILE)
         self.state = StateThread(store)
-        self.reader = self.journal.reader()
         self.tracing = start_tracing(config.name, config.tracing)
+        bootstrap = Bootstrap(self, config.bootstrap) if config.bootstrap is not None else None
+        copies = bootstrap is not None and await bootstrap.is_due()
+        if copies:
+            # Of what this directory was before, nothing is left.
+            self.state.put_now(dict.fromkeys(("incarnation", "ready", "recovery_point")))
         self.identity = Identity(config.name, config.group, self._incarnation())
+        self.bootstrap = bootstrap if copies else None
         await self._listen()
+        if self.bootstrap is not None:
+            await self.bootstrap.run()
+        self.reader = self.journal.reader()
         self.phase = "recovering"
         self.machine = await self.in_thread(self._recover)
         self.journal.start(self._committed_in_thread, self._failed_in_thread)
@@ -243,7 +254,13 @@ class InstanceServer:
             self._metrics = Metrics(config.name, self.snapshot)
             self._metrics.start(config.metrics_port, config.metrics_host)
 
-    def _open_journal(self) -> LmdbJournal:
+    @property
+    def journal_directory(self) -> Path:
+        """Where the journal's files are."""
+        return self.directory / JOURNAL_DIRECTORY
+
+    def open_journal(self) -> LmdbJournal:
+        """Opens the journal. Blocks."""
         config = self.config
         return LmdbJournal(
             self.directory / JOURNAL_DIRECTORY,
@@ -1031,6 +1048,8 @@ class InstanceServer:
             "replication_address": self.replication_address,
             "last_event": self.events_log.last_number,
         }
+        if self.bootstrap is not None:
+            found["bootstrap"] = self.bootstrap.status()
         if not self.is_serving:
             return found
         machine = self.machine

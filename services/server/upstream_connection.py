@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError
 from raylay.services.messages.records import decode_runs
+from raylay.services.protocol.bootstrap import REQUEST
 from raylay.services.protocol.compression import Decompressor
 from raylay.services.protocol.description import LINK_LOGON_BYTES_MAX, unpack_description
 from raylay.services.protocol.frames import (
@@ -30,6 +31,7 @@ from raylay.services.protocol.replication import (
 from raylay.services.replication.effects import AckUpstream, Ranges
 from raylay.services.replication.incoming import Incoming
 from raylay.services.replication.validation import DestinationTerms, check, told
+from raylay.services.server.bootstrap_source import BootstrapSource
 from raylay.services.server.carried import CarriedStream, Carrier
 from raylay.services.server.describe import describe
 
@@ -60,6 +62,7 @@ class UpstreamConnection(Carrier):
         self.logon: UpstreamLogon | None = None
         self.is_accepted = False
         self.carried_over = carried_over
+        self._copied: BootstrapSource | None = None
         self._conflation_s = 0.0
         self._held_back: AckUpstream | None = None
         self._logon_timer: asyncio.TimerHandle | None = None
@@ -86,11 +89,23 @@ class UpstreamConnection(Carrier):
             elif command != "beat" and not self.stream_frame(header, body):
                 self.refuse("unknown_command", f"command {command[:64]!r} of a link is unknown")
             return
-        if self.logon is not None:
+        if self.logon is not None or self._copied is not None:
             self.refuse("bad_command", "a link goes on before its logon is answered")
+            return
+        if header["c"] == REQUEST:
+            self._copied = BootstrapSource(self, header, body)
+            if self._logon_timer is not None:
+                self._logon_timer.cancel()
+            self.server.spawn(self._copied.run())
             return
         self.logon = read_link_logon(header, body)
         self.server.spawn(self._log_on(self.logon))
+
+    def writable(self) -> None:
+        """There is room to write again."""
+        super().writable()
+        if self._copied is not None:
+            self._copied.writable()
 
     def broken(self, error: RemoteProtocolError) -> None:
         """The link broke the protocol."""
@@ -106,13 +121,15 @@ class UpstreamConnection(Carrier):
         """The connection is gone."""
         if self._logon_timer is not None:
             self._logon_timer.cancel()
+        if self._copied is not None:
+            self._copied.writable()
         self.carrier_ended(why)
         self.server.upstream_gone(self, why)
 
     async def _log_on(self, logon: UpstreamLogon) -> None:
         server = self.server
         if not server.is_serving:
-            self.refuse("not_ready", f"{server.config.name} is starting")
+            self.refuse("not_ready", f"{server.config.name} is {server.phase}")
             return
         machine = server.machine
         key = f"epoch/{logon.incarnation:016x}/{logon.destination}"

@@ -1,0 +1,177 @@
+"""Frames of a bootstrap: an empty instance copies the log of another one (docs/protocol.md).
+
+They are spoken at the replication transport, whose first frame tells a bootstrap from a link.
+
+    bootstrap         to the source: `v`, `name`, `group`, `incarnation`; body: msgpack of
+                      [[topic, type], …] asked for, and the same of what the instance journals
+    bootstrap_begin   from it: `name`, `group`, `incarnation`, `first`, `last` transaction id
+    bootstrap_lacks   body: publisher to sequences that the source once had or heard of and cannot
+                      give, in parts; only where its whole log is asked for
+    bootstrap_runs    `tx`: the source's log up to here; body: a block of runs
+    bootstrap_end     all is sent
+    refused           as for a link
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from raylay.services.errors import ConfigurationError, RemoteProtocolError
+from raylay.services.protocol.frames import Header, encode_frame, encode_front
+from raylay.services.protocol.replication import PART_BYTES, REPLICATION_VERSION
+from raylay.services.replication.bootstrap import BootstrapChoice
+from raylay.services.replication.instance import Identity
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.routing import TopicRule
+
+REQUEST = "bootstrap"
+BEGIN = "bootstrap_begin"
+LACKS = "bootstrap_lacks"
+RUNS = "bootstrap_runs"
+RULES_MAX = 10_000
+
+END = encode_frame({"c": "bootstrap_end"})
+_END = "bootstrap_end"
+_pack = msgpack.Packer(use_bin_type=True).pack
+
+
+def request(
+    identity: Identity, wanted: tuple[TopicRule, ...], journaled: tuple[TopicRule, ...]
+) -> bytes:
+    """The first frame."""
+    header: Header = {
+        "c": REQUEST,
+        "v": REPLICATION_VERSION,
+        "name": identity.name,
+        "group": identity.group,
+        "incarnation": identity.incarnation,
+    }
+    rules = [[[rule.name, rule.message_type] for rule in each] for each in (wanted, journaled)]
+    return encode_frame(header, _pack(rules))
+
+
+def read_request(header: Header, body: bytes) -> tuple[Identity, BootstrapChoice]:
+    """Who asks, and for what.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_version` or `bad_command`.
+    """
+    if header.get("v") != REPLICATION_VERSION:
+        raise RemoteProtocolError(
+            f"replication version {str(header.get('v'))[:20]} is not spoken here: "
+            f"use {REPLICATION_VERSION}",
+            "bad_version",
+        )
+    try:
+        wanted, journaled = msgpack.unpackb(body)
+        return _identity(header), BootstrapChoice(_rules(wanted), _rules(journaled))
+    except (ValueError, TypeError, msgpack.UnpackException, ConfigurationError):
+        raise RemoteProtocolError("a bootstrap asks for no topics", "bad_command") from None
+
+
+def _rules(value: Any) -> tuple[TopicRule, ...]:
+    if type(value) is not list or len(value) > RULES_MAX:
+        raise TypeError("no list of topics")
+    rules = []
+    for name, message_type in value:
+        if type(name) is not str or type(message_type) is not str:
+            raise TypeError("no topic")
+        rules.append(TopicRule(name, message_type))
+    return tuple(rules)
+
+
+def _identity(header: Header) -> Identity:
+    name, group, incarnation = (header.get(key) for key in ("name", "group", "incarnation"))
+    if type(name) is not str or type(group) is not str or type(incarnation) is not int:
+        raise RemoteProtocolError("a bootstrap names no instance", "bad_command")
+    return Identity(name, group, incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """`bootstrap_begin`: whose log comes, from which transaction id to which."""
+
+    source: Identity
+    first_txid: int
+    last_txid: int
+
+
+def begin(found: Begin) -> bytes:
+    """The answer to a request."""
+    source = found.source
+    return encode_frame(
+        {
+            "c": BEGIN,
+            "name": source.name,
+            "group": source.group,
+            "incarnation": source.incarnation,
+            "first": found.first_txid,
+            "last": found.last_txid,
+        }
+    )
+
+
+def read_begin(header: Header) -> Begin:
+    """The inverse of `begin`.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_command`.
+    """
+    first_txid, last_txid = header.get("first"), header.get("last")
+    if type(first_txid) is not int or type(last_txid) is not int:
+        raise RemoteProtocolError("a bootstrap begins nowhere", "bad_command")
+    return Begin(_identity(header), first_txid, last_txid)
+
+
+def lacks_frames(lacks: PublisherRanges) -> list[bytes]:
+    """What the source cannot give. Each frame stands for itself."""
+    frames: list[bytes] = []
+    part: dict[int, bytes] = {}
+    size_bytes = 0
+    for publisher, data in lacks.to_wire().items():
+        part[publisher] = data
+        size_bytes += len(data)
+        if size_bytes >= PART_BYTES:
+            frames.append(encode_frame({"c": LACKS}, _pack(part)))
+            part, size_bytes = {}, 0
+    if part:
+        frames.append(encode_frame({"c": LACKS}, _pack(part)))
+    return frames
+
+
+def read_lacks(body: bytes) -> PublisherRanges:
+    """The inverse of one frame of `lacks_frames`.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_ranges`.
+    """
+    try:
+        value = msgpack.unpackb(body, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException):
+        raise RemoteProtocolError("ranges are no msgpack", "bad_ranges") from None
+    return PublisherRanges.from_wire(value)
+
+
+def runs_front(source_txid: int, size_bytes: int) -> bytes:
+    """The front of a block of runs, which follows."""
+    return encode_front({"c": RUNS, "tx": source_txid}, size_bytes)
+
+
+def read_runs(header: Header) -> int:
+    """The transaction id of the source up to which its log has come.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_command`.
+    """
+    source_txid = header.get("tx")
+    if type(source_txid) is not int:
+        raise RemoteProtocolError("runs of a bootstrap have no place", "bad_command")
+    return source_txid
+
+
+def is_end(header: Header) -> bool:
+    """Whether all has come."""
+    return bool(header["c"] == _END)

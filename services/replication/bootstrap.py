@@ -1,0 +1,140 @@
+"""What a source's log becomes in an instance that begins as a copy of it (design.md 4, Bootstrap).
+
+A copied message has taken the same hop as a replicated one: its path ends with the source, so that
+it is never sent back there, and its group is the source's. What the instance itself once published
+comes back as well, under the incarnation that it had then. The order is the source's, and so are
+the receive times, from which a replay by time begins.
+
+What the source has removed, or never got, is not made up: it is recorded as unavailable, and comes
+when another upstream has it still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.replication.instance import Identity, encode_unavailable
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.routing import TopicMatcher, TopicRule
+from raylay.services.replication.topic_sets import carries_all
+
+_FLAGS_COPIED = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED | Flag.LATE
+
+
+class BootstrapCopy:
+    """The log of one source, as it is copied.
+
+    Invariants: ids are given without a gap, from 1; no message is taken twice.
+    Owner: the shell of an instance that does not serve yet. Lifecycle: one source; another one
+    begins with another copy.
+    """
+
+    def __init__(self, identity: Identity, journaled: TopicMatcher, source: Identity) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.source_txid = 0
+        """The source's log is copied up to here."""
+        self.next_txid = 1
+        self._identity = identity
+        self._journaled = journaled
+        self._source = source
+        self._held = PublisherRanges()
+        self._unavailable = PublisherRanges()
+
+    def lacks(self, lacks: PublisherRanges) -> None:
+        """What the source cannot give although it is to give everything."""
+        self._unavailable.update(lacks)
+
+    def take(self, runs: list[Run], source_txid: int) -> list[Run]:
+        """The runs to journal for these of the source, whose log they end at `source_txid`.
+
+        Raises:
+            RemoteProtocolError: with reason `bad_record`; the copy is of no further use.
+        """
+        made = [self._copied(run) for run in runs]
+        for run in made:
+            ranges = run.ranges()
+            held = self._held.of(run.publisher)
+            if any(held.touches(first, last) for first, last in ranges):
+                raise RemoteProtocolError(
+                    f"{self._source.name} sent a message of publisher {run.publisher} twice",
+                    "bad_record",
+                )
+            self._held.add_ranges(run.publisher, ranges)
+            run.first_txid = self.next_txid
+            self.next_txid += run.count
+            self.messages += run.count
+            self.bytes += len(run.payload)
+        self.source_txid = source_txid
+        return made
+
+    def _copied(self, run: Run) -> Run:
+        topic = run.topic.decode("utf-8", "replace")
+        if run.kind != Kind.RECORDS:
+            raise RemoteProtocolError(f"a run of kind {run.kind} was sent", "bad_record")
+        if not self._journaled.matches(run.topic, run.message_type):
+            raise RemoteProtocolError(
+                f"{self._source.name} sent topic {topic!r}, which is not in the transaction log "
+                f"of {self._identity.name} and was not asked for",
+                "bad_record",
+            )
+        if self._identity.incarnation in run.path:
+            raise RemoteProtocolError(
+                f"{self._source.name} sent a message that came from this data directory: it is "
+                "not a new one",
+                "bad_record",
+            )
+        crossed = self._source.group != self._identity.group
+        return Run(
+            run.publisher,
+            run.first_sequence,
+            run.last_sequence,
+            run.count,
+            run.payload,
+            run.topic,
+            run.message_type,
+            (*run.path, self._source.incarnation),
+            self._source.group,
+            (run.flags & _FLAGS_COPIED) | (Flag.CROSSED if crossed else 0),
+            receive_time_us=run.receive_time_us,
+            payload_checksum=run.payload_checksum,
+        )
+
+    def end(self, now_us: int) -> list[Run]:
+        """The notes to journal when all is copied: what is unavailable."""
+        self._unavailable.difference_update(self._held)
+        notes = []
+        for publisher, missing in self._unavailable.sets.items():
+            if missing:
+                note = encode_unavailable(publisher, missing)
+                note.first_txid = self.next_txid
+                note.receive_time_us = now_us
+                self.next_txid += 1
+                notes.append(note)
+        return notes
+
+
+class BootstrapChoice:
+    """What of a source's log an instance asks for: what it journals, of the topics that its
+    Bootstrap names."""
+
+    def __init__(self, wanted: tuple[TopicRule, ...], journaled: tuple[TopicRule, ...]) -> None:
+        self._rules = (wanted, journaled)
+        self._wanted = TopicMatcher(wanted, "Bootstrap Topic")
+        self._journaled = TopicMatcher(journaled, "Topic")
+
+    def of(self, runs: Iterable[Run]) -> list[Run]:
+        """Those of the runs that are asked for."""
+        return [
+            run
+            for run in runs
+            if run.kind == Kind.RECORDS
+            and self._wanted.matches(run.topic, run.message_type)
+            and self._journaled.matches(run.topic, run.message_type)
+        ]
+
+    def is_whole(self, log: tuple[TopicRule, ...]) -> bool:
+        """Whether everything of a log of these topics is asked for."""
+        return all(carries_all(rules, log) for rules in self._rules)

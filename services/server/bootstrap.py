@@ -1,0 +1,316 @@
+"""An empty instance copies the log of another one before it serves (behaviour.md 1.7).
+
+Its transports listen meanwhile, to say so, and admit nobody: a second empty instance that would
+copy from this one learns that both would wait for ever. A marker file lies in the data directory
+from before the first copied record until the last one is on disk: what is found beside it is half
+a copy and is begun again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
+from raylay.services.messages.records import Run, decode_runs
+from raylay.services.protocol import bootstrap as protocol
+from raylay.services.protocol.frames import FrameReader, Header
+from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX
+from raylay.services.replication.bootstrap import BootstrapCopy
+from raylay.services.replication.routing import TopicMatcher, TopicRule
+from raylay.services.server.config import BootstrapConfig, split_address
+from raylay.services.server.framed import FramedConnection
+from raylay.storage.files import sync_directory
+from raylay.storage.wipe import wipe_journal
+
+if TYPE_CHECKING:
+    from raylay.services.server.instance_server import InstanceServer
+
+MARKER_FILE = "bootstrap.unfinished"
+CONNECT_TIMEOUT_S = 5.0
+SILENCE_S_MAX = 60.0
+"""A source that opens a compressed segment says nothing for a while."""
+PROGRESS_S = 1.0
+
+
+class _Source(FramedConnection):
+    """The connection to a source."""
+
+    def __init__(self, copying: Bootstrap) -> None:
+        reader = FrameReader(frame_bytes_max=REPLICATION_FRAME_BYTES_MAX)
+        super().__init__(copying.server.outbox, copying.server.loop, reader)
+        self.copying = copying
+        self.is_paused = False
+        self.done: asyncio.Future[None] = self.loop.create_future()
+
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the source's."""
+        if header["c"] == "refused":
+            self.fail(RemoteProtocolError(str(header.get("text")), str(header.get("reason"))))
+        elif protocol.is_end(header):
+            if not self.done.done():
+                self.done.set_result(None)
+        else:
+            try:
+                self.copying.frame_received(header, body)
+            except (CorruptRecord, StorageError) as error:
+                self.fail(error)
+
+    def broken(self, error: RemoteProtocolError) -> None:
+        """The source broke the protocol."""
+        self.fail(error)
+
+    def ended(self, why: str) -> None:
+        """The connection is gone."""
+        self.fail(ConnectionError(why))
+
+    def fail(self, error: Exception) -> None:
+        """The copy cannot go on."""
+        if not self.done.done():
+            self.done.set_exception(error)
+            # Read here already: the one who waits for it may have given up before.
+            self.done.exception()
+
+    def hold(self, paused: bool) -> None:
+        """Reads no further while the disk has too much to write, or goes on."""
+        if self.transport is None or paused == self.is_paused or not self.is_open:
+            return
+        self.is_paused = paused
+        self.received_at_s = self.loop.time()
+        (self.transport.pause_reading if paused else self.transport.resume_reading)()
+
+
+class Bootstrap:
+    """The copying. Owner: an InstanceServer that does not serve yet. Lifecycle: `run` once."""
+
+    def __init__(self, server: InstanceServer, config: BootstrapConfig) -> None:
+        self.server = server
+        self.config = config
+        self.source = ""
+        self.why = ""
+        self.done = False
+        self._begin: protocol.Begin | None = None
+        self._copy: BootstrapCopy | None = None
+        self._connection: _Source | None = None
+        self._staged_bytes = 0
+        self._staged: deque[tuple[int, int]] = deque()
+        """(last transaction id, bytes) of runs that are not on disk yet."""
+        self._commit_error: Exception | None = None
+        self._settled = asyncio.Event()
+        self._told_s = 0.0
+        self._failures: dict[str, str] = {}
+
+    # -- whether -----------------------------------------------------------------------------
+    @property
+    def marker(self) -> Path:
+        """Lies there while the journal holds half a copy."""
+        return self.server.directory / MARKER_FILE
+
+    async def is_due(self) -> bool:
+        """Whether there is something to copy into. Half a copy is removed."""
+        server = self.server
+        if await server.in_thread(self.marker.exists):
+            server.report("bootstrap_begins_again", text="an earlier copy was not finished")
+            await self._start_over()
+            return True
+        if server.journal.recovered.next_txid == 1 and not server.journal.recovered.held:
+            return True
+        server.report(
+            "bootstrap_not_needed",
+            text=f"{server.config.name} has a log of its own: nothing is copied into it",
+        )
+        return False
+
+    async def _start_over(self) -> None:
+        """Throws away what was copied."""
+        server = self.server
+        await server.in_thread(server.journal.close)
+        archive = server.config.archive_directory
+        await server.in_thread(
+            wipe_journal, server.journal_directory, Path(archive) if archive else None
+        )
+        server.journal = await server.in_thread(server.open_journal)
+
+    # -- the loop ----------------------------------------------------------------------------
+    async def run(self) -> None:
+        """Copies, from the first source that can, however long it takes until there is one.
+
+        Raises:
+            StorageError: the data directory cannot be used.
+        """
+        server, config = self.server, self.config
+        await server.in_thread(self._mark)
+        server.report("bootstrap_started", sources=", ".join(config.sources))
+        pause_ms = config.retry_ms_min
+        while not await self._from_any():
+            server.phase = "waiting for a source to copy from"
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, config.retry_ms_max)
+        # What was copied is recovered like any other log: from its files.
+        await server.in_thread(server.journal.close)
+        server.journal = await server.in_thread(server.open_journal)
+        await server.in_thread(self._unmark)
+        self.done = True
+        self._report("bootstrap_finished")
+
+    async def _from_any(self) -> bool:
+        for address in self.config.sources:
+            self.source = address
+            try:
+                await self._from(address)
+                return True
+            except (OSError, RaylayError, TimeoutError) as error:
+                self._failed(address, str(error) or type(error).__name__)
+            finally:
+                if self._connection is not None:
+                    self._connection.abort("the copy ended")
+                    self._connection = None
+            if self._copy is not None:
+                self._copy = self._begin = None
+                await self._start_over()
+        return False
+
+    def _failed(self, address: str, why: str) -> None:
+        self.why = f"{address}: {why}"
+        if self._failures.get(address) != why:
+            self._failures[address] = why
+            self.server.report("bootstrap_failed", source=address, why=why)
+
+    async def _from(self, address: str) -> None:
+        server = self.server
+        loop = server.loop
+        server.phase = f"connecting to {address} to copy from"
+        host, port = split_address(address)
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, connection = await loop.create_connection(lambda: _Source(self), host, port)
+        self._connection = connection
+        rules = server.config.topics
+        wanted = self.config.topics or (TopicRule(".*"),)
+        connection.send(protocol.request(server.identity, wanted, rules))
+        while not connection.done.done():
+            await asyncio.wait((connection.done,), timeout=PROGRESS_S)
+            silent_s = loop.time() - connection.received_at_s
+            if not connection.is_paused and silent_s > SILENCE_S_MAX:
+                raise TimeoutError(f"nothing came for {SILENCE_S_MAX:g} s")
+            self._progress()
+        await connection.done
+        copy = self._copy
+        if copy is None:
+            raise RemoteProtocolError("it ended before it began", "bad_command")
+        self._stage(copy.end(server.now_us()))
+        while self._staged:
+            self._settled.clear()
+            await self._settled.wait()
+            if self._commit_error is not None:
+                raise self._commit_error
+
+    # -- what comes --------------------------------------------------------------------------
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the source's.
+
+        Raises:
+            RemoteProtocolError, CorruptRecord: the source makes no sense.
+        """
+        server = self.server
+        command, copy = header["c"], self._copy
+        if command == protocol.BEGIN and copy is None:
+            self._begin = protocol.read_begin(header)
+            self._copy = BootstrapCopy(
+                server.identity, TopicMatcher(server.config.topics), self._begin.source
+            )
+            self._commit_error = None
+            self._staged.clear()
+            self._staged_bytes = 0
+            server.journal.start(self._committed_in_thread, self._failed_in_thread)
+        elif command == protocol.LACKS and copy is not None:
+            copy.lacks(protocol.read_lacks(body))
+        elif command == protocol.RUNS and copy is not None:
+            self._stage(copy.take(decode_runs(body), protocol.read_runs(header)))
+            self._progress()
+        elif command != "beat":
+            raise RemoteProtocolError(f"{command[:64]} came in a bootstrap", "bad_command")
+
+    def _stage(self, runs: list[Run]) -> None:
+        journal = self.server.journal
+        for run in runs:
+            journal.stage(run)
+            self._staged.append((run.last_txid, len(run.payload)))
+            self._staged_bytes += len(run.payload)
+        if self._staged_bytes > self.server.config.staged_bytes_max and self._connection:
+            self._connection.hold(True)
+
+    def _committed_in_thread(self, last_txid: int, _: int) -> None:
+        self._call_soon(self._take_committed, last_txid)
+
+    def _failed_in_thread(self, _: int, error: Exception) -> None:
+        self._call_soon(self._take_failed, error)
+
+    def _call_soon(self, call: Any, *arguments: Any) -> None:
+        try:
+            self.server.loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            pass  # the loop is closed: nobody is left to be told
+
+    def _take_committed(self, last_txid: int) -> None:
+        while self._staged and self._staged[0][0] <= last_txid:
+            self._staged_bytes -= self._staged.popleft()[1]
+        if self._connection and self._staged_bytes < self.server.config.staged_bytes_max // 2:
+            self._connection.hold(False)
+        self._settled.set()
+
+    def _take_failed(self, error: Exception) -> None:
+        self._commit_error = error
+        if self._connection is not None:
+            self._connection.fail(error)
+        self._settled.set()
+
+    # -- telling -----------------------------------------------------------------------------
+    def status(self) -> dict[str, Any]:
+        """How far it is. `of_messages` counts all of the source's log, asked for or not."""
+        begin, copy = self._begin, self._copy
+        found: dict[str, Any] = {"source": self.source, "done": self.done, "why": self.why}
+        if begin is not None and copy is not None:
+            whole = begin.last_txid - begin.first_txid + 1
+            found |= {
+                "source_name": begin.source.name,
+                "messages": copy.messages,
+                "bytes": copy.bytes,
+                "of_messages": whole,
+                "percent": round(
+                    100 * (max(0, copy.source_txid - begin.first_txid + 1)) / max(1, whole), 1
+                ),
+            }
+        return found
+
+    def _progress(self) -> None:
+        now_s = self.server.loop.time()
+        if self._copy is None or self._begin is None:
+            return
+        found = self.status()
+        self.server.phase = (
+            f"copying from {found['source_name']}: {found['messages']:,} messages, "
+            f"{found['percent']} % of its log"
+        )
+        if now_s - self._told_s >= PROGRESS_S:
+            self._told_s = now_s
+            self._report("bootstrap_progress")
+
+    def _report(self, event: str) -> None:
+        told = {key: value for key, value in self.status().items() if key not in ("done", "why")}
+        self.server.report(event, **told)
+
+    # -- the marker --------------------------------------------------------------------------
+    def _mark(self) -> None:
+        descriptor = os.open(self.marker, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        sync_directory(self.marker.parent)
+
+    def _unmark(self) -> None:
+        self.marker.unlink()
+        sync_directory(self.marker.parent)

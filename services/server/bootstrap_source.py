@@ -1,0 +1,112 @@
+"""The source of a bootstrap: sends its log up to one point to an instance that is empty."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from raylay.services.errors import StorageError
+from raylay.services.protocol import bootstrap as protocol
+from raylay.services.protocol.frames import Header
+from raylay.services.replication.bootstrap import BootstrapChoice
+from raylay.services.replication.instance import Identity
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.storage.journal_reader import LmdbJournalReader
+
+if TYPE_CHECKING:
+    from raylay.services.server.upstream_connection import UpstreamConnection
+
+READ_BYTES = 512 * 1024
+
+
+class BootstrapSource:
+    """One copy that is asked for. Owner: its connection. Lifecycle: `run` once."""
+
+    def __init__(self, connection: UpstreamConnection, header: Header, body: bytes) -> None:
+        self._connection = connection
+        self._server = connection.server
+        self._asked = protocol.read_request(header, body)
+        self._writable = asyncio.Event()
+
+    def refusal(self) -> tuple[str, str] | None:
+        """Why nothing can be copied from here now, if nothing can."""
+        server = self._server
+        name, asks = server.config.name, self._asked[0].name
+        copying = server.bootstrap
+        if not server.is_serving and copying is not None and not copying.done:
+            return "bootstrapping", (
+                f"{name} is itself empty and waits to copy from {', '.join(copying.config.sources)}"
+                f": where that is {asks}, both wait for ever; start one of them without Bootstrap "
+                "first"
+            )
+        if not server.is_serving:
+            return "not_ready", f"{name} is {server.phase}"
+        if self._asked[0].incarnation == server.identity.incarnation:
+            return "self", f"{name} would copy from itself: correct the address of its Bootstrap"
+        if not server.machine.ready:
+            return "not_ready", f"{name} has not caught up itself: {server.status()['reason']}"
+        return None
+
+    def writable(self) -> None:
+        """The connection takes more."""
+        self._writable.set()
+
+    async def run(self) -> None:
+        """Sends the log, or why not."""
+        connection, server = self._connection, self._server
+        refused = self.refusal()
+        if refused is not None:
+            server.report("bootstrap_refused", peer=self._asked[0].name, text=refused[1])
+            connection.refuse(*refused)
+            return
+        reader = await server.in_thread(server.journal.reader)
+        try:
+            await self._send(reader, *self._asked)
+        except StorageError as error:
+            connection.refuse("storage_error", str(error))
+        finally:
+            reader.close()
+
+    async def _send(
+        self, reader: LmdbJournalReader, asks: Identity, choice: BootstrapChoice
+    ) -> None:
+        connection, server = self._connection, self._server
+        machine = server.machine
+        last_txid = machine.committed_txid
+        first_txid, lacks = await server.in_reading_thread(_begin, reader)
+        server.report("bootstrap_serves", peer=asks.name, last_txid=last_txid)
+        connection.send(protocol.begin(protocol.Begin(server.identity, first_txid, last_txid)))
+        if choice.is_whole(server.config.topics):
+            lacks.update(machine.unavailable)
+            for frame in protocol.lacks_frames(lacks):
+                connection.send(frame)
+        cursor_txid = first_txid - 1
+        while cursor_txid < last_txid and connection.is_open:
+            runs = await server.in_reading_thread(reader.read, cursor_txid, READ_BYTES)
+            if not runs or runs[0].first_txid > cursor_txid + 1:
+                connection.refuse(
+                    "removed", f"{server.config.name} removed segments meanwhile: begin again"
+                )
+                return
+            runs = [run for run in runs if run.first_txid <= last_txid]
+            cursor_txid = runs[-1].last_txid
+            parts = [run.raw if run.raw is not None else run.encode() for run in choice.of(runs)]
+            size_bytes = sum(map(len, parts))
+            front = protocol.runs_front(cursor_txid, size_bytes)
+            connection.send_parts((front, *parts), len(front) + size_bytes)
+            connection.outbox.flush()
+            while not connection.may_write and connection.is_open:
+                self._writable.clear()
+                await self._writable.wait()
+        if connection.is_open:
+            connection.send(protocol.END)
+            server.report("bootstrap_served", peer=asks.name, last_txid=cursor_txid)
+
+
+def _begin(reader: LmdbJournalReader) -> tuple[int, PublisherRanges]:
+    """Where the log begins, and what it held before."""
+    while True:
+        first_txid = reader.first_txid
+        removed = reader.removed()
+        if reader.first_txid == first_txid:
+            return first_txid, removed

@@ -1,0 +1,41 @@
+"""Empties the directory of a journal whose content is of no use: a copy that was not finished."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raylay.services.errors import StorageError
+from raylay.storage.files import FileLock, sync_directory
+from raylay.storage.segments import all_files
+
+LOCK_FILE = "lock"
+_KEPT = frozenset((LOCK_FILE, "archive.json"))
+
+
+def wipe_journal(directory: Path, archive: Path | None) -> int:
+    """Removes every segment and what belongs to them, archived ones included. Nobody may have the
+    journal open. Returns how many files went.
+
+    Raises:
+        StorageLocked: another process has it open.
+        StorageError: a file cannot be removed; names it.
+    """
+    with FileLock(directory / LOCK_FILE):
+        found = [file.path for file in all_files(directory, archive)]
+        # The newest first: what is left by a crash in between is a log without a gap.
+        found.reverse()
+        found += [path for path in directory.iterdir() if path not in found]
+        removed = 0
+        for path in found:
+            if path.name in _KEPT or not path.is_file():
+                continue
+            try:
+                path.unlink()
+            except OSError as error:
+                raise StorageError(
+                    f"{path} cannot be removed: {error.strerror}", str(path)
+                ) from error
+            removed += 1
+        for place in {path.parent for path in found}:
+            sync_directory(place)
+    return removed

@@ -1,0 +1,99 @@
+"""Bootstrap frames: golden bytes, round trips, and what bad ones become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol import bootstrap
+from raylay.services.protocol.frames import Frame, FrameReader
+from raylay.services.replication.instance import Identity
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.routing import TopicRule
+
+B = Identity("B", "g", 11)
+REQUEST_BYTES = (
+    b"\x4f\x00\x00\x00"  # length: 79
+    b"\x2c\x00"  # header length: 44
+    b"\x85"  # map of 5
+    b"\xa1c\xa9bootstrap"
+    b"\xa1v\x01"
+    b"\xa4name\xa1B"
+    b"\xa5group\xa1g"
+    b"\xabincarnation\x0b"
+    b"\x92"  # asked for, and journaled:
+    b"\x91\x92\xa3^tr\xa1*"
+    b"\x92\x92\xa6orders\xa4json\x92\xa6trades\xa1*"
+)
+
+
+def one(data: bytes) -> Frame:
+    (frame,) = FrameReader().feed(data)
+    return frame
+
+
+def test_golden_request() -> None:
+    journaled = (TopicRule("orders", "json"), TopicRule("trades"))
+    assert bootstrap.request(B, (TopicRule("^tr"),), journaled) == REQUEST_BYTES
+    frame = one(REQUEST_BYTES)
+    identity, choice = bootstrap.read_request(frame.header, frame.body)
+    assert identity == B
+    assert choice.is_whole((TopicRule("trades"),)) and not choice.is_whole((TopicRule("orders"),))
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "reason"),
+    [
+        ({"v": 9}, b"\x92\x90\x90", "bad_version"),
+        ({"name": 3}, b"\x92\x90\x90", "bad_command"),
+        ({}, b"", "bad_command"),
+        ({}, b"\x92\x91\x01\x90", "bad_command"),
+        ({}, b"\x92\x91\x92\x01\x02\x90", "bad_command"),
+        ({}, b"\x92\x91\x92\xa1(\xa1*\x90", "bad_command"),
+    ],
+)
+def test_a_bad_request(header: dict[str, Any], body: bytes, reason: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        bootstrap.read_request(one(REQUEST_BYTES).header | header, body)
+    assert caught.value.reason == reason
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_request_or_a_protocol_error(body: bytes) -> None:
+    for read in (lambda: bootstrap.read_request(one(REQUEST_BYTES).header, body),
+                 lambda: bootstrap.read_lacks(body)):  # fmt: skip
+        try:
+            read()
+        except RemoteProtocolError:
+            pass
+
+
+def test_begin_runs_and_end() -> None:
+    begin = bootstrap.Begin(B, 5, 900)
+    assert bootstrap.read_begin(one(bootstrap.begin(begin)).header) == begin
+    frame = one(bootstrap.runs_front(77, 3) + b"abc")
+    assert bootstrap.read_runs(frame.header) == 77 and frame.body == b"abc"
+    assert bootstrap.is_end(one(bootstrap.END).header) and not bootstrap.is_end(frame.header)
+    for header in ({"c": "bootstrap_begin"}, {"c": "bootstrap_runs", "tx": "1"}):
+        with pytest.raises(RemoteProtocolError):
+            bootstrap.read_begin(header)
+        with pytest.raises(RemoteProtocolError):
+            bootstrap.read_runs(header)
+
+
+def test_what_cannot_be_given_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "PART_BYTES", 20)
+    lacks = PublisherRanges()
+    for publisher in range(1, 6):
+        lacks.add(publisher, 1, publisher)
+    frames = bootstrap.lacks_frames(lacks)
+    assert len(frames) > 1
+    found = PublisherRanges()
+    for frame in frames:
+        found.update(bootstrap.read_lacks(one(frame).body))
+    assert found == lacks
+    assert bootstrap.lacks_frames(PublisherRanges()) == []
