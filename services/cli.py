@@ -303,7 +303,7 @@ def _print_status(found: dict[str, Any], as_json: bool) -> None:
     if not console.is_terminal:
         console = Console(width=FILE_COLUMNS)
     console.print(table)
-    for line in disconnected_lines(found["instances"]):
+    for line in (*disconnected_lines(found["instances"]), *unavailable_lines(found["instances"])):
         typer.echo(line)
 
 
@@ -314,6 +314,16 @@ def disconnected_lines(instances: list[dict[str, Any]]) -> list[str]:
         for instance in instances
         for name, destination in instance.get("destinations", {}).items()
         if not destination.get("connected") and destination.get("why")
+    ]
+
+
+def unavailable_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """What instances lack and no upstream has any more, a line each."""
+    return [
+        f"{instance['name']}: {instance['unavailable']:,} messages are unavailable, "
+        "no upstream has them any more"
+        for instance in instances
+        if instance.get("unavailable")
     ]
 
 

@@ -26,7 +26,7 @@ from raylay.services.logs import LogOptions
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import TopicRule
 from raylay.services.replication.validation import QueueDefinition, SowDefinition
-from raylay.services.server.config import DestinationConfig, InstanceConfig
+from raylay.services.server.config import BootstrapConfig, DestinationConfig, InstanceConfig
 from raylay.services.tracing import TracingOptions
 
 FABRIC_FILE = "fabric.json"
@@ -403,9 +403,25 @@ def instance_config(
         log=log_options(settings.logs_of(instance), record),
         metrics_port=ports.metrics,
         metrics_host=instance.host,
+        bootstrap=_bootstrap_config(settings, record, instance),
     )
     config.check()
     return config
+
+
+def _bootstrap_config(
+    settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
+) -> BootstrapConfig | None:
+    wanted = instance.bootstrap
+    if wanted is None:
+        return None
+    return BootstrapConfig(
+        tuple(
+            source if ":" in source else replication_address(record, settings.instance(source))
+            for source in wanted.sources
+        ),
+        tuple(TopicRule(topic.name, topic.message_type) for topic in wanted.topics),
+    )
 
 
 def _destination_config(

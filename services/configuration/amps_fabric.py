@@ -16,6 +16,7 @@ from raylay.services.configuration.amps_load import Document, Path
 from raylay.services.configuration.amps_model import (
     JOURNAL_BYTES_MIN,
     AmpsConfig,
+    Bootstrap,
     Destination,
     TransactionLog,
 )
@@ -90,6 +91,13 @@ def fabric_of(
         except ConfigurationError as error:
             errors += _at(document.origin(("Name",)), error)
     for document in documents if not errors else ():
+        if document.config.bootstrap is not None:
+            origin = document.origin(("Bootstrap",))
+            options = _bootstrap(document.config, document.config.bootstrap, listeners)
+            try:
+                builder.instance(document.config.name, bootstrap=options, origin=origin)
+            except ConfigurationError as error:
+                errors += _at(origin, error)
         for number, destination in enumerate(document.config.destinations()):
             origin = document.origin(("Replication", "Destination", number))
             try:
@@ -191,6 +199,23 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
             "directory": str(PurePath(target.file_name or "").parent),
         }
     return options
+
+
+def _bootstrap(
+    config: AmpsConfig, bootstrap: Bootstrap, listeners: list[Listener]
+) -> dict[str, Any]:
+    """Where its log is copied from."""
+    others = [listener for listener in listeners if listener.name != config.name]
+    return {
+        "sources": tuple(
+            resolve(address, None, others)
+            for transport in bootstrap.transports
+            for address in transport.inet_addresses
+        ),
+        "topics": tuple(
+            {"name": topic.name, "message_type": topic.message_type} for topic in bootstrap.topics
+        ),
+    }
 
 
 def _definitions(sow: Sow) -> dict[str, Any]:
@@ -334,7 +359,7 @@ def _timeouts(given_ns: tuple[int, ...], count: int) -> tuple[int, ...]:
     return given_ns if len(given_ns) == count else given_ns * count
 
 
-def resolve(address: str, destination: Destination, listeners: Iterable[Listener]) -> str:
+def resolve(address: str, destination: Destination | None, listeners: Iterable[Listener]) -> str:
     """The instance of the set that an address is of; the address itself where it is of none.
 
     One that listens on the port is meant where the address names its host, where the host bears
@@ -348,9 +373,13 @@ def resolve(address: str, destination: Destination, listeners: Iterable[Listener
     for fits in (
         [each for each in candidates if each.host == host],
         [each for each in candidates if host.split(".")[0].lower() == each.name.lower()],
-        [each for each in candidates if each.name == destination.name],
+        [each for each in candidates if destination and each.name == destination.name],
         [each for each in candidates if host in _LOOPBACK],
-        [each for each in candidates if each.group == destination.group == destination.name],
+        [
+            each
+            for each in candidates
+            if destination and each.group == destination.group == destination.name
+        ],
     ):
         if len(fits) == 1:
             return fits[0].name

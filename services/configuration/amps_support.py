@@ -43,6 +43,9 @@ RUNS = frozenset(
         f"{_DESTINATION}/Topic/MessageType",
         f"{_DESTINATION}/Topic/IncludeValidation",
         f"{_DESTINATION}/Topic/ExcludeValidation",
+        "Bootstrap/Topic/Name",
+        "Bootstrap/Topic/MessageType",
+        "Bootstrap/Transport/InetAddr",
         f"{_OUTGOING}/InetAddr",
         f"{_OUTGOING}/ReconnectTimeout",
         "Logging/Target/Protocol",
@@ -66,6 +69,9 @@ NEEDS_NOTHING = {
     "TransactionLog/O_DIRECT": "LMDB maps its files",
     "TransactionLog/CompressedJournalCacheMemoryLimit": "compressed journal is not cached",
     f"{_OUTGOING}/Name": "it is for people",
+    "Bootstrap/Transport/Name": "it is for people",
+    "Bootstrap/Transport/IpProtocolPrefer": "every address of a name is tried",
+    "Bootstrap/Transport/ReconnectTimeout": "an address is tried for 5 s",
     f"{_OUTGOING}/IpProtocolPrefer": "every address of a name is tried",
     "MessageTypes/MessageType/Name": "types are names until content is parsed",
     "MessageTypes/MessageType/Module": "types are names until content is parsed",
@@ -187,10 +193,17 @@ def _log_target(item: Any, path: Path) -> str:
     return ""
 
 
+def _bootstrap_kind(value: Any, _: Path) -> str:
+    # There is no state to copy before SOW runs: all is the transaction log.
+    return "Type sow of Bootstrap does not run yet" if value == "sow" else ""
+
+
 _SPECIAL: dict[str, Callable[[Any, Path], str]] = {
     f"{_INCOMING}/Type": _transport_type,
     f"{_INCOMING}/Protocol": _protocol,
     f"{_OUTGOING}/Type": _transport_type,
+    "Bootstrap/Transport/Type": _transport_type,
+    "Bootstrap/Type": _bootstrap_kind,
     "Logging/Target": _log_target,
 }
 

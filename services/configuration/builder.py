@@ -175,7 +175,7 @@ class FabricBuilder:
         Args:
             group: for a new instance; default is its name.
             options: of `InstanceSettings`: host, client_port, replication_port, metrics_port,
-                directory, node_labels, journal, downgrade.
+                directory, node_labels, journal, downgrade, bootstrap.
 
         Raises:
             ConfigurationError: a value is wrong, or the name is taken in another group.

@@ -230,6 +230,15 @@ class QueueSettings(Section):
     domain: str = ""
 
 
+class BootstrapSettings(Section):
+    """Where an instance copies its log from before it serves, when its data directory is empty."""
+
+    sources: Annotated[tuple[str, ...], Field(min_length=1)]
+    """In order of priority: names of this fabric, or `host:port` of replication transports."""
+    topics: tuple[TopicSettings, ...] = ()
+    """Which are copied, of those that it journals; none: all."""
+
+
 class InstanceSettings(Section):
     """One instance."""
 
@@ -251,6 +260,7 @@ class InstanceSettings(Section):
     replication_host: str = ""
     """Where other instances connect; empty: `host`."""
     logs: LogSettings | None = None
+    bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] = ()
     queues: tuple[QueueSettings, ...] = ()
     destinations: tuple[DestinationSettings, ...] = ()

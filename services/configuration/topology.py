@@ -35,7 +35,34 @@ def problems(settings: FabricSettings) -> list[Problem]:
     found += _ports(settings)
     for instance in settings.instances:
         found += _destinations(settings, instance)
+        found += _bootstrap(settings, instance)
     return found
+
+
+def _bootstrap(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Problem]:
+    if instance.bootstrap is None:
+        return
+    known = [other.name for other in settings.instances]
+    subject = (instance.name,)
+    where = f"bootstrap of {instance.name}"
+    for source in instance.bootstrap.sources:
+        if ":" in source:
+            if not _is_address(source):
+                yield Problem(subject, f"{where}: {source!r} is no address: give host:port")
+        elif source == instance.name:
+            yield Problem(subject, f"{where} copies from {source} itself")
+        elif source not in known:
+            yield Problem(
+                subject,
+                f"{where}: no instance is named {source}; there are {', '.join(known)}",
+            )
+    for topic in instance.bootstrap.topics:
+        if topic.filter or not topic.journaled:
+            yield Problem(
+                subject,
+                f"{where}: topic {topic.name} has a filter or is not journaled: name and message "
+                "type are all that it may have",
+            )
 
 
 def _topics(settings: FabricSettings) -> Iterator[Problem]:

@@ -27,6 +27,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from raylay.services.configuration.builder import FabricBuilder, explain
 from raylay.services.configuration.model import (
+    BootstrapSettings,
     ClientSettings,
     DowngradeSettings,
     FabricSettings,
@@ -63,6 +64,7 @@ class _InstanceEntry(Section):
     topics: tuple[TopicSettings, ...] | None = None
     replication_host: str | None = None
     logs: LogSettings | None = None
+    bootstrap: BootstrapSettings | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -47,6 +47,7 @@ class InstanceThread:
         self._link_factory = link_factory
         self._server: InstanceServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting: asyncio.Future[None] | None = None
         self._why = ""
         self._attempts = 0
         self._stopping = threading.Event()
@@ -77,7 +78,10 @@ class InstanceThread:
                 logs.configure(config.name, config.log)
                 server = InstanceServer(config, self._directory, self._link_factory)
                 self._server = server
-                await server.start()
+                self._starting = asyncio.ensure_future(server.start())
+                await self._starting
+            except asyncio.CancelledError:
+                return  # stopped while it started, which a bootstrap may do for long
             except (RaylayError, OSError) as error:
                 # A port or a directory still held by a process that is going: it passes.
                 self._why = str(error)
@@ -125,7 +129,14 @@ class InstanceThread:
         async def ask(server: InstanceServer) -> list[dict[str, Any]]:
             return server.events(after, limit)
 
-        return self._call(ask)
+        try:
+            return self._call(ask)
+        except FabricError:
+            server, loop = self._server, self._loop
+            if server is None or loop is None:
+                raise
+            # A start may take long, and tells how it goes.
+            return asyncio.run_coroutine_threadsafe(ask(server), loop).result(CALL_TIMEOUT_S)
 
     def downgrade(self, destination: str, force: bool = False) -> None:
         """By hand."""
@@ -147,7 +158,10 @@ class InstanceThread:
         try:
             self._call(lambda server: server.stop())
         except FabricError:
-            pass  # it was not serving: it ends at its next attempt
+            # It was not serving: its start is given up.
+            starting, loop = self._starting, self._loop
+            if starting is not None and loop is not None and not starting.done():
+                loop.call_soon_threadsafe(starting.cancel)
         return self._stopped.wait(timeout_s)
 
 

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from raylay.services.cli import destination_row, disconnected_lines, event_line
+from raylay.services.cli import (
+    destination_row,
+    disconnected_lines,
+    event_line,
+    unavailable_lines,
+)
 
 
 def run(*arguments: str, runtime: Path) -> subprocess.CompletedProcess[str]:
@@ -75,3 +80,10 @@ def test_why_a_destination_is_not_connected_stands_below_the_table() -> None:
     there = {"connected": True, "why": ""}
     instances = [{"name": "A", "destinations": {"B": refused, "C": there}}, {"name": "C"}]
     assert disconnected_lines(instances) == ["A to B: b:1: validation: txlog: …"]
+
+
+def test_what_is_unavailable_is_said_below_the_status() -> None:
+    instances = [{"name": "A", "unavailable": 0}, {"name": "B", "unavailable": 1200}, {"name": "C"}]
+    assert unavailable_lines(instances) == [
+        "B: 1,200 messages are unavailable, no upstream has them any more"
+    ]

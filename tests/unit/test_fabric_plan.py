@@ -12,6 +12,7 @@ import pytest
 from raylay.services import fabric_registry as registry
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
+from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric_plan import (
     Changes,
@@ -25,7 +26,8 @@ from raylay.services.fabric_plan import (
     replication_address,
     servers_of,
 )
-from raylay.services.server.config import InstanceConfig
+from raylay.services.replication.routing import TopicRule
+from raylay.services.server.config import BootstrapConfig, InstanceConfig
 
 
 def builder() -> FabricBuilder:
@@ -51,6 +53,43 @@ def test_who_does_not_dial_is_given_no_address_but_the_names(tmp_path: Path) -> 
     assert waiting.client_addresses == (client_address(record, settings.instance("In")),)
     assert dialling.addresses == (outside.replication_advertised,)
     assert (dialling.share_connection, waiting.share_connection) == (True, False)
+
+
+def test_where_an_instance_is_copied_from(tmp_path: Path) -> None:
+    made = builder().instance(
+        "London-2",
+        bootstrap={"sources": ["London-1", "far.example:9"], "topics": ["flights/eu"]},
+    )
+    settings = FabricSettings.from_json(made.settings().to_json())
+    record = record_of(settings, tmp_path)
+    config = instance_config(settings, record, settings.instance("London-2"))
+    near = replication_address(record, settings.instance("London-1"))
+    assert config.bootstrap == BootstrapConfig((near, "far.example:9"), (TopicRule("flights/eu"),))
+    assert InstanceConfig.from_json(config.to_json()) == config
+    assert instance_config(settings, record, settings.instance("London-1")).bootstrap is None
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "words"),
+    [
+        ({"sources": ["Paris"]}, "no instance is named Paris; there are Chicago-1"),
+        ({"sources": ["London-2"]}, "copies from London-2 itself"),
+        ({"sources": ["host:port"]}, "'host:port' is no address"),
+        ({"sources": ["London-1"], "topics": [{"name": "a", "journaled": False}]}, "topic a"),
+        ({"sources": []}, "sources"),
+    ],
+)
+def test_a_bootstrap_that_cannot_be(bootstrap: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        builder().instance("London-2", bootstrap=bootstrap).settings()
+    assert words in str(caught.value)
+
+
+def test_a_bootstrap_of_a_yaml_file() -> None:
+    text = "fabric: f\nregions: {A: 2}\ninstances:\n  A-2: {bootstrap: {sources: [A-1]}}\n"
+    first, second = parse(text).instances
+    assert first.bootstrap is None
+    assert second.bootstrap is not None and second.bootstrap.sources == ("A-1",)
 
 
 def changed(settings: FabricSettings, running: FabricRecord) -> Changes:
