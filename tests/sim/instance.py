@@ -87,6 +87,8 @@ class Disk:
         self.incarnation = 0
         self.lives = 0
         self.was_ready = True
+        self.copies_from = ""
+        """Where it is filled from before its instance starts; empty: nowhere."""
         self.format()
 
     def format(self) -> None:

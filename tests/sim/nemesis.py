@@ -24,6 +24,13 @@ def _lose_disk(world: World, name: str, down_ms: int) -> None:
         world.crash(name, down_ms * 1000, lose_disk=True)
 
 
+def _lose_disk_and_copy(world: World, name: str, down_ms: int, source: str) -> None:
+    """As `_lose_disk`; it comes back as a copy of another one's log."""
+    if world.instances[name].alive and all(disk.was_ready for disk in world.disks.values()):
+        world.disks[name].copies_from = source
+        world.crash(name, down_ms * 1000, lose_disk=True)
+
+
 def _crash_link(world: World, name: str, destination: str) -> None:
     world.crash_link(name, destination)
 
@@ -95,6 +102,7 @@ def _set_clock(world: World, name: str, ahead_ms: int) -> None:
 _ACTIONS: dict[str, Callable[..., None]] = {
     "crash": _crash,
     "lose_disk": _lose_disk,
+    "lose_disk_and_copy": _lose_disk_and_copy,
     "crash_link": _crash_link,
     "break": _break,
     "partition": _partition,

@@ -363,7 +363,12 @@ def _nemesis(
         found.append((when(), "slow", (rng.randint(3, 10),)))
         found.append((when(), "slow", (1,)))
     if rng.random() < 0.35:
-        found.append((when(), "lose_disk", (rng.choice(names), rng.randint(30, 500))))
+        name, *others = rng.sample(names, len(names))
+        down_ms = rng.randint(30, 500)
+        if rng.random() < 0.5:
+            found.append((when(), "lose_disk", (name, down_ms)))
+        else:
+            found.append((when(), "lose_disk_and_copy", (name, down_ms, others[0])))
     if rng.random() < 0.2:
         name = rng.choice(names)
         found += [(when(), "set_clock", (name, ahead_ms)) for ahead_ms in (3_600_000, 0, 60_000)]

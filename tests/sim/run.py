@@ -28,6 +28,7 @@ PROBED_SEEDS_MIN = 1000
 PROBES = (
     "ack owed across a restart",
     "asked for what is held there",
+    "began as a copy",
     "client failed over",
     "client waited for a safe instance",
     "commit failure",

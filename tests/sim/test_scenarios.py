@@ -10,7 +10,7 @@ import pytest
 from raylay.services.errors import StorageFull
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
-from sim import checkers, plans
+from sim import checkers, nemesis, plans
 from sim.client import SimClient
 from sim.history import (
     Acked,
@@ -923,6 +923,42 @@ def test_what_was_removed_by_force_is_not_waited_for_after_a_downgrade() -> None
     assert ledger.sync and not ledger.safe, "what was acknowledged is not there"
     history = play.end(check=False)
     assert {found.law for found in checkers.check_all(history)} == {"removal"}
+
+
+def test_an_instance_that_begins_as_a_copy_is_sent_only_what_came_since() -> None:
+    """`a` publishes and `b` publishes; `b` loses its disk and copies from `a`, which has removed
+    its oldest segments and `c` has not."""
+    play = Play(plans.mesh(3))
+    clients = [play.client("p1", "m1"), play.client("p2", "m2")]
+    play.until(50)
+    for client in clients:
+        published(play, client, 40)
+    play.world.instances["m1"].remove_segments()
+    kept_from = play.world.instances["m1"].journal.first_txid
+    assert kept_from > 10
+    play.world.partition({("m2", "m3")})
+    nemesis.perform(play.world, "lose_disk_and_copy", ("m2", 50, "m1"))
+    since = play.world.now_us
+    clients[0].publish(["orders"])
+    play.until(play.world.now_us // 1000 + 2_000)
+    machine = play.world.instances["m2"].machine
+    assert machine.ready and machine.counters.replicated_in == 0, "all of it was copied"
+    assert play.had("m2", clients[1], 40), "what it published itself came back"
+    assert len(unavailable_at(play, "m2", clients[0])) == 1
+    clients[0].publish(["orders"])
+    play.until(play.world.now_us // 1000 + 200)
+    assert machine.counters.replicated_in == 1
+    play.world.heal()
+    play.until(play.world.now_us // 1000 + 2_000)
+    assert play.had("m2", clients[0], 1), "another one had it still"
+    assert unavailable_at(play, "m2", clients[0]) == []
+    history = play.end()
+    copied = [
+        op for op in history.operations
+        if isinstance(op, Journaled) and op.instance == "m2" and op[0] > since
+    ]  # fmt: skip
+    m1 = play.world.disks["m1"].incarnation
+    assert {op.path[-1] for op in copied if op[0] == copied[0][0]} == {m1}
 
 
 def test_a_quiet_instance_is_known_to_be_up_to_date_without_checkpoints() -> None:

@@ -75,7 +75,7 @@ def test_a_seed_decides_everything() -> None:
 
 def test_a_seed_has_the_faults_that_it_promises() -> None:
     """2 to 6 instances, at least 3 publishers, 200 publishes, 5 crashes, 2 partitions."""
-    lost_disks = 0
+    lost_disks = copies = 0
     for seed in range(200):
         plan = plans.draw(seed)
         actions = [action for _, action, _ in plan.script]
@@ -86,4 +86,5 @@ def test_a_seed_has_the_faults_that_it_promises() -> None:
         assert actions.count("partition") == 2
         assert "move" in actions
         lost_disks += "lose_disk" in actions
-    assert lost_disks > 20
+        copies += "lose_disk_and_copy" in actions
+    assert lost_disks > 20 and copies > 20

@@ -28,6 +28,7 @@ from raylay.services.replication.instance import (
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.subscriptions.durability import PendingMessages
 from sim.client import SimClient
+from sim.copying import copy_log
 from sim.history import (
     Fault,
     FinalLog,
@@ -167,6 +168,11 @@ class World:
         """Starts an instance that is down."""
         if not self.instances[name].alive:
             disk = self.disks[name]
+            if disk.copies_from:
+                if not copy_log(disk, self.instances[disk.copies_from]):
+                    self.after(self.timing.dial_us, self.restart, name)
+                    return
+                disk.copies_from = ""
             # It can only wait for a peer that is sure to connect: one that has it in a list of
             # servers may stay at another one for ever.
             ready = disk.was_ready or not any(

@@ -1,0 +1,79 @@
+"""A simulated bootstrap: what services/server/bootstrap.py does, at one instant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.replication.bootstrap import BootstrapChoice, BootstrapCopy
+from raylay.services.replication.instance import Identity, decode_unavailable
+from raylay.services.replication.routing import TopicMatcher, TopicRule
+from sim.history import Journaled, Lacked
+
+if TYPE_CHECKING:
+    from sim.instance import Disk, Instance
+
+ALL = (TopicRule(".*"),)
+READ_BYTES = 2_000
+
+
+def copy_log(disk: Disk, source: Instance) -> bool:
+    """Fills an empty disk from an instance. False where that one cannot be a source now."""
+    machine = source.machine
+    if not source.alive or not machine.ready:
+        return False
+    world = disk.world
+    world.fault(f"{disk.member.name} begins as a copy of {source.name}")
+    world.probes["began as a copy"] += 1
+    identity = Identity(disk.member.name, disk.member.group, disk.incarnation)
+    copying = BootstrapCopy(identity, TopicMatcher(ALL), machine.identity)
+    choice = BootstrapChoice(ALL, ALL)
+    lacks = source.journal.removed()
+    lacks.update(machine.unavailable)
+    copying.lacks(lacks)
+    journal = disk.journal
+    journal.start(lambda last_txid, commit_ns: None, lambda first_txid, error: None)
+    at_txid = source.journal.first_txid - 1
+    while at_txid < machine.committed_txid:
+        runs = [
+            run
+            for run in source.journal.read(at_txid, READ_BYTES)
+            if run.first_txid <= machine.committed_txid
+        ]
+        at_txid = runs[-1].last_txid
+        _write(disk, copying.take(choice.of(runs), at_txid))
+    _write(disk, copying.end(world.now_us))
+    disk.journal = journal.crash()
+    return True
+
+
+def _write(disk: Disk, runs: list[Run]) -> None:
+    world, name = disk.world, disk.member.name
+    for run in runs:
+        disk.journal.stage(run)
+    disk.journal.commit()
+    for run in runs:
+        if run.kind == Kind.UNAVAILABLE:
+            (ranges,) = decode_unavailable(run).sets.values()
+            lacked = tuple(n for a, b in ranges for n in range(a, b + 1))
+            world.log(Lacked(world.now_us, name, disk.incarnation, run.publisher, lacked))
+            continue
+        sequences = tuple(n for a, b in run.ranges() for n in range(a, b + 1))
+        for sequence in sequences:
+            disk.index[run.publisher, sequence] = run
+        disk.runs.setdefault(run.publisher, []).append(run)
+        world.log(
+            Journaled(
+                world.now_us,
+                name,
+                disk.incarnation,
+                run.first_txid,
+                run.publisher,
+                sequences,
+                run.topic.decode(),
+                run.path,
+                run.group,
+                bool(run.flags & Flag.AWAITED),
+                bool(run.flags & Flag.LATE),
+            )
+        )
