@@ -55,6 +55,11 @@ class Instance:
         self._thread.upgrade(destination)
 
     @ray.method(num_returns=1)
+    def admit(self, force: bool = False) -> None:
+        """Admits clients although no peer of the group has brought what it has."""
+        self._thread.admit(force)
+
+    @ray.method(num_returns=1)
     def maintenance(
         self, action: str, before_txid: int | None = None, force: bool = False
     ) -> list[dict[str, Any]]:

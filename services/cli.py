@@ -374,6 +374,22 @@ def upgrade(
 
 
 @app.command()
+def admit(
+    instance: Annotated[str, typer.Argument(help="An instance with a new disk that waits.")],
+    fabric: FabricOption = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where its group may hold what it lacks.")
+    ] = False,
+) -> None:
+    """Let an instance admit clients although no peer of its group has brought what it has."""
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(_running(fabric).name) as attached:
+        attached.admit(instance, force=force)
+    typer.echo(f"{instance}: clients are admitted")
+
+
+@app.command()
 def events(
     fabric: FabricOption = "",
     follow: Annotated[bool, typer.Option("--follow", help="Go on with new ones.")] = False,

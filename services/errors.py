@@ -130,5 +130,9 @@ class DowngradeRefused(RaylayError):
     """Fewer destinations than MinSyncDestinations would use sync acknowledgment."""
 
 
+class AdmissionRefused(RaylayError):
+    """An instance that has not caught up would admit clients, and could lose messages by that."""
+
+
 class FabricError(RaylayError):
     """A fabric could not be built, found, started or stopped."""

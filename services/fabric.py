@@ -693,18 +693,35 @@ class Fabric(FabricBuilder):
         """
         self._control(name, destination, "upgrade")
 
+    def admit(self, name: str, *, force: bool = False) -> None:
+        """Lets an instance with a new disk admit clients although no peer of its group has brought
+        what it has: where that group does not come back.
+
+        Args:
+            force: also where a peer may hold messages that the instance lacks. They are lost to
+                its clients unless that peer comes back.
+
+        Raises:
+            FabricError: the instance cannot be asked, or it refuses and says what may be missing.
+        """
+        self.declared.instance(name)
+        self._ask(name, "admit", f"admit {name}", force)
+
     def _control(self, name: str, destination: str, verb: str, *options: bool) -> None:
         instance = self.declared.instance(name)
         if destination not in {known.name for known in instance.destinations}:
             raise FabricError(f"instance {name} has no destination {destination}")
+        self._ask(name, verb, f"{verb} of {destination} at {name}", destination, *options)
+
+    def _ask(self, name: str, verb: str, what: str, *arguments: Any) -> None:
         handle = self._handle(name)
         if handle is None:
             raise FabricError(f"instance {name} does not run")
         ray = _ray()
         try:
-            ray.get(getattr(handle, verb).remote(destination, *options), timeout=STATUS_TIMEOUT_S)
+            ray.get(getattr(handle, verb).remote(*arguments), timeout=STATUS_TIMEOUT_S)
         except ray.exceptions.RayError as error:
-            raise FabricError(f"{verb} of {destination} at {name}: {_first_line(error)}") from None
+            raise FabricError(f"{what}: {_first_line(error)}") from None
 
     # -- helpers -----------------------------------------------------------------------------
     def _known(self) -> tuple[FabricSettings, FabricRecord]:

@@ -167,6 +167,7 @@ class DestinationLedger:
 
     __slots__ = (
         "_ages",
+        "at_connect",
         "carries_all",
         "caught_up",
         "connected",
@@ -201,6 +202,8 @@ class DestinationLedger:
         self.incarnation = incarnation
         """Of the server last connected, 0 while unknown."""
         self.owed = RootedRanges()
+        self.at_connect: PublisherRanges | None = None
+        """What the connected server held; kept only while this instance is not ready."""
         self.connected = False
         self.caught_up = False
         self.proved = False

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raylay.services.errors import DowngradeRefused, RemoteProtocolError
+from raylay.services.errors import AdmissionRefused, DowngradeRefused, RemoteProtocolError
 from raylay.services.messages.records import (
     Flag,
     Kind,
@@ -967,6 +967,40 @@ class InstanceMachine:
             self.ready = True
             self._effects.append(BecameReady())
 
+    def admit(self, *, force: bool = False) -> list[Effect]:
+        """By hand: admits clients although no peer of the group has brought what it has.
+
+        Raises:
+            AdmissionRefused: some peer may hold what is not here, and it is not forced.
+        """
+        if not self.ready:
+            risk = self.admission_risk()
+            if risk and not force:
+                raise AdmissionRefused(
+                    f"{self.identity.name} may lack what was acknowledged: {risk}; wait for it, or "
+                    "force it where that is lost for good"
+                )
+            self._report("admitted", forced=bool(risk), why=risk or "nothing is missing here")
+            self.become_ready()
+        return self._take()
+
+    def admission_risk(self) -> str:
+        """What clients admitted now may miss; empty: nothing, every peer of the group is known to
+        hold no more than this instance."""
+        for name, ledger in self.destinations.items():
+            destination = ledger.destination
+            if destination.group != self.identity.group:
+                continue
+            if not ledger.connected or ledger.at_connect is None:
+                return f"{name} of group {destination.group} is not connected"
+            if len(destination.addresses) > 1:
+                return f"of the servers of {name} only one is connected"
+            beyond = ledger.at_connect.copy()
+            beyond.difference_update(self.known)
+            if beyond:
+                return f"{name} holds {len(beyond)} messages that are not here"
+        return ""
+
     def append_failed(self, reason: str, text: str) -> list[Effect]:
         """The journal could not write: nothing staged is on disk, all of it is forgotten, and
         whoever sent it is told and sends it again later."""
@@ -1176,6 +1210,7 @@ class InstanceMachine:
                     if root != UNAWAITED:
                         self._owe_routed(root, publisher, ranges, now_us, [ledger])
         ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
+        ledger.at_connect = None if self.ready else held.copy()
         if ledger.safe:
             self._effects.append(SafetyChanged())
         ledger.must_prove(self.committed_txid)

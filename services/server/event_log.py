@@ -12,6 +12,7 @@ EVENTS_MAX = 10_000
 
 _WARNINGS = frozenset(
     (
+        "admitted",
         "conflict",
         "downgrade_refused",
         "downgraded",

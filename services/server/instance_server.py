@@ -867,7 +867,8 @@ class InstanceServer:
         return (
             f"{config.name} waits to catch up with a peer of group {group}, and none has "
             "connected: one must be up and replicate to it, by a Destination of its own where it "
-            "stands only behind others of a failover list"
+            f"stands only behind others of a failover list; where none will, `raylay admit "
+            f"{config.name}`"
         )
 
     def take_name(self, logon: Logon, client: ClientConnection) -> tuple[str, str] | None:
@@ -999,6 +1000,14 @@ class InstanceServer:
         """
         self._known(destination)
         self.perform(self.machine.upgrade(destination, self.steady_us(), why))
+
+    async def admit(self, *, force: bool = False) -> None:
+        """Admits clients although no peer of the group has brought what it has.
+
+        Raises:
+            AdmissionRefused: something may be missing here, and it is not forced.
+        """
+        self.perform(self.machine.admit(force=force))
 
     def _known(self, destination: str) -> None:
         if destination not in self.machine.destinations:

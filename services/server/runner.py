@@ -146,6 +146,10 @@ class InstanceThread:
         """By hand."""
         self._call(lambda server: server.upgrade(destination))
 
+    def admit(self, force: bool = False) -> None:
+        """By hand: admits clients of an instance that waits for a peer."""
+        self._call(lambda server: server.admit(force=force))
+
     def maintenance(
         self, action: str, before_txid: int | None = None, force: bool = False
     ) -> list[dict[str, Any]]:

@@ -122,6 +122,7 @@ def test_attaching_from_another_process(whole: Fabric) -> None:
         "import json\n"
         "from raylay.services.fabric import Fabric\n"
         "with Fabric.attach('shops') as fabric:\n"
+        "    fabric.admit('near-1')\n"
         "    fabric.downgrade('near-1', 'near-2')\n"
         "    near = fabric.status()['instances'][0]\n"
         "    fabric.upgrade('near-1', 'near-2')\n"

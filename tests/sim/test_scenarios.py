@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from raylay.services.errors import StorageFull
+from raylay.services.errors import AdmissionRefused, StorageFull
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
 from sim import checkers, nemesis, plans
@@ -23,6 +23,7 @@ from sim.history import (
     ModeSet,
     Noted,
     Operation,
+    Seen,
     ToldSafety,
     Topology,
     Used,
@@ -959,6 +960,59 @@ def test_an_instance_that_begins_as_a_copy_is_sent_only_what_came_since() -> Non
     ]  # fmt: skip
     m1 = play.world.disks["m1"].incarnation
     assert {op.path[-1] for op in copied if op[0] == copied[0][0]} == {m1}
+
+
+def test_an_instance_whose_group_never_returns_is_admitted_by_hand() -> None:
+    play = Play(fabric(a=(to("b"),), b=(to("a"),)))
+    client = play.client("p", "b", "a")
+    play.until(50)
+    client.publish(["orders"])
+    play.until(100)
+    play.world.crash("a")
+    play.world.crash("b", lose_disk=True)
+    play.until(200)
+    play.world.restart("b")
+    play.until(1_000)
+    b = play.world.instances["b"]
+    with pytest.raises(AdmissionRefused, match="to-a of group g is not connected"):
+        b.machine.admit()
+    assert not b.machine.ready and not client.machine.instance
+    b.perform(b.machine.admit(force=True))
+    b.downgrade("to-a")
+    play.until(2_000)
+    assert client.machine.instance == "b"
+    client.publish(["orders"])
+    play.until(2_100)
+    assert client.store.messages == 0
+    play.world.restart("a")
+    history = play.end()
+    assert play.had("b", client, 1), "the group came back after all"
+    assert any(isinstance(op, Seen) and op.what == "ready" for op in history.operations)
+
+
+def test_what_every_peer_of_the_group_holds_is_here_so_it_is_admitted_unforced() -> None:
+    """`b` reaches `a`, whose own link to `b` is broken: nobody says that it has caught up."""
+    play = Play(fabric(a=(to("b"),), b=(to("a"),)))
+    client = play.client("p", "a")
+    play.until(50)
+    play.world.crash("b", lose_disk=True)
+    play.world.instances["a"].links["to-b"].die()
+    play.world.restart("b")
+    play.until(500)
+    machine = play.world.instances["b"].machine
+    assert not machine.ready and machine.destinations["to-a"].connected
+    play.world.instances["b"].perform(machine.admit())
+    assert machine.ready
+
+    # The same with a message that `b` lacks.
+    play.world.instances["a"].downgrade("to-b")
+    client.publish(["orders"])
+    play.until(600)
+    play.world.crash("b", lose_disk=True)
+    play.world.restart("b")
+    play.until(1_200)
+    with pytest.raises(AdmissionRefused, match="to-a holds 1 messages that are not here"):
+        play.world.instances["b"].machine.admit()
 
 
 def test_a_quiet_instance_is_known_to_be_up_to_date_without_checkpoints() -> None:

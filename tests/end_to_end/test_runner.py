@@ -1,0 +1,89 @@
+"""An instance on a thread, as its actor runs it: what it says while it does not serve."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from end_to_end.test_instance import DEADLINE_S, free_ports
+
+from raylay.services.errors import AdmissionRefused
+from raylay.services.server import runner
+from raylay.services.server.config import (
+    BootstrapConfig,
+    DestinationConfig,
+    InstanceConfig,
+    LinkConfig,
+)
+from raylay.services.server.runner import InstanceThread
+
+POLL_S = 0.02
+
+
+class NoLink:
+    """A link that never says anything."""
+
+    def __init__(self, config: LinkConfig) -> None:
+        pass
+
+    def kill(self) -> None:
+        """It never lived."""
+
+
+Make = Callable[[InstanceConfig], InstanceThread]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    # This process is the tests' own: its garbage collector stays as it is.
+    monkeypatch.setattr(runner, "prepare_process", lambda: None)
+    made: list[InstanceThread] = []
+
+    def _make(config: InstanceConfig) -> InstanceThread:
+        config.save(tmp_path)
+        thread = InstanceThread(str(tmp_path), config.name, NoLink)
+        thread.start()
+        made.append(thread)
+        return thread
+
+    yield _make
+    for thread in made:
+        assert thread.stop()
+
+
+def until(thread: InstanceThread, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not wanted(status := thread.status()):
+        assert time.monotonic() < deadline_s, status
+        time.sleep(POLL_S)
+    return status
+
+
+def test_an_instance_that_waits_for_its_group_is_admitted_by_force(make: Make) -> None:
+    peer = DestinationConfig("A", "g", addresses=(f"127.0.0.1:{free_ports(1)[0]}",))
+    thread = make(InstanceConfig("B", "g", destinations=(peer,)))
+    status = until(thread, lambda status: status["state"] == "catching_up")
+    assert "`raylay admit B`" in status["reason"]
+    with pytest.raises(AdmissionRefused, match="A of group g is not connected; wait for it"):
+        thread.admit()
+    assert not thread.status()["ready"]
+    thread.admit(force=True)
+    assert thread.status()["ready"]
+    (admitted,) = [event for event in thread.events() if event["event"] == "admitted"]
+    assert admitted["forced"] and "not connected" in admitted["why"]
+    thread.admit()
+    assert len([e for e in thread.events() if e["event"] == "admitted"]) == 1, "it was ready"
+
+
+def test_an_instance_that_waits_for_a_source_says_so_and_stops(make: Make) -> None:
+    source = f"127.0.0.1:{free_ports(1)[0]}"
+    thread = make(InstanceConfig("B", "g", bootstrap=BootstrapConfig((source,))))
+    status = until(thread, lambda status: bool(status.get("bootstrap", {}).get("why")))
+    assert status["state"] == "recovering" and status["bootstrap"]["source"] == source
+    assert source in status["bootstrap"]["why"] and not status["bootstrap"]["done"]
+    events = [event["event"] for event in thread.events()]
+    assert events[:2] == ["bootstrap_started", "bootstrap_failed"]
+    assert thread.stop(), "without a source"
