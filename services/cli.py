@@ -42,6 +42,7 @@ from raylay.services.configuration.amps_tree import parse_defines
 from raylay.services.configuration.files import load_fabric
 from raylay.services.errors import ConfigurationError, FabricError, RaylayError
 from raylay.services.fabric_check import fabric_app
+from raylay.services.pipeline.commands import pipeline_app
 from raylay.services.trace_report import trace_command
 
 STOP_TIMEOUT_S = 60.0
@@ -60,6 +61,7 @@ app = typer.Typer(
 app.command("trace")(trace_command)
 app.add_typer(fabric_app, name="fabric")
 app.add_typer(config_app, name="config")
+app.add_typer(pipeline_app, name="pipeline")
 if importlib.util.find_spec("raylay.services.journal_commands") is not None:
     app.add_typer(
         importlib.import_module("raylay.services.journal_commands").journal_app, name="journal"

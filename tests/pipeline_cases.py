@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from raylay.services.messages.records import (
 )
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance
+from raylay.storage.state import LmdbStateStore
 
 START_US = 1_767_225_600_000_000
 """2026-01-01, when the first message of a log is received."""
@@ -209,3 +211,22 @@ def expected_rows(log: Log, instance: str) -> Iterator[dict[str, Any]]:
                         "body": record.body,
                     }
             after = runs[-1].last_txid
+
+
+def plain(row: Any) -> dict[str, Any]:
+    """A row of Spark as `expected_rows` writes it."""
+    made: dict[str, Any] = row.asDict()
+    for name in ("origin_time", "receive_time"):
+        # Spark hands out local times without a zone.
+        made[name] = round(made[name].astimezone(dt.UTC).timestamp() * 1_000_000)
+    made["publisher"] = int(made["publisher"])
+    for name in ("key", "correlation_id", "body"):
+        made[name] = None if made[name] is None else bytes(made[name])
+    return made
+
+
+def made_by(log: Log, incarnation: int) -> None:
+    """Gives a data directory the state of an instance of this incarnation."""
+    state = LmdbStateStore(log.directory / "state.lmdb")
+    state.put({"incarnation": incarnation.to_bytes(8, "big")})
+    state.close()

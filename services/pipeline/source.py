@@ -304,9 +304,10 @@ def _bound(place: Place, txids: dict[str, int] | None, text: str) -> int:
     """The last transaction id before what an option names."""
     if txids is None:
         return position(place, text)
-    if place.instance not in txids:
+    found = txids.get(place.instance, txids.get("*"))
+    if found is None:
         raise ConfigurationError(f"{text} names no transaction id for {place.instance}")
-    return txids[place.instance]
+    return found
 
 
 # -- streams -------------------------------------------------------------------------------------

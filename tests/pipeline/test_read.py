@@ -17,6 +17,7 @@ from pipeline_cases import (
     expected_rows,
     message_run,
     mixed_runs,
+    plain,
     write_fabric,
     write_log,
 )
@@ -38,18 +39,6 @@ TXID_AND_TOPIC = StructType([StructField("txid", LongType()), StructField("topic
 
 def time_of(time_us: int) -> dt.datetime:
     return EPOCH + dt.timedelta(microseconds=time_us)
-
-
-def plain(row: Any) -> dict[str, Any]:
-    """A row of Spark as `expected_rows` writes it."""
-    made: dict[str, Any] = row.asDict()
-    for name in ("origin_time", "receive_time"):
-        # Spark hands out local times without a zone.
-        made[name] = round(made[name].astimezone(dt.UTC).timestamp() * 1_000_000)
-    made["publisher"] = int(made["publisher"])
-    for name in ("key", "correlation_id", "body"):
-        made[name] = None if made[name] is None else bytes(made[name])
-    return made
 
 
 def test_every_column_of_every_kind_of_segment(spark: Any, mixed: Log) -> None:

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_cases import INCARNATION, PUBLISHERS, Log, message_run, mixed_runs, write_log
+from pipeline_cases import (
+    INCARNATION,
+    PUBLISHERS,
+    Log,
+    made_by,
+    message_run,
+    mixed_runs,
+    write_log,
+)
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StructField, StructType
@@ -19,7 +27,6 @@ from raylay.services.client import SyncClient
 from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.pipeline.source import ReadOptions, StreamReader, shares
 from raylay.storage.maintenance import SegmentMaintenance
-from raylay.storage.state import LmdbStateStore
 
 TXID = StructType([StructField("txid", LongType())])
 LIVE_MESSAGES = 2_000
@@ -28,13 +35,6 @@ LIVE_TIMEOUT_S = 120
 
 def reader_of(log: Log, **options: str) -> StreamReader:
     return StreamReader(ReadOptions.of({"path": str(log.directory), **options}), TXID)
-
-
-def made_by(log: Log, incarnation: int) -> None:
-    """Gives a data directory the state of an instance of this incarnation."""
-    state = LmdbStateStore(log.directory / "state.lmdb")
-    state.put({"incarnation": incarnation.to_bytes(8, "big")})
-    state.close()
 
 
 def txids(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:

@@ -1,0 +1,312 @@
+"""The job `archive`: journals into a lake of Parquet files, by instance, topic and date.
+
+    LAKE/messages/instance=…/topic=…/date=…/<incarnation>-<first>-<last>-<n>.parquet
+    LAKE/_raylay/manifest.json      what is archived, by instance and incarnation
+    LAKE/_raylay/pending.json       a stretch that is verified and is being moved into its place
+    LAKE/_raylay/staging/           what is being written and verified
+
+A stretch of the log is written aside, read back and compared with the journal by count and
+checksum; then one durable file says which files belong where, they are moved, and the manifest is
+replaced. A job that is killed at any point leaves a stretch either not begun, or pending: the next
+one finishes it. So a lake holds each record of an instance once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.errors import CorruptRecord, StorageError
+from raylay.services.pipeline.journals import Place, last_txid
+from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file, write_durably
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("raylay.pipeline")
+
+CHUNK_RECORDS_DEFAULT = 5_000_000
+LAKE_VERSION = 1
+MESSAGES = "messages"
+META = "_raylay"
+PARTITIONED_BY = ("instance", "topic", "date")
+
+
+@dataclass(slots=True)
+class Archived:
+    """One stretch in the lake: transaction ids, inclusive, and what was verified."""
+
+    first_txid: int
+    last_txid: int
+    rows: int
+    checksum: int
+    files: list[str]
+
+
+@dataclass(slots=True)
+class _Pending:
+    key: str
+    stretch: Archived
+    moves: list[list[str]]
+    """From (below staging) and to (below messages)."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did at one instance.
+
+    Attributes:
+        removable_before: segments that lie wholly below this transaction id are in the lake,
+            verified, and may be removed as far as that goes.
+    """
+
+    instance: str
+    archived_records: int
+    stretches: int
+    last_txid: int
+    removable_before: int
+
+
+@dataclass(slots=True)
+class Lake:
+    """A lake's manifest.
+
+    Raises (of `opened`):
+        StorageError: it cannot be read, or is of another version.
+    """
+
+    directory: Path
+    stretches: dict[str, list[Archived]] = field(default_factory=dict)
+
+    @property
+    def meta(self) -> Path:
+        """Where the lake's own files are."""
+        return self.directory / META
+
+    @property
+    def staging(self) -> Path:
+        """Where a stretch is written aside."""
+        return self.meta / "staging"
+
+    @classmethod
+    def opened(cls, directory: Path) -> Lake:
+        """The lake in a directory, a new one where there is none; finishes what is pending."""
+        lake = cls(directory)
+        lake.meta.mkdir(parents=True, exist_ok=True)
+        found = _read(lake.meta / "manifest.json")
+        if found is not None:
+            if found.get("version") != LAKE_VERSION:
+                raise StorageError(
+                    f"{lake.meta / 'manifest.json'} has version {found.get('version')}, this "
+                    f"software reads {LAKE_VERSION}",
+                    str(lake.meta),
+                )
+            lake.stretches = {
+                key: [Archived(**each) for each in stretches]
+                for key, stretches in found["stretches"].items()
+            }
+        pending = _read(lake.meta / "pending.json")
+        if pending is not None:
+            stretch = Archived(**pending.pop("stretch"))
+            lake._move(_Pending(**pending, stretch=stretch))
+        shutil.rmtree(lake.staging, ignore_errors=True)
+        return lake
+
+    def archived_upto(self, key: str) -> int:
+        """The last transaction id of an instance's incarnation that is in the lake."""
+        stretches = self.stretches.get(key)
+        return stretches[-1].last_txid if stretches else 0
+
+    def take(self, key: str, stretch: Archived, moves: list[list[str]]) -> None:
+        """Makes a verified stretch part of the lake."""
+        pending = _Pending(key, stretch, moves)
+        write_durably(self.meta / "pending.json", json.dumps(asdict(pending)).encode() + b"\n")
+        fault_point("archive.pending")
+        self._move(pending)
+
+    def _move(self, pending: _Pending) -> None:
+        folders = set()
+        for source, target in pending.moves:
+            there = self.directory / MESSAGES / target
+            there.parent.mkdir(parents=True, exist_ok=True)
+            if (self.staging / source).exists():
+                os.replace(self.staging / source, there)
+            elif not there.exists():
+                raise StorageError(f"{there} is missing: it was removed by hand", str(there))
+            folders.add(there.parent)
+            fault_point("archive.moved")
+        for folder in folders:
+            while folder != self.directory:
+                sync_directory(folder)
+                folder = folder.parent
+        known = self.stretches.setdefault(pending.key, [])
+        if not known or known[-1].last_txid < pending.stretch.last_txid:
+            known.append(pending.stretch)
+        content = {
+            "version": LAKE_VERSION,
+            "stretches": {
+                key: [asdict(each) for each in stretches]
+                for key, stretches in self.stretches.items()
+            },
+        }
+        write_durably(self.meta / "manifest.json", json.dumps(content).encode() + b"\n")
+        fault_point("archive.manifest")
+        (self.meta / "pending.json").unlink(missing_ok=True)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{path} cannot be read: {error}", str(path)) from None
+    if not isinstance(found, dict):
+        raise StorageError(f"{path} holds no object", str(path))
+    return found
+
+
+def archive(
+    spark: SparkSession,
+    lake_directory: str | Path,
+    places: list[Place],
+    *,
+    chunk_records: int = CHUNK_RECORDS_DEFAULT,
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[Summary]:
+    """Brings a lake up to what the journals hold now.
+
+    Args:
+        lake_directory: a directory that the driver and the workers reach; made when missing.
+        chunk_records: how much is written, verified and taken in one step.
+        progress: called with a line a step.
+
+    Raises:
+        StorageLocked: another job archives there.
+        StorageError: records were removed from a journal before they were archived.
+        CorruptRecord: a journal is damaged, or what was written is not what the journal holds.
+    """
+    directory = Path(lake_directory).absolute()
+    (directory / META).mkdir(parents=True, exist_ok=True)
+    with FileLock(directory / META / "lock"):
+        lake = Lake.opened(directory)
+        return [_archive_one(spark, lake, place, chunk_records, progress) for place in places]
+
+
+def _archive_one(
+    spark: SparkSession,
+    lake: Lake,
+    place: Place,
+    chunk_records: int,
+    progress: Callable[[str], None],
+) -> Summary:
+    incarnation = place.incarnation()
+    key = f"{place.instance}/{incarnation}"
+    newest = last_txid(place)
+    files = place.files()
+    upto = lake.archived_upto(key)
+    if not upto and files:
+        upto = files[0].first_txid - 1
+    rows = stretches = 0
+    while upto < newest:
+        last = min(newest, upto + chunk_records)
+        stretch = _write(spark, lake, place, incarnation, upto, last)
+        rows += stretch.rows
+        stretches += 1
+        upto = last
+        progress(f"{place.instance}: {last:,} of {newest:,}, {rows:,} records archived")
+    return Summary(place.instance, rows, stretches, upto, _removable(place, upto))
+
+
+def _removable(place: Place, upto: int) -> int:
+    """Where the segment begins that holds what is not archived; 0: no segment is archived."""
+    firsts = [file.first_txid for file in place.files()]
+    whole = [first for first in firsts if first <= upto + 1]
+    return whole[-1] if len(whole) > 1 else 0
+
+
+def _write(
+    spark: SparkSession, lake: Lake, place: Place, incarnation: str, after: int, last: int
+) -> Archived:
+    from pyspark.sql import functions as F
+
+    rows = (
+        spark.read.format("raylay")
+        .options(
+            path=place.journal,
+            starting=json.dumps({"*": after}),
+            ending=json.dumps({"*": last}),
+            **({"archive": place.archive} if place.archive else {}),
+        )
+        .load()
+        .withColumn("instance", F.lit(place.instance))
+        .withColumn("date", F.to_date("receive_time"))
+    )
+    shutil.rmtree(lake.staging, ignore_errors=True)
+    out = lake.staging / "out"
+    (rows.write.option("compression", "zstd").partitionBy(*PARTITIONED_BY).parquet(out.as_uri()))
+    fault_point("archive.written")
+    written = sorted(out.rglob("*.parquet"))
+    for path in written:
+        sync_file(path)
+    back = spark.read.schema(rows.schema).parquet(out.as_uri()) if written else rows.limit(0)
+    expected, found = _fingerprint(rows), _fingerprint(back)
+    if expected != found:
+        raise CorruptRecord(
+            f"{out}: transaction ids {after + 1} to {last} of {place.journal} are {expected[0]} "
+            f"records of checksum {expected[1]}, what was written reads as {found[0]} of "
+            f"{found[1]}: nothing was archived, look at the disk and run the job again",
+            str(out),
+        )
+    name = f"{incarnation or '0'}-{after + 1:016x}-{last:016x}"
+    moves = []
+    for number, path in enumerate(written):
+        inside = path.relative_to(out)
+        moves.append(
+            [str(path.relative_to(lake.staging)), str(inside.parent / f"{name}-{number}.parquet")]
+        )
+    stretch = Archived(after + 1, last, *expected, [target for _, target in moves])
+    lake.take(f"{place.instance}/{incarnation}", stretch, moves)
+    return stretch
+
+
+def _fingerprint(rows: DataFrame) -> tuple[int, int]:
+    """How many rows, and a checksum of all of their columns that does not depend on their order."""
+    from pyspark.sql import functions as F
+
+    # Sorted: what is in a path is read as the last columns.
+    names = sorted(name for name in rows.columns if name != "date")
+    row = rows.agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.coalesce(F.bit_xor(F.xxhash64(*names)), F.lit(0)).alias("checksum"),
+    ).collect()[0]
+    return int(row["rows"]), int(row["checksum"])
+
+
+def read_lake(spark: SparkSession, lake_directory: str | Path) -> DataFrame:
+    """The messages of a lake as a table, with the columns of a journal and `date`.
+
+    Only files of the manifest are read: a job may be moving others in.
+
+    Raises:
+        StorageError: there is no lake, or it is empty.
+    """
+    directory = Path(lake_directory).absolute()
+    found = _read(directory / META / "manifest.json")
+    files = [
+        str(directory / MESSAGES / name)
+        for stretches in (found or {}).get("stretches", {}).values()
+        for stretch in stretches
+        for name in stretch["files"]
+    ]
+    if not files:
+        raise StorageError(f"{directory} holds no archived messages", str(directory))
+    # By its name a partition could be taken for a number.
+    spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
+    return spark.read.option("basePath", str(directory / MESSAGES)).parquet(*files)

@@ -1,0 +1,208 @@
+"""The archive job: what a lake holds, and that it holds it once wherever the job is killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipeline_cases import INCARNATION, expected_rows, made_by, mixed_runs, plain, write_log
+
+from raylay.services import cli
+from raylay.services.errors import CorruptRecord, StorageError, StorageLocked
+from raylay.services.pipeline import archive as job
+from raylay.services.pipeline.archive import Archived, Lake, archive, read_lake
+from raylay.services.pipeline.commands import our_line
+from raylay.services.pipeline.journals import places
+from raylay.storage.files import FileLock
+
+
+class Killed(BaseException):
+    """Takes the place of SIGKILL."""
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, point: str, reached: int = 1) -> None:
+    """Ends the job at a point; undone by `monkeypatch.undo`."""
+    left = [reached]
+
+    def die(name: str) -> None:
+        if name == point:
+            left[0] -= 1
+            if not left[0]:
+                raise Killed
+
+    monkeypatch.setattr(job, "fault_point", die)
+
+
+def content(lake: Path) -> set[str]:
+    return {
+        path.relative_to(lake / "messages").as_posix()
+        for path in (lake / "messages").rglob("*.parquet")
+    }
+
+
+def stage(lake: Lake) -> tuple[Archived, list[list[str]]]:
+    """Two files written aside."""
+    moves = []
+    for number in range(2):
+        (lake.staging / "out").mkdir(parents=True, exist_ok=True)
+        (lake.staging / "out" / f"{number}.parquet").write_bytes(b"%d" % number)
+        moves.append([f"out/{number}.parquet", f"instance=A/topic=t{number}/x.parquet"])
+    return Archived(1, 10, 10, -5, [target for _, target in moves]), moves
+
+
+@pytest.mark.parametrize(
+    ("point", "reached", "taken"),
+    [
+        ("archive.pending", 1, True),
+        ("archive.moved", 1, True),
+        ("archive.moved", 2, True),
+        ("archive.manifest", 1, True),
+        ("none", 1, True),
+    ],
+)
+def test_a_lake_takes_a_stretch_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, reached: int, taken: bool
+) -> None:
+    lake = Lake.opened(tmp_path)
+    stretch, moves = stage(lake)
+    kill_at(monkeypatch, point, reached)
+    if point == "none":
+        lake.take("A/1", stretch, moves)
+    else:
+        with pytest.raises(Killed):
+            lake.take("A/1", stretch, moves)
+    monkeypatch.undo()
+    again = Lake.opened(tmp_path)
+    assert again.archived_upto("A/1") == (10 if taken else 0)
+    assert again.stretches == {"A/1": [stretch]}
+    assert content(tmp_path) == set(stretch.files)
+    assert not (tmp_path / "_raylay" / "pending.json").exists()
+    assert not again.staging.exists()
+    assert Lake.opened(tmp_path).stretches == again.stretches
+
+
+def test_what_was_only_written_aside_is_forgotten(tmp_path: Path) -> None:
+    lake = Lake.opened(tmp_path)
+    stage(lake)
+    assert Lake.opened(tmp_path).stretches == {}
+    assert not lake.staging.exists()
+
+
+def test_a_lake_that_cannot_be_used(tmp_path: Path) -> None:
+    lake = Lake.opened(tmp_path)
+    (lake.meta / "manifest.json").write_text('{"version": 9}')
+    with pytest.raises(StorageError, match="has version 9, this software reads 1"):
+        Lake.opened(tmp_path)
+    (lake.meta / "manifest.json").write_text("{")
+    with pytest.raises(StorageError, match=r"manifest.json cannot be read"):
+        Lake.opened(tmp_path)
+    spark: Any = None
+    with (
+        FileLock(lake.meta / "lock"),
+        pytest.raises(StorageLocked, match="in use by another process"),
+    ):
+        archive(spark, tmp_path, [])
+    with pytest.raises(StorageError, match="holds no archived messages"):
+        read_lake(spark, tmp_path / "nothing")
+
+
+def test_a_lake_holds_what_the_journal_held(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = mixed_runs(40)
+    log = write_log(tmp_path / "Chicago-1", runs[:20])
+    made_by(log, INCARNATION)
+    lake = tmp_path / "lake"
+    lines: list[str] = []
+
+    def run(chunk_records: int = 100_000) -> Any:
+        found = places(path=str(log.directory))
+        return archive(spark, lake, found, chunk_records=chunk_records, progress=lines.append)[0]
+
+    # Killed when all is written and nothing is verified: nothing is in the lake.
+    kill_at(monkeypatch, "archive.written")
+    with pytest.raises(Killed):
+        run()
+    monkeypatch.undo()
+    assert not content(lake)
+    first = run(200)
+    assert first.archived_records == 360 and first.stretches == 2
+    assert lines[-1] == "Chicago-1: 362 of 362, 360 records archived"
+    assert 1 < first.removable_before <= 363
+    files = content(lake)
+    assert run().archived_records == 0 and content(lake) == files
+    write_log(log.directory, runs[20:])
+    assert run().archived_records == 360
+    rows = read_lake(spark, lake).drop("date").collect()
+    expected = list(expected_rows(log, "Chicago-1"))
+    # The segments were others when the lake took what they held.
+    for row in expected:
+        row.pop("segment")
+    found = sorted(map(plain, rows), key=lambda row: row["txid"])
+    for row in found:
+        row.pop("segment")
+    assert found == expected
+    manifest = json.loads((lake / "_raylay" / "manifest.json").read_text())
+    assert list(manifest["stretches"]) == [f"Chicago-1/{INCARNATION:016x}"]
+
+
+def test_what_is_not_what_was_written_is_not_taken(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = write_log(tmp_path / "a", mixed_runs(2))
+    written: Callable[..., tuple[int, int]] = job._fingerprint
+    asked: list[int] = []
+
+    def one_row_less(rows: Any) -> tuple[int, int]:
+        asked.append(1)
+        return written(rows.limit(39) if len(asked) == 2 else rows)
+
+    monkeypatch.setattr(job, "_fingerprint", one_row_less)
+    with pytest.raises(CorruptRecord, match="nothing was archived, look at the disk"):
+        archive(spark, tmp_path / "lake", places(path=str(log.directory)))
+    assert not content(tmp_path / "lake")
+    assert not (tmp_path / "lake" / "_raylay" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a\nTraceback\nraylay.services.errors.StorageError: no disk\n SQLSTATE: 1", "no disk"),
+        ("[X] failed\nmore", "[X] failed"),
+        ("", "Spark failed and did not say why"),
+    ],
+)
+def test_the_line_that_says_what_is_wrong(text: str, line: str) -> None:
+    assert our_line(text) == line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["archive", "{}", "--lake", "{}/lake"], "holds no journal"),
+        (
+            ["archive", "nowhere", "--lake", "{}/lake"],
+            "nowhere is no file, no directory and no fab",
+        ),
+        (["publish", "{}", "--server", "127.0.0.1:9"], "is no staging directory"),
+        (["publish", "{}"], "give either servers"),
+    ],
+)
+def test_commands_that_cannot_begin(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    text: str,
+) -> None:
+    filled = [each.replace("{}", str(tmp_path)) for each in arguments]
+    monkeypatch.setattr("sys.argv", ["raylay", "pipeline", *filled])
+    with pytest.raises(SystemExit) as raised:
+        cli.main()
+    assert raised.value.code == 1
+    out, err = capsys.readouterr()
+    assert text in err and err.count("\n") == 1 and not out
+    assert not (tmp_path / "lake").exists()
