@@ -265,3 +265,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
 
 SHOWN_ON: dict[str, str] = {"found: asks only the sender": "three regions"}
 """The only topology on which a mistake can show: seeds of others would be a waste."""
+
+RARE: dict[str, int] = {"found: forgets topics": 1900}
+"""Mistakes that show in two of a thousand seeds, and where to begin: it takes a restart between two
+parts of a stream that come by different paths."""

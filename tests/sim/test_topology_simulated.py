@@ -29,8 +29,14 @@ def members_of(topology: Topology) -> list[Member]:
 
 
 def fabric(seed: int) -> Topology:
-    """Any of the simulator's fabrics; random links most of all."""
+    """Any of the simulator's fabrics; random links most of all. Of a third some links wait for the
+    other side to dial."""
     rng = random.Random(seed)
+    made = _dialling(rng)
+    return plans.one_side_dials(rng, made) if seed % 3 == 0 else made
+
+
+def _dialling(rng: random.Random) -> Topology:
     kind = rng.random()
     if kind < 0.7:
         return plans.random_topology(rng)
