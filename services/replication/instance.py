@@ -60,10 +60,10 @@ from raylay.services.replication.ranges import PublisherRanges, Range, SequenceS
 from raylay.services.replication.routing import Destination, TopicMatcher
 from raylay.services.replication.staged import BatchStaged, NoteStaged, RunStaged, StagedLog
 from raylay.services.replication.topic_sets import carries_all
+from raylay.services.replication.unavailable import UnavailableMessages
 
 _NOTE = struct.Struct("<QQ")
 RECORD_BYTES_MAX = 16 * 1024 * 1024
-RANGES_SHOWN_MAX = 8
 _FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
 
 
@@ -204,12 +204,9 @@ class InstanceMachine:
         for publisher, ranges in self.refused.sets.items():
             for root in self.awaited.roots:
                 self.awaited.remove_ranges(root, publisher, ranges)
-        self.unavailable = unavailable if unavailable is not None else PublisherRanges()
-        """What upstreams once had, have removed, and is not here. Void for what comes after all."""
-        self.unavailable.difference_update(self.known)
-        self._lacking = PublisherRanges()
-        """What connected upstreams lack and is not here: judged when all of them have caught up."""
-        self._told_lacking: dict[int, int] = {}
+        self.missing = UnavailableMessages(
+            unavailable if unavailable is not None else PublisherRanges(), self.known
+        )
         self.waiters = WaiterTable()
         self.ready = ready
         self.wall_offset_us = 0
@@ -274,8 +271,7 @@ class InstanceMachine:
                 self.pending.of(root).add_ranges(run.publisher, noted)
                 self._commit_note(root, sender, run.publisher, noted, now_us)
             elif run.kind == Kind.UNAVAILABLE:
-                self.unavailable.update(decode_unavailable(run))
-                self.unavailable.difference_update(self.known)
+                self.missing.noted(run)
         self._effects.clear()
         self._dirty_sessions.clear()
         self._dirty_upstreams.clear()
@@ -629,67 +625,25 @@ class InstanceMachine:
         return self._take()
 
     def upstream_lacks(self, connection: int, lacks: PublisherRanges, whole: bool) -> list[Effect]:
-        """An upstream says what it once had, has removed, and believes to be missing here.
-
-        Args:
-            whole: everything that it has is routed here. Where it is not, nobody can tell which of
-                the removed messages were meant for here: that is said, and nothing is recorded.
-        """
+        """An upstream says what it once had, has removed, and believes to be missing here. `whole`:
+        everything that it has is routed here."""
         upstream = self._upstreams.get(connection)
-        if upstream is None:
-            return self._take()
-        lacks.difference_update(self.known)
-        lacks.difference_update(self.unavailable)
-        if whole:
-            self._lacking.update(lacks)
-        elif len(lacks) > self._told_lacking.get(upstream.incarnation, 0):
-            self._told_lacking[upstream.incarnation] = len(lacks)
-            self._report("messages_maybe_unavailable", peer=upstream.name, at_most=len(lacks))
+        if upstream is not None:
+            name, incarnation = upstream.name, upstream.incarnation
+            told = self.missing.upstream_lacks(name, incarnation, lacks, whole)
+            if told is not None:
+                self._effects.append(told)
         return self._take()
 
-    def _judge_lacking(self) -> None:
-        """What is missing here, and no connected upstream has any more, is unavailable: noted in
-        the journal. Those that catch up may still bring it; nobody waits for one that is away."""
-        if not all(upstream.caught_up for upstream in self._upstreams.values()):
-            return
-        lacking, self._lacking = self._lacking, PublisherRanges()
-        lacking.difference_update(self.known)
-        lacking.difference_update(self.unavailable)
-        for publisher, missing in lacking.sets.items():
-            if missing:
-                run = encode_unavailable(publisher, missing)
+    def _judge_missing(self) -> None:
+        """Those that catch up may still bring it; nobody waits for one that is away."""
+        if all(upstream.caught_up for upstream in self._upstreams.values()):
+            for run in self.missing.judged():
                 run.first_txid = self.next_txid
                 self.next_txid += 1
-                self._staged.append(
-                    NoteStaged(run.first_txid, run, UNAWAITED, CLIENT, publisher, [])
-                )
+                note = NoteStaged(run.first_txid, run, UNAWAITED, CLIENT, run.publisher, [])
+                self._staged.append(note)
                 self._effects.append(Append(run))
-
-    def _commit_unavailable(self, run: Run) -> None:
-        missing = decode_unavailable(run)
-        missing.difference_update(self.known)
-        self.unavailable.update(missing)
-        for publisher, found in missing.sets.items():
-            if found:
-                self._report(
-                    "messages_unavailable",
-                    publisher=publisher,
-                    messages=len(found),
-                    ranges=list(found)[:RANGES_SHOWN_MAX],
-                )
-
-    def _available(self, publisher: int, ranges: list[Range]) -> None:
-        """Some upstream brought what was recorded as unavailable."""
-        missing = self.unavailable.get(publisher)
-        found = [piece for a, b in ranges for piece in missing.within(a, b)] if missing else []
-        if found:
-            self.unavailable.remove_ranges(publisher, found)
-            self._report(
-                "messages_available_again",
-                publisher=publisher,
-                messages=sum(b - a + 1 for a, b in found),
-                ranges=found[:RANGES_SHOWN_MAX],
-            )
 
     # -- staging -----------------------------------------------------------------------------
     def _append(self, run: Run, root: int, sender: int, now_us: int) -> None:
@@ -828,7 +782,7 @@ class InstanceMachine:
             elif isinstance(entry, NoteStaged):
                 runs.append(entry.run)
                 if entry.run.kind == Kind.UNAVAILABLE:
-                    self._commit_unavailable(entry.run)
+                    self._effects += self.missing.noted(entry.run)
                 elif entry.ranges:
                     self._commit_note(
                         entry.root, entry.sender, entry.publisher, entry.ranges, now_us
@@ -841,8 +795,10 @@ class InstanceMachine:
     def _commit_run(
         self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int
     ) -> None:
-        if self.unavailable.sets:
-            self._available(run.publisher, ranges)
+        if self.missing.ranges.sets:
+            came = self.missing.came(run.publisher, ranges)
+            if came is not None:
+                self._effects.append(came)
         waits = False
         for ledger in self.destinations.values():
             if ledger.router.routed(run, ledger.incarnation):
@@ -1021,7 +977,7 @@ class InstanceMachine:
             elif isinstance(entry, NoteStaged):
                 senders.add(entry.sender)
                 if entry.run.kind == Kind.UNAVAILABLE:
-                    self._lacking.update(decode_unavailable(entry.run))
+                    self.missing.not_noted(entry.run)
                 # A note stands only for what was not awaited before.
                 self.awaited.remove_ranges(entry.root, entry.publisher, entry.ranges)
                 self.pending.remove_ranges(entry.root, entry.publisher, entry.ranges)
@@ -1249,7 +1205,7 @@ class InstanceMachine:
             rooted_of(mark.roots),
             self.own_root,
             self.committed_txid,
-            self.unavailable.copy(),
+            self.missing.ranges.copy(),
             ledger.whole,
         )
 
@@ -1433,8 +1389,8 @@ class InstanceMachine:
         all is stored there but not persisted, the fault is further on: the instance nearest to it
         acts first, so this one waits for one look more.
         """
-        if self._lacking.sets:
-            self._judge_lacking()
+        if self.missing.is_judging:
+            self._judge_missing()
         downgrade_age_ms, upgrade_age_ms = self.schedule.due(now_us)
         if downgrade_age_ms is None and upgrade_age_ms is None:
             return self._take()
@@ -1516,11 +1472,6 @@ class InstanceMachine:
         """The highest sequence that came over this session; 0 for none, or where it is gone."""
         found = self._sessions.get(session)
         return found.received if found is not None else 0
-
-    @property
-    def is_judging(self) -> bool:
-        """Whether it is still to be found out if something is unavailable."""
-        return bool(self._lacking)
 
     def sessions(self) -> int:
         """How many clients are logged on."""
@@ -1613,19 +1564,6 @@ def encode_note(root: int, sender: int, publisher: int, ranges: list[Range]) -> 
     the set."""
     payload = _NOTE.pack(root, sender) + SequenceSet(ranges).to_bytes()
     return Run(publisher, ranges[0][0], ranges[-1][1], 1, payload, flags=0, kind=int(Kind.WAITER))
-
-
-def encode_unavailable(publisher: int, missing: SequenceSet) -> Run:
-    """An UNAVAILABLE note: its payload is the set."""
-    first, last = missing.first(), missing.last()
-    assert first is not None and last is not None
-    payload = missing.to_bytes()
-    return Run(publisher, first, last, 1, payload, flags=0, kind=int(Kind.UNAVAILABLE))
-
-
-def decode_unavailable(run: Run) -> PublisherRanges:
-    """What an UNAVAILABLE note says."""
-    return PublisherRanges({run.publisher: SequenceSet.from_bytes(run.payload)})
 
 
 def _span(ranges: list[Range]) -> Range:

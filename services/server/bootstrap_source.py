@@ -60,12 +60,14 @@ class BootstrapSource:
             connection.refuse(*refused)
             return
         reader = await server.in_thread(server.journal.reader)
+        # Where the instance stops meanwhile, it closes the reader when its thread has ended.
+        server.copy_readers.add(reader)
         try:
             await self._send(reader, *self._asked)
         except StorageError as error:
             connection.refuse("storage_error", str(error))
-        finally:
-            reader.close()
+        server.copy_readers.discard(reader)
+        await server.in_reading_thread(reader.close)
 
     async def _send(
         self, reader: LmdbJournalReader, asks: Identity, choice: BootstrapChoice
@@ -77,7 +79,7 @@ class BootstrapSource:
         server.report("bootstrap_serves", peer=asks.name, last_txid=last_txid)
         connection.send(protocol.begin(protocol.Begin(server.identity, first_txid, last_txid)))
         if choice.is_whole(server.config.topics):
-            lacks.update(machine.unavailable)
+            lacks.update(machine.missing.ranges)
             for frame in protocol.lacks_frames(lacks):
                 connection.send(frame)
         cursor_txid = first_txid - 1

@@ -13,6 +13,7 @@ EVENTS_MAX = 10_000
 _WARNINGS = frozenset(
     (
         "admitted",
+        "bootstrap_failed",
         "conflict",
         "downgrade_refused",
         "downgraded",

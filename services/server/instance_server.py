@@ -141,6 +141,8 @@ class InstanceServer:
         self.clients_connected: set[ClientConnection] = set()
         self.upstreams_connected: dict[int, UpstreamConnection] = {}
         self.links: dict[str, LinkControl] = {}
+        self.copy_readers: set[LmdbJournalReader] = set()
+        """Of the bootstraps that this instance serves: closed when nobody reads any more."""
         self.storage_failure: tuple[str, str] | None = None
         self.client_address = ""
         self.replication_address = ""
@@ -506,6 +508,8 @@ class InstanceServer:
         if hasattr(self, "reader"):
             await self.in_thread(self._reading.shutdown)
             self.reader.close()
+            for reader in self.copy_readers:
+                reader.close()
         if hasattr(self, "journal"):
             await self.in_thread(self.journal.close)
             # What the last commit brought: the hint may then cover all of it.
@@ -584,7 +588,7 @@ class InstanceServer:
 
     def _marked(self) -> tuple[dict[int, bytes], dict[int, bytes]]:
         """What a restart must know beside the journal behind the floor."""
-        return self.machine.refused.to_wire(), self.machine.unavailable.to_wire()
+        return self.machine.refused.to_wire(), self.machine.missing.ranges.to_wire()
 
     def keep_refused(self) -> None:
         """Something was refused for good: that must not be forgotten once the recovery point moves
@@ -1076,11 +1080,11 @@ class InstanceServer:
             duplicates=counters.duplicates,
             late=counters.late,
             conflicts=counters.conflicts,
-            unavailable=len(machine.unavailable),
+            unavailable=len(machine.missing.ranges),
             unavailable_ranges=[
                 [publisher, first, last]
                 for publisher, (first, last) in itertools.islice(
-                    machine.unavailable.items(), RANGES_SHOWN_MAX
+                    machine.missing.ranges.items(), RANGES_SHOWN_MAX
                 )
             ],
             commits=counters.commits,
@@ -1171,7 +1175,7 @@ class InstanceServer:
             "delivered": self.delivered,
             "commits": counters.commits,
             "late_records": counters.late,
-            "unavailable_records": len(machine.unavailable),
+            "unavailable_records": len(machine.missing.ranges),
             "conflicting_records": counters.conflicts,
             "duplicates_skipped": counters.duplicates,
             "ranges_held": sum(1 for _ in machine.known.items()),

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.bootstrap import BootstrapChoice, BootstrapCopy
-from raylay.services.replication.instance import Identity, decode_unavailable
+from raylay.services.replication.instance import Identity
 from raylay.services.replication.routing import TopicMatcher, TopicRule
+from raylay.services.replication.unavailable import decode_unavailable
 from sim.history import Journaled, Lacked
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def copy_log(disk: Disk, source: Instance) -> bool:
     copying = BootstrapCopy(identity, TopicMatcher(ALL), machine.identity)
     choice = BootstrapChoice(ALL, ALL)
     lacks = source.journal.removed()
-    lacks.update(machine.unavailable)
+    lacks.update(machine.missing.ranges)
     copying.lacks(lacks)
     journal = disk.journal
     journal.start(lambda last_txid, commit_ns: None, lambda first_txid, error: None)

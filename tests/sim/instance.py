@@ -32,10 +32,10 @@ from raylay.services.replication.incoming import Incoming, choose
 from raylay.services.replication.instance import (
     Identity,
     decode_note,
-    decode_unavailable,
 )
 from raylay.services.replication.ranges import PublisherRanges, Range
 from raylay.services.replication.routing import TopicMatcher, TopicRule
+from raylay.services.replication.unavailable import decode_unavailable
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.matching import topic_filter
@@ -227,7 +227,7 @@ class Instance:
     def quiet(self) -> bool:
         """Whether nothing is under way here."""
         machine = self.machine
-        if machine.is_judging:
+        if machine.missing.is_judging:
             return False
         if self.staging or self._callbacks or not machine.ready or machine.pending:
             return False
@@ -270,7 +270,7 @@ class Instance:
             floor_txid, awaited = self.machine.recovery_point()
             self.disk.floor_txid, self.disk.awaited_at_floor = floor_txid, awaited
             self.disk.refused = self.machine.refused.copy()
-            self.disk.unavailable = self.machine.unavailable.copy()
+            self.disk.unavailable = self.machine.missing.ranges.copy()
             self.world.after(self.world.timing.hint_us, self._write_hint)
 
     def remove_segments(self, *, force: bool = False) -> None:

@@ -812,7 +812,7 @@ def published(play: Play, client: SimClient, messages: int) -> None:
 
 
 def unavailable_at(play: Play, name: str, client: SimClient) -> list[tuple[int, int]]:
-    missing = play.world.instances[name].machine.unavailable.get(client.machine.publisher)
+    missing = play.world.instances[name].machine.missing.ranges.get(client.machine.publisher)
     return list(missing) if missing is not None else []
 
 

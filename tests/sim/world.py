@@ -255,7 +255,7 @@ class World:
                 len(machine.pending),
                 frozenset(
                     (publisher, sequence)
-                    for publisher, (a, b) in machine.unavailable.items()
+                    for publisher, (a, b) in machine.missing.ranges.items()
                     for sequence in range(a, b + 1)
                 ),
             )

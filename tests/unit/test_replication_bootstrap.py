@@ -9,9 +9,10 @@ import pytest
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import Flag, Kind, RecordBuilder, Run
 from raylay.services.replication.bootstrap import BootstrapChoice, BootstrapCopy
-from raylay.services.replication.instance import Identity, decode_unavailable
+from raylay.services.replication.instance import Identity
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import TopicMatcher, TopicRule
+from raylay.services.replication.unavailable import decode_unavailable
 
 ME = Identity("B", "g", 0xB)
 SOURCE = Identity("A", "g", 0xA)

@@ -1,0 +1,110 @@
+"""What an instance lacks and no upstream has any more (design.md 4, Resync).
+
+An upstream says at the end of a resync what it once had, has removed, and believes to be missing at
+the other end. Another one may still bring that. So it is judged when all connected upstreams have
+caught up: what is still missing then is noted in the journal. A note is void for what comes later
+after all, and nobody waits for an upstream that is away.
+
+Only an upstream whose link carries everything can say that something removed is missing here. One
+that carries a part has forgotten which of the removed messages had those topics.
+"""
+
+from __future__ import annotations
+
+from raylay.services.messages.records import Kind, Run
+from raylay.services.replication.effects import Report
+from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
+
+RANGES_SHOWN_MAX = 8
+
+
+class UnavailableMessages:
+    """See the file's docstring.
+
+    Invariant: `ranges` holds nothing that is known here.
+    Owner: the instance's machine. Lifecycle: as long as that.
+
+    Args:
+        ranges: what was unavailable, as far as the notes that are read again do not tell.
+        known: everything that is held here; the machine's own, which grows.
+    """
+
+    __slots__ = ("_known", "_lacking", "_told", "ranges")
+
+    def __init__(self, ranges: PublisherRanges, known: PublisherRanges) -> None:
+        self.ranges = ranges
+        self.ranges.difference_update(known)
+        self._known = known
+        self._lacking = PublisherRanges()
+        self._told: dict[int, int] = {}
+        """By upstream incarnation: how many were said to be missing at most."""
+
+    @property
+    def is_judging(self) -> bool:
+        """Whether it is still to be found out if something is unavailable."""
+        return bool(self._lacking.sets)
+
+    def upstream_lacks(
+        self, name: str, incarnation: int, lacks: PublisherRanges, whole: bool
+    ) -> Report | None:
+        """An upstream lacks these. `whole`: all that it had was routed here."""
+        lacks.difference_update(self._known)
+        lacks.difference_update(self.ranges)
+        if whole:
+            self._lacking.update(lacks)
+        elif len(lacks) > self._told.get(incarnation, 0):
+            self._told[incarnation] = len(lacks)
+            return Report("messages_maybe_unavailable", {"peer": name, "at_most": len(lacks)})
+        return None
+
+    def judged(self) -> list[Run]:
+        """All connected upstreams have caught up: the notes to journal, without their ids."""
+        lacking, self._lacking = self._lacking, PublisherRanges()
+        lacking.difference_update(self._known)
+        lacking.difference_update(self.ranges)
+        return [encode_unavailable(*item) for item in lacking.sets.items() if item[1]]
+
+    def not_noted(self, run: Run) -> None:
+        """A note could not be written: it is judged again."""
+        self._lacking.update(decode_unavailable(run))
+
+    def noted(self, run: Run) -> list[Report]:
+        """A note is on disk."""
+        missing = decode_unavailable(run)
+        missing.difference_update(self._known)
+        self.ranges.update(missing)
+        return [
+            _report("messages_unavailable", publisher, list(found))
+            for publisher, found in missing.sets.items()
+            if found
+        ]
+
+    def came(self, publisher: int, ranges: list[Range]) -> Report | None:
+        """These are on disk now."""
+        missing = self.ranges.get(publisher)
+        if missing is None:
+            return None
+        found = [piece for a, b in ranges for piece in missing.within(a, b)]
+        if not found:
+            return None
+        self.ranges.remove_ranges(publisher, found)
+        return _report("messages_available_again", publisher, found)
+
+
+def _report(event: str, publisher: int, ranges: list[Range]) -> Report:
+    messages = sum(b - a + 1 for a, b in ranges)
+    shown = ranges[:RANGES_SHOWN_MAX]
+    return Report(event, {"publisher": publisher, "messages": messages, "ranges": shown})
+
+
+def encode_unavailable(publisher: int, missing: SequenceSet) -> Run:
+    """An UNAVAILABLE note: its payload is the set."""
+    first, last = missing.first(), missing.last()
+    assert first is not None and last is not None
+    payload = missing.to_bytes()
+    return Run(publisher, first, last, 1, payload, flags=0, kind=int(Kind.UNAVAILABLE))
+
+
+def decode_unavailable(run: Run) -> PublisherRanges:
+    """What an UNAVAILABLE note says."""
+    return PublisherRanges({run.publisher: SequenceSet.from_bytes(run.payload)})
