@@ -1,4 +1,4 @@
-"""`raylay pipeline archive|publish`: the pipeline's jobs as commands.
+"""`raylay pipeline archive|audit|publish`: the pipeline's jobs as commands.
 
 Each prints its progress to the standard error and one JSON object to the standard output, and ends
 with exit code 1 where its verdict is bad. Spark is started only by the commands that need it.
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from raylay.services.pipeline.journals import Place
 
-pipeline_app = typer.Typer(help="Spark over journals: archive, publish.", no_args_is_help=True)
+pipeline_app = typer.Typer(
+    help="Spark over journals: archive, audit, publish.", no_args_is_help=True
+)
 
 FromArgument = Annotated[
     str,
@@ -107,6 +109,31 @@ def archive_command(
             "instances": [asdict(each) for each in summaries],
         },
     )
+
+
+@pipeline_app.command("audit")
+def audit_command(
+    source: FromArgument,
+    instance: InstanceOption = None,
+    settle: Annotated[
+        float, typer.Option("--settle", min=0.0, help="Seconds that a message may be on its way.")
+    ] = 10.0,
+    master: MasterOption = MASTER_DEFAULT,
+) -> None:
+    """Judges whether every message is where it should be, once and in order. Exits 1 if not."""
+    check_spark()
+    from raylay.services.pipeline.audit import audit, expected_by, expected_everywhere
+    from raylay.services.pipeline.journals import settings_of
+
+    started_s = time.monotonic()
+    found = _places(source, instance)
+    settings = settings_of(source)
+    expected = expected_by(settings) if settings is not None else expected_everywhere(found)
+    with _spark(master, "audit") as spark:
+        result = audit(spark, found, expected, settle_s=settle, progress=_progress)
+    _report("audit", started_s, result.to_json())
+    if not result.valid:
+        raise typer.Exit(1)
 
 
 @pipeline_app.command("publish")

@@ -162,6 +162,14 @@ def _of_fabric(fabric: str, directory: str) -> list[Place]:
     return _of_fabric(entry.directory, "")
 
 
+def settings_of(source: str) -> FabricSettings | None:
+    """The settings of a fabric's directory or of a running fabric's name; None where the source
+    is something else."""
+    entry = fabric_registry.find(source) if not Path(source).exists() else None
+    record = FabricRecord.load(entry.directory if entry is not None else source)
+    return FabricSettings.from_json(record.settings) if record is not None else None
+
+
 def _of_record(record: FabricRecord, settings: FabricSettings) -> list[Place]:
     found = []
     for instance in settings.instances:

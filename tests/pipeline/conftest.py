@@ -16,13 +16,22 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.server.config import InstanceConfig
 
 
+FOR_SMALL_QUERIES = {
+    "spark.sql.shuffle.partitions": "2",
+    # Compiling takes longer than what is compiled runs.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """A session on two threads of this machine."""
     from raylay.services.pipeline import session
 
     try:
-        made = session("local[2,3]", "raylay tests", **{"spark.sql.shuffle.partitions": "2"})
+        made = session("local[2,3]", "raylay tests", **FOR_SMALL_QUERIES)
     except ConfigurationError as error:
         if "java" in str(error).lower():
             pytest.skip(str(error))
