@@ -194,8 +194,9 @@ class DestinationLedger:
         self.carries_all = carries_all
         """Whether everything that clients may publish here, and that is journaled, goes there."""
         self.stranded = PublisherRanges()
-        """What clients published here again that is not routed there, because it had come here from
-        elsewhere, and that the server is not known to hold."""
+        """What clients published here and the server is not known to hold: since it connected what
+        it lacked then, and what a client published here again that is not routed there because it
+        had come from elsewhere."""
         self.router = Router(destination)
         self.sync = destination.sync
         """Whether persisted acks wait for it now."""
@@ -246,7 +247,7 @@ class DestinationLedger:
         if not self.proved:
             return "it has not caught up since its link connected"
         if self.stranded:
-            return "what a client that failed over published again is not routed there"
+            return "what clients published here is not there, and is not routed there"
         return ""
 
     def owe(
@@ -280,6 +281,12 @@ class DestinationLedger:
                         self.persisted += sum(b - a + 1 for a, b in found)
                         settled.setdefault(layer, {}).setdefault(publisher, []).extend(found)
         return settled
+
+    def brought(self, answers: Rooted) -> None:
+        """These are there: not stranded any more."""
+        for ranges_of in answers.values():
+            for publisher, ranges in ranges_of.items():
+                self.stranded.remove_ranges(publisher, ranges)
 
     def forget(self, conflicts: Ranges) -> None:
         """These were refused for good."""

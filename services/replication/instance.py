@@ -831,7 +831,7 @@ class InstanceMachine:
         they are not routed, having come from elsewhere, nobody may fail over for them."""
         changed = False
         for ledger in self.destinations.values():
-            if not ledger.sync:
+            if not ledger.destination.sync:
                 continue
             before = ledger.safe
             for run in self._lookup(publisher, ranges[0][0], ranges[-1][1]):
@@ -1170,10 +1170,11 @@ class InstanceMachine:
         if ledger.safe:
             self._effects.append(SafetyChanged())
         ledger.must_prove(self.committed_txid)
-        for publisher, stranded in list(ledger.stranded.sets.items()):
-            ledger.stranded.remove_ranges(
-                publisher, list(stranded.intersection(held.of(publisher)))
-            )
+        # All that clients ever published here and that is not there. What is routed there is sent
+        # and answered; what is left then, nobody brings there from here.
+        published = self.awaited.roots.get(self.own_root)
+        ledger.stranded = published.copy() if published is not None else PublisherRanges()
+        ledger.stranded.difference_update(held)
         notice = RootedRanges()
         mark = RootedRanges()
         answered: Ranges = {}
@@ -1248,18 +1249,23 @@ class InstanceMachine:
 
     def _answered(self, ledger: DestinationLedger, answers: Rooted) -> None:
         settled = ledger.answered(answers)
+        was_safe = ledger.safe
+        if ledger.stranded.sets:
+            ledger.brought(answers)
         if ledger.sync:
             for root, settled_of in settled.items():
                 for publisher, ranges in settled_of.items():
                     durable = self._unhindered(root, publisher, ranges)
                     if durable:
                         self._durable(root, publisher, durable)
-        self._update_proof(ledger)
+        self._update_proof(ledger, was_safe)
 
     def _refused_downstream(self, ledger: DestinationLedger, conflicts: Ranges) -> None:
         """The destination holds other contents under these identities: their publisher is told,
         they are never acknowledged."""
         ledger.forget(conflicts)
+        for other in self.destinations.values():
+            other.brought({UNAWAITED: conflicts})
         for publisher, ranges in conflicts.items():
             self._report_conflict(ledger.destination.name, publisher, ranges)
             session = self._session_of.get(publisher)
@@ -1310,13 +1316,15 @@ class InstanceMachine:
         return self._take()
 
     def link_lacks(self, destination: str, ranges: Ranges) -> list[Effect]:
-        """Its link will never send these: they were removed by force before the destination had
-        them. Nobody waits for those that no persisted ack waits for; the destination is not safe
-        until it has them from elsewhere. What an ack waits for goes on waiting until a downgrade:
-        it is owed, and it is not there."""
+        """Its link will never send these, they are removed here. What the destination is owed
+        nevertheless was removed by force: it is not safe until it has them from elsewhere, and is
+        not waited for where no persisted ack waits. Where one does, it waits until a downgrade."""
         ledger = self.destinations[destination]
+        was_safe = ledger.safe
         lost = 0
         for publisher, theirs in ranges.items():
+            # Removed when every destination had it: nobody is to have it any more.
+            ledger.stranded.remove_ranges(publisher, theirs)
             owed = ledger.owed.get(UNAWAITED, publisher)
             if owed is not None:
                 found = [piece for a, b in theirs for piece in owed.within(a, b)]
@@ -1325,12 +1333,13 @@ class InstanceMachine:
                 lost += sum(b - a + 1 for a, b in found)
         if lost:
             self._report("messages_lost_to_destination", destination=destination, messages=lost)
-            self._effects.append(SafetyChanged())
-        self._update_proof(ledger)
+        self._update_proof(ledger, was_safe)
         return self._take()
 
-    def _update_proof(self, ledger: DestinationLedger) -> None:
-        if ledger.update_proof() and ledger.sync:
+    def _update_proof(self, ledger: DestinationLedger, was_safe: bool | None = None) -> None:
+        before = ledger.safe if was_safe is None else was_safe
+        ledger.update_proof()
+        if ledger.safe != before:
             self._effects.append(SafetyChanged())
 
     # -- downgrade and upgrade ---------------------------------------------------------------

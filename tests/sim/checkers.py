@@ -513,34 +513,34 @@ def store(history: History) -> list[Violation]:
 
 
 def safety(history: History) -> list[Violation]:
-    """A peer that an instance called safe has everything that the instance acked to that client.
-
-    So the notice of a downgrade comes before the acks that the downgrade releases.
-    """
+    """A peer that an instance calls safe has everything that this instance ever acked to that
+    client, and what it acks to it while it does so: the notice of a downgrade comes before the acks
+    that the downgrade releases."""
     logs = Logs(history.topology)
     safe: dict[int, tuple[str, ...]] = {}
-    found = []
+    acked: defaultdict[tuple[int, str], set[Key]] = defaultdict(set)
+    found: list[Violation] = []
+
+    def lacks(name: str, client: str, servers: tuple[str, ...], keys: set[Key]) -> None:
+        for server in servers:
+            # Whatever its topic, and whoever brought it there.
+            missing = sorted(keys - logs.ever[server])
+            if missing:
+                text = f"{name} acked {missing[:5]} to {client}, which believes that {server} has "
+                found.append(Violation("safety", text + f"them: it lacks {len(missing)}"))
+
     for operation in history.operations:
         logs.take(operation)
-        if isinstance(operation, ToldSafety):
-            safe[operation.session] = operation.safe
-        elif isinstance(operation, Acked):
-            member = history.topology.members[operation.instance]
-            for destination in member.destinations:
-                for server in destination.addresses:
-                    if server not in safe.get(operation.session, ()):
-                        continue
-                    for sequence in operation.sequences:
-                        key = (operation.publisher, sequence)
-                        # Whatever its topic, and whoever brought it here.
-                        if key not in logs.ever[server]:
-                            found.append(
-                                Violation(
-                                    "safety",
-                                    f"{operation.instance} acked {sequence} to {operation.client}, "
-                                    f"which believes that {server} has it",
-                                )
-                            )
+        if isinstance(operation, ToldSafety | Acked):
+            name, client = operation.instance, operation.client
+            before = acked[logs.incarnation_of[name], client]
+            if isinstance(operation, ToldSafety):
+                safe[operation.session] = operation.safe
+                lacks(name, client, operation.safe, before)
+            else:
+                keys = {(operation.publisher, sequence) for sequence in operation.sequences}
+                before |= keys
+                lacks(name, client, safe.get(operation.session, ()), keys)
     return found[:VIOLATIONS_MAX]
 
 

@@ -615,10 +615,17 @@ def test_a_peer_is_unsafe_while_it_may_lack_what_a_client_published_again() -> N
     play.until(500)
     ledger = play.world.instances["b"].machine.destinations["to-c"]
     assert client.machine.instance == "b" and client.store.messages == 0
-    assert not ledger.safe and "published again" in ledger.why_unsafe
+    assert not ledger.safe and "is not routed there" in ledger.why_unsafe
+    for _ in range(2):
+        # That is not forgotten by a restart.
+        play.world.crash("b")
+        play.world.restart("b")
+        play.until(play.world.now_us // 1000 + 300)
+        ledger = play.world.instances["b"].machine.destinations["to-c"]
+        assert ledger.proved and not ledger.safe
     play.world.heal()
     play.world.restart("a")
-    play.until(900)
+    play.until(play.world.now_us // 1000 + 500)
     assert play.had("c", client, 1)
     play.world.break_connections("b", "c")
     play.end()
@@ -831,6 +838,7 @@ def test_what_every_upstream_has_removed_is_recorded_and_replication_goes_on() -
     play.world.restart("b")
     play.until(2_500)
     assert unavailable_at(play, "b", client) == [(1, kept_from - 1)]
+    assert a.machine.destinations["to-b"].safe, "what retention removed is missed by nobody"
     assert play.had("b", client, kept_from) and not play.had("b", client, kept_from - 1)
     assert play.world.probes["unavailable recorded"] == 1
     published(play, client, 5)
