@@ -107,8 +107,13 @@ class FileLock:
             os.close(self._fd)
             self._fd = -1
             raise
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError:
+            # Who holds it is only told to people. A full disk must not leave a lock behind that
+            # nobody can give back.
+            pass
 
     def release(self) -> None:
         """Gives the lock back. The file stays: unlinking a lock file lets two processes in."""
