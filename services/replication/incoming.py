@@ -6,7 +6,8 @@
     addresses         a server that says that one of them is its own, in their order
 
 Never one that another link of this instance is connected to: one link from a given instance to a
-given instance. Of several that fit alike, that of the first name.
+given instance. Of several that fit alike, that of the first name; of two of one server, the newer:
+the older one may be dead without anybody having noticed.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def choose(
     if not uses_incoming(destination):
         return None
     fitting = [
-        (rank, each.name, each.number, each)
+        (rank, each.name, -each.number, each)
         for each in incoming
         if each.group == destination.group and each.incarnation not in reached
         for rank in (_rank(destination, each, named_elsewhere),)

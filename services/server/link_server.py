@@ -65,7 +65,7 @@ REREAD_S = 0.002
 """A reader that does not see yet what its instance told of is asked again so soon."""
 AWAITS_DIAL_S = 0.5
 """Where connections are shared, the side that would give way lets the other one dial first for so
-long: longer than an instance needs to start a link again that was killed."""
+long: about what an instance needs to start a link again that was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,12 +381,10 @@ class LinkServer:
         if not self._shares or self._incoming is not None:
             return
         if destination.addresses:
-            last = self._last_carried
-            if (
-                awaits_dial(self.config.instance, destination.server_names)
-                if last is None
-                else last
-            ):
+            awaits = self._last_carried
+            if awaits is None:
+                awaits = awaits_dial(self.config.instance, destination.server_names)
+            if awaits:
                 await self._arrives_within(AWAITS_DIAL_S)
             return
         while self._incoming is None:

@@ -13,6 +13,7 @@ from raylay.services.replication.effects import (
     NotifyLink,
     SendBatch,
 )
+from raylay.services.replication.incoming import gives_way
 from raylay.services.replication.instance import (
     UpstreamAnswer,
 )
@@ -68,6 +69,8 @@ class LinkProcess:
         self._pause_us = world.timing.pause_us[0]
         self._pumping = False
         self._waiting = False
+        self._failed = 0
+        """The connection over which the last attempt to go over one failed, or is being made."""
         self.outbox.send(instance.give_epoch, self)
 
     def die(self) -> None:
@@ -107,19 +110,23 @@ class LinkProcess:
         """The epoch is on disk: dial."""
         if self.alive:
             self._epoch = epoch
-            if self.destination.dials:
+            carrier = self.instance.incoming_for(self)
+            if carrier is not None and carrier.number != self._failed:
+                self._join(carrier)
+            elif self.destination.dials:
                 self._dial()
             else:
-                self._join()
+                self._failed = 0
+                self._waiting = True
+                self.world.probes["link waited for the other side to connect"] += 1
+                if carrier is not None:
+                    # It failed over the only one there is: again in a while.
+                    self.world.after(self._pause_us, self.arrived)
 
-    def _join(self) -> None:
-        """Connects over a connection that the other side made, or waits for one."""
+    def _join(self, carrier: Connection) -> None:
+        """Connects over a connection that the other side made."""
         world = self.world
-        carrier = self.instance.incoming_for(self)
-        if carrier is None:
-            self._waiting = True
-            world.probes["link waited for the other side to connect"] += 1
-            return
+        self._failed = carrier.number
         connection = self._opened(Carried(carrier))
         world.after(world.drawn(world.timing.network_us), self._reach_over, connection, self._epoch)
         world.after(world.timing.dial_us, self._no_answer, connection)
@@ -129,6 +136,24 @@ class LinkProcess:
         if self.alive and self._waiting:
             self._waiting = False
             self._again()
+        self._give_way()
+
+    def _give_way(self) -> None:
+        """Where both sides dialled, the connection of one of them is enough."""
+        connection = self.connection
+        if not self.alive or not self.machine.is_connected or isinstance(connection, Carried):
+            return
+        carrier = self.instance.incoming_for(self)
+        if connection is None or carrier is None or carrier.hosts[0] != self.server:
+            return
+        world, name = self.world, self.instance.name
+        disks = world.disks
+        if carrier.number != self._failed and gives_way(
+            name, disks[name].incarnation, self.server, disks[self.server].incarnation
+        ):
+            world.probes["link gave up its own connection for the other side's"] += 1
+            connection.close(0, "the other side has connected")
+            self._lost(connection, "the other side has connected")
 
     def _reach_over(self, connection: Carried, epoch: int) -> None:
         """The logon arrives at the other end of the carrier."""
@@ -229,7 +254,10 @@ class LinkProcess:
         for ack in self._early:
             self._acked(ack)
         self._early.clear()
+        if isinstance(connection, Carried):
+            self._failed = 0
         self._pump_soon()
+        self._give_way()
 
     def _lost(self, connection: Connection, why: str) -> None:
         if not self.alive or connection is not self.connection:

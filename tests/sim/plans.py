@@ -190,9 +190,10 @@ def random_topology(rng: random.Random) -> Topology:
     return Topology("random", members)
 
 
-def one_side_dials(rng: random.Random, topology: Topology) -> Topology:
+def shared_connections(rng: random.Random, topology: Topology, *, lists: bool = True) -> Topology:
     """The same links, but of some pairs that replicate to each other only one side dials: the other
-    one pushes over its connection."""
+    one pushes over its connection; and some that dial use a connection that is there. `lists`: also
+    those with several servers, which then are at whichever has connected."""
     members = dict(topology.members)
     waiting: set[tuple[str, str]] = set()
     for name, member in members.items():
@@ -208,9 +209,10 @@ def one_side_dials(rng: random.Random, topology: Topology) -> Topology:
             )
             if waits:
                 waiting.add((name, other))
-            found.append(replace(each, dials=False) if waits else each)
+            shares = not waits and rng.random() < 0.4 and (lists or len(each.addresses) == 1)
+            found.append(replace(each, dials=not waits, share_connection=shares))
         members[name] = replace(member, destinations=tuple(found))
-    return Topology(f"{topology.name}, one side dials", members, uniform=topology.uniform)
+    return Topology(f"{topology.name}, connections shared", members, uniform=topology.uniform)
 
 
 # -- a seed ------------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ def draw(seed: int) -> Plan:
     # Of its own: whether it is drawn changes nothing else of a seed.
     dialling = random.Random(seed * 2)
     if dialling.random() < 0.25:
-        topology = one_side_dials(dialling, topology)
+        topology = shared_connections(dialling, topology)
     end_ms = rng.choice((1_200, 2_000, 3_500))
     clients = _clients(rng, topology)
     timing = Timing()

@@ -42,6 +42,7 @@ PROBES = (
     "late record",
     "link crashed",
     "link moved to another server or incarnation",
+    "link gave up its own connection for the other side's",
     "link over the other side's connection",
     "link waited for the other side to connect",
     "logon refused, not ready",

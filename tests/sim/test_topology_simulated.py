@@ -29,11 +29,11 @@ def members_of(topology: Topology) -> list[Member]:
 
 
 def fabric(seed: int) -> Topology:
-    """Any of the simulator's fabrics; random links most of all. Of a third some links wait for the
-    other side to dial."""
+    """Any of the simulator's fabrics; random links most of all. Of a third some links go
+    over connections of the other side."""
     rng = random.Random(seed)
     made = _dialling(rng)
-    return plans.one_side_dials(rng, made) if seed % 3 == 0 else made
+    return plans.shared_connections(rng, made, lists=False) if seed % 3 == 0 else made
 
 
 def _dialling(rng: random.Random) -> Topology:

@@ -79,8 +79,10 @@ def test_one_link_from_an_instance_to_an_instance(destination: Destination) -> N
     assert chosen(destination, B1, reached=frozenset((101,))) == ""
 
 
-def test_of_two_connections_of_one_server_the_older_one() -> None:
-    assert choose(WAITING, [replace(B1, number=12), B1], (), ()) == B1
+def test_of_two_connections_of_one_server_the_newer_one() -> None:
+    """A server that lost its disk connects again before the end of its last life is noticed."""
+    newer = replace(B1, number=12, incarnation=201)
+    assert choose(WAITING, [B1, newer], (), ()) == choose(WAITING, [newer, B1], (), ()) == newer
 
 
 def test_of_two_that_dialled_exactly_one_gives_way() -> None:
