@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -21,6 +22,8 @@ from raylay.services.configuration.amps_fabric import fabric_of
 from raylay.services.configuration.amps_load import load_amps
 from raylay.services.fabric_plan import instance_config, record_of
 from raylay.services.server.config import DestinationConfig, InstanceConfig
+from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.subprocess_link import start_link_process
 
 __all__ = ["servers"]  # a fixture
 
@@ -176,6 +179,26 @@ def test_the_side_without_an_address_pushes_over_the_connection_of_the_other(
         server.kill()
         server.start()
         pair.heals()
+
+
+def test_who_waits_says_for_whom(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    made = config("A", port, "B", "", share=False)
+
+    async def why() -> str:
+        server = InstanceServer(made, tmp_path / "A", start_link_process)
+        await server.start()
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while not (found := server.status()["destinations"]["B"])["why"].startswith("wait"):
+                    await asyncio.sleep(0.02)
+            assert not found["connected"] and found["address"] == ""
+            assert found["client_name"] == "A!B!sync!amps-replication"
+            return str(found["why"])
+        finally:
+            await server.stop()
+
+    assert asyncio.run(why()) == "waits for B to connect"
 
 
 def test_configuration_files_without_inet_addr(servers: Servers, tmp_path: Path) -> None:
