@@ -13,6 +13,7 @@ from raylay.services.logs import LogOptions
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
 from raylay.services.server.config import (
+    BootstrapConfig,
     DestinationConfig,
     InstanceConfig,
     LinkConfig,
@@ -64,6 +65,21 @@ def test_a_link_survives() -> None:
     assert config.process_name == "A.to-B"
 
 
+def test_a_bootstrap_survives_and_is_checked() -> None:
+    config = full()
+    config.bootstrap = BootstrapConfig(("one:1", "[::1]:2"), (TopicRule("^o", "json"),), 5)
+    assert InstanceConfig.from_json(config.to_json()) == config
+    config.check()
+    for wrong, words in (
+        (BootstrapConfig(()), "Bootstrap names no source"),
+        (BootstrapConfig(("nowhere",)), "'nowhere' is not of the form host:port"),
+        (BootstrapConfig(("one:1",), (TopicRule("("),)), "Bootstrap Topic: '\\(' is no regular"),
+    ):
+        config.bootstrap = wrong
+        with pytest.raises(ConfigurationError, match=words):
+            config.check()
+
+
 def test_a_destination_without_an_address_waits() -> None:
     waiting = DestinationConfig("x", "h", server_names=("B", "C"))
     InstanceConfig("A", "g", destinations=(waiting,)).check()
@@ -101,6 +117,8 @@ def test_the_machines_get_their_part() -> None:
         ({"destinations": [{"name": "x"}]}, "group"),
         ({"destinations": [5]}, "destinations"),
         ({"log": {"level": "loud"}}, "loud"),
+        ({"bootstrap": {"source": "b:1"}}, "source"),
+        ({"bootstrap": 5}, "bootstrap"),
         ({"tracing": {"sampling_ratio": 2}}, "sampling_ratio"),
     ],
 )
