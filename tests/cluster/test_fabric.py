@@ -55,19 +55,6 @@ def test_sigkill_of_the_instance_under_load(whole: Fabric) -> None:
     assert len(verdict.places) == 5
 
 
-def test_sigkill_of_a_link_under_load(whole: Fabric) -> None:
-    pids: list[int] = []
-
-    async def kill(client: Client) -> None:
-        other = "near-2" if client.instance == "near-1" else "near-1"
-        for destination in (other, "far"):
-            pids.append(await asyncio.to_thread(whole.kill_link, client.instance, destination))
-
-    verdict = asyncio.run(run_load(whole, "link", kill, groups=("near", "far")))
-    assert verdict.valid, verdict
-    assert len(set(pids)) == 2
-
-
 def test_an_instance_that_stays_away_is_done_without(whole: Fabric) -> None:
     async def kill(client: Client) -> None:
         await asyncio.to_thread(whole.kill, client.instance, restart=False)

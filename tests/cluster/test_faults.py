@@ -13,11 +13,12 @@ from raylay.services.fabric import Fabric
 pytestmark = pytest.mark.cluster
 
 SEED = 20
-FAULTS = ("kill", "pause", "cut", "full_disk")
+FAULTS = ("kill", "pause", "cut", "full_disk", "kill_link")
 
 
 def test_a_sync_group_keeps_the_laws(runtime_directory: Path, tmp_path: Path) -> None:
-    """SIGKILL, SIGSTOP, cut connections and a full disk under load, one after another."""
+    """SIGKILL of an instance, SIGSTOP, cut connections, a full disk and SIGKILL of a link under
+    load, one after another."""
     plan = Plan(
         0.0,
         SEED,
