@@ -52,7 +52,12 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (("failover_gap_ms_p50", "failover_gap_ms_p95"), failover_gap_ms, ""),
     (("resync_1M_behind",), resync_1M_behind, ""),
     (
-        ("resync_live", "resync_live_ack_ms_p50", "resync_live_ack_ms_p99"),
+        (
+            "resync_live",
+            "resync_live_ack_alone_ms_p99",
+            "resync_live_ack_ms_p50",
+            "resync_live_ack_ms_p99",
+        ),
         resync_live,
         "failover",
     ),
