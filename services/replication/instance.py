@@ -1323,8 +1323,10 @@ class InstanceMachine:
         was_safe = ledger.safe
         lost = 0
         for publisher, theirs in ranges.items():
-            # Removed when every destination had it: nobody is to have it any more.
-            ledger.stranded.remove_ranges(publisher, theirs)
+            if len(ledger.destination.addresses) <= 1:
+                # Removed when the destination had it, on a disk that is lost: nobody is to have it
+                # any more. Of several servers another one may have been the one that had it.
+                ledger.stranded.remove_ranges(publisher, theirs)
             owed = ledger.owed.get(UNAWAITED, publisher)
             if owed is not None:
                 found = [piece for a, b in theirs for piece in owed.within(a, b)]

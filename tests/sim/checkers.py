@@ -514,9 +514,11 @@ def store(history: History) -> list[Violation]:
 
 def safety(history: History) -> list[Violation]:
     """A peer that an instance calls safe has everything that this instance ever acked to that
-    client, and what it acks to it while it does so: the notice of a downgrade comes before the acks
-    that the downgrade releases."""
+    client and still holds, and what it acks to it while it does so: the notice of a downgrade comes
+    before the acks that the downgrade releases. What retention has removed is to be missed by
+    nobody."""
     logs = Logs(history.topology)
+    removed_to: defaultdict[str, int] = defaultdict(int)
     safe: dict[int, tuple[str, ...]] = {}
     acked: defaultdict[tuple[int, str], set[Key]] = defaultdict(set)
     found: list[Violation] = []
@@ -529,14 +531,23 @@ def safety(history: History) -> list[Violation]:
                 text = f"{name} acked {missing[:5]} to {client}, which believes that {server} has "
                 found.append(Violation("safety", text + f"them: it lacks {len(missing)}"))
 
+    def still_there(name: str, keys: set[Key]) -> set[Key]:
+        copies, before_txid = logs.copies[name], removed_to[name]
+        return {key for key in keys if key in copies and copies[key].txid > before_txid}
+
     for operation in history.operations:
         logs.take(operation)
+        if isinstance(operation, Removed):
+            removed_to[operation.instance] = operation.up_to_txid
+        elif isinstance(operation, Crashed) and operation.lost:
+            removed_to[operation.instance] = 0
         if isinstance(operation, ToldSafety | Acked):
             name, client = operation.instance, operation.client
             before = acked[logs.incarnation_of[name], client]
             if isinstance(operation, ToldSafety):
                 safe[operation.session] = operation.safe
-                lacks(name, client, operation.safe, before)
+                if operation.safe:
+                    lacks(name, client, operation.safe, still_there(name, before))
             else:
                 keys = {(operation.publisher, sequence) for sequence in operation.sequences}
                 before |= keys
