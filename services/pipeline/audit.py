@@ -36,6 +36,7 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.fabric_check import members_of
 from raylay.services.messages.records import Kind
 from raylay.services.pipeline.journals import Place, last_txid
+from raylay.services.pipeline.session import quiet_pandas
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.unavailable import decode_unavailable
 from raylay.services.topology.members import TopicClass
@@ -279,12 +280,14 @@ Starts = dict[Key, list[tuple[int, int]]]
 
 def _order(rows: DataFrame, names: dict[str, str], found: Audit) -> None:
     """Every publisher's topic ascends in the order of the log, but for what is flagged late."""
-    stretches = rows.mapInArrow(order_of_stretch, ORDER_SCHEMA).collect()
+    with quiet_pandas():
+        stretches = rows.mapInArrow(order_of_stretch, ORDER_SCHEMA).collect()
     starts, behind = _starts(stretches)
     if behind:
         # A stretch begins behind one before it: count again, knowing what came before each.
         counted = partial(order_of_stretch, starts=starts)
-        stretches = rows.mapInArrow(counted, ORDER_SCHEMA).collect()
+        with quiet_pandas():
+            stretches = rows.mapInArrow(counted, ORDER_SCHEMA).collect()
     for row in sorted(stretches, key=lambda row: (row["instance"], row["first_txid"])):
         instance = names[row["instance"]]
         found.instances[instance]["out_of_order"] += row["wrong"]

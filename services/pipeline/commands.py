@@ -33,7 +33,7 @@ FromArgument = Annotated[
     str,
     typer.Argument(
         metavar="FABRIC",
-        help="A fabric's directory or name, an instance's data directory, or a journal.",
+        help="A fabric's directory or name, or data directories or journals with commas.",
     ),
 ]
 InstanceOption = Annotated[
@@ -46,7 +46,7 @@ MASTER_DEFAULT = "local[*]"
 def _places(source: str, instances: list[str] | None) -> list[Place]:
     from raylay.services.pipeline.journals import places
 
-    if Path(source).exists():
+    if all(Path(each.strip()).exists() for each in source.split(",")):
         return places(path=source, instances=instances or ())
     return places(fabric=source, instances=instances or ())
 

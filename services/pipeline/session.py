@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 JAVA_VERSION_MIN = 17
 JAVA_ANSWER_TIMEOUT_S = 60.0
 SHUFFLE_PARTITIONS_A_CORE = 2
+BITMAP_GROUPS_MAX = 10_000
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 INSTALL_JAVA = "sudo apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
 INSTALL_SPARK = "pip install 'raylay[spark]'"
@@ -71,7 +74,7 @@ def check_spark() -> None:
     Raises:
         ConfigurationError: one is missing; says what to install.
     """
-    for name in ("pyspark", "pyarrow", "numpy"):
+    for name in ("pyspark", "pyarrow", "numpy", "pandas"):
         if importlib.util.find_spec(name) is None:
             raise ConfigurationError(f"the pipeline needs {name}: {INSTALL_SPARK}")
 
@@ -108,6 +111,8 @@ def session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         PUSHDOWN_SETTING: "true",
+        # The audit's bitmaps are 4 KiB a group; Spark would sort all rows from 128 groups on.
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": str(BITMAP_GROUPS_MAX),
     }
     if master.startswith("local"):
         wanted |= {
@@ -121,11 +126,17 @@ def session(
     builder = SparkSession.builder.master(master).appName(app)
     for name, value in (wanted | settings).items():
         builder = builder.config(name, value)
-    with warnings.catch_warnings():
-        # PySpark looks at a pandas that this pipeline does not use.
-        warnings.filterwarnings("ignore", message=".*pandas", category=FutureWarning)
+    with quiet_pandas():
         made = builder.getOrCreate()
     return register(made)
+
+
+@contextmanager
+def quiet_pandas() -> Iterator[None]:
+    """Silences what PySpark says of a pandas that it asks for and that nothing here uses."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*pandas", category=FutureWarning)
+        yield
 
 
 def register(spark: SparkSession) -> SparkSession:

@@ -15,7 +15,6 @@ from pipeline_cases import Log, mixed_log
 from raylay.services.errors import ConfigurationError
 from raylay.services.server.config import InstanceConfig
 
-
 FOR_SMALL_QUERIES = {
     "spark.sql.shuffle.partitions": "2",
     # Compiling takes longer than what is compiled runs.
