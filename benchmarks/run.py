@@ -19,6 +19,7 @@ from failover import failover_gap_ms, resync_1M_behind, resync_live
 from latency import deliver_1000_ms, deliver_10000_ms, pair_ack_window1_ms
 from machine import log_append_fsync, socket_echo, two_fsyncs_ms
 from memory import instance_memory_mb
+from pipeline import pipeline
 from throughput import (
     pair_persisted_1KiB_1pub,
     pair_persisted_128B_1pub,
@@ -62,6 +63,11 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
         "failover",
     ),
     (("instance_memory_idle_mb", "instance_memory_1M_mb"), instance_memory_mb, ""),
+    (
+        ("pipeline_scan", "pipeline_scan_all", "pipeline_stream", "pipeline_archive"),
+        pipeline,
+        "",
+    ),
     (("log_append_fsync",), log_append_fsync, ""),
     (("socket_echo",), socket_echo, ""),
 )
