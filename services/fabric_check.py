@@ -14,18 +14,26 @@ from rich.table import Table
 
 from raylay.services.config_commands import DefineOption, FilesArgument, IgnoreOption, NameOption
 from raylay.services.configuration.amps_tree import parse_defines
+from raylay.services.configuration.exclusions import exclusions, server_names, topic_rule
 from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.model import (
     DestinationSettings,
     FabricSettings,
     InstanceSettings,
 )
-from raylay.services.configuration.topology import dials
+from raylay.services.configuration.topology import waited_for
 from raylay.services.errors import ConfigurationError
 from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.replication.validation import (
+    Description,
+    DestinationTerms,
+    QueueDefinition,
+    SowDefinition,
+)
 from raylay.services.topology import draw
-from raylay.services.topology.check import Checked, Finding, check
+from raylay.services.topology.check import SEVERITIES, Checked, Finding, check
 from raylay.services.topology.members import Member
+from raylay.services.topology.refused import refused_links
 from raylay.services.topology.report import as_data, route_rows, summary
 
 fabric_app = typer.Typer(help="Look at a fabric before it runs.", no_args_is_help=True)
@@ -40,11 +48,7 @@ def _group() -> None:
 def members_of(settings: FabricSettings) -> list[Member]:
     """The instances of a fabric as the check sees them. An address of this fabric's replication
     ports is that instance."""
-    by_address = {
-        f"{instance.host}:{instance.replication_port}": instance.name
-        for instance in settings.instances
-        if instance.replication_port
-    }
+    by_address = _by_address(settings)
     return [
         Member(
             instance.name,
@@ -75,6 +79,64 @@ def members_of(settings: FabricSettings) -> list[Member]:
     ]
 
 
+def _by_address(settings: FabricSettings) -> dict[str, str]:
+    return {
+        f"{instance.host}:{instance.replication_port}": instance.name
+        for instance in settings.instances
+        if instance.replication_port
+    }
+
+
+def descriptions_of(settings: FabricSettings) -> dict[str, Description]:
+    """What each instance will tell of itself when links connect (`services/server/describe.py`)."""
+    excluded = exclusions(settings)
+    return {
+        instance.name: Description(
+            instance.name,
+            instance.group,
+            tuple(
+                TopicRule(topic.name, topic.message_type)
+                for topic in settings.topics_of(instance)
+                if topic.journaled
+            ),
+            tuple(
+                DestinationTerms(
+                    each.name,
+                    each.group,
+                    tuple(
+                        topic_rule(topic, excluded[instance.name, each.name])
+                        for topic in each.topics
+                    ),
+                    each.pass_through,
+                    server_names(each),
+                )
+                for each in instance.destinations
+            ),
+            tuple(
+                SowDefinition(topic.name, topic.message_type, topic.keys)
+                for topic in instance.sow_topics
+            ),
+            tuple(QueueDefinition(**queue.model_dump()) for queue in instance.queues),
+        )
+        for instance in settings.instances
+    }
+
+
+def _refused(settings: FabricSettings) -> list[Finding]:
+    descriptions = descriptions_of(settings)
+    by_address = _by_address(settings)
+    return refused_links(
+        descriptions,
+        (
+            (instance.name, terms, _servers(settings, instance, destination, by_address))
+            for instance in settings.instances
+            for destination, terms in zip(
+                instance.destinations, descriptions[instance.name].destinations, strict=True
+            )
+        ),
+    )
+
+
 def _servers(
     settings: FabricSettings,
     instance: InstanceSettings,
@@ -85,14 +147,7 @@ def _servers(
     to it."""
     if destination.dial:
         return tuple(by_address.get(target, target) for target in destination.to)
-    waited_for = destination.to or [
-        other.name for other in settings.instances if other.group == destination.group
-    ]
-    return tuple(
-        name
-        for name in waited_for
-        if name != instance.name and dials(settings.instance(name), instance)
-    )
+    return waited_for(settings, instance, destination)
 
 
 def _one_way(destination: DestinationSettings) -> bool:
@@ -126,7 +181,12 @@ def check_settings(settings: FabricSettings, publishing: tuple[str, ...] = ()) -
             replace(member, publishes=member.name in publishing or member.group in publishing)
             for member in members
         ]
-    return check(members)
+    checked = check(members)
+    checked.findings = sorted(
+        checked.findings + _refused(settings),
+        key=lambda finding: SEVERITIES.index(finding.severity),
+    )
+    return checked
 
 
 def _impossible(error: ConfigurationError) -> Checked:

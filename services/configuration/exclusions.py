@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 
 from raylay.services.configuration.model import DestinationSettings, FabricSettings, TopicSettings
+from raylay.services.configuration.topology import waited_for
 from raylay.services.replication.routing import TopicRule
 
 Link = tuple[str, str]
@@ -24,26 +25,28 @@ _CASCADE = frozenset(("cascade",))
 
 def exclusions(settings: FabricSettings) -> dict[Link, frozenset[str]]:
     """For each destination the checks that its topics leave out unless they say so themselves."""
-    ways = {
-        (instance.name, target)
+    targets = {
+        (instance.name, destination.name): destination.to
+        # Whoever of its group connects.
+        or waited_for(settings, instance, destination)
         for instance, destination in settings.links()
-        for target in destination.to
     }
+    ways = {(name, target) for (name, _), names in targets.items() for target in names}
     # Destinations by the instances that they lead to.
     leading: dict[str, list[Link]] = defaultdict(list)
     found: dict[Link, frozenset[str]] = {}
     automatic: set[Link] = set()
     for instance, destination in settings.links():
         link = (instance.name, destination.name)
-        for target in destination.to:
+        for target in targets[link]:
             leading[target].append(link)
         if destination.exclude_validation is not None:
             found[link] = frozenset(destination.exclude_validation)
             continue
         automatic.add(link)
-        # Without targets it waits for whoever connects, which then replicates to it.
-        is_one_way = bool(destination.to) and not any(
-            (target, instance.name) in ways or ":" in target for target in destination.to
+        # Without targets it waits for another fabric's, which then replicates to it.
+        is_one_way = bool(targets[link]) and not any(
+            (target, instance.name) in ways or ":" in target for target in targets[link]
         )
         found[link] = ONE_WAY if is_one_way else frozenset()
     # What its topics say counts for those upstream as well.

@@ -209,6 +209,21 @@ def _waiting(
         )
 
 
+def waited_for(
+    settings: FabricSettings, instance: InstanceSettings, destination: DestinationSettings
+) -> tuple[str, ...]:
+    """The instances of the fabric over whose connections a destination that does not dial may push:
+    those that it names, or all of its group, as far as they connect to it."""
+    named = set(destination.to)
+    return tuple(
+        other.name
+        for other in settings.instances
+        if (other.name in named if named else other.group == destination.group)
+        and other.name != instance.name
+        and dials(other, instance)
+    )
+
+
 def dials(source: InstanceSettings, target: InstanceSettings) -> bool:
     """Whether an instance may connect to another one by itself: by an address, it may be any of the
     destination's group."""

@@ -10,6 +10,7 @@ queues come with those.
     depends_on_order      error    they arrive or not, depending on which copy comes first
     list_position         error    they do not arrive while links are at a later server of lists
     unsafe_failover       error    a member of a group may lack what another one acknowledged
+    refused               error    a link fails a check of validation when it connects (refused.py)
     clash                 error    names, ports, groups: such a fabric does not start
     instance_down         warning  they do not arrive while one instance is down
     site_down             warning  they do not arrive while one site is down
