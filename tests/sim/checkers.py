@@ -335,7 +335,8 @@ def once(history: History) -> list[Violation]:
 
 def order(history: History) -> list[Violation]:
     """Law 3. Late is what comes behind a higher sequence of its publisher on its topic. An
-    instance that has removed segments may flag more: it cannot know any more what was in them."""
+    instance that has removed segments may flag more: it cannot know any more what was in them.
+    So may one that began as the copy of such a one."""
     highest: dict[tuple[int, int, str], int] = {}
     # What one server of a list has, and the server itself sends on, may be removed: to another
     # server of the list this link then brings less than the others do.
@@ -350,9 +351,14 @@ def order(history: History) -> list[Violation]:
         for operation in history.operations
     )
     removed: set[int] = set()
+    started: set[int] = set()
     found = []
     for operation in history.operations:
         if isinstance(operation, Removed):
+            removed.add(operation.incarnation)
+        elif isinstance(operation, Started):
+            started.add(operation.incarnation)
+        elif isinstance(operation, Journaled) and operation.incarnation not in started:
             removed.add(operation.incarnation)
         if not isinstance(operation, Journaled):
             continue
