@@ -121,7 +121,8 @@ def _name(documents: list[Document]) -> str:
     groups = {document.config.group for document in documents}
     if len(groups) == 1:
         return groups.pop()
-    return PurePath(documents[0].file).parent.name or NAME_DEFAULT
+    folder = PurePath(documents[0].file).parent.name
+    return NAME_DEFAULT if folder in ("", "..") else folder
 
 
 def _at(origin: str, error: ConfigurationError) -> list[str]:

@@ -14,11 +14,23 @@ from raylay.services.configuration.amps_tree import ROOT
 from raylay.services.configuration.amps_types import Options, Stanza
 from raylay.services.configuration.model import DowngradeSettings, FabricSettings
 
+OWN_DEFAULTS = {
+    "JournalSize": "segments of 64 MiB (documented: 1GB)",
+    "FlushInterval": "what is staged is committed at once (documented: 100ms)",
+    "AckConflationInterval": "acks at once, at most one a commit (documented: 1s)",
+}
+"""Elements whose absence means something else here than their documented default
+(docs/deviations.md), and what. Filled in they would change what runs."""
+
 
 def shown(document: Document) -> str:
-    """An instance's configuration as YAML that loads again: documented names and defaults."""
-    values = {ROOT: _elements(document.config)}
-    return f"# {document.file}\n" + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    """An instance's configuration as YAML of documented names, with defaults, that loads again as
+    the same. Elements of `OWN_DEFAULTS` that are left out are told in comments."""
+    left_out: dict[str, None] = {}
+    values = {ROOT: _elements(document.config, left_out)}
+    lines = [f"# {document.file}"]
+    lines += [f"# without {tag}: {OWN_DEFAULTS[tag]}" for tag in left_out]
+    return "\n".join(lines) + "\n" + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def shown_fabric(settings: FabricSettings) -> str:
@@ -27,7 +39,7 @@ def shown_fabric(settings: FabricSettings) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def _elements(stanza: Stanza) -> Any:
+def _elements(stanza: Stanza, left_out: dict[str, None]) -> Any:
     if isinstance(stanza, Options):
         made: dict[str, Any] = {}
         for entry in stanza.entries:
@@ -39,14 +51,17 @@ def _elements(stanza: Stanza) -> Any:
         tag, value = info.alias, getattr(stanza, name)
         if tag is None or value is None or value == () or value == Options():
             continue
+        if tag in OWN_DEFAULTS and name not in stanza.model_fields_set:
+            left_out[tag] = None
+            continue
         slot = slots(type(stanza))[tag]
         if slot.stanza is None:
             kept = plain[tag]
             values[tag] = [str(each) for each in kept] if slot.many else str(kept)
         elif slot.many:
-            values[tag] = [_elements(each) for each in value]
+            values[tag] = [_elements(each, left_out) for each in value]
         else:
-            values[tag] = _elements(value)
+            values[tag] = _elements(value, left_out)
     return values or None
 
 

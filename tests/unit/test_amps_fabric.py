@@ -107,6 +107,7 @@ ADDRESS = "<InetAddr>other:10005</InetAddr>"
 LEVEL = "<Protocol>stdout</Protocol><Level>warning</Level>"
 FILE_TARGET = "<Protocol>file</Protocol><Level>info</Level><FileName>log/a.log</FileName>"
 
+
 def bootstrap(address: str = "elsewhere:10005", inner: str = "") -> str:
     return (
         f"<Bootstrap><Transport><Type>amps-replication</Type><InetAddr>{address}</InetAddr>"
@@ -264,6 +265,17 @@ def test_where_the_journal_lies() -> None:
     ]
     with pytest.raises(ConfigurationError, match=r"A-2.xml:17: .*/fast/a is taken at A-1.xml:17"):
         fabric_of(both)
+
+
+def test_the_name_of_a_fabric_that_no_file_holds() -> None:
+    def name(folder: str) -> str:
+        text = FILE.replace("<Group>A</Group>", "")
+        other = text.replace("A-1", "A-2").replace("9007", "9008").replace(":10004", ":10006")
+        files = [document(text, f"{folder}1.xml"), document(other, f"{folder}2.xml")]
+        return fabric_of(files).name
+
+    assert name("orders/") == "orders"
+    assert name("") == name("../") == "fabric"
 
 
 # -- several instances -------------------------------------------------------------------------
