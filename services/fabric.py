@@ -814,23 +814,46 @@ def _join_ray(address: str | None, *, start: bool = False) -> bool:
     if ray.is_initialized():
         return False
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "raylay"}
+    if start:
+        _start_ray(quiet)
+        return True
     try:
-        if start:
-            ray.init(
-                address="local",
-                num_cpus=os.cpu_count() or 1,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                **quiet,
-            )
-        else:
-            ray.init(address=address or "auto", **quiet)
+        ray.init(address=address or "auto", **quiet)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise FabricError(
             f"no Ray can be reached at {address or 'this machine'}: {_first_line(error)}"
             + ("" if AUTH_VARIABLE in os.environ else f"; does it want {AUTH_VARIABLE}=token?")
         ) from None
     return True
+
+
+def _start_ray(options: dict[str, Any]) -> None:
+    """Begins a Ray on this machine. Where the machine is too busy for Ray's own time limits, once
+    more.
+
+    Raises:
+        FabricError: it did not start.
+    """
+    ray = _ray()
+    # Ray makes its workers nice, so that any other process goes before them: a broker is not that.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    for attempt in (1, 2):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=os.cpu_count() or 1,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                **options,
+            )
+            return
+        except Exception as error:  # Ray raises a bare one when its node is too slow to start
+            ray.shutdown()
+            if attempt == 2:
+                raise FabricError(
+                    f"Ray does not start on this machine: {_first_line(error)}; is it very busy, "
+                    "or out of memory or disk?"
+                ) from None
 
 
 def _leave_ray() -> None:
