@@ -38,6 +38,15 @@ def problems(config: AmpsConfig) -> list[Problem]:
     found = list(_version(config))
     found += _transports(config)
     found += _destinations(config)
+    if config.bootstrap is not None and not any(
+        transport.inet_addresses for transport in config.bootstrap.transports
+    ):
+        found.append(
+            (
+                ("Bootstrap",),
+                "Bootstrap has no InetAddr in its Transport: name the instance to copy",
+            )
+        )
     found += _modules(config)
     if config.sow is not None:
         found += _sow(config.sow, config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -300,12 +300,14 @@ def _validated(model: type[Model], values: Mapping[str, Any], where: str) -> Mod
         return model.model_validate(values)
     except ValidationError as error:
         raise ConfigurationError(
-            "\n".join(f"{where}: {text}" for _, text in explain(error))
+            "\n".join(f"{where}: {text}" for _, text in explain(error, model))
         ) from None
 
 
-def explain(error: ValidationError) -> list[tuple[tuple[int | str, ...], str]]:
-    """(path, what was expected) of each thing that pydantic found."""
+def explain(
+    error: ValidationError, model: type[BaseModel]
+) -> list[tuple[tuple[int | str, ...], str]]:
+    """(path, what was expected) of each thing that pydantic found in values of a model."""
     found = []
     for entry in error.errors(include_url=False):
         path = entry["loc"]
@@ -313,9 +315,38 @@ def explain(error: ValidationError) -> list[tuple[tuple[int | str, ...], str]]:
         message = entry["msg"].removeprefix("Value error, ")
         if entry["type"] == "extra_forbidden":
             message = "this key is unknown here"
+            keys = _keys(model, path[:-1])
+            if keys:
+                message += f": expected {', '.join(keys)}"
         elif entry["type"] == "missing":
             message = "is missing"
         elif repr(entry["input"]) not in message and not isinstance(entry["input"], dict | list):
             message = f"{message[:1].lower()}{message[1:]}, got {entry['input']!r}"
         found.append((path, f"{shown}: {message}" if shown else message))
     return found
+
+
+def _keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """The keys that the models at a place of a model's values have."""
+    here = [model]
+    for part in path:
+        fields = [
+            info
+            for each in here
+            for name, info in each.model_fields.items()
+            if part in (name, info.alias, info.validation_alias)
+        ]
+        # Any other part is a place in a list, a key of a mapping or a branch of a union.
+        if fields:
+            here = [found for info in fields for found in _models(info.annotation)]
+    return list(
+        dict.fromkeys(
+            info.alias or name for each in here for name, info in each.model_fields.items()
+        )
+    )
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in _models(part)]

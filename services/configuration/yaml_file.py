@@ -174,7 +174,7 @@ def parse(text: str, name: str = "<text>") -> FabricSettings:
 def _explain(error: ValidationError) -> list[tuple[Path_, str]]:
     # A union reports every branch that did not fit; the first is enough for one place.
     found: dict[int | str | Path_, tuple[Path_, str]] = {}
-    for path, message in explain(error):
+    for path, message in explain(error, _File):
         kept = tuple(p for p in path if not (isinstance(p, str) and ("[" in p or p in _BRANCHES)))
         shown = ".".join(str(part) for part in kept)
         _, _, rest = message.partition(": ")

@@ -360,11 +360,14 @@ class _Validation:
         if any(rules.cover(subject) for _, rules in self._back):
             return ""
         here, there = self._downstream.name, self._upstream.name
-        change = (
-            f"add a Topic for it to Destination {self._back[0][0].name!r} of {here}"
-            if self._back
-            else f"give {here} a Destination to Group {self._upstream.group!r}"
-        )
+        group = self._upstream.group
+        elsewhere = [terms.name for terms, _ in self._onward if terms.group == group]
+        if self._back:
+            change = f"add a Topic for it to Destination {self._back[0][0].name!r} of {here}"
+        elif elsewhere:
+            change = f"add {there} to the servers of Destination {elsewhere[0]!r} of {here}"
+        else:
+            change = f"give {here} a Destination to Group {group!r}"
         return f"{there} replicates {subject} to {here}, which does not replicate it back: {change}"
 
     def _cascade(self, subject: _Subject, rule: TopicRule) -> str:

@@ -263,6 +263,8 @@ def test_every_documented_instance_element_is_modelled() -> None:
         ("<Every>15s</Every>", "<Every>often</Every>", 60, ["a weekday", "often"]),
         ("</Action>\n", "</Action>\nwords\n", 67, ["got the text 'words'"]),
         ("<AMPSConfig>", "<!DOCTYPE a [<!ENTITY b 'c'>]><AMPSConfig>", 1, ["no XML"]),
+        ("</AMPSConfig>", "<Bootstrap><Transport><Type>amps-replication</Type></Transport>"
+         "</Bootstrap></AMPSConfig>", 68, ["Bootstrap has no InetAddr"]),
         ("</AMPSConfig>", "", 69, ["no XML"]),
         ("</AMPSConfig>", "</AMPSConfig><AMPSConfig/>", 1, ["one element AMPSConfig"]),
         ("9007", "${PORT}", 8, ["${PORT} is not set", "-D PORT=VALUE"]),

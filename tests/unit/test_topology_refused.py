@@ -92,6 +92,12 @@ def test_servers_that_fail_alike_are_one_finding() -> None:
     assert finding.repair.endswith(" (so with b2)")
 
 
+def test_a_list_that_lacks_the_server_is_to_be_completed() -> None:
+    back = DestinationTerms("back", "G", (ORDERS,), ".*", ("c",))
+    (finding,) = (f for f in found(A, instance("b", back)) if f.instances == ("a", "b"))
+    assert finding.repair.startswith("add a to the servers of Destination 'back' of b, or exclude")
+
+
 def test_what_is_not_found_at_one_is_looked_for_at_another_all_the_same() -> None:
     """Only what looks alike to every check is looked at once."""
     clean = instance("c", to("a"))
