@@ -40,7 +40,7 @@ demo: $(STAMP)  ## the three-region fabric on real flights, with a kill half way
 	$(PY) examples/three_regions.py
 
 test: setup  ## set up and run the tests
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadgroup
 
 types: $(STAMP)  ## the links by which static tools find the namespace package
 	@mkdir -p $(TYPES)

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
@@ -30,7 +33,9 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, Router
+from raylay.services.replication.unavailable import decode_unavailable
 
+_AWAITED = int(Flag.AWAITED)
 WINDOW_BYTES_DEFAULT = 8 * 1024 * 1024
 WINDOW_BATCHES_MAX = 256
 
@@ -94,7 +99,7 @@ class OutboundLink:
         self._at_connect = held.copy()
         self._came_from_there = PublisherRanges()
         self._own_root = start.own_root
-        self._unavailable, self._whole = start.unavailable, start.whole
+        self._unavailable, self._whole = start.unavailable.copy(), start.whole
         self._mark = _gathered(start.mark)
         self._notices = RootedRanges()
         for root, asked in start.notice.items():
@@ -208,6 +213,7 @@ class OutboundLink:
         # Removed by force before it could be sent: ids follow one another.
         gap = bool(runs) and runs[0].first_txid > before + 1
         batch: list[Run] = []
+        settled: list[tuple[int, list[Range]]] = []
         awaited = RootedRanges()
         resending: Ranges = {}
         answered = PublisherRanges()
@@ -218,6 +224,10 @@ class OutboundLink:
                 continue
             self.cursor = run.last_txid
             if run.kind != Kind.RECORDS:
+                if run.kind == Kind.UNAVAILABLE and run.first_txid > self.resync_to:
+                    # Found out since the connect: the destination is to know it, too.
+                    self._unavailable.update(decode_unavailable(run))
+                    gap = True
                 continue
             if not self._routed(run):
                 self._ask_where_it_came_from(run)
@@ -234,6 +244,10 @@ class OutboundLink:
             self._held.add_ranges(part.publisher, ranges)
             if run.first_txid <= self.resync_to:
                 resending.setdefault(part.publisher, []).extend(ranges)
+                if self.sync and part.flags & Flag.AWAITED:
+                    waits = self._flagged_and_owed(part, ranges)
+                    if sum(b - a + 1 for a, b in waits) < part.count:
+                        settled.append((len(batch) - 1, waits))
             if self.sync and self._mark:
                 self._take_marks(run, ranges, awaited)
         effects: list[LinkEffect] = []
@@ -247,7 +261,12 @@ class OutboundLink:
             effects.append(LinkAnswered({UNAWAITED: ranges_of(self._came_from_there)}, {}))
             self._came_from_there = PublisherRanges()
         if batch or awaited or self._notices or ends or gap:
-            sent = self._batch(batch, awaited, size, before, ends)
+            marked = self.sync
+            if settled:
+                marked = len(settled) < len(batch) or any(waits for _, waits in settled)
+                if marked:
+                    batch = _without_flags(batch, settled)
+            sent = self._batch(batch, awaited, size, before, ends, marked)
             if ends or (gap and self._at_connect is None):
                 effects += self._tell_lacks(sent)
             effects.append(sent)
@@ -331,6 +350,18 @@ class OutboundLink:
             answered.add_ranges(run.publisher, surplus)
         return count
 
+    def _flagged_and_owed(self, run: Run, ranges: list[Range]) -> list[Range]:
+        """What of a run that was awaited once is still waited for, of what a destination lacks.
+
+        The rest was settled before: with a server that lost its disk since, or by a downgrade. Were
+        it marked again, this instance would become the destination's waiter for it, which has
+        answered already, and who really waits would be answered too early."""
+        marks = self._mark.roots.get(self._root_of(run))
+        found = marks.get(run.publisher) if marks is not None else None
+        if found is None:
+            return []
+        return [piece for a, b in ranges for piece in found.within(a, b)]
+
     def _root_of(self, run: Run) -> int:
         if not run.flags & Flag.AWAITED:
             return UNAWAITED
@@ -360,6 +391,7 @@ class OutboundLink:
         size: int,
         before: int | None = None,
         ends: bool = False,
+        marked: bool | None = None,
     ) -> SendBatch:
         self._number += 1
         if self._notices:
@@ -369,7 +401,8 @@ class OutboundLink:
         self._in_flight.append((self._number, self.cursor if before is None else before, size))
         self._bytes_in_flight += size
         self.sent_bytes += size
-        return SendBatch(self._number, runs, self.sync, rooted_of(awaited.roots), ends)
+        marked = self.sync if marked is None else marked
+        return SendBatch(self._number, runs, marked, rooted_of(awaited.roots), ends)
 
     # -- acknowledgments ---------------------------------------------------------------------
     def acked(
@@ -401,6 +434,25 @@ class OutboundLink:
             self._told_stored = stored
             return [LinkProgress(stored, {}, caught_up, skipped)]
         return []
+
+
+def _without_flags(batch: list[Run], settled: list[tuple[int, list[Range]]]) -> list[Run]:
+    """A batch whose runs at these places are awaited only as far as said."""
+    made: list[Run] = []
+    at = 0
+    for place, waits in settled:
+        made += batch[at:place]
+        at = place + 1
+        run = batch[place]
+        rest = SequenceSet(run.ranges())
+        for a, b in waits:
+            rest.remove(a, b)
+        pieces = [(a, b, _AWAITED) for a, b in waits] + [(a, b, 0) for a, b in rest]
+        for flag, together in groupby(sorted(pieces), key=itemgetter(2)):
+            part = run.select([(a, b) for a, b, _ in together])
+            if part is not None:
+                made.append(replace(part, flags=(part.flags & ~_AWAITED) | flag, raw=None))
+    return made + batch[at:]
 
 
 def _gathered(rooted: Rooted) -> RootedRanges:

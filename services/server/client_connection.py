@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import CorruptRecord, RemoteProtocolError
@@ -38,6 +39,7 @@ from raylay.services.protocol.session import (
     logon_answer,
     persisted_ack,
 )
+from raylay.services.replication.routing import TopicMatcher
 from raylay.services.server.framed import FramedConnection
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery
@@ -415,12 +417,12 @@ class ClientConnection(FramedConnection):
         server = self.server
         machine = server.machine
         if filter_.pattern is None:
-            # Without a type, any journaled type of the topic will do.
-            journaled = any(
-                machine.journaled.matches(filter_.topic, kind.encode())
-                for kind in (command.message_type, "json")
-                if kind
-            ) or any(rule.name == command.topic for rule in machine.journaled.rules)
+            kind, matcher = command.message_type, machine.journaled
+            if not kind:
+                # Any journaled type of the topic will do.
+                rules = (replace(rule, message_type="*") for rule in matcher.rules)
+                kind, matcher = "any", TopicMatcher(tuple(rules))
+            journaled = matcher.matches(filter_.topic, kind.encode())
         else:
             journaled = bool(machine.journaled.rules)
         if not journaled:

@@ -29,11 +29,16 @@ async def first_of(fabric: Fabric, instance: str, group: str, topic: str) -> byt
 
 
 async def publish_and_find(
-    fabric: Fabric, group: str, topic: str, body: bytes, readers: Iterable[tuple[str, str]]
+    fabric: Fabric,
+    group: str,
+    topic: str,
+    body: bytes,
+    readers: Iterable[tuple[str, str]],
+    message_type: str = "json",
 ) -> list[bytes]:
     """What each reader, an (instance, group), finds of what a client of the group published."""
     async with fabric.client("desk", group=group) as desk:
-        await desk.publish(topic, body, "json")
+        await desk.publish(topic, body, message_type)
         await desk.flush()
     return [await first_of(fabric, *reader, topic) for reader in readers]
 
@@ -70,6 +75,54 @@ def test_the_published_pair(runtime_directory: Path, tmp_path: Path) -> None:
         by_name = {each["name"]: each for each in fabric.status()["instances"]}
         assert by_name["amps-1"]["destinations"]["amps-2"]["sync"]
         assert fabric.data_directory("amps-1") == tmp_path / "data" / "amps-1" / "journal"
+
+
+BACK = """
+    <Replication><Destination>
+        <Name>example</Name>
+        <SyncType>async</SyncType>
+        {topics}
+        <Transport><Type>amps-replication</Type></Transport>
+    </Destination></Replication>
+"""
+
+
+@pytest.mark.parametrize(
+    ("example", "peer", "address", "topics", "message_type"),
+    [
+        ("pass-through", "AMPS2-HKG", "secondaryhost:10010", ["/rep_topic", "/rep_topic2"], "fix"),
+        ("outgoing-security", "amps-1", "amps-1-server.example.com:10004", ["topic"], "fix"),
+        ("exclude-validation", "view-server", "views:10004", ["MyStuff-VIEW"], "json"),
+    ],
+)
+@pytest.mark.usefixtures("fabric")
+def test_a_published_destination_and_the_published_incoming_transport_as_its_peer(
+    example: str, peer: str, address: str, topics: list[str], message_type: str, tmp_path: Path
+) -> None:
+    """The peer replicates back over the connection that the example makes, unless the example
+    excludes that."""
+    goes_back = example != "exclude-validation"
+    taken: set[int] = set()
+    incoming, clients, peer_clients = (free_port(taken) for _ in range(3))
+    source, target = tmp_path / "source.xml", tmp_path / "target.xml"
+    source.write_text(
+        completed(example, f"127.0.0.1:{clients}").replace(address, f"127.0.0.1:{incoming}")
+    )
+    text = completed("incoming-security", f"127.0.0.1:{peer_clients}")
+    text = text.replace("<Name>example<", f"<Name>{peer}<")
+    text = text.replace("<InetAddr>10005<", f"<InetAddr>127.0.0.1:{incoming}<")
+    rules = [f"<Topic><Name>{name}</Name><MessageType>fix</MessageType></Topic>" for name in topics]
+    back = BACK.format(topics="".join(rules)) if goes_back else ""
+    target.write_text(text.replace("</AMPSConfig>", f"{back}</AMPSConfig>"))
+    with Fabric.load(source, target, name=example).start(tmp_path / "data") as fabric:
+        fabric.wait_connected(60)
+        readers, topic = [(peer, peer)], topics[-1]
+        body = b"8=FIX"
+        go = publish_and_find(fabric, "example", topic, body, readers, message_type)
+        assert asyncio.run(go) == [body]
+        if goes_back:
+            there = publish_and_find(fabric, peer, topic, body, [("example", "example")], "fix")
+            assert asyncio.run(there) == [body]
 
 
 def test_geographic_replication_with_high_availability(

@@ -117,7 +117,9 @@ PUSHED: list[tuple[Filter, Any, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("pushed", "wanted", "opened_max"), PUSHED, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("pushed", "wanted", "opened_max"), PUSHED, ids=[str(each[0]) for each in PUSHED]
+)
 def test_what_is_not_wanted_is_not_opened(
     mixed: Log, pushed: Filter, wanted: Any, opened_max: int
 ) -> None:

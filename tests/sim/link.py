@@ -215,11 +215,7 @@ class LinkProcess:
 
     def _no_answer(self, connection: Connection) -> None:
         if self.connection is connection and not self.server:
-            if isinstance(connection, Carried):
-                connection.close(0, "no answer")
-            connection.open[0] = False
-            if not connection.open[1]:
-                self.world.connections.pop(connection.number, None)
+            connection.close(0, "no answer")
             self._lost(connection, "no answer")
 
     def _frame(self, connection: Connection, frame: Any) -> None:

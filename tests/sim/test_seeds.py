@@ -26,6 +26,7 @@ def base_seed() -> list[str]:
     return [] if changed else ["--base", str(int(commit[:7], 16))]
 
 
+@pytest.mark.timeout(900)
 def test_a_thousand_fresh_seeds_keep_the_laws_and_hit_every_probe() -> None:
     """In processes of their own: a fork of the test process would copy its threads' locks."""
     done = subprocess.run(
@@ -34,7 +35,7 @@ def test_a_thousand_fresh_seeds_keep_the_laws_and_hit_every_probe() -> None:
         cwd=TESTS.parent,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     last = done.stdout.splitlines()[-1] if done.stdout else ""

@@ -19,6 +19,7 @@ from raylay.services.logs import LogOptions
 
 @pytest.fixture(autouse=True)
 def restore() -> Iterator[None]:
+    logs.configure("", LogOptions(level="warning"))
     yield
     logs.configure("", LogOptions(level="warning"))
 

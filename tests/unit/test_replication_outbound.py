@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from raylay.services.messages.records import Flag, RecordBuilder, Run, run_of, scan
@@ -16,8 +18,9 @@ from raylay.services.replication.effects import (
 )
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.outbound import OutboundLink
-from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.routing import Destination
+from raylay.services.replication.unavailable import encode_unavailable
 
 P = 0x11
 OWN, THERE, ELSEWHERE = 0xA, 0xB, 0xC
@@ -87,6 +90,38 @@ def test_a_resync_sends_what_is_missing_and_says_that_it_is_owed() -> None:
     assert sent(effects) == [(1, [{P: [(3, 4)]}], {}, True)]
     resending = [effect.resending for effect in effects if isinstance(effect, LinkProgress)]
     assert resending[0] == {P: [(3, 4)]}
+
+
+def marked(effects: list[LinkEffect]) -> list[tuple[bool, list[tuple[bool, list[Any]]]]]:
+    """(marked, (awaited, ranges) of its runs) of each batch."""
+    return [
+        (effect.marked, [(bool(r.flags & Flag.AWAITED), r.ranges()) for r in effect.runs])
+        for effect in effects
+        if isinstance(effect, SendBatch)
+    ]
+
+
+def test_a_resync_marks_only_what_is_still_waited_for() -> None:
+    """What was settled with a server that then lost its disk is waited for no more: marked again,
+    it would make this instance a waiter that has answered (sim seed 1881812168)."""
+    made = link(last_txid=8, mark={OWN: {P: [(3, 3), (7, 8)]}})
+    first = made.take([run(1, 1, 2)])
+    assert marked(first) == [(False, [(True, [(1, 2)])])]
+    second = made.take([run(3, 3, 4, 5), run(6, 6, 7, 8)])
+    assert marked(second) == [
+        (True, [(True, [(3, 3)]), (False, [(4, 5)]), (False, [(6, 6)]), (True, [(7, 8)])])
+    ]
+    assert marked(made.take([run(9, 9)])) == [(True, [(True, [(9, 9)])])]
+
+
+def test_what_is_found_to_be_unavailable_later_is_told_as_well() -> None:
+    made = link()
+    made.take([])
+    note = encode_unavailable(P, SequenceSet([(1, 5)]))
+    note.first_txid = 1
+    made.told(1)
+    (batch,) = [effect for effect in made.take([note]) if isinstance(effect, SendBatch)]
+    assert batch.lacks is not None and list(batch.lacks.sets[P]) == [(1, 5)]
 
 
 def test_headers_are_skipped_as_far_as_the_destination_held_them_at_the_connect() -> None:

@@ -1,0 +1,23 @@
+"""How the tests are spread over processes (`make test` runs two, by pytest-xdist): what shares a
+Ray or a Spark stays together, and the rest goes where there is time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+TOGETHER = ("cluster", "pipeline")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long groups first, so that none is begun last."""
+    items.sort(key=lambda item: _folder(item) not in TOGETHER)
+    for item in items:
+        if _folder(item) in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(_folder(item)))
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).parts[0]
