@@ -159,13 +159,14 @@ class WindowFreedByPersisted(OutboundLink):
         size: int,
         before: int | None = None,
         ends: bool = False,
+        marked: bool | None = None,
     ) -> SendBatch:
         if runs:
             sent = PublisherRanges()
             for run in runs:
                 sent.add_ranges(run.publisher, run.ranges())
             self._unanswered()[self._number + 1] = (size, sent)
-        return super()._batch(runs, awaited, size, before, ends)
+        return super()._batch(runs, awaited, size, before, ends, marked)
 
     def acked(
         self, number: int, held: Ranges, persisted: Rooted, conflicts: Ranges
