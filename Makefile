@@ -6,7 +6,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.raylay-installed
-EXTRAS := demo,otlp,prometheus,spark,dev
+EXTRAS := demo,otlp,prometheus,spark,reports,dev
 TYPES := build/types/raylay
 
 # The first Python from 3.11 on that can make virtual environments; `make PYTHON=…` overrides it.

@@ -1,0 +1,151 @@
+"""A report as a page: parts are added in order, `html` gives the one file."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from raylay.services.errors import ConfigurationError
+
+Tone = Literal["good", "bad", "warn", ""]
+TEMPLATE = "page.html"
+ROWS_OPEN_MAX = 40
+"""A longer table is folded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table with a colour, or in the type of code."""
+
+    value: Any
+    tone: Tone = ""
+    code: bool = False
+
+
+def check_reports() -> None:
+    """Refuses where the packages of the extra `reports` are missing.
+
+    Raises:
+        ConfigurationError: one is missing; says what to install.
+    """
+    for name in ("jinja2", "matplotlib"):
+        if importlib.util.find_spec(name) is None:
+            raise ConfigurationError(f"a report needs {name}: pip install 'raylay[reports]'")
+
+
+@dataclass(slots=True)
+class Page:
+    """A report.
+
+    Attributes:
+        title: what was done, in a few words.
+        subtitle: of which fabric, when.
+        footer: how it can be made again.
+    """
+
+    title: str
+    subtitle: str = ""
+    footer: str = ""
+    parts: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def headings(self) -> list[tuple[int, str]]:
+        """(number of the part, heading) of the parts that have one."""
+        return [(at, part["heading"]) for at, part in enumerate(self.parts, 1) if part["heading"]]
+
+    def verdict(self, good: bool, text: str, *, word: str = "") -> None:
+        """The judgement in one sentence; `word` before it is `Clean.` or `Failed.` by default."""
+        self._add(
+            "verdict",
+            tone="good" if good else "bad",
+            word=word or ("Clean." if good else "Failed."),
+            text=text,
+        )
+
+    def figures(self, items: Iterable[tuple[str, Any, str]], heading: str = "") -> None:
+        """Tiles: (label, value, note)."""
+        self._add("figures", heading, tiles=[(label, show(v), note) for label, v, note in items])
+
+    def text(self, heading: str, *paragraphs: str) -> None:
+        """Paragraphs of plain text."""
+        self._add("text", heading, paragraphs=paragraphs)
+
+    def table(
+        self,
+        heading: str,
+        columns: Sequence[str],
+        rows: Iterable[Sequence[Any]],
+        note: str = "",
+        *,
+        folded: bool | None = None,
+    ) -> None:
+        """A table of values and `Cell`s; a column of numbers stands to the right.
+
+        Args:
+            folded: whether the reader has to open it; by default where it is long.
+        """
+        cells = [[each if isinstance(each, Cell) else Cell(each) for each in row] for row in rows]
+        numeric = [
+            bool(cells) and all(isinstance(row[at].value, int | float) for row in cells)
+            for at in range(len(columns))
+        ]
+        shown = [
+            [
+                {"text": show(cell.value), "css": _css(cell, numeric[at])}
+                for at, cell in enumerate(row)
+            ]
+            for row in cells
+        ]
+        self._add(
+            "table",
+            heading,
+            columns=columns,
+            rows=shown,
+            numeric=numeric,
+            note=note,
+            folded=len(shown) > ROWS_OPEN_MAX if folded is None else folded,
+        )
+
+    def chart(self, heading: str, svg: str, note: str = "") -> None:
+        """A chart of `charts`."""
+        self._add("chart", heading, svg=svg, note=note)
+
+    def html(self) -> str:
+        """The page.
+
+        Raises:
+            ConfigurationError: the extra `reports` is not installed.
+        """
+        check_reports()
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+        environment = Environment(
+            loader=FileSystemLoader(Path(__file__).parent),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        return environment.get_template(TEMPLATE).render(page=self)
+
+    def _add(self, kind: str, heading: str = "", **values: Any) -> None:
+        self.parts.append({"kind": kind, "heading": heading, "note": "", **values})
+
+
+def _css(cell: Cell, numeric: bool) -> str:
+    names = [cell.tone, "number" if numeric else "", "code" if cell.code else ""]
+    return " ".join(name for name in names if name)
+
+
+def show(value: Any) -> str:
+    """A value as a reader wants it: thousands apart, three digits of a fraction."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return "" if value is None else str(value)
