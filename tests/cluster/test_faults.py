@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sim.history import Acked, FinalLog, History, Journaled
 from soak.driver import Plan, Report, broken_laws, soak, unwhole
 
+from raylay.services.drills.history import Acked, FinalLog, History, Journaled
 from raylay.services.fabric import Fabric
 
 pytestmark = pytest.mark.cluster

@@ -25,13 +25,13 @@ from raylay.services.client.events import (
 from raylay.services.client.failover import Server
 from raylay.services.client.machine import ClientMachine, ClientOptions
 from raylay.services.client.resumption import Resumption
-from raylay.services.replication.ranges import Range
-from sim.history import (
+from raylay.services.drills.history import (
     Delivered,
     Heard,
     Published,
     Used,
 )
+from raylay.services.replication.ranges import Range
 from sim.network import Connection
 
 if TYPE_CHECKING:

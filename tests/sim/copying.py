@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from raylay.services.drills.history import Journaled, Lacked
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.bootstrap import BootstrapChoice, BootstrapCopy
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.routing import TopicMatcher, TopicRule
 from raylay.services.replication.unavailable import decode_unavailable
-from sim.history import Journaled, Lacked
 
 if TYPE_CHECKING:
     from sim.instance import Disk, Instance

@@ -7,6 +7,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from raylay.services.drills.history import (
+    Acked,
+    Crashed,
+    Failed,
+    Journaled,
+    Lacked,
+    Linked,
+    Member,
+    ModeSet,
+    Noted,
+    Offered,
+    Removed,
+    Seen,
+    Started,
+    ToldSafety,
+)
 from raylay.services.errors import DowngradeRefused
 from raylay.services.messages.bookmarks import parse_position
 from raylay.services.messages.records import Flag, Kind, Run, iterate_records
@@ -40,22 +56,6 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.matching import topic_filter
 from raylay.storage.memory_journal import MemoryJournal
-from sim.history import (
-    Acked,
-    Crashed,
-    Failed,
-    Journaled,
-    Lacked,
-    Linked,
-    Member,
-    ModeSet,
-    Noted,
-    Offered,
-    Removed,
-    Seen,
-    Started,
-    ToldSafety,
-)
 from sim.link import LinkLogon, LinkProcess, Welcome
 from sim.network import Carried, Connection
 

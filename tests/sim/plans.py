@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from raylay.services.drills.history import Member, Topology
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
-from sim.history import Member, Topology
 from sim.world import Timing
 
 TOPICS = ("orders", "trades")

@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sim import checkers, nemesis, plans
+from raylay.services.drills import checkers
+from raylay.services.drills.history import History
+from sim import nemesis, plans
 from sim.client import SimClient
-from sim.history import History
 from sim.world import Machines, World
 
 LIVENESS_MS = 20_000

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raylay.services.replication.routing import Destination
-from sim import checkers
-from sim.history import (
+from raylay.services.drills import checkers
+from raylay.services.drills.history import (
     Acked,
     Crashed,
     Delivered,
@@ -28,6 +27,7 @@ from sim.history import (
     ToldSafety,
     Topology,
 )
+from raylay.services.replication.routing import Destination
 
 A, B, C, P = 0xA, 0xB, 0xC, 0x99
 

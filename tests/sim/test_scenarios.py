@@ -7,12 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from raylay.services.errors import AdmissionRefused, StorageFull
-from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.routing import Destination, TopicRule
-from sim import checkers, nemesis, plans
-from sim.client import SimClient
-from sim.history import (
+from raylay.services.drills import checkers
+from raylay.services.drills.history import (
     Acked,
     Delivered,
     Failed,
@@ -28,6 +24,11 @@ from sim.history import (
     Topology,
     Used,
 )
+from raylay.services.errors import AdmissionRefused, StorageFull
+from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.routing import Destination, TopicRule
+from sim import nemesis, plans
+from sim.client import SimClient
 from sim.network import Carried, Connection
 from sim.world import Timing, World
 

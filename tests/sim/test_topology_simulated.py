@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
+from raylay.services.drills.history import Journaled, Topology
 from raylay.services.topology.members import Member, TopicClass, topic_classes
 from raylay.services.topology.reach import Placement, Routes, State, Survey, bits
 from sim import plans, run
 from sim.client import SimClient
-from sim.history import Journaled, Topology
 from sim.world import World
 
 PUBLISHES = 3

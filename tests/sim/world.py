@@ -21,6 +21,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from raylay.services.drills.history import (
+    Fault,
+    FinalLog,
+    History,
+    Topology,
+)
 from raylay.services.replication.instance import (
     DowngradePolicy,
     InstanceMachine,
@@ -29,12 +35,6 @@ from raylay.services.replication.outbound import OutboundLink
 from raylay.services.subscriptions.durability import PendingMessages
 from sim.client import SimClient
 from sim.copying import copy_log
-from sim.history import (
-    Fault,
-    FinalLog,
-    History,
-    Topology,
-)
 from sim.instance import Disk, Instance
 from sim.network import Connection
 

@@ -8,7 +8,7 @@ still open.
 
 All connections pass a relay that can be broken (relay.py). What happened is judged twice: every
 journal and subscriber by services/verdict.py, and a sync group of three by the laws that the
-simulator's checkers know (recorded.py).
+simulator's checkers know (services/drills/recorded.py).
 """
 
 from __future__ import annotations
@@ -28,11 +28,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sim import checkers
-from sim.history import History
 from soak.faults import LASTING, Faults, SmallDisk, small_disks
 from soak.publisher import body_of
-from soak.recorded import (
+from soak.relay import Relay
+
+from raylay.services.client import EPOCH, Client, Server, Subscription
+from raylay.services.client.messages import ranges_of
+from raylay.services.configuration.model import InstanceSettings
+from raylay.services.drills import checkers
+from raylay.services.drills.history import History
+from raylay.services.drills.recorded import (
     ClientRecorder,
     Recording,
     Said,
@@ -40,11 +45,6 @@ from soak.recorded import (
     members_of,
     now_us,
 )
-from soak.relay import Relay
-
-from raylay.services.client import EPOCH, Client, Server, Subscription
-from raylay.services.client.messages import ranges_of
-from raylay.services.configuration.model import InstanceSettings
 from raylay.services.errors import FabricError, RaylayError
 from raylay.services.fabric import Fabric, Topic
 from raylay.services.fabric_plan import data_directory, instance_config

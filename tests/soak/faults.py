@@ -39,8 +39,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from soak import relay as relays
-from soak.recorded import Lost, now_us
 
+from raylay.services.drills.recorded import Lost, now_us
 from raylay.services.errors import FabricError
 from raylay.services.fabric import await_process_end
 from raylay.services.verdict import judge
@@ -164,7 +164,7 @@ class Faults:
         """Returns the pid that it had; 0 where nothing was killed."""
         run = self._run
         if name in self.full:
-            # Its log cannot tell now what it did last: see recorded.py.
+            # Its log cannot tell now what it did last: see services/drills/recorded.py.
             run.note(f"{name} spared: its disk is full")
             return 0
         try:

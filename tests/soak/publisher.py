@@ -5,7 +5,7 @@
 
 It publishes until its standard input has a line or ends, then flushes. Without a `store` it keeps
 one in memory. A `life` above 0 stands in every body. With `record` it also tells what it is told
-(recorded.py), in lines `{"said": […]}`. It tells what is so, one JSON line each time:
+(services/drills/recorded.py), in lines `{"said": […]}`. It tells what is so, one JSON line a time:
 
     {"first": …, "published": …, "persisted": …, "settled": false, "instance": …}
 
@@ -48,7 +48,7 @@ async def run(options: dict[str, Any]) -> None:
 
     recorder = None
     if options.get("record"):
-        from soak.recorded import ClientRecorder
+        from raylay.services.drills.recorded import ClientRecorder
 
         recorder = ClientRecorder(lambda said: write({"said": [said]}))
     client = Client(

@@ -9,13 +9,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from sim.history import Acked, Crashed, Member, ModeSet
 from soak.driver import broken_laws
 from soak.ledger import Entry, append, entries, summary
-from soak.recorded import ClientRecorder, Lost, Recording, Said, SubscriberRecorder
 
 from raylay.services.client.events import Connected, PeerBecameSafe, PeerBecameUnsafe
 from raylay.services.client.machine import ClientMachine, ClientOptions
+from raylay.services.drills.history import Acked, Crashed, Member, ModeSet
+from raylay.services.drills.recorded import (
+    ClientRecorder,
+    Lost,
+    Recording,
+    Said,
+    SubscriberRecorder,
+)
 from raylay.services.messages.records import Flag, RecordBuilder, Run
 from raylay.services.replication.routing import Destination
 from raylay.storage.stores import MemoryPublishStore

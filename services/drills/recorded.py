@@ -13,7 +13,7 @@ another one. So each time errs to the side that accuses nobody: a record is writ
 received (it was on disk later), an acknowledgment and a delivery when the client had it (it was
 given earlier).
 
-What the checkers make of it (tests/sim/checkers.py): all laws are judged but one. `removal` finds
+What the checkers make of it (checkers.py): all laws are judged but one. `removal` finds
 nothing to judge: no journal is asked to remove segments, because the journals are the record.
 `store` sees a publish store through what its client was told, so it cannot catch a store that
 forgets in silence; `unacked` at the end can. After a downgrade or a restart what an ack could still
@@ -33,7 +33,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sim.history import (
+from raylay.services.client.events import (
+    ClientEvent,
+    Connected,
+    PeerBecameSafe,
+    PeerBecameUnsafe,
+    PublishFailed,
+)
+from raylay.services.client.machine import ClientMachine
+from raylay.services.client.messages import MessageBatch, ranges_of
+from raylay.services.drills.history import (
     Acked,
     Crashed,
     Delivered,
@@ -55,16 +64,6 @@ from sim.history import (
     Topology,
     Used,
 )
-
-from raylay.services.client.events import (
-    ClientEvent,
-    Connected,
-    PeerBecameSafe,
-    PeerBecameUnsafe,
-    PublishFailed,
-)
-from raylay.services.client.machine import ClientMachine
-from raylay.services.client.messages import MessageBatch, ranges_of
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.instance import decode_note

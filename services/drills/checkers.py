@@ -22,11 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raylay.services.messages.records import Flag, Run
-from raylay.services.replication.acknowledgment import DestinationLedger
-from raylay.services.replication.routing import Destination, TopicRule
-from raylay.services.replication.topic_sets import carries_all
-from sim.history import (
+from raylay.services.drills.history import (
     Acked,
     Crashed,
     Delivered,
@@ -46,6 +42,10 @@ from sim.history import (
     Topology,
     Used,
 )
+from raylay.services.messages.records import Flag, Run
+from raylay.services.replication.acknowledgment import DestinationLedger
+from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.replication.topic_sets import carries_all
 
 Key = tuple[int, int]
 """(publisher, sequence)."""
