@@ -116,6 +116,10 @@ def up(
     address: Annotated[
         str, typer.Option(help="A running Ray (or `auto`); its actors outlive this command.")
     ] = os.environ.get("RAY_ADDRESS", ""),
+    node_label: Annotated[
+        str,
+        typer.Option(help="Put instances on nodes whose label of this name is their group."),
+    ] = "",
     define: DefineOption = None,
     name: NameOption = "",
     ignore_unsupported: IgnoreOption = False,
@@ -128,6 +132,7 @@ def up(
     if detach and not address:
         options = [f"--define={each}" for each in define or ()]
         options += ["--name", settings.name, *["--ignore-unsupported"] * ignore_unsupported]
+        options += ["--node-label", node_label] * bool(node_label)
         _up_in_background(settings.name, [*map(str, files), *options], place)
         return
     from raylay.services.fabric import Fabric
@@ -135,7 +140,7 @@ def up(
     stopping = threading.Event()
     fabric = Fabric.of(settings)
     with _stop_signals(stopping):
-        fabric.start(place, address=address or None)
+        fabric.start(place, address=address or None, node_label=node_label)
         unconnected = ""
         try:
             fabric.wait_connected(CONNECT_TIMEOUT_S)
@@ -235,15 +240,22 @@ def down(fabric: FabricOption = "") -> None:
                 f"{entry.name}: process {entry.host_pid} did not end within {STOP_TIMEOUT_S:.0f} s"
             )
     else:
-        Fabric.attach(entry.name).stop()
+        attached = Fabric.attach(entry.name)
+        entry.directory = str(attached.directory)
+        attached.stop()
     typer.echo(f"{entry.name} is down; its data is in {entry.directory}")
 
 
 def _running(name: str) -> registry.Entry:
-    if name:
-        entry = registry.find(name)
-        if entry is not None:
-            return entry
+    entry = registry.find(name) if name else None
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address and entry is None and (name or not registry.running()):
+        from raylay.services.fabric import fetch
+
+        fetch(address)
+        entry = registry.find(name) if name else None
+    if entry is not None:
+        return entry
     running = registry.running()
     names = ", ".join(entry.name for entry in running) or "none; start one with `raylay up FILE`"
     if name:

@@ -40,6 +40,7 @@ from raylay.services.configuration.model import (
 )
 from raylay.services.configuration.model import TopicSettings as _TopicSettings
 from raylay.services.errors import FabricError
+from raylay.services.fabric_nodes import Node, NodePlace, labelled, placed
 from raylay.services.fabric_plan import (
     Changes,
     FabricRecord,
@@ -85,7 +86,6 @@ class Fabric(FabricBuilder):
         self._temporary = False
         self._owns = False
         self._tracing: Tracing | None = None
-        self._local_node = True
 
     # -- where fabrics come from -------------------------------------------------------------
     @classmethod
@@ -139,10 +139,16 @@ class Fabric(FabricBuilder):
         if entry is not None:
             _adopt_auth_mode(entry.auth_mode)
         started_ray = _join_ray(where)
-        record = FabricRecord.load(entry.directory) if entry is not None else None
+        record = None
+        if entry is not None and not entry.copied:
+            record = FabricRecord.load(entry.directory)
         if record is None:
             record = _stored_record(name)
+            if record is not None:
+                _remember(record)
         if record is None:
+            if entry is not None and entry.copied:
+                registry.unregister(name)
             if started_ray:
                 _leave_ray()
             raise FabricError(f"the Ray at {where} has no fabric {name}")
@@ -157,6 +163,7 @@ class Fabric(FabricBuilder):
         directory: str | Path | None = None,
         *,
         address: str | None = None,
+        node_label: str = "",
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
     ) -> Self:
         """Starts every instance and returns when all are ready.
@@ -166,12 +173,14 @@ class Fabric(FabricBuilder):
                 one, which goes with `stop`.
             address: of a running Ray, or `auto`; None: the Ray that this process is connected to,
                 else one that is started here and ends with this process.
+            node_label: instances that name no node go to those whose label of this name, `region`
+                say, is their group.
             timeout_s: for all of it.
 
         Raises:
             ConfigurationError: the declaration is wrong.
-            FabricError: an instance did not become ready; names it and its reason. Nothing of the
-                fabric is left running then.
+            FabricError: an instance did not become ready, or no node is as it wants; names it and
+                its reason. Nothing of the fabric is left running then.
         """
         settings = self._settings or self.settings()
         if self._settings is None:
@@ -189,10 +198,20 @@ class Fabric(FabricBuilder):
         self._settings = settings
         deadline_s = time.monotonic() + timeout_s
         try:
+            before = FabricRecord.load(place)
+            node_label = node_label or (before.node_label if before else "")
+            if node_label:
+                settings = labelled(settings, node_label)
+            nodes: dict[str, NodePlace] = {}
+            if any(instance.node_labels for instance in settings.instances):
+                self._started_ray = _join_ray(address, start=address is None)
+                settings, nodes = placed(settings, before.nodes if before else {}, _nodes())
+                self._settings = settings
             self._record = record = record_of(settings, place)
+            record.nodes, record.node_label = nodes, node_label
             self._check_ports(settings, record, [each.name for each in settings.instances])
             record.save()
-            self._started_ray = _join_ray(address, start=address is None)
+            self._started_ray |= _join_ray(address, start=address is None)
             _store_record(record)
             self._owns = True
             for instance in settings.instances:
@@ -353,6 +372,10 @@ class Fabric(FabricBuilder):
         settings = declared.declared if isinstance(declared, Fabric) else declared
         before, record = self._known()
         wanted = replace(record)
+        if record.node_label:
+            settings = labelled(settings, record.node_label)
+        if record.nodes:
+            settings, wanted.nodes = placed(settings, record.nodes, _nodes())
         bring_up_to_date(wanted, settings)
         found = changes(record, wanted)
         self._check_ports(settings, wanted, found.started)
@@ -399,7 +422,7 @@ class Fabric(FabricBuilder):
         # Another process may have applied other settings.
         record = FabricRecord.load(self._record.directory) or self._record
         settings = FabricSettings.from_json(record.settings)
-        pids: list[int] = []
+        ended: list[tuple[str, int]] = []
         asked: list[Any] = []
         ray = _ray()
         for instance in settings.instances:
@@ -407,14 +430,14 @@ class Fabric(FabricBuilder):
             if handle is None:
                 continue
             state = _actor_state(handle)
-            pids.append(int(state.get("pid") or 0))
+            ended.append((str(state.get("node") or ""), int(state.get("pid") or 0)))
             asked.append(handle.stop.remote())
         if asked:
             ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
         for instance in settings.instances:
             self._end(instance.name)
-        if self._local_node:
-            for pid in pids:
+        for node, pid in ended:
+            if _is_here(node):
                 await_process_end(pid, timeout_s)
         registry.unregister(self.name)
         _forget_record(self.name)
@@ -666,12 +689,12 @@ class Fabric(FabricBuilder):
             self._launch(instance)
         else:
             self._write_config(instance)
-            pid = self.pid(name)
+            state = _actor_state(handle)
             if graceful:
                 _ray().wait([handle.stop.remote()], timeout=STOP_TIMEOUT_S_DEFAULT)
             _ray().kill(handle, no_restart=False)
-            if self._local_node:
-                await_process_end(pid, timeout_s)
+            if _is_here(str(state.get("node") or "")):
+                await_process_end(int(state.get("pid") or 0), timeout_s)
         self.wait_ready(name, timeout_s)
 
     def downgrade(self, name: str, destination: str, *, force: bool = False) -> None:
@@ -706,6 +729,39 @@ class Fabric(FabricBuilder):
         """
         self.declared.instance(name)
         self._ask(name, "admit", f"admit {name}", force)
+
+    def inject(self, name: str, kind: str, seconds: float, **options: Any) -> None:
+        """Breaks something inside an instance for a drill, for so long; 0 seconds mend it. What can
+        be broken says `raylay.services.server.injected`.
+
+        Raises:
+            FabricError: the fabric is not marked for drills, there is no such fault, or the
+                instance cannot be asked.
+        """
+        self.declared.instance(name)
+        self._ask(name, "inject", f"inject into {name}", kind, seconds, options)
+
+    def on_node_of(
+        self, name: str, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0
+    ) -> Any:
+        """What a function gives on the node of an instance: called here where that is this node.
+
+        Raises:
+            FabricError: the node did not answer.
+        """
+        handle = self._handle(name)
+        node = str(_actor_state(handle).get("node") or "") if handle is not None else ""
+        ray = _ray()
+        if not node or node == ray.get_runtime_context().get_node_id():
+            return function(*arguments)
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        try:
+            asked = _task(function, scheduling_strategy=there).remote(*arguments)
+            return ray.get(asked, timeout=timeout_s)
+        except ray.exceptions.RayError as error:
+            raise FabricError(f"the node of {name} did not do it: {_first_line(error)}") from None
 
     def _control(self, name: str, destination: str, verb: str, *options: bool) -> None:
         instance = self.declared.instance(name)
@@ -762,6 +818,31 @@ def lookup(fabric: str, group: str) -> Callable[[], list[Server]]:
         return servers_of_group(FabricSettings.from_json(record.settings), record, group)
 
     return find
+
+
+def fetch(address: str) -> None:
+    """Keeps here the records of the fabrics that run on the Ray at `address`: from then on they are
+    found by name, and their clients need no Ray.
+
+    Raises:
+        FabricError: no Ray can be reached there.
+    """
+    started_ray = _join_ray(address)
+    try:
+        for name in _stored_names():
+            if registry.find(name) is None and (record := _stored_record(name)) is not None:
+                _remember(record)
+    finally:
+        if started_ray:
+            _leave_ray()
+
+
+def _remember(record: FabricRecord) -> None:
+    directory = registry.copy_directory(record.name)
+    record.save(directory)
+    registry.register(
+        replace(_entry(record, holds_ray=False), directory=str(directory), copied=True)
+    )
 
 
 def _entry(record: FabricRecord, holds_ray: bool) -> registry.Entry:
@@ -880,9 +961,23 @@ def _actor_state(handle: Any) -> dict[str, Any]:
     }
 
 
+def _nodes() -> list[Node]:
+    """The living nodes of the cluster."""
+    return [
+        Node(found["NodeManagerAddress"], found.get("Labels") or {})
+        for found in _ray().nodes()
+        if found.get("Alive")
+    ]
+
+
+def _is_here(node: str) -> bool:
+    """Whether this process is on that node: a pid of another one says nothing here."""
+    return not node or node == _ray().get_runtime_context().get_node_id()
+
+
 def _kill_on_node(node: str, pid: int) -> None:
     ray = _ray()
-    if not node or node == ray.get_runtime_context().get_node_id():
+    if _is_here(node):
         _kill_process(pid)
         return
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -960,6 +1055,14 @@ def _stored_record(name: str) -> FabricRecord | None:
 
     text = internal_kv._internal_kv_get(name.encode(), namespace=_KV_NAMESPACE)
     return FabricRecord.from_json(text.decode(), f"the record of {name}") if text else None
+
+
+def _stored_names() -> list[str]:
+    from ray.experimental import internal_kv
+
+    return sorted(
+        key.decode() for key in internal_kv._internal_kv_list(b"", namespace=_KV_NAMESPACE)
+    )
 
 
 def _forget_record(name: str) -> None:

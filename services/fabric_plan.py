@@ -6,6 +6,7 @@ starts, and other processes, find the same fabric.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -22,6 +23,7 @@ from raylay.services.configuration.model import (
     LogSettings,
 )
 from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric_nodes import NodePlace
 from raylay.services.logs import LogOptions
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import TopicRule
@@ -54,6 +56,8 @@ class FabricRecord:
         settled: instances that have been ready once: from then on an empty data directory means a
             lost disk, and the instance catches up with a peer before it admits clients.
         restarting: instances that still run with earlier settings.
+        nodes: where instances with node labels were put; they stay there.
+        node_label: of nodes whose value is a group's name, for instances that name no node.
     """
 
     name: str
@@ -62,10 +66,12 @@ class FabricRecord:
     ports: dict[str, InstancePorts] = field(default_factory=dict)
     settled: list[str] = field(default_factory=list)
     restarting: list[str] = field(default_factory=list)
+    nodes: dict[str, NodePlace] = field(default_factory=dict)
+    node_label: str = ""
 
-    def save(self) -> None:
-        """Writes it into its directory, whole or not at all."""
-        directory = Path(self.directory)
+    def save(self, directory: Path | None = None) -> None:
+        """Writes it into its directory, or as a copy into another, whole or not at all."""
+        directory = directory or Path(self.directory)
         directory.mkdir(parents=True, exist_ok=True)
         aside = directory / f".{FABRIC_FILE}.{os.getpid()}"
         with aside.open("w", encoding="utf-8") as file:
@@ -89,6 +95,9 @@ class FabricRecord:
             values = json.loads(text)
             values["ports"] = {
                 name: InstancePorts(**ports) for name, ports in values["ports"].items()
+            }
+            values["nodes"] = {
+                name: NodePlace(**place) for name, place in values.get("nodes", {}).items()
             }
             return cls(**values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -250,7 +259,8 @@ def free_port(chosen: set[int], host: str = "127.0.0.1") -> int:
         except OSError as error:
             if isinstance(error, socket.gaierror):
                 raise FabricError(f"host {host} is not known: {error.strerror}") from None
-            continue
+            if error.errno != errno.EADDRNOTAVAIL:  # else another machine's: only it can tell
+                continue
         chosen.add(port)
         return port
     raise FabricError(f"no free port on {host} between {FREE_PORT_MIN} and {top}")
@@ -404,6 +414,7 @@ def instance_config(
         metrics_port=ports.metrics,
         metrics_host=instance.host,
         bootstrap=_bootstrap_config(settings, record, instance),
+        drills=settings.drills == "allowed",
     )
     config.check()
     return config

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ class Entry:
         host_pid: the process that started Ray and ends it when it ends; 0: Ray was running before.
         auth_mode: Ray's RAY_AUTH_MODE, which a process that connects needs as well.
         host_start: when that process started, in clock ticks since boot: a pid may be given again.
+        copied: the directory is here a copy of the record alone: the fabric was started elsewhere.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Entry:
     host_pid: int = 0
     host_start: int = 0
     auth_mode: str = ""
+    copied: bool = False
 
     @property
     def alive(self) -> bool:
@@ -81,9 +84,15 @@ def register(entry: Entry) -> None:
     aside.replace(directory / f"{entry.name}.json")
 
 
+def copy_directory(name: str) -> Path:
+    """Where the record of a fabric that was started elsewhere is kept."""
+    return registry_directory() / f"{name}.elsewhere"
+
+
 def unregister(name: str) -> None:
-    """Removes the file of a fabric, if there is one."""
+    """Removes the file of a fabric, if there is one, and the copy of its record."""
     (registry_directory() / f"{name}.json").unlink(missing_ok=True)
+    shutil.rmtree(copy_directory(name), ignore_errors=True)
 
 
 def find(name: str) -> Entry | None:

@@ -1,0 +1,146 @@
+"""On which node of a Ray cluster an instance keeps its data: chosen once, by labels, and kept.
+
+An instance with `node_labels` belongs to a node that has them. Of several the one with the fewest
+instances is taken; its label `host` then pins the instance to it, so that Ray never starts it
+beside its data. Nothing here asks Ray: nodes come in as values.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from raylay.services.configuration.model import FabricSettings, InstanceSettings
+from raylay.services.errors import FabricError
+
+HOST_LABEL = "host"
+"""The label by which one node is told from another, whatever its address becomes."""
+REGION_LABEL = "region"
+
+
+class Node(NamedTuple):
+    """A living node of the cluster."""
+
+    address: str
+    labels: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class NodePlace:
+    """Where an instance was put.
+
+    Attributes:
+        labels: that only this node has.
+        address: of the node, where its instances listen.
+    """
+
+    labels: dict[str, str] = field(default_factory=dict)
+    address: str = ""
+
+
+def labelled(settings: FabricSettings, label: str) -> FabricSettings:
+    """The same fabric, each instance that names no node on those whose `label` is its group."""
+    return settings.model_copy(
+        update={
+            "instances": tuple(
+                instance
+                if instance.node_labels
+                else instance.model_copy(update={"node_labels": {label: instance.group}})
+                for instance in settings.instances
+            )
+        }
+    )
+
+
+def placed(
+    settings: FabricSettings, kept: Mapping[str, NodePlace], nodes: Iterable[Node]
+) -> tuple[FabricSettings, dict[str, NodePlace]]:
+    """Puts every instance that has `node_labels` on a node: where it was put before, else where the
+    fewest are. Such an instance listens on its node's address unless it names one itself.
+
+    Args:
+        kept: where instances were put before, by name.
+        nodes: those that live.
+
+    Returns:
+        the settings with the labels and hosts that came of it, and the places to keep.
+
+    Raises:
+        FabricError: no node has the labels, the node that holds the data is away, or several have
+            them and cannot be told apart.
+    """
+    living = sorted(nodes, key=lambda node: node.address)
+    used = Counter(
+        node.address for place in kept.values() for node in living if _has(node, place.labels)
+    )
+    places: dict[str, NodePlace] = {}
+    instances: list[InstanceSettings] = []
+    for instance in settings.instances:
+        if not instance.node_labels:
+            instances.append(instance)
+            continue
+        before = kept.get(instance.name)
+        if before is not None:
+            place = _again(instance, before, living)
+        else:
+            place = _anew(instance, living, used)
+            used[place.address] += 1
+        places[instance.name] = place
+        update: dict[str, object] = {"node_labels": dict(place.labels)}
+        if instance.host in ("127.0.0.1", "localhost", "::1"):
+            update["host"] = place.address
+        instances.append(instance.model_copy(update=update))
+    return settings.model_copy(update={"instances": tuple(instances)}), places
+
+
+def _has(node: Node, labels: Mapping[str, str]) -> bool:
+    return all(node.labels.get(key) == value for key, value in labels.items())
+
+
+def _again(instance: InstanceSettings, before: NodePlace, living: Sequence[Node]) -> NodePlace:
+    if any(before.labels.get(key) != value for key, value in instance.node_labels.items()):
+        raise FabricError(
+            f"instance {instance.name}: its data is on the node with {_shown(before.labels)}, and "
+            f"its node_labels now are {_shown(instance.node_labels)}: give the former ones, or "
+            "move it there"
+        )
+    for node in living:
+        if _has(node, before.labels):
+            return NodePlace(dict(before.labels), node.address)
+    raise FabricError(
+        f"instance {instance.name}: the node that holds its data, {_shown(before.labels)}, is not "
+        f"in the cluster: start it; there are {_all(living)}"
+    )
+
+
+def _anew(instance: InstanceSettings, living: Sequence[Node], used: Mapping[str, int]) -> NodePlace:
+    labels = instance.node_labels
+    fitting = [node for node in living if _has(node, labels)]
+    if not fitting:
+        raise FabricError(
+            f"instance {instance.name}: no node has {_shown(labels)}; there are {_all(living)}"
+        )
+    node = min(fitting, key=lambda node: used.get(node.address, 0))
+    host = node.labels.get(HOST_LABEL)
+    if host is not None:
+        return NodePlace({**labels, HOST_LABEL: host}, node.address)
+    if len(fitting) > 1:
+        raise FabricError(
+            f"instance {instance.name}: {len(fitting)} nodes have {_shown(labels)}, and nothing "
+            f"tells them apart when one restarts: start each with a label `{HOST_LABEL}` of its own"
+        )
+    return NodePlace(dict(labels), node.address)
+
+
+def _shown(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(labels.items())) or "no labels"
+
+
+def _all(nodes: Sequence[Node]) -> str:
+    own = [
+        f"{node.address} ({_shown({k: v for k, v in node.labels.items() if '/' not in k})})"
+        for node in nodes
+    ]
+    return ", ".join(own) or "none"

@@ -1,0 +1,109 @@
+"""Where instances are put: by labels, evenly, and then always there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.errors import FabricError
+from raylay.services.fabric_nodes import Node, NodePlace, labelled, placed
+from raylay.services.fabric_plan import FabricRecord, instance_config, record_of
+
+
+def settings(instances: int = 2) -> FabricSettings:
+    made = FabricBuilder("flights").region("Chicago", instances).region("London", instances)
+    return labelled(made.connect_regions("async").settings(), "region")
+
+
+NODES = [
+    Node("10.0.1.2", {"region": "Chicago", "host": "c2", "ray.io/node-id": "f"}),
+    Node("10.0.1.1", {"region": "Chicago", "host": "c1"}),
+    Node("10.0.2.1", {"region": "London", "host": "l1"}),
+    Node("10.0.0.1", {"host": "head"}),
+]
+
+
+def test_instances_go_to_the_nodes_of_their_region_evenly() -> None:
+    found, places = placed(settings(), {}, NODES)
+    assert {name: place.address for name, place in places.items()} == {
+        "Chicago-1": "10.0.1.1",
+        "Chicago-2": "10.0.1.2",
+        "London-1": "10.0.2.1",
+        "London-2": "10.0.2.1",
+    }
+    chicago = found.instance("Chicago-2")
+    assert chicago.host == "10.0.1.2"
+    assert chicago.node_labels == {"region": "Chicago", "host": "c2"}
+
+
+def test_what_was_placed_stays_and_follows_its_node_to_another_address() -> None:
+    _, places = placed(settings(), {}, NODES)
+    moved = [node._replace(address="10.9.9.9") if "c1" in node.labels.values() else node
+             for node in NODES]  # fmt: skip
+    found, again = placed(settings(3), places, moved)
+    assert again["Chicago-1"] == NodePlace({"region": "Chicago", "host": "c1"}, "10.9.9.9")
+    assert found.instance("Chicago-1").host == "10.9.9.9"
+    assert again["Chicago-2"] == places["Chicago-2"]
+
+
+def test_placing_what_is_placed_changes_nothing() -> None:
+    first, places = placed(settings(), {}, NODES)
+    assert placed(first, places, NODES) == (first, places)
+
+
+def test_an_address_that_is_given_stays() -> None:
+    made = FabricBuilder("f").instance("A", "g", host="10.5.5.5", node_labels={"host": "c1"})
+    found, _ = placed(made.settings(), {}, NODES)
+    assert found.instance("A").host == "10.5.5.5"
+
+
+def test_without_labels_nothing_is_placed() -> None:
+    made = FabricBuilder("f").region("Chicago", 2).settings()
+    assert placed(made, {}, []) == (made, {})
+
+
+@pytest.mark.parametrize(
+    ("kept", "nodes", "said"),
+    [
+        ({}, [], "no node has region=Chicago; there are none"),
+        ({}, [Node("10.0.0.1", {"host": "head"})], "there are 10.0.0.1 (host=head)"),
+        (
+            {},
+            [Node("10.0.1.1", {"region": "Chicago"}), Node("10.0.1.2", {"region": "Chicago"})],
+            "2 nodes have region=Chicago, and nothing tells them apart",
+        ),
+        (
+            {"Chicago-1": NodePlace({"region": "Chicago", "host": "gone"}, "10.0.1.9")},
+            NODES,
+            "the node that holds its data, host=gone, region=Chicago, is not in the cluster",
+        ),
+        (
+            {"Chicago-1": NodePlace({"region": "London", "host": "l1"}, "10.0.2.1")},
+            NODES,
+            "its data is on the node with host=l1, region=London",
+        ),
+    ],
+    ids=["none", "other", "alike", "away", "moved"],
+)
+def test_what_cannot_be_placed_is_refused(
+    kept: dict[str, NodePlace], nodes: list[Node], said: str
+) -> None:
+    with pytest.raises(FabricError) as raised:
+        placed(settings(), kept, nodes)
+    assert said in str(raised.value)
+
+
+def test_a_placed_fabric_listens_and_links_by_the_nodes_addresses(tmp_path: Path) -> None:
+    found, places = placed(settings(), {}, NODES)
+    record = record_of(found, tmp_path)
+    record.nodes = places
+    config = instance_config(found, record, found.instance("Chicago-1"))
+    ports = record.ports
+    assert config.client_advertised == f"10.0.1.1:{ports['Chicago-1'].client}"
+    assert config.replication_host == "10.0.1.1"
+    to = {destination.name: destination.addresses for destination in config.destinations}
+    assert (f"10.0.1.2:{ports['Chicago-2'].replication}",) in to.values()
+    assert FabricRecord.from_json(record.to_json(), "it").nodes == places
