@@ -55,6 +55,11 @@ class Instance:
         self._thread.upgrade(destination)
 
     @ray.method(num_returns=1)
+    def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
+        """For a drill: breaks something for a while."""
+        self._thread.inject(kind, seconds, options)
+
+    @ray.method(num_returns=1)
     def admit(self, force: bool = False) -> None:
         """Admits clients although no peer of the group has brought what it has."""
         self._thread.admit(force)

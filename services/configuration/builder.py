@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -43,6 +43,7 @@ class FabricBuilder:
         metrics: MetricsSettings | Mapping[str, Any] | None = None,
         logs: LogSettings | Mapping[str, Any] | None = None,
         client: ClientSettings | Mapping[str, Any] | None = None,
+        drills: Literal["refused", "allowed"] | None = None,
         downgrade_age: str | None = None,
     ) -> None:
         """
@@ -50,6 +51,7 @@ class FabricBuilder:
             name: of the fabric; other processes attach to it by this name.
             topics: journaled topics: names or regular expressions; default is every topic.
             journal, downgrade, tracing, metrics, logs, client: sections as in the file.
+            drills: whether drills may break it while it runs; default: refused.
             downgrade_age: short for `downgrade={"age": …}`.
 
         Raises:
@@ -67,6 +69,7 @@ class FabricBuilder:
             ("metrics", metrics),
             ("logs", logs),
             ("client", client),
+            ("drills", drills),
         ):
             if value is not None:
                 sections[key] = value

@@ -303,6 +303,8 @@ class FabricSettings(Section):
     metrics: MetricsSettings = MetricsSettings()
     logs: LogSettings = LogSettings()
     client: ClientSettings = ClientSettings()
+    drills: Literal["refused", "allowed"] = "refused"
+    """Whether drills may break it while it runs (docs/drills.md)."""
 
     def instance(self, name: str) -> InstanceSettings:
         """The instance of this name.

@@ -133,6 +133,7 @@ class _File(Section):
     metrics: MetricsSettings = MetricsSettings()
     logs: LogSettings = LogSettings()
     client: ClientSettings = ClientSettings()
+    drills: Literal["refused", "allowed"] = "refused"
 
 
 def load(path: str | Path) -> FabricSettings:
@@ -201,6 +202,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         metrics=file.metrics,
         logs=file.logs,
         client=file.client,
+        drills=file.drills,
     )
     for region, entry in file.regions.items():
         place = origin("regions", region)

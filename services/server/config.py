@@ -130,6 +130,7 @@ class InstanceConfig:
         staged_bytes_max: bytes waiting for the disk, then publishers are read no further.
         metrics_port: Prometheus port, 0: any free one, None: off.
         bootstrap: where an empty data directory is filled from before the instance serves.
+        drills: whether drills may break it (docs/drills.md).
     """
 
     name: str
@@ -161,6 +162,7 @@ class InstanceConfig:
     queues: tuple[QueueDefinition, ...] = ()
     replication_advertised: str | None = None
     bootstrap: BootstrapConfig | None = None
+    drills: bool = False
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -254,6 +256,7 @@ class LinkConfig:
         start_number: of this start, never used twice; the instance talks to the link of the last
             start only.
         address: where others reach the instance's replication transport; empty: not known.
+        drills: whether its line to the destination can be made a bad one.
     """
 
     instance: str
@@ -267,6 +270,7 @@ class LinkConfig:
     tracing: TracingOptions = field(default_factory=TracingOptions)
     log: LogOptions = field(default_factory=LogOptions)
     address: str = ""
+    drills: bool = False
 
     @property
     def process_name(self) -> str:

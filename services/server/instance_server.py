@@ -54,6 +54,7 @@ from raylay.services.server.config import (
 )
 from raylay.services.server.event_log import EventLog
 from raylay.services.server.framed import Outbox
+from raylay.services.server.injected import Injections
 from raylay.services.server.link_control import (
     LinkConnection,
     LinkControl,
@@ -173,6 +174,7 @@ class InstanceServer:
         self._hint_floor = -1
         self._metrics: Metrics | None = None
         self._started_s = time.time()
+        self.injections = Injections(self)
         self._steady_base_us = self.now_us() - time.monotonic_ns() // 1000
         self._performers: dict[type, Callable[[Any], None]] = {
             Append: self._append,
@@ -454,6 +456,7 @@ class InstanceServer:
             config.tracing,
             config.log,
             reachable(self.replication_address),
+            config.drills,
         )
 
     # -- the end -----------------------------------------------------------------------------
@@ -529,10 +532,9 @@ class InstanceServer:
             os.unlink(self.unix_path)
 
     # -- time --------------------------------------------------------------------------------
-    @staticmethod
-    def now_us() -> int:
+    def now_us(self) -> int:
         """Microseconds since 1970."""
-        return time.time_ns() // 1000
+        return time.time_ns() // 1000 + self.injections.clock_offset_us
 
     def steady_us(self) -> int:
         """Microseconds since 1970 by the clock of the start of this process: ages count by it, so
@@ -1004,6 +1006,14 @@ class InstanceServer:
         """
         self._known(destination)
         self.perform(self.machine.upgrade(destination, self.steady_us(), why))
+
+    async def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
+        """Breaks something for a drill; see `Injections.inject`.
+
+        Raises:
+            ConfigurationError: the fabric is not marked for drills, or there is no such fault.
+        """
+        self.injections.inject(kind, seconds, options)
 
     async def admit(self, *, force: bool = False) -> None:
         """Admits clients although no peer of the group has brought what it has.

@@ -240,8 +240,14 @@ class LinkControl:
         self.pid = int(header.get("pid") or 0)
         self.why = "connecting"
         self._greeted.set()
+        self._server.injections.tell_link(self.name)
         self.offer_incoming()
         return True
+
+    def impair(self, state: dict[str, Any], seconds: float) -> None:
+        """For a drill: how the line to the destination is, for so long."""
+        if self.connection is not None:
+            self.connection.send(encode_frame({"c": "impair", "state": state, "seconds": seconds}))
 
     def is_of_last_start(self, header: Header) -> bool:
         """Whether the process that says this is the one that was last started."""

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -50,6 +50,7 @@ from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.server.carried import CarriedStream, Carrier
 from raylay.services.server.config import DestinationConfig, LinkConfig, split_address
 from raylay.services.server.framed import FramedConnection, Outbox
+from raylay.services.server.impaired import Impairment, Line
 from raylay.services.tracing import Outstanding, Traced, start_tracing, traced
 from raylay.storage.journal_reader import LmdbJournalReader
 
@@ -207,6 +208,7 @@ class LinkServer:
             config.destination.destination(), config.destination.window_bytes, self._removed
         )
         self._log = logs.get("link")
+        self._line: Line | None = None
         self._reader: LmdbJournalReader
         self._instance: _Instance | None = None
         self._downstream: _Downstream | None = None
@@ -249,6 +251,7 @@ class LinkServer:
         self.loop = asyncio.get_running_loop()
         self.loop.set_exception_handler(self._loop_exception)
         self.outbox = Outbox(self.loop)
+        self._line = Line(self.loop) if self.config.drills else None
         self._instance_gone = self.loop.create_future()
         config = self.config
         self._reader = LmdbJournalReader(config.journal_directory, config.archive_directory)
@@ -319,6 +322,9 @@ class LinkServer:
                 self._epoch_answer.set_result((header["epoch"], header["digest"], body))
         elif command == "start":
             self._start(header, body)
+        elif command == "impair":
+            if self._line is not None:
+                self._line.set(Impairment(**header["state"]), header["seconds"])
         elif command == "stop":
             self.instance_lost("the instance said stop")
 
@@ -468,17 +474,27 @@ class LinkServer:
 
     async def _connect_to(self, host: str, port: int, address: str) -> None:
         await self._log_on(
-            self.loop.create_connection(lambda: _Downstream(self, carried=False), host, port),
+            self._opened(lambda make: self.loop.create_connection(make, host, port), carried=False),
             address,
         )
+
+    def _opened(
+        self, connect: Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]], *, carried: bool
+    ) -> Coroutine[Any, Any, tuple[asyncio.Transport, _Downstream]]:
+        """A connection by this way, over the line that a drill can make a bad one."""
+
+        def make() -> _Downstream:
+            return _Downstream(self, carried=carried)
+
+        return self._line.open(make, connect) if self._line is not None else connect(make)
 
     async def _join(self, incoming: _Incoming, over: str) -> None:
         """Connects over a connection that the other side made."""
         config = self.config
         front = control.carry(config.destination.name, config.start_number, incoming.upstream)
         await self._log_on(
-            self.loop.create_unix_connection(
-                lambda: _Downstream(self, carried=True), config.unix_path
+            self._opened(
+                lambda make: self.loop.create_unix_connection(make, config.unix_path), carried=True
             ),
             over,
             front,

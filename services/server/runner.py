@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from raylay.services import logs
 from raylay.services.errors import FabricError, RaylayError
 from raylay.services.server.config import InstanceConfig, LinkConfig
+from raylay.services.server.injected import await_release, is_held
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.link_control import LinkFactory
 from raylay.services.server.link_server import LinkServer
@@ -73,6 +74,10 @@ class InstanceThread:
         pause_s = RETRY_S_MIN
         while not self._stopping.is_set():
             self._attempts += 1
+            self._why = "a drill keeps it away" if is_held(self._directory) else self._why
+            await await_release(self._directory, self._stopping.is_set)
+            if self._stopping.is_set():
+                return
             try:
                 config = InstanceConfig.load(self._directory)
                 logs.configure(config.name, config.log)
@@ -145,6 +150,10 @@ class InstanceThread:
     def upgrade(self, destination: str) -> None:
         """By hand."""
         self._call(lambda server: server.upgrade(destination))
+
+    def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
+        """For a drill: breaks something for a while."""
+        self._call(lambda server: server.inject(kind, seconds, options))
 
     def admit(self, force: bool = False) -> None:
         """By hand: admits clients of an instance that waits for a peer."""

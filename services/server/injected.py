@@ -1,0 +1,163 @@
+"""The faults that a drill injects into an instance from within: a link's line, the clock, the disk.
+
+Each ends by itself after the time that it was asked for, so that a drill which is killed leaves
+nothing broken. Only an instance of a fabric that is marked for drills takes any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.server.impaired import MODES, OPEN, Impairment
+
+if TYPE_CHECKING:
+    from raylay.services.server.instance_server import InstanceServer
+
+SECONDS_MAX = 600.0
+HOLD_FILE = "drill.json"
+HOLD_POLL_S = 0.1
+REFUSED = (
+    "this fabric is not marked for drills: start it with `drills: allowed` in its settings, or "
+    "`raylay up --drills`"
+)
+
+
+class Injections:
+    """What is injected into one instance now. Owner: the instance's event loop."""
+
+    def __init__(self, server: InstanceServer) -> None:
+        self.clock_offset_us = 0
+        self._server = server
+        self._lines: dict[str, tuple[Impairment, float]] = {}
+        """Destination to how its line is and until when, by the loop's clock."""
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._file_bytes_max: tuple[int, int] | None = None
+
+    def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
+        """Injects a fault, or makes one that is there last longer; 0 seconds end it.
+
+        Args:
+            kind: `line` (`destination` and the values of an Impairment), `clock` (`offset_us`) or
+                `disk`.
+
+        Raises:
+            ConfigurationError: the fabric is not marked for drills, or the fault is none.
+        """
+        if not self._server.config.drills:
+            raise ConfigurationError(f"{self._server.config.name}: {REFUSED}")
+        if not 0 <= seconds <= SECONDS_MAX:
+            raise ConfigurationError(
+                f"a fault lasts 0 to {SECONDS_MAX:.0f} seconds, not {seconds:g}"
+            )
+        if kind == "line":
+            self._line(seconds, dict(options))
+        elif kind == "clock":
+            self._clock(int(options["offset_us"]) if seconds else 0, seconds)
+        elif kind == "disk":
+            self._disk(seconds)
+        else:
+            raise ConfigurationError(f"no fault is called {kind!r}: there are line, clock and disk")
+
+    def _end_after(self, name: str, seconds: float, end: Any) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+        if seconds:
+            self._timers[name] = self._server.loop.call_later(seconds, end)
+
+    # -- lines -----------------------------------------------------------------------------------
+    def _line(self, seconds: float, options: dict[str, Any]) -> None:
+        destination = str(options.pop("destination", ""))
+        server = self._server
+        if destination not in server.links:
+            raise ConfigurationError(
+                f"instance {server.config.name} has no destination {destination!r}"
+            )
+        try:
+            state = Impairment(**options) if seconds else OPEN
+        except TypeError as error:
+            raise ConfigurationError(f"a line: {error}") from None
+        if state.mode not in MODES:
+            raise ConfigurationError(f"a line is one of {', '.join(MODES)}, not {state.mode!r}")
+        before, _ = self._lines.get(destination, (OPEN, 0.0))
+        if state == OPEN:
+            self._lines.pop(destination, None)
+        else:
+            self._lines[destination] = state, server.loop.time() + seconds
+        if state != before:
+            server.report("drill_line", destination=destination, **asdict(state))
+        self._end_after(
+            f"line {destination}", seconds, lambda: self._line(0.0, {"destination": destination})
+        )
+        self.tell_link(destination)
+
+    def tell_link(self, destination: str) -> None:
+        """A link's process is there, or its line changed."""
+        state, until_s = self._lines.get(destination, (OPEN, 0.0))
+        left_s = max(0.0, until_s - self._server.loop.time())
+        if self._server.config.drills:
+            self._server.links[destination].impair(asdict(state), left_s)
+
+    # -- the clock -------------------------------------------------------------------------------
+    def _clock(self, offset_us: int, seconds: float) -> None:
+        if offset_us != self.clock_offset_us:
+            self.clock_offset_us = offset_us
+            self._server.report("drill_clock", offset_us=offset_us)
+        self._end_after("clock", seconds, lambda: self._clock(0, 0.0))
+
+    # -- the disk --------------------------------------------------------------------------------
+    def _disk(self, seconds: float) -> None:
+        """The process may not make any file longer: it hears of that as of a full disk."""
+        if seconds and self._file_bytes_max is None:
+            self._server.report("drill_disk", full=True)
+            self._file_bytes_max = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, self._file_bytes_max[1]))
+        elif not seconds and self._file_bytes_max is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, self._file_bytes_max)
+            self._file_bytes_max = None
+            self._server.report("drill_disk", full=False)
+        self._end_after("disk", seconds, lambda: self._disk(0.0))
+
+
+# -- instances that stay away --------------------------------------------------------------------
+def hold(directory: Path, seconds: float) -> None:
+    """An instance that starts in this data directory waits until then before it touches it."""
+    until_us = time.time_ns() // 1000 + int(seconds * 1e6)
+    aside = directory / f".{HOLD_FILE}.{os.getpid()}"
+    aside.write_text(json.dumps({"away_until_us": until_us}), encoding="utf-8")
+    aside.replace(directory / HOLD_FILE)
+
+
+def release(directory: Path) -> None:
+    """An instance that waits goes on."""
+    (directory / HOLD_FILE).unlink(missing_ok=True)
+
+
+def is_held(directory: Path) -> bool:
+    """Whether a drill keeps an instance from starting here."""
+    return (directory / HOLD_FILE).exists()
+
+
+async def await_release(directory: Path, is_given_up: Callable[[], bool]) -> None:
+    """Returns when no drill holds this data directory, its time is over, or it is given up."""
+    path = directory / HOLD_FILE
+    while path.exists() and not is_given_up():
+        try:
+            until_us = int(json.loads(path.read_text(encoding="utf-8"))["away_until_us"])
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError):
+            until_us = 0
+        if until_us <= time.time_ns() // 1000:
+            path.unlink(missing_ok=True)
+            return
+        await asyncio.sleep(HOLD_POLL_S)
