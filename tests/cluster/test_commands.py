@@ -31,7 +31,7 @@ def attempt(*command: str, cwd: Path, text: str = "") -> subprocess.CompletedPro
         input=text,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         cwd=cwd,
         env={**os.environ, "RAYLAY_RUNTIME_DIR": str(cwd)},
     )
@@ -64,6 +64,13 @@ def test_a_benchmark_prints_one_json_line(tmp_path: Path) -> None:
     figure = json.loads(line)
     assert figure["value"] > 0
     assert (figure["figure"], figure["unit"]) == ("two_fsyncs_ms", "ms")
+
+
+def test_two_clusters(tmp_path: Path) -> None:
+    lines = run(sys.executable, str(EXAMPLES / "two_clusters.py"), cwd=tmp_path).stdout.splitlines()
+    assert lines[0].startswith("1000 orders at east-")
+    assert lines[2].startswith("1000 orders more at west-")
+    assert lines[3:] == [f"{region}: 2000 of 2000 orders" for region in ("east", "west")]
 
 
 def test_three_regions(tmp_path: Path) -> None:
