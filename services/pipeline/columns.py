@@ -22,7 +22,7 @@ from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import CorruptRecord
 from raylay.services.messages import records
-from raylay.services.messages.records import RECORD_VERSION, RUN_VERSION, Kind
+from raylay.services.messages.records import RECORD_VERSION, RUN_VERSION, Kind, Run
 from raylay.services.pipeline.predicates import COMMANDS, FLAGS, Predicate
 
 log = logging.getLogger("raylay.pipeline")
@@ -159,6 +159,8 @@ class Batches:
         self._last = last_txid if txids.high is None else min(last_txid, txids.high)
         self._numbers: dict[bytes, int] = {}
         self._names: list[Names] = []
+        self.notes: list[Run] | None = None
+        """Where a list is given, it takes the notes that stand between the runs."""
         self.runs_read = 0
         self.runs_passed = 0
         """Runs of which only the header was looked at."""
@@ -171,6 +173,14 @@ class Batches:
         Raises:
             CorruptRecord: a run is damaged, and `on_corrupt` is `stop`; names file and offset.
         """
+        rows = self.rows(blocks)
+        if rows is None:
+            return None
+        made = [rows.column(name) for name in self._columns]
+        return pa.RecordBatch.from_arrays(made, schema=self._schema)
+
+    def rows(self, blocks: Sequence[tuple[int, bytes]]) -> Rows | None:
+        """As `batch`, before columns are made of it."""
         data = blocks[0][1] if len(blocks) == 1 else b"".join([block for _, block in blocks])
         runs = _Runs()
         at = 0
@@ -229,7 +239,13 @@ class Batches:
                 f"has version {version}, this software reads {RUN_VERSION}", offset=following
             )
         last_txid = first_txid + count - 1
-        if kind != Kind.RECORDS or last_txid < self._first or first_txid > self._last:
+        if last_txid < self._first or first_txid > self._last:
+            return following
+        if kind != Kind.RECORDS:
+            if self.notes is not None:
+                if checksum64(data[payload_at:following]) != payload_check:
+                    raise CorruptRecord("fails its checksum", offset=following)
+                self.notes.append(records.decode_run(data, at, verify=False))
             return following
         number = self._numbers.get(data[at + _RUN.size - 5 : payload_at])
         if number is None:
@@ -290,7 +306,7 @@ class Batches:
         return number
 
     # -- rows --------------------------------------------------------------------------------
-    def _rows(self, data: bytes, runs: _Runs) -> pa.RecordBatch | None:
+    def _rows(self, data: bytes, runs: _Runs) -> Rows | None:
         counts = np.array(runs.count, np.int64)
         starts = np.concatenate([np.asarray(each, np.int64) for each in runs.starts])
         run = np.repeat(np.arange(len(counts)), counts)
@@ -309,8 +325,7 @@ class Batches:
             return None
         rows = Rows(self._instance, self._segment, self._names, data, runs, starts, run, txids)
         rows.check(headers)
-        made = [rows.column(name) for name in self._columns]
-        return pa.RecordBatch.from_arrays(made, schema=self._schema)
+        return rows
 
     def _kept(self, headers: Any, txids: Any) -> Any:
         """Which rows may be wanted; None: all of them."""
@@ -417,6 +432,25 @@ class Rows:
                 f"{self._instance}: the record of transaction id {txid} has lengths that do not "
                 f"fit, or another version than {RECORD_VERSION}"
             )
+
+    @property
+    def headers(self) -> Any:
+        """The records' headers, as `RECORD` says."""
+        return self._headers
+
+    @property
+    def run(self) -> Any:
+        """For each row the place of its run in `runs`."""
+        return self._run
+
+    def runs(self) -> list[tuple[Names, int, int]]:
+        """(names, flags, receive time in microseconds) of each run."""
+        return [
+            (self._all_names[number], flags, time_us)
+            for number, flags, time_us in zip(
+                self._runs.names, self._runs.flags, self._runs.receive_time_us, strict=True
+            )
+        ]
 
     def column(self, name: str) -> pa.Array:
         """One column of `COLUMNS`."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +42,13 @@ InstanceOption = Annotated[
 ]
 MasterOption = Annotated[str, typer.Option("--master", help="Spark's master URL.")]
 MASTER_DEFAULT = "local[*]"
+
+
+class OnCorrupt(StrEnum):
+    """What a damaged record does."""
+
+    STOP = "stop"
+    SKIP = "skip"
 
 
 def _places(source: str, instances: list[str] | None) -> list[Place]:
@@ -118,19 +126,30 @@ def audit_command(
     settle: Annotated[
         float, typer.Option("--settle", min=0.0, help="Seconds that a message may be on its way.")
     ] = 10.0,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write the report to this file: FILE.html.")
+    ] = None,
+    on_corrupt: Annotated[
+        OnCorrupt, typer.Option("--on-corrupt", help="At a damaged record: stop, or go on.")
+    ] = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
 ) -> None:
     """Judges whether every message is where it should be, once and in order. Exits 1 if not."""
     check_spark()
-    from raylay.services.pipeline.audit import audit, expected_by, expected_everywhere
-    from raylay.services.pipeline.journals import settings_of
+    from raylay.services.pipeline.audit import audit_source, write_page
+    from raylay.services.reports.page import check_reports
 
+    if report is not None:
+        check_reports()
     started_s = time.monotonic()
     found = _places(source, instance)
-    settings = settings_of(source)
-    expected = expected_by(settings) if settings is not None else expected_everywhere(found)
     with _spark(master, "audit") as spark:
-        result = audit(spark, found, expected, settle_s=settle, progress=_progress)
+        result = audit_source(
+            spark, source, found, settle_s=settle, on_corrupt=on_corrupt.value, progress=_progress
+        )
+    if report is not None:
+        write_page(result, report, source, f"raylay pipeline audit {source} --report {report}")
+        _progress(f"report: {report}")
     _report("audit", started_s, result.to_json())
     if not result.valid:
         raise typer.Exit(1)

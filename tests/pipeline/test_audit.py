@@ -1,41 +1,36 @@
-"""The audit: it finds each fault that is planted, and none where there is none."""
+"""The audit with Spark: it finds each fault that is planted, and none where there is none."""
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from pipeline_cases import message_run, write_fabric, write_log
+from pipeline_cases import made_by, message_run, write_fabric, write_log
 
-from raylay.services.configuration.builder import FabricBuilder
-from raylay.services.errors import ConfigurationError
-from raylay.services.messages.records import Flag, Kind, RecordBuilder, Run
-from raylay.services.pipeline.audit import (
-    BITS,
-    Audit,
-    audit,
-    expected_by,
-    expected_everywhere,
-    order_of_stretch,
-    ranges_of_bits,
-)
-from raylay.services.pipeline.journals import places, settings_of
+from raylay.services.configuration.files import load_fabric
+from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
+from raylay.services.fabric_plan import FabricRecord, InstancePorts
+from raylay.services.messages.records import Flag, Kind, RecordBuilder, Run, decode_record
+from raylay.services.pipeline.audit import Audit, audit, audit_source, expected_everywhere
+from raylay.services.pipeline.audit import write_page as write_audit_page
+from raylay.services.pipeline.journals import places
 from raylay.services.replication.ranges import SequenceSet
 from raylay.services.replication.unavailable import encode_unavailable
 from raylay.storage.maintenance import SegmentMaintenance
 
 NAMES = ("Chicago-1", "Chicago-2", "Chicago-3")
 DESK = 7
+ORIGIN = 0xA1
 
 
 def at(run: Run, txid: int, *, forwarded: bool) -> Run:
     """A run as an instance has it: published there, or come from another."""
     run.first_txid = txid
-    run.path = (0xA1,) if forwarded else ()
+    run.path = (ORIGIN,) if forwarded else ()
     return run
 
 
@@ -54,10 +49,10 @@ def appended(runs: list[Run], more: Run) -> list[Run]:
     return [*runs, more]
 
 
-def judged(spark: Any, directory: Path, settle_s: float = 10.0) -> Audit:
-    settings = settings_of(str(directory))
-    assert settings is not None
-    return audit(spark, places(path=str(directory)), expected_by(settings), settle_s=settle_s)
+def judged(spark: Any, directory: Path, **options: Any) -> Audit:
+    # Small parts: what is judged is put together from many.
+    found = places(path=str(directory))
+    return audit_source(spark, str(directory), found, partition_bytes=16 * 1024, **options)
 
 
 def test_a_fabric_without_faults(spark: Any, tmp_path: Path) -> None:
@@ -68,30 +63,36 @@ def test_a_fabric_without_faults(spark: Any, tmp_path: Path) -> None:
     # The third has no segment any more of what it had first.
     log = write_log(directory / "Chicago-3", runs_of(*whole, forwarded=True))
     assert any(e.done for e in SegmentMaintenance(log.journal).remove(501, force=True))
-    found = judged(spark, directory)
+    told: list[str] = []
+    found = judged(spark, directory, progress=told.append)
     assert found.valid, found
     assert found.missing == [
         {
             "instance": "Chicago-3",
             "publisher": DESK,
             "topic": "orders",
+            "message_type": "json",
             "reason": "removed",
             "messages": 500,
             "ranges": [[1, 500]],
             "ranges_in_all": 1,
         }
     ]
-    assert found.messages == 2500 and found.publishers == 1
+    assert (found.messages, found.published, found.publishers) == (2500, 1000, 1)
     assert found.instances["Chicago-1"] == {
         "messages": 1000, "duplicates": 0, "out_of_order": 0, "late": 0,
     }  # fmt: skip
+    assert told[0] == "reading 3,000 records at 3 instances"
 
 
-def test_every_fault_is_found(spark: Any, tmp_path: Path) -> None:
-    directory = write_fabric(tmp_path, NAMES)
-    first = runs_of((1, 400), (401, 600), forwarded=False)
-    write_log(directory / "Chicago-1", first)
-    # Chicago-2: 101 to 200 behind 201 to 400, one of them flagged late and one stretch not; the
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fabric with one of everything that can be wrong."""
+    directory = write_fabric(tmp_path_factory.mktemp("faulty"), NAMES)
+    made_by(
+        write_log(directory / "Chicago-1", runs_of((1, 400), (401, 600), forwarded=False)), ORIGIN
+    )
+    # Chicago-2: 101 to 200 behind 201 to 400, one stretch of them flagged late and one not; the
     # first ten twice; 900 with another content.
     second = runs_of((1, 100), (201, 200), (101, 50), (151, 50), (401, 499), forwarded=True)
     second[2].flags |= Flag.LATE
@@ -102,34 +103,51 @@ def test_every_fault_is_found(spark: Any, tmp_path: Path) -> None:
     second = appended(second, at(message_run(0, DESK, 901, 100, "orders"), 0, forwarded=True))
     second = appended(second, at(message_run(0, DESK, 1, 10, "orders"), 0, forwarded=True))
     write_log(directory / "Chicago-2", second)
-    # Chicago-3: 301 to 310 unavailable, 601 to 620 lost, 950 refused, the last 50 on their way.
+    # Chicago-3: 301 to 310 unavailable, 601 to 620 lost, 950 refused, the last 50 lost as well.
     third = runs_of((1, 300), (311, 290), (621, 329), forwarded=True)
     third = appended(third, encode_unavailable(DESK, SequenceSet([(301, 310)])))
     note = message_run(0, DESK, 950, 1, "orders")
     note.kind = int(Kind.CONFLICT)
     third = appended(third, note)
     write_log(directory / "Chicago-3", third)
+    return directory
 
-    found = judged(spark, directory)
+
+def test_every_fault_is_found(spark: Any, faulty: Path, tmp_path: Path) -> None:
+    found = judged(spark, faulty)
     assert not found.valid
     assert found.instances == {
         "Chicago-1": {"messages": 1000, "duplicates": 0, "out_of_order": 0, "late": 0},
-        "Chicago-2": {"messages": 1010, "duplicates": 10, "out_of_order": 60, "late": 50},
+        "Chicago-2": {"messages": 1010, "duplicates": 10, "out_of_order": 50, "late": 50},
         "Chicago-3": {"messages": 919, "duplicates": 0, "out_of_order": 0, "late": 0},
     }
-    assert found.conflicts == 1 and found.conflict_examples == [f"{DESK}|900|"]
-    assert found.order_examples[0].startswith(f"Chicago-2: {DESK}|")
-    reasons = {
-        (each["instance"], each["reason"]): (each["messages"], each["ranges"])
-        for each in found.missing
-    }
-    assert reasons == {
-        ("Chicago-3", "unavailable"): (10, [[301, 310]]),
-        ("Chicago-3", "conflicting"): (1, [[950, 950]]),
-        ("Chicago-3", "lost"): (70, [[601, 620], [951, 1000]]),
-    }
-    assert found.lost == 70
-    assert found.to_json()["valid"] is False
+    assert found.conflicts == 1 and found.conflicts_found[0]["ranges"] == [[900, 900]]
+    assert [each["ranges"] for each in found.duplicates] == [[[1, 10]]]
+    assert [each["ranges"] for each in found.out_of_order] == [[[151, 200]]]
+    assert [each["ranges"] for each in found.late] == [[[101, 150]]]
+    assert [(each["reason"], each["messages"], each["ranges"]) for each in found.missing] == [
+        ("lost", 70, [[601, 620], [951, 1000]]),
+        ("conflicting", 1, [[950, 950]]),
+        ("unavailable", 10, [[301, 310]]),
+    ]
+    assert {each["instance"] for each in found.missing} == {"Chicago-3"}
+    assert found.to_json()["lost"] == 70
+    # The page says what the result says, and stands alone.
+    write_audit_page(found, tmp_path / "audit.html", str(faulty), "raylay pipeline audit")
+    page = (tmp_path / "audit.html").read_text()
+    for text in (
+        "70 lost, 10 held more than once, 50 out of order, 1 with different contents",
+        f"{DESK}|601| to 620, {DESK}|951| to 1000",
+        f"{DESK}|151| to 200",
+        f"{DESK}|900|",
+        "no upstream has it any more",
+        "Flagged late on arrival",
+        "raylay pipeline audit",
+    ):
+        assert text in page, text
+    assert "<svg" in page and not re.search(r'(src|href)="(?!#)', page)
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        write_audit_page(found, tmp_path / "nowhere" / "audit.html", "x")
 
 
 def test_what_is_on_its_way_is_not_lost(spark: Any, tmp_path: Path) -> None:
@@ -141,71 +159,105 @@ def test_what_is_on_its_way_is_not_lost(spark: Any, tmp_path: Path) -> None:
     write_log(directory / "Chicago-2", runs_of((1, 90), (96, 5), forwarded=True))
     found = judged(spark, directory, settle_s=3600)
     assert [(each["reason"], each["ranges"]) for each in found.missing] == [
-        ("in_flight", [[101, 120]]),
         ("lost", [[91, 95]]),
+        ("in_flight", [[101, 120]]),
     ]
     assert not found.valid
 
 
-# -- the parts, without Spark --------------------------------------------------------------------
-def test_bitmaps() -> None:
-    assert ranges_of_bits(b"\x00" * 4096, 1) == []
-    assert ranges_of_bits(b"\x0d" + b"\x00" * 4094 + b"\x80", 1) == [(1, 1), (3, 4), (BITS, BITS)]
-    assert ranges_of_bits(b"\xff" * 4096, 3) == [(2 * BITS + 1, 3 * BITS)]
+CHAIN = """
+fabric: chain
+topics: [{name: .*, message_type: json}]
+instances: {in: {group: inside}, hub: {group: hub}, out: {group: outside}}
+links:
+  - {from: in, to: [hub]}
+  - {from: hub, to: [out], pass_through: hub, topics: [{name: orders}]}
+"""
 
 
-def test_the_order_of_a_stretch() -> None:
-    def batch(first_txid: int, rows: list[tuple[int, str, int, bool]]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pydict(
-            {
-                "instance": ["a"] * len(rows),
-                "publisher": pa.array([row[0] for row in rows]).cast(pa.decimal128(20, 0)),
-                "topic": [row[1] for row in rows],
-                "sequence": [row[2] for row in rows],
-                "txid": np.arange(first_txid, first_txid + len(rows)),
-                "late": [row[3] for row in rows],
-            }
-        )
-
-    (found,) = order_of_stretch(
-        iter(
-            [
-                batch(1, [(1, "x", 5, False), (2, "x", 1, False), (1, "x", 4, True)]),
-                batch(4, [(1, "x", 3, False), (1, "y", 2, False), (1, "x", 6, False)]),
-            ]
-        )
-    )
-    rows = {(int(row["publisher"]), row["topic"]): row for row in found.to_pylist()}
-    assert rows[1, "x"] | {"publisher": 1} == {
-        "instance": "a", "publisher": 1, "topic": "x", "first_txid": 1, "lowest": 3,
-        "highest": 6, "wrong": 1, "example": 3,
-    }  # fmt: skip
-    assert rows[2, "x"]["wrong"] == rows[1, "y"]["wrong"] == 0
-    # Knowing what came before the stretch, all of it may be behind.
-    late = batch(9, [(1, "x", 5, False), (1, "x", 7, False), (1, "x", 8, True)])
-    starts = {("a", 1, "x"): [(1, 0), (9, 20), (30, 40)]}
-    (found,) = order_of_stretch(iter([late]), starts)
-    assert found.to_pylist()[0]["wrong"] == 2
+def test_what_the_configuration_does_not_bring(spark: Any, tmp_path: Path) -> None:
+    """PassThrough and topics that are not replicated: told, and no fault."""
+    (tmp_path / "chain.yaml").write_text(CHAIN)
+    settings = load_fabric([str(tmp_path / "chain.yaml")])
+    ports = {
+        each.name: InstancePorts(20_001 + 2 * number, 20_002 + 2 * number)
+        for number, each in enumerate(settings.instances)
+    }
+    FabricRecord("chain", str(tmp_path), settings.to_json(), ports).save()
+    orders, quotes = ((1, 30),), ((31, 20),)
+    log = write_log(tmp_path / "in", runs_of(*orders, forwarded=False))
+    made_by(log, ORIGIN)
+    here = runs_of(*orders, forwarded=True)
+    for run in runs_of(*quotes, forwarded=False, topic="quotes"):
+        here = appended(here, run)
+    write_log(tmp_path / "hub", here)
+    write_log(tmp_path / "out", [at(message_run(0, 99, 1, 1, "orders"), 1, forwarded=False)])
+    found = judged(spark, tmp_path)
+    assert found.valid and not found.missing, found
+    assert {
+        (each["instance"], each["topic"], each["reason"], each["messages"])
+        for each in found.not_expected
+    } == {
+        ("out", "orders", "pass_through", 30),
+        ("out", "quotes", "topic", 20),
+        ("in", "quotes", "not_connected", 20),
+        ("in", "orders", "not_connected", 1),
+        ("hub", "orders", "not_connected", 1),
+    }
 
 
-def test_what_the_configuration_brings_where() -> None:
-    builder = FabricBuilder("two", topics=[{"name": "orders", "message_type": "json"}])
-    builder.region("Chicago", ["C1", "C2"])
-    builder.region("London", ["L1"])
-    expected = expected_by(builder.settings())
-    assert sorted(expected("C1", "orders", "json")) == ["C1", "C2"], "the regions are not connected"
-    assert list(expected("L1", "orders", "json")) == ["L1"]
-    builder.connect_regions("async")
-    everywhere = expected_by(builder.settings())
-    assert sorted(everywhere("C1", "orders", "json")) == ["C1", "C2", "L1"]
-    # A topic that nobody journals is not expected anywhere else.
-    assert list(everywhere("C1", "quotes", "json")) == ["C1"]
+# -- bad input -----------------------------------------------------------------------------------
+def damage(directory: Path) -> None:
+    """Turns a bit in the middle of a record of the oldest segment."""
+    path = min((directory / "journal").glob("journal-*.*"))
+    data = bytearray(path.read_bytes())
+    record = message_run(1, DESK, 5, 1, "orders").payload
+    where = data.index(record)
+    assert decode_record(record).sequence == 5
+    data[where + len(record) - 4] ^= 1
+    path.write_bytes(data)
 
 
-def test_two_journals_of_one_name(tmp_path: Path) -> None:
-    spark: Any = None
+def test_a_damaged_record_stops_or_is_told(spark: Any, tmp_path: Path) -> None:
+    directory = write_fabric(tmp_path, NAMES[:2])
+    for number, name in enumerate(NAMES[:2]):
+        runs = runs_of((1, 20), (21, 180), (201, 200), forwarded=bool(number))
+        write_log(directory / name, runs)
+    damage(directory / "Chicago-2")
+    with pytest.raises(CorruptRecord, match=r"Chicago-2.*block 1: run at byte 0 fails"):
+        judged(spark, directory)
+    found = judged(spark, directory, on_corrupt="skip")
+    (told,) = found.damaged
+    assert "Chicago-2" in told and "fails its checksum" in told
+    assert [(each["reason"], each["ranges"]) for each in found.missing] == [("lost", [[1, 20]])]
+    assert not found.valid
+
+
+def test_bad_input(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StorageError, match="holds no journal"):
+        places(path=str(tmp_path / "empty"))
     for region in ("a", "b"):
         write_log(tmp_path / region / "same", runs_of((1, 2), forwarded=False))
     found = places(path=f"{tmp_path}/a/same,{tmp_path}/b/same")
     with pytest.raises(ConfigurationError, match="lie in directories of one name"):
-        audit(spark, found, expected_everywhere(found))
+        audit(spark, found, expected_everywhere())
+
+
+def test_the_command(
+    spark: Any, faulty: Path, tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1, the page, one JSON object; a fabric that is down is read by its directory."""
+    from raylay.services.pipeline import commands
+
+    monkeypatch.setattr(commands, "session", lambda *_, **__: spark)
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    report = tmp_path / "audit.html"
+    arguments = ["audit", str(faulty), "--report", str(report), "--settle", "5"]
+    with pytest.raises(SystemExit) as ended:
+        commands.pipeline_app(arguments, prog_name="pipeline")
+    assert ended.value.code == 1
+    told = capfd.readouterr()
+    result = json.loads(told.out.splitlines()[-1])["audit"]
+    assert (result["valid"], result["lost"], result["duplicates"]) == (False, 70, 10)
+    assert f"report: {report}" in told.err and report.stat().st_size > 10_000

@@ -1,0 +1,356 @@
+"""The judgement over the logs of a fabric: what is not as it should be, where, and why.
+
+Values in, values out. What an instance *should* hold is what the fabric's configuration brings to
+it for certain, from each instance where something was published (audit_routes.py). What it lacks of
+that has a reason:
+
+    removed       it was held, and its segment was removed since
+    unavailable   the instance noted that no upstream has it any more
+    conflicting   the instance refused it: it holds the same sequence with another content
+    in_flight     it is behind what the instance has of its publisher, and newer than the time that
+                  a message may take
+    lost          none of these
+
+What it lacks because the configuration does not bring it there is told apart, with the reason in
+the configuration. Neither that nor a reason above spoils the verdict, but for `lost`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raylay.services.pipeline.audit_parts import Held, Log, Timeline
+from raylay.services.replication.ranges import PublisherRanges, SequenceSet
+
+RANGES_MAX = 10
+"""Ranges that an entry names; it counts them all."""
+EXAMPLES_MAX = 10
+REASONS = ("lost", "in_flight", "conflicting", "unavailable", "removed")
+"""Of what is lacking, the worst first."""
+
+Why = Callable[[str, str, str], Mapping[str, str] | None]
+"""(instance where it was published, topic, message type) to instance to the reason why it is not
+surely there; an instance that is not named should have it. The first is empty where nobody knows
+the instance; the answer is None where nothing can be said then."""
+
+
+@dataclass(slots=True)
+class Share:
+    """What one instance has of one topic, in messages.
+
+    Attributes:
+        expected: that it should hold.
+        held: distinct messages, expected or not.
+        lacking: of those expected, by reason.
+        not_expected: that it does not hold and need not, by reason.
+    """
+
+    expected: int = 0
+    held: int = 0
+    lacking: dict[str, int] = field(default_factory=dict)
+    not_expected: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Audit:
+    """The result.
+
+    Attributes:
+        instances: per instance messages, duplicates, out_of_order, late.
+        messages: copies, at all instances.
+        published: distinct messages.
+        unknown_origin: of these, those that were published at an instance that is none of these:
+            nobody can say where they should be.
+        missing: what an instance lacks that it should hold, by publisher, topic and reason.
+        not_expected: what it lacks because the configuration does not bring it there.
+        out_of_order, late, duplicates, conflicts_found: by publisher (and instance, topic), with
+            ranges.
+        conflicts: sequences that are there with different contents.
+        damaged: what could not be read and was left out, a sentence each.
+        matrix: by (topic, message type), by instance.
+        times: by instance, messages by time of receipt.
+    """
+
+    instances: dict[str, dict[str, int]] = field(default_factory=dict)
+    messages: int = 0
+    published: int = 0
+    publishers: int = 0
+    unknown_origin: int = 0
+    missing: list[dict[str, Any]] = field(default_factory=list)
+    not_expected: list[dict[str, Any]] = field(default_factory=list)
+    out_of_order: list[dict[str, Any]] = field(default_factory=list)
+    late: list[dict[str, Any]] = field(default_factory=list)
+    duplicates: list[dict[str, Any]] = field(default_factory=list)
+    conflicts: int = 0
+    conflicts_found: list[dict[str, Any]] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    matrix: dict[tuple[str, str], dict[str, Share]] = field(default_factory=dict)
+    times: dict[str, Timeline] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def lost(self) -> int:
+        """Messages that an instance should hold and nothing explains why not."""
+        return self.lacking("lost")
+
+    def lacking(self, reason: str) -> int:
+        """Messages that an instance should hold and lacks for this reason."""
+        return sum(each["messages"] for each in self.missing if each["reason"] == reason)
+
+    def count(self, name: str) -> int:
+        """A figure of `instances` over all of them."""
+        return sum(each[name] for each in self.instances.values())
+
+    @property
+    def valid(self) -> bool:
+        """Whether everything is where it should be, once, in order, with one content."""
+        wrong = self.count("duplicates") + self.count("out_of_order")
+        return not (self.lost or wrong or self.conflicts or self.damaged)
+
+    def faults(self) -> list[str]:
+        """What spoils the verdict, a few words each."""
+        found = [
+            (self.lost, "lost"),
+            (self.count("duplicates"), "held more than once"),
+            (self.count("out_of_order"), "out of order"),
+            (self.conflicts, "with different contents"),
+        ]
+        told = [f"{count:,} {what}" for count, what in found if count]
+        if self.damaged:
+            told.append(f"{len(self.damaged):,} damaged places left out")
+        return told
+
+    def to_json(self) -> dict[str, Any]:
+        """For the command."""
+        return {
+            "valid": self.valid,
+            "messages": self.messages,
+            "published": self.published,
+            "publishers": self.publishers,
+            "lost": self.lost,
+            "duplicates": self.count("duplicates"),
+            "out_of_order": self.count("out_of_order"),
+            "conflicts": self.conflicts,
+            "late": self.count("late"),
+            "unknown_origin": self.unknown_origin,
+            "instances": self.instances,
+            "missing": self.missing,
+            "not_expected": self.not_expected,
+            "found": {
+                "duplicates": self.duplicates,
+                "out_of_order": self.out_of_order,
+                "conflicts": self.conflicts_found,
+                "late": self.late,
+            },
+            "damaged": self.damaged,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def judge(
+    logs: Mapping[str, Log],
+    why: Why,
+    origins: Mapping[str, str],
+    *,
+    settled_us: int,
+    now_us: int,
+) -> Audit:
+    """Judges what the logs hold. `conflicting` fills in contents, which take a second look.
+
+    Args:
+        logs: by instance.
+        why: what should be where.
+        origins: incarnation, 16 hex digits, to instance.
+        settled_us: what is older than this is no longer on its way.
+        now_us: the time of the audit; later times of receipt come from a clock that is wrong.
+    """
+    found = Audit()
+    keys: set[tuple[int, str]] = set()
+    distinct: dict[int, SequenceSet] = defaultdict(SequenceSet)
+    for name, log in logs.items():
+        found.instances[name] = _instance(log, found)
+        found.times[name] = log.times
+        found.damaged += log.damaged
+        keys |= log.topics.keys()
+        for (publisher, _), held in log.topics.items():
+            distinct[publisher].update(held.held)
+    found.messages = found.count("messages")
+    found.published = sum(map(len, distinct.values()))
+    found.publishers = len(distinct)
+    for key in sorted(keys):
+        here = {name: log.topics[key] for name, log in logs.items() if key in log.topics}
+        for message_type, published in sorted(_published(here, origins).items()):
+            topic = _Topic(key, message_type, here, published, settled_us, now_us)
+            _judge_topic(topic, logs, why, found)
+    found.missing.sort(key=lambda each: REASONS.index(each["reason"]))
+    return found
+
+
+def _instance(log: Log, found: Audit) -> dict[str, int]:
+    """The figures of one instance, and the entries of what is told by publisher and range."""
+    counts = {"messages": 0, "duplicates": 0, "out_of_order": 0, "late": 0}
+    identities = PublisherRanges()
+    for (publisher, topic), held in sorted(log.topics.items()):
+        where = {"instance": log.instance, "publisher": publisher, "topic": topic}
+        # The same identity on another topic is a second copy, too.
+        known = identities.of(publisher)
+        repeated = held.held.intersection(known)
+        repeated.update(held.repeated)
+        known.update(held.held)
+        counts["messages"] += held.messages
+        counts["out_of_order"] += len(held.out_of_order)
+        counts["late"] += held.late_messages
+        for entries, sequences in (
+            (found.duplicates, repeated),
+            (found.out_of_order, held.out_of_order),
+            (found.late, held.late),
+        ):
+            if sequences:
+                entries.append(where | ranges_named(sequences))
+    counts["duplicates"] = counts["messages"] - len(identities)
+    return counts
+
+
+def _published(
+    here: Mapping[str, Held], origins: Mapping[str, str]
+) -> dict[str, dict[str, SequenceSet]]:
+    """By message type and by instance what was published there, as far as any copy tells it; by the
+    empty name what was published at none of these."""
+    made: dict[str, dict[str, SequenceSet]] = defaultdict(lambda: defaultdict(SequenceSet))
+    for instance, held in here.items():
+        for (message_type, origin), sequences in held.origins.items():
+            name = origins.get(origin, "") if origin else instance
+            made[message_type][name].update(sequences)
+    for by_origin in made.values():
+        unknown = by_origin.pop("", None)
+        if unknown is None:
+            continue
+        for sequences in by_origin.values():
+            unknown.difference_update(sequences)
+        if unknown:
+            by_origin[""] = unknown
+    return made
+
+
+@dataclass(slots=True)
+class _Topic:
+    """One publisher's messages of one type on one topic, everywhere."""
+
+    key: tuple[int, str]
+    message_type: str
+    here: Mapping[str, Held]
+    published: Mapping[str, SequenceSet]
+    settled_us: int
+    now_us: int
+
+    def held(self, instance: str) -> SequenceSet:
+        """What an instance holds of it, of whatever type."""
+        found = self.here.get(instance)
+        return found.held if found is not None else SequenceSet()
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether something of it came so lately that more may be on its way."""
+        newest_us = max(each.newest_us for each in self.here.values())
+        return self.settled_us <= newest_us <= self.now_us
+
+
+def _judge_topic(topic: _Topic, logs: Mapping[str, Log], why: Why, found: Audit) -> None:
+    name = topic.key[1]
+    wanted: dict[str, SequenceSet] = defaultdict(SequenceSet)
+    excused: dict[tuple[str, str], SequenceSet] = defaultdict(SequenceSet)
+    sources: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for origin, sequences in topic.published.items():
+        reasons = why(origin, name, topic.message_type)
+        if reasons is None:
+            found.unknown_origin += len(sequences)
+            continue
+        for instance in logs:
+            reason = reasons.get(instance, "")
+            if not reason:
+                wanted[instance].update(sequences)
+            else:
+                excused[instance, reason].update(sequences)
+                sources[instance, reason].add(origin)
+    shares = found.matrix.setdefault((name, topic.message_type), {})
+    everything = SequenceSet()
+    for sequences in topic.published.values():
+        everything.update(sequences)
+    for instance in logs:
+        share = shares.setdefault(instance, Share())
+        share.held += len(everything.intersection(topic.held(instance)))
+        share.expected += len(wanted[instance])
+        for reason, lacking in _lacking(wanted[instance], topic, logs[instance]):
+            share.lacking[reason] = share.lacking.get(reason, 0) + len(lacking)
+            found.missing.append(_entry(instance, topic, reason) | ranges_named(lacking))
+    for (instance, reason), sequences in excused.items():
+        # What another instance published as well is expected, whoever was first.
+        sequences.difference_update(wanted[instance])
+        sequences.difference_update(topic.held(instance))
+        if sequences:
+            share = shares[instance]
+            count = len(sequences)
+            share.not_expected[reason] = share.not_expected.get(reason, 0) + count
+            entry = _entry(instance, topic, reason) | ranges_named(sequences)
+            found.not_expected.append(entry | {"published_at": sorted(sources[instance, reason])})
+
+
+def _lacking(wanted: SequenceSet, topic: _Topic, log: Log) -> Iterable[tuple[str, SequenceSet]]:
+    """What an instance lacks of what it should hold, by reason. Empties `wanted`."""
+    publisher, _ = topic.key
+    held = topic.held(log.instance)
+    wanted.difference_update(held)
+    for reason, noted in (
+        ("removed", log.removed),
+        ("unavailable", log.unavailable),
+        ("conflicting", log.conflicting),
+    ):
+        sequences = noted.get(publisher)
+        if sequences is not None and wanted:
+            excused = wanted.intersection(sequences)
+            wanted.difference_update(excused)
+            if excused:
+                yield reason, excused
+    last = wanted.last()
+    behind = (held.last() or 0) + 1
+    if last is not None and behind <= last and topic.unsettled:
+        on_the_way = SequenceSet(wanted.within(behind, last))
+        wanted.difference_update(on_the_way)
+        yield "in_flight", on_the_way
+    if wanted:
+        yield "lost", wanted.copy()
+    wanted.clear()
+
+
+def _entry(instance: str, topic: _Topic, reason: str) -> dict[str, Any]:
+    publisher, name = topic.key
+    return {
+        "instance": instance,
+        "publisher": publisher,
+        "topic": name,
+        "message_type": topic.message_type,
+        "reason": reason,
+    }
+
+
+def ranges_named(sequences: SequenceSet) -> dict[str, Any]:
+    """How many there are, and the first of their ranges."""
+    ranges = list(sequences)
+    return {
+        "messages": len(sequences),
+        "ranges": [list(each) for each in ranges[:RANGES_MAX]],
+        "ranges_in_all": len(ranges),
+    }
+
+
+def conflicting(found: Audit, sequences: PublisherRanges) -> None:
+    """Fills in the sequences that are there with different contents."""
+    found.conflicts = len(sequences)
+    found.conflicts_found = [
+        {"publisher": publisher} | ranges_named(each)
+        for publisher, each in sorted(sequences.sets.items())
+        if each
+    ]

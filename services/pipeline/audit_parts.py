@@ -1,0 +1,359 @@
+"""What one stretch of a journal says to the audit, and how stretches add up. Values in, values out.
+
+A stretch is read once, by whichever worker has it, in any order. What comes of it is small and
+loses nothing that the judgement asks for: exact sets of sequences, a checksum of the contents for
+each block of 4,096 sequences, and, for the order, which sequences stand above all that the stretch
+had before and which do not. So what comes before a stretch can be taken into account when the
+stretches of a log are put together (`Held.append`), in their order, and the result is that of one
+pass over the whole log.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from raylay.services.replication.ranges import CHUNK, PublisherRanges, SequenceSet
+
+BLOCK = CHUNK
+"""Sequences that have one checksum."""
+TIMES_MAX = 512
+"""Steps of a timeline; where it grows longer, two become one."""
+# splitmix64: spreads sequence and digest over all 64 bits before they are added up.
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+_WRAP = (1 << 64) - 1
+
+
+class Kind(NamedTuple):
+    """What is equal for all records of a run.
+
+    Attributes:
+        origin: the incarnation where it was published, 16 hex digits; empty: at this instance.
+        late: whether it is flagged late.
+    """
+
+    publisher: int
+    topic: str
+    message_type: str
+    origin: str
+    late: bool
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Messages by time of receipt, in steps of a power of two of seconds.
+
+    Invariant: `counts` has at most TIMES_MAX steps; a step's number is its time by its width.
+    """
+
+    width_s: int = 1
+    counts: dict[int, int] = field(default_factory=dict)
+
+    def add(self, seconds: Mapping[int, int], width_s: int = 1) -> None:
+        """Adds messages by step."""
+        while self.width_s < width_s:
+            self._coarsen()
+        ratio = self.width_s // width_s
+        for step, count in seconds.items():
+            number = step // ratio
+            self.counts[number] = self.counts.get(number, 0) + count
+        while len(self.counts) > TIMES_MAX:
+            self._coarsen()
+
+    def _coarsen(self) -> None:
+        self.width_s *= 2
+        coarse: dict[int, int] = defaultdict(int)
+        for number, count in self.counts.items():
+            coarse[number // 2] += count
+        self.counts = dict(coarse)
+
+    def update(self, other: Timeline) -> None:
+        """Adds all of another one."""
+        self.add(other.counts, other.width_s)
+
+
+@dataclass(slots=True)
+class Part:
+    """One publisher's messages on one topic in one stretch.
+
+    Attributes:
+        messages: copies counted.
+        held, repeated: sequences that are there; of these, those that are there more than once.
+        origins: the sequences by (message type, where they were published).
+        ascending: of the first copies that are not flagged late those above all before them.
+        behind: of these the others.
+        late: flagged late.
+        newest_us: latest time of receipt.
+        sums: checksum of sequences and digests, by block.
+    """
+
+    publisher: int
+    topic: str
+    messages: int
+    held: SequenceSet
+    repeated: SequenceSet
+    origins: dict[tuple[str, str], SequenceSet]
+    ascending: SequenceSet
+    behind: SequenceSet
+    late: SequenceSet
+    late_messages: int
+    newest_us: int
+    sums: dict[int, int]
+
+
+@dataclass(slots=True)
+class StretchParts:
+    """All that a stretch says.
+
+    Attributes:
+        unavailable, conflicting: what its notes say.
+        damaged: what was left out, a sentence each.
+    """
+
+    instance: str
+    first_txid: int
+    parts: list[Part] = field(default_factory=list)
+    times: Timeline = field(default_factory=Timeline)
+    unavailable: PublisherRanges = field(default_factory=PublisherRanges)
+    conflicting: PublisherRanges = field(default_factory=PublisherRanges)
+    damaged: list[str] = field(default_factory=list)
+
+
+# -- one stretch ---------------------------------------------------------------------------------
+def set_of(sequences: Any) -> SequenceSet:
+    """The set of ascending sequences, repeated or not."""
+    if not len(sequences):
+        return SequenceSet()
+    cuts = np.flatnonzero(np.diff(sequences) > 1)
+    firsts = sequences[np.concatenate([[0], cuts + 1])]
+    lasts = sequences[np.concatenate([cuts, [len(sequences) - 1]])]
+    return SequenceSet(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+def sums_of(sequences: Any, digests: Any) -> dict[int, int]:
+    """The checksum of each block: the same for the same records in whatever order, and sums of
+    parts add up.
+
+    Args:
+        sequences: ascending, int64.
+        digests: theirs, uint64.
+    """
+    if not len(sequences):
+        return {}
+    mixed = digests + sequences.view(np.uint64) * _GOLDEN
+    mixed ^= mixed >> np.uint64(30)
+    mixed *= _FIRST
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= _SECOND
+    mixed ^= mixed >> np.uint64(31)
+    blocks = sequences // BLOCK
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(blocks)) + 1])
+    sums = np.add.reduceat(mixed, starts)
+    return dict(zip(blocks[starts].tolist(), sums.tolist(), strict=True))
+
+
+def parts_of(
+    kinds: list[Kind], newest_us: list[int], codes: Any, sequences: Any, digests: Any
+) -> list[Part]:
+    """The parts of a stretch.
+
+    Args:
+        kinds: each kind of run that is there.
+        newest_us: by kind, the latest time of receipt.
+        codes: for each message, in the order of the log, the number of its kind.
+        sequences, digests: the messages' own, as int64 and uint64.
+    """
+    groups: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for code, kind in enumerate(kinds):
+        groups[kind.publisher, kind.topic].append(code)
+    group_of = np.empty(len(kinds), np.int64)
+    for number, members in enumerate(groups.values()):
+        group_of[members] = number
+    rows: dict[int, Any] = {0: slice(None)}
+    if len(groups) > 1:
+        numbers = group_of[codes]
+        order = np.argsort(numbers, kind="stable")
+        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
+        rows = {int(numbers[each[0]]): each for each in np.split(order, cuts)}
+    return [
+        _part(key, kinds, newest_us, codes[rows[at]], sequences[rows[at]], digests[rows[at]])
+        for at, key in enumerate(groups)
+    ]
+
+
+def _part(
+    key: tuple[int, str],
+    kinds: list[Kind],
+    newest_us: list[int],
+    codes: Any,
+    sequences: Any,
+    digests: Any,
+) -> Part:
+    used = np.unique(codes).tolist()
+    late = np.isin(codes, [code for code in used if kinds[code].late])
+    repeated = behind = SequenceSet()
+    if (sequences[1:] > sequences[:-1]).all():
+        distinct = sequences
+        ascending = set_of(sequences[~late])
+        by_sequence: Any = slice(None)
+    else:
+        distinct, first, counts = np.unique(sequences, return_index=True, return_counts=True)
+        repeated = set_of(distinct[counts > 1])
+        above = np.maximum.accumulate(np.concatenate([[0], sequences[:-1]])) < sequences
+        ascending = set_of(distinct[(above & ~late)[first]])
+        behind = set_of(distinct[(~above & ~late)[first]])
+        by_sequence = np.argsort(sequences, kind="stable")
+    return Part(
+        *key,
+        messages=len(sequences),
+        held=set_of(distinct),
+        repeated=repeated,
+        origins=_origins(used, kinds, codes[by_sequence], sequences[by_sequence]),
+        ascending=ascending,
+        behind=behind,
+        late=set_of(np.unique(sequences[late])),
+        late_messages=int(late.sum()),
+        newest_us=max(newest_us[code] for code in used),
+        sums=sums_of(sequences[by_sequence], digests[by_sequence]),
+    )
+
+
+def _origins(
+    used: list[int], kinds: list[Kind], codes: Any, sequences: Any
+) -> dict[tuple[str, str], SequenceSet]:
+    made: dict[tuple[str, str], SequenceSet] = {}
+    for code in used:
+        mine = sequences if len(used) == 1 else sequences[codes == code]
+        found = made.setdefault((kinds[code].message_type, kinds[code].origin), SequenceSet())
+        found.update(set_of(mine))
+    return made
+
+
+# -- stretches put together ----------------------------------------------------------------------
+@dataclass(slots=True)
+class Held:
+    """One publisher's messages on one topic at one instance. As `Part`, but for the whole log.
+
+    Attributes:
+        highest: the highest sequence so far.
+        out_of_order: sequences whose first copy stands behind a higher one, not flagged late.
+    """
+
+    messages: int = 0
+    held: SequenceSet = field(default_factory=SequenceSet)
+    repeated: SequenceSet = field(default_factory=SequenceSet)
+    origins: dict[tuple[str, str], SequenceSet] = field(default_factory=dict)
+    out_of_order: SequenceSet = field(default_factory=SequenceSet)
+    late: SequenceSet = field(default_factory=SequenceSet)
+    late_messages: int = 0
+    newest_us: int = 0
+    highest: int = 0
+    sums: dict[int, int] = field(default_factory=dict)
+
+    def append(self, part: Part) -> None:
+        """Adds what stands behind all that is here."""
+        behind = part.behind.copy()
+        lowest = part.ascending.first()
+        if lowest is not None and lowest < self.highest:
+            for first, last in part.ascending.within(lowest, self.highest - 1):
+                behind.add(first, last)
+        # A second copy is a duplicate, wherever it stands.
+        behind.difference_update(self.held)
+        self.out_of_order.update(behind)
+        self.repeated.update(part.repeated)
+        self.repeated.update(part.held.intersection(self.held))
+        self.held.update(part.held)
+        self.messages += part.messages
+        self.late.update(part.late)
+        self.late_messages += part.late_messages
+        self.newest_us = max(self.newest_us, part.newest_us)
+        self.highest = max(self.highest, part.held.last() or 0)
+        for name, sequences in part.origins.items():
+            self.origins.setdefault(name, SequenceSet()).update(sequences)
+        for block, checksum in part.sums.items():
+            self.sums[block] = (self.sums.get(block, 0) + checksum) & _WRAP
+
+
+@dataclass(slots=True)
+class Log:
+    """What one instance's journal holds.
+
+    Attributes:
+        topics: by (publisher, topic).
+        removed: sequences that were held once and are in no segment any more.
+    """
+
+    instance: str
+    topics: dict[tuple[int, str], Held] = field(default_factory=dict)
+    times: Timeline = field(default_factory=Timeline)
+    removed: PublisherRanges = field(default_factory=PublisherRanges)
+    unavailable: PublisherRanges = field(default_factory=PublisherRanges)
+    conflicting: PublisherRanges = field(default_factory=PublisherRanges)
+    damaged: list[str] = field(default_factory=list)
+
+    def append(self, stretch: StretchParts) -> None:
+        """Adds the stretch that follows."""
+        for part in stretch.parts:
+            self.topics.setdefault((part.publisher, part.topic), Held()).append(part)
+        self.times.update(stretch.times)
+        self.unavailable.update(stretch.unavailable)
+        self.conflicting.update(stretch.conflicting)
+        self.damaged += stretch.damaged
+
+
+def logs_of(instances: Iterable[str], stretches: Iterable[StretchParts]) -> dict[str, Log]:
+    """The logs of these instances, of their stretches in whatever order they come."""
+    logs = {name: Log(name) for name in instances}
+    for stretch in sorted(stretches, key=lambda each: each.first_txid):
+        logs[stretch.instance].append(stretch)
+    return logs
+
+
+# -- contents ------------------------------------------------------------------------------------
+def conflicts_of(sequences: Any, digests: Any) -> list[int]:
+    """The sequences that have more than one digest, ascending."""
+    order = np.lexsort((digests, sequences))
+    sequences, digests = sequences[order], digests[order]
+    differ = (sequences[1:] == sequences[:-1]) & (digests[1:] != digests[:-1])
+    found: list[int] = np.unique(sequences[1:][differ]).tolist()
+    return found
+
+
+def open_blocks(logs: Iterable[Log]) -> PublisherRanges:
+    """Where two contents of one sequence are possible: the sequences of the blocks whose checksums
+    differ between instances, that one instance holds twice, or that stand on two topics."""
+    sums: dict[tuple[int, str], list[dict[int, int]]] = defaultdict(list)
+    topics: dict[int, dict[str, SequenceSet]] = defaultdict(dict)
+    found = PublisherRanges()
+    for log in logs:
+        for (publisher, topic), here in log.topics.items():
+            sums[publisher, topic].append(here.sums)
+            topics[publisher].setdefault(topic, SequenceSet()).update(here.held)
+            for first, last in here.repeated:
+                _open(found, publisher, range(first // BLOCK, last // BLOCK + 1))
+    for (publisher, _), instances in sums.items():
+        known: dict[int, int] = {}
+        for each in instances:
+            differing = [
+                b for b, checksum in each.items() if known.setdefault(b, checksum) != checksum
+            ]
+            _open(found, publisher, differing)
+    for publisher, sets in topics.items():
+        if len(sets) > 1:
+            seen = SequenceSet()
+            for sequences in sets.values():
+                for first, last in sequences.intersection(seen):
+                    _open(found, publisher, range(first // BLOCK, last // BLOCK + 1))
+                seen.update(sequences)
+    return found
+
+
+def _open(found: PublisherRanges, publisher: int, blocks: Iterable[int]) -> None:
+    for block in blocks:
+        found.add(publisher, block * BLOCK, (block + 1) * BLOCK - 1)
