@@ -14,12 +14,13 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +50,7 @@ STOP_TIMEOUT_S = 60.0
 DETACH_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 30.0
 READY_LINE = "raylay is up"
+_PLACE = re.compile(r"[^\s:]+:\d+: ")
 FILE_COLUMNS = 160
 """A table that is written to a file or a pipe has room for what it says."""
 
@@ -82,7 +84,9 @@ def main() -> None:
     try:
         app()
     except RaylayError as error:
-        print(f"raylay: {error}", file=sys.stderr)
+        # What stands in a file begins with its place, where editors look for it.
+        prefix = "" if _PLACE.match(str(error)) else "raylay: "
+        print(f"{prefix}{error}", file=sys.stderr)
         sys.exit(1)
     except BrokenPipeError:
         # The reader of our output is gone, as with `| head`: nobody is left to tell.
@@ -431,6 +435,40 @@ def event_line(event: dict[str, Any]) -> str:
 
 
 # -- publishing and subscribing ------------------------------------------------------------------
+def _waiting_lines() -> Callable[[object], None]:
+    """For a client's `on_event`: says on stderr why it waits, each reason once."""
+    from raylay.services.client.events import (
+        Connected,
+        Disconnected,
+        ServerRefused,
+        WaitingForSafeInstance,
+        WaitingForServer,
+    )
+
+    said: set[str] = set()
+
+    def tell(event: object) -> None:
+        if isinstance(event, Connected):
+            said.clear()
+            return
+        if isinstance(event, ServerRefused):
+            line = f"{event.address}: {event.reason}"
+        elif isinstance(event, Disconnected):
+            line = f"lost {event.instance} at {event.address}: {event.reason}"
+        elif isinstance(event, WaitingForServer):
+            line = "no server answers, trying again"
+        elif isinstance(event, WaitingForSafeInstance):
+            refused = "; ".join(f"{name}: {reason}" for name, reason in event.refused)
+            line = f"waiting for an instance that is safe to use ({refused})"
+        else:
+            return
+        if line not in said:
+            said.add(line)
+            typer.echo(f"raylay: {line}", err=True)
+
+    return tell
+
+
 @contextmanager
 def _client_options(
     fabric: str, group: str, servers: list[str] | None, name: str, *, trace_all: bool = False
@@ -499,7 +537,7 @@ async def _publish(
 
     count = sequence = 0
     started_s = time.monotonic()
-    async with Client(**options) as client:
+    async with Client(**options, on_event=_waiting_lines()) as client:
         lines = sys.stdin.buffer if body is None else [body.encode()]
         for line in lines:
             sequence = await client.publish(topic, line.rstrip(b"\r\n"), message_type)
@@ -542,7 +580,7 @@ async def _subscribe(
     from raylay.services.client import Client
 
     left = count
-    async with Client(**options) as client:
+    async with Client(**options, on_event=_waiting_lines()) as client:
         subscription = await client.subscribe(
             topic, bookmark=bookmark, bookmark_not_found=not_found if bookmark else ""
         )

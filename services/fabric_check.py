@@ -15,7 +15,7 @@ from rich.table import Table
 from raylay.services.config_commands import DefineOption, FilesArgument, IgnoreOption, NameOption
 from raylay.services.configuration.amps_tree import parse_defines
 from raylay.services.configuration.exclusions import exclusions, server_names, topic_rule
-from raylay.services.configuration.files import load_fabric
+from raylay.services.configuration.files import load_all
 from raylay.services.configuration.model import (
     DestinationSettings,
     FabricSettings,
@@ -35,6 +35,8 @@ from raylay.services.topology.check import SEVERITIES, Checked, Finding, check
 from raylay.services.topology.members import Member
 from raylay.services.topology.refused import refused_links
 from raylay.services.topology.report import as_data, route_rows, summary
+
+START_WITHOUT = "leave it out, or start the fabric with --ignore-unsupported"
 
 fabric_app = typer.Typer(help="Look at a fabric before it runs.", no_args_is_help=True)
 
@@ -222,18 +224,17 @@ def check_command(
     if picture is not None and picture.suffix not in (".svg", ".html"):
         raise ConfigurationError(f"--picture {picture}: give a name that ends in .svg or .html")
     try:
-        settings = load_fabric(
-            files,
-            defines=parse_defines(define),
-            name=fabric_name,
-            ignore_unsupported=ignore_unsupported,
-        )
+        settings, left_out = load_all(files, defines=parse_defines(define), name=fabric_name)
     except ConfigurationError as error:
         if not as_json:
             raise
         checked, name = _impossible(error), fabric_name
     else:
         checked, name = check_settings(settings, tuple(publishes or ())), settings.name
+        checked.findings += [
+            Finding("note", "not_running", (), "", f"{where}: {text}", START_WITHOUT)
+            for where, text in (() if ignore_unsupported else left_out)
+        ]
     if as_json:
         typer.echo(json.dumps(as_data(checked, name, routes=routes)))
     else:

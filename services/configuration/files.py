@@ -8,6 +8,7 @@ from pathlib import Path
 from raylay.services.configuration import yaml_file
 from raylay.services.configuration.amps_fabric import UNSUPPORTED_REMEDY, fabric_of
 from raylay.services.configuration.amps_load import Document, load_amps
+from raylay.services.configuration.amps_support import findings
 from raylay.services.configuration.amps_tree import is_amps, read_text
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
@@ -75,6 +76,26 @@ def load_fabric(
             refuse_not_running(found, Path(next(iter(paths))).name)
         return found
     return fabric_of(found, name, ignore_unsupported=ignore_unsupported)
+
+
+def load_all(
+    paths: Iterable[str | Path], *, defines: Mapping[str, str] | None = None, name: str = ""
+) -> tuple[FabricSettings, list[tuple[str, str]]]:
+    """The fabric of such files without what does not run yet, and (place, what it is) of that.
+
+    For whoever looks at a fabric and does not start it.
+
+    Raises:
+        ConfigurationError: one line for each thing that is wrong.
+    """
+    paths = list(paths)
+    found = load_files(paths, defines=defines)
+    if isinstance(found, FabricSettings):
+        where = str(next(iter(paths)))
+        return found, [(where, text) for text in found.not_running()]
+    refused = [each for document in found for each in findings(document) if each.refuses]
+    settings = fabric_of(found, name, ignore_unsupported=True)
+    return settings, [(each.origin, each.text) for each in refused]
 
 
 def refuse_not_running(settings: FabricSettings, where: str) -> None:

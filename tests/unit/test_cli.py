@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from raylay.services.cli import (
+    _waiting_lines,
     destination_row,
     disconnected_lines,
     event_line,
     unavailable_lines,
 )
+from raylay.services.client.events import Connected, WaitingForSafeInstance, WaitingForServer
 
 
 def run(*arguments: str, runtime: Path) -> subprocess.CompletedProcess[str]:
@@ -56,7 +58,7 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path) -> None:
     path.write_text("fabric: f\nregions:\n  A: none\n")
     done = run("up", str(path), runtime=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"raylay: {path}:3: ")
+    assert done.stderr.startswith(f"{path}:3: ")
 
 
 def test_an_event_is_one_line() -> None:
@@ -86,4 +88,18 @@ def test_what_is_unavailable_is_said_below_the_status() -> None:
     instances = [{"name": "A", "unavailable": 0}, {"name": "B", "unavailable": 1200}, {"name": "C"}]
     assert unavailable_lines(instances) == [
         "B: 1,200 messages are unavailable, no upstream has them any more"
+    ]
+
+
+def test_a_client_that_waits_says_why_once(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = _waiting_lines()
+    for _ in range(3):
+        tell(WaitingForServer(0.1))
+        tell(WaitingForSafeInstance((("A-2", "it was downgraded"),), 0.1))
+    tell(Connected("A-1", "A", "host:1", 0))
+    tell(WaitingForServer(0.1))
+    assert capsys.readouterr().err.splitlines() == [
+        "raylay: no server answers, trying again",
+        "raylay: waiting for an instance that is safe to use (A-2: it was downgraded)",
+        "raylay: no server answers, trying again",
     ]

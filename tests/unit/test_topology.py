@@ -306,6 +306,27 @@ def test_ports_names_and_groups_that_clash(
     assert any(words in f["explanation"] for f in findings)
 
 
+def test_what_does_not_run_yet_is_a_note(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(
+        "fabric: f\nregions: {A: {instances: 2, links: none}}\n"
+        "links: [{from: A-1, to: A-2, "
+        "topics: [{name: orders, filter: /price > 1}]}]\n"
+    )
+
+    def notes(*options: str) -> list[str]:
+        done = CliRunner().invoke(fabric_app, ["check", str(path), "--json", *options])
+        return [
+            finding["explanation"]
+            for finding in json.loads(done.stdout)["findings"]
+            if finding["kind"] == "not_running"
+        ]
+
+    (note,) = notes()
+    assert note.startswith(f"{path}: destination A-2 of A-1, topic orders: content filters")
+    assert not notes("--ignore-unsupported")
+
+
 def test_the_command(tmp_path: Path) -> None:
     good, noted, warned, bad = (
         tmp_path / f"{name}.yaml" for name in ("good", "noted", "warned", "bad")
