@@ -139,6 +139,33 @@ def _refused(settings: FabricSettings) -> list[Finding]:
     )
 
 
+def _copies_in_circles(settings: FabricSettings) -> list[Finding]:
+    """Instances that, all of them empty, would wait for each other to copy from."""
+    by_address = _by_address(settings)
+    sources = {
+        instance.name: {by_address.get(each, each) for each in instance.bootstrap.sources}
+        for instance in settings.instances
+        if instance.bootstrap is not None
+    }
+    waiting = set(sources)
+    while starting := {name for name in waiting if not sources[name] <= waiting}:
+        waiting -= starting
+    if not waiting:
+        return []
+    names = tuple(sorted(waiting))
+    return [
+        Finding(
+            "warning",
+            "bootstrap_circle",
+            names,
+            "",
+            f"{', '.join(names)} have no source but each other: where all are empty, as at a first "
+            "start, none of them ever starts",
+            f"take bootstrap from {names[0]}, or give it another source",
+        )
+    ]
+
+
 def _servers(
     settings: FabricSettings,
     instance: InstanceSettings,
@@ -185,7 +212,7 @@ def check_settings(settings: FabricSettings, publishing: tuple[str, ...] = ()) -
         ]
     checked = check(members)
     checked.findings = sorted(
-        checked.findings + _refused(settings),
+        checked.findings + _refused(settings) + _copies_in_circles(settings),
         key=lambda finding: SEVERITIES.index(finding.severity),
     )
     return checked

@@ -19,6 +19,7 @@ queues come with those.
     group_differs         warning  members of a group that are not configured alike
     pass_through          warning  PassThrough matches no group, or more groups than it names
     overlap               warning  two destinations of an instance may claim the same server
+    bootstrap_circle      warning  instances that have no source to copy from but each other
     late_arrivals         note     a message may come behind a later one of its publisher
 
 A note is of what the documented rules bring with them and loses nothing: never an error.

@@ -306,6 +306,29 @@ def test_ports_names_and_groups_that_clash(
     assert any(words in f["explanation"] for f in findings)
 
 
+@pytest.mark.parametrize(
+    ("sources", "circle"),
+    [
+        ({"A-1": ["A-2"]}, ()),
+        ({"A-1": ["A-2"], "A-2": ["A-1"]}, ("A-1", "A-2")),
+        ({"A-1": ["A-2", "A-3"], "A-2": ["A-1"]}, ()),
+        ({"A-1": ["A-2", "A-3"], "A-2": ["A-1"], "A-3": ["A-1"]}, ("A-1", "A-2", "A-3")),
+        ({"A-1": ["127.0.0.1:9100"], "A-2": ["A-1"]}, ("A-1", "A-2")),
+        ({"A-1": ["elsewhere:9100"], "A-2": ["A-1"]}, ()),
+    ],
+    ids=["none", "two", "way_out", "three", "by_address", "another_fabric"],
+)
+def test_instances_that_copy_from_each_other(
+    sources: dict[str, list[str]], circle: tuple[str, ...]
+) -> None:
+    values: dict[str, Any] = {"fabric": "f", "regions": {"A": 3}, "instances": {}}
+    for name, froms in sources.items():
+        values["instances"][name] = {"bootstrap": {"sources": froms}}
+    values["instances"].setdefault("A-2", {})["replication_port"] = 9100
+    found = [each for each in checked(values).findings if each.kind == "bootstrap_circle"]
+    assert [each.instances for each in found] == ([circle] if circle else [])
+
+
 def test_what_does_not_run_yet_is_a_note(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_text(
