@@ -741,6 +741,32 @@ class Fabric(FabricBuilder):
         self.declared.instance(name)
         self._ask(name, "inject", f"inject into {name}", kind, seconds, options)
 
+    def client_options(self, name: str, *, group: str | None = None) -> dict[str, Any]:
+        """Arguments of a `Client` of the fabric but its name: servers, group, the settings' client
+        section, tracing.
+
+        Raises:
+            ConfigurationError: there is no such group, or it has to be named.
+        """
+        return self._client_options(name, group, {})
+
+    def ask(
+        self, name: str, verb: str, *arguments: Any, timeout_s: float = STATUS_TIMEOUT_S
+    ) -> Any:
+        """What one instance answers to a call of its actor: `status`, `events`, …
+
+        Raises:
+            FabricError: it does not run, does not answer in time, or refuses.
+        """
+        handle = self._handle(name)
+        if handle is None:
+            raise FabricError(f"instance {name} does not run")
+        ray = _ray()
+        try:
+            return ray.get(getattr(handle, verb).remote(*arguments), timeout=timeout_s)
+        except ray.exceptions.RayError as error:
+            raise FabricError(f"{verb} of {name}: {_first_line(error)}") from None
+
     def on_node_of(
         self, name: str, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0
     ) -> Any:

@@ -71,6 +71,8 @@ from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import Destination
 
 _EVENTS = frozenset(("started", "link_connected", "downgraded", "upgraded"))
+SAME_US = 2_000
+"""An instance keeps an event and logs it within as much."""
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
@@ -213,17 +215,24 @@ class Recording:
 
     members: Mapping[str, Member]
     """With instance names for addresses."""
-    logs: Path
-    """The directory of the instances' log files."""
+    logs: Path | None
+    """The directory of the instances' log files; None: only `missed` is known."""
     topic: str
-    """What all publishers publish on."""
+    """What publishers publish on."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """Publisher to its topic, of those that publish on another one."""
+    uniform: bool = True
+    """Whether nothing may come late: see Topology."""
+    since_us: int = 0
+    """What logs tell of before then is left out."""
     said: list[Said] = field(default_factory=list)
     subscribers: list[SubscriberRecorder] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
     faults: list[tuple[int, str]] = field(default_factory=list)
     """(time in microseconds, what): for people."""
     missed: list[dict[str, Any]] = field(default_factory=list)
-    """Events of instances, for the time in which they could not write their logs."""
+    """Events of instances, for the time in which they could not write their logs. Those that the
+    logs tell as well do no harm."""
 
     def history(
         self,
@@ -238,7 +247,7 @@ class Recording:
             statuses: what each instance says of itself in the end.
             unacked: client to what is left in its publish store.
         """
-        history = History(Topology("recorded", dict(self.members), uniform=True))
+        history = History(Topology("recorded", dict(self.members), uniform=self.uniform))
         operations: list[Operation] = []
         lives = self._lives(operations)
         lost_of = {name: [each for each in self.lost if each.instance == name] for name in lives}
@@ -282,9 +291,16 @@ class Recording:
     def _lives(self, operations: list[Operation]) -> dict[str, list[tuple[int, int]]]:
         """(time, incarnation) of each start of each instance; adds what the logs tell."""
         lives: dict[str, list[tuple[int, int]]] = {name: [] for name in self.members}
+        told_of = {name: self._once(name) for name in self.members}
+        name_of = {
+            int(told["incarnation"], 16): name
+            for name, found in told_of.items()
+            for _, event, told in found
+            if event == "started"
+        }
         for name, member in self.members.items():
             sync = [each.name for each in member.destinations if each.sync]
-            for time_us, event, told in sorted(self._told(name), key=lambda e: e[0]):
+            for time_us, event, told in told_of[name]:
                 if event == "started":
                     incarnation = int(told["incarnation"], 16)
                     operations.append(Started(time_us, name, incarnation, True))
@@ -294,11 +310,12 @@ class Recording:
                     lives[name].append((time_us, incarnation))
                 elif event == "link_connected":
                     destination = told["destination"]
-                    server = next(
+                    first = next(
                         each.addresses[0]
                         for each in member.destinations
                         if each.name == destination
                     )
+                    server = name_of.get(int(told.get("incarnation") or 0), first)
                     operations.append(Linked(time_us, name, destination, server))
                 else:
                     operations.append(
@@ -306,9 +323,24 @@ class Recording:
                     )
         return lives
 
+    def _once(self, name: str) -> list[tuple[int, str, dict[str, Any]]]:
+        """In order of time; of what the log and the instance tell alike the earlier one."""
+        found: list[tuple[int, str, dict[str, Any]]] = []
+        last: dict[tuple[str, str, str], int] = {}
+        for each in sorted(self._told(name), key=lambda e: e[0]):
+            time_us, event, told = each
+            if time_us < self.since_us:
+                continue
+            place = (event, str(told.get("destination")), str(told.get("incarnation")))
+            if time_us - last.get(place, -SAME_US) > SAME_US:
+                found.append(each)
+            last[place] = time_us
+        return found
+
     def _told(self, name: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
         """What an instance told, in its log or when it was asked. Twice is as good as once."""
-        yield from _events(self.logs, name)
+        if self.logs is not None:
+            yield from _events(self.logs, name)
         for event in self.missed:
             if event["instance"] == name and event["event"] in _EVENTS:
                 yield event["time_us"], event["event"], event
@@ -320,9 +352,10 @@ class Recording:
                 refused.add(each.publisher, each.first, each.last)
         for said in self.said:
             time_us, client, publisher, instance, session = said[1:6]
+            topic = self.topics.get(client, self.topic)
             if said.kind == "published":
                 for sequence in range(said.first, said.last + 1):
-                    yield Published(time_us, client, publisher, sequence, self.topic)
+                    yield Published(time_us, client, publisher, sequence, topic)
             elif said.kind == "acked":
                 held = refused.get(publisher)
                 sequences = tuple(

@@ -1,0 +1,612 @@
+"""A drill on a running fabric: load, faults, healing, verdict.
+
+    with Fabric.attach("flights") as fabric:
+        result = Drill(fabric, find("kill-instance")).run()
+    print(result.valid, result.summary)
+
+It ends by itself, and mends what it broke when it is interrupted. A fabric that is not marked for
+drills is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raylay.services.drills.faults import (
+    RENEW_S,
+    Head,
+    Injector,
+    Inside,
+    KillInstances,
+    KillLink,
+    LoseDisk,
+    Places,
+    Stop,
+)
+from raylay.services.drills.judging import (
+    Judgement,
+    judge_laws,
+    judged,
+    reaching,
+    read_journal,
+)
+from raylay.services.drills.load import Crowd
+from raylay.services.drills.measure import (
+    Downgrade,
+    Failover,
+    Injected,
+    Recovery,
+    Sample,
+    acked_while_downgraded,
+    downgrades,
+    recovery,
+)
+from raylay.services.drills.recorded import Recording, members_of, now_us
+from raylay.services.drills.scenario import Hit, Scenario, Step, Targets
+from raylay.services.drills.watching import Watcher
+from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric import Fabric
+from raylay.services.fabric_plan import instance_config
+from raylay.services.fabric_registry import process_start
+from raylay.services.messages.records import Run, publisher_id
+from raylay.services.server.injected import REFUSED
+from raylay.services.verdict import Record
+
+MARK_FILE = "drill.json"
+"""In the fabric's directory while a drill goes on."""
+THREADS = 64
+HEAL_S_MAX = 120.0
+"""From the last fault's end until everything must be whole again."""
+START_S_MAX = 60.0
+LOOK_S = 0.1
+
+
+@dataclass(slots=True)
+class Result:
+    """What a drill came to."""
+
+    fabric: str
+    number: str
+    scenario: Scenario
+    began_us: int
+    ended_us: int = 0
+    topic: str = ""
+    groups: dict[str, list[str]] = field(default_factory=dict)
+    injected: list[Injected] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
+    downgrades: list[Downgrade] = field(default_factory=list)
+    acked_at_risk: int = 0
+    samples: list[Sample] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    failovers: list[Failover] = field(default_factory=list)
+    crowd: Crowd | None = None
+    judgement: Judgement | None = None
+    traces: Path | None = None
+    kept: list[str] = field(default_factory=list)
+    """What was put aside and is still there."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.judgement is not None and self.judgement.valid
+
+
+class Drill:
+    """One drill. Owner: the process that runs it. Lifecycle: `run`, once.
+
+    Args:
+        fabric: started here or attached to, and marked for drills.
+        scenario: what to do.
+        topic: for the load's messages; empty: one that the fabric journals.
+        injectors: by fault, in place of those of `faults.py`.
+        tell: given a line for people at each step.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        scenario: Scenario,
+        *,
+        topic: str = "",
+        injectors: Mapping[str, Injector] | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        check_allowed(fabric)
+        self.fabric = fabric
+        self.scenario = scenario
+        self.number = f"{now_us() // 1000:x}"[-7:]
+        self._topic = topic
+        self._given = dict(injectors or {})
+        self._tell = tell
+        self._names = [instance.name for instance in fabric.declared.instances]
+        self._groups: dict[str, list[str]] = {}
+        for instance in fabric.declared.instances:
+            self._groups.setdefault(instance.group, []).append(instance.name)
+        # A wrong target is told before anything runs.
+        targets = Targets(fabric.declared, self._names[0])
+        self._slow_regions = {
+            targets.resolve(step).region for step in scenario.steps if step.fault == "slow_consumer"
+        }
+        for step in scenario.steps:
+            targets.resolve(step)
+        self._places: Places
+        self._crowd: Crowd
+        self._watcher: Watcher
+        self._injectors: dict[str, Injector] = {}
+        self._disks: LoseDisk
+        self._first_statuses: dict[str, dict[str, Any]] = {}
+        self._result = Result(fabric.name, self.number, scenario, now_us(), groups=self._groups)
+
+    def run(self) -> Result:
+        """Runs it, from the first look to the verdict. Blocks.
+
+        Raises:
+            FabricError: the fabric is not whole, another drill runs, or something could not be
+                broken. What was broken is mended.
+            KeyboardInterrupt: it was interrupted, by SIGINT or SIGTERM. What was broken is mended.
+        """
+        mark = Mark(self.fabric, self.number, self.scenario)
+        with mark:
+            return asyncio.run(self._main())
+
+    async def _main(self) -> Result:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(THREADS))
+        task = asyncio.current_task()
+        assert task is not None
+        interrupted = False
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            interrupted = True
+            task.cancel()
+
+        with suppress(ValueError, RuntimeError):  # not on the main thread
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, interrupt)
+        try:
+            return await self._drill()
+        except asyncio.CancelledError:
+            if interrupted:
+                raise KeyboardInterrupt from None
+            raise
+
+    # -- the course ------------------------------------------------------------------------------
+    async def _drill(self) -> Result:
+        scenario, result = self.scenario, self._result
+        self._tell(f"drill {scenario.name} on fabric {self.fabric.name}: looking at it")
+        self._places = await asyncio.to_thread(Places, self.fabric)
+        before = self._first_statuses = await self._await_whole(START_S_MAX, "before the drill")
+        after_txid = {name: int(status["committed_txid"]) for name, status in before.items()}
+        self._injectors = self._make_injectors()
+        self._crowd = result.crowd = Crowd(self.fabric, scenario.load, self.number, self._topic)
+        result.topic = self._crowd.topic
+        self._watcher = Watcher(self.fabric)
+        self._watcher.start()
+        steps: list[asyncio.Task[None]] = []
+        try:
+            async with AsyncExitStack() as stack:
+                stack.push_async_callback(self._crowd.close)
+                stack.push_async_callback(_cancelled, steps)
+                result.began_us = now_us()
+                await self._crowd.open(self._slow_regions)
+                self._tell(
+                    f"{len(self._crowd.publishers)} publishers, {len(self._crowd.subscribers)} "
+                    f"subscribers; {scenario.before_ms / 1000:g} s before the first fault"
+                )
+                await asyncio.sleep(scenario.before_ms / 1000)
+                steps += [
+                    asyncio.create_task(self._perform(number, step))
+                    for number, step in enumerate(scenario.steps, 1)
+                ]
+                await asyncio.gather(*steps)
+                await asyncio.sleep(scenario.after_ms / 1000)
+                self._tell("healed; waiting until everything owed has come")
+                await self._crowd.settle(HEAL_S_MAX)
+                record = self._crowd.record
+                members = self._members()
+                reach = reaching(members, self._crowd.topic, self._crowd.publishers[0].kind)
+                records = {group: self._record_of(reach[group]) for group in self._groups}
+                await self._crowd.await_subscribers(
+                    {group: found.persisted for group, found in records.items()}, HEAL_S_MAX
+                )
+                complaints: list[str] = []
+                try:
+                    statuses = await self._await_whole(HEAL_S_MAX, "after it")
+                except FabricError as error:
+                    complaints.append(str(error))
+                    statuses = await self._statuses()
+                unacked = {each.name: each.store.messages for each in self._crowd.publishers}
+                result.ended_us = now_us()
+        finally:
+            await asyncio.to_thread(self._watcher.stop)
+        self._tell("judging")
+        result.judgement = await asyncio.to_thread(
+            self._judge, after_txid, statuses, records, record(), unacked, complaints
+        )
+        await asyncio.to_thread(self._measure)
+        self._clear_disks()
+        return result
+
+    def _record_of(self, groups: set[str]) -> Record:
+        record = Record()
+        for each in self._crowd.publishers:
+            if each.published and each.group in groups:
+                record.add(publisher_id(each.name), each.first, each.published, each.persisted)
+        return record
+
+    def _make_injectors(self) -> dict[str, Injector]:
+        places = self._places
+        inside = Inside(places)
+        self._disks = LoseDisk(places, self.number, lambda path: read_journal(path, 0))
+        made: dict[str, Injector] = {
+            "kill_instance": KillInstances(places),
+            "kill_node": KillInstances(places, links_too=True),
+            "kill_link": KillLink(places),
+            "kill_gcs": Head(places, kill=True),
+            "stop_gcs": Head(places, kill=False),
+            "stop": Stop(places),
+            "stop_link": Stop(places, link=True),
+            "lose_disk": self._disks,
+            "slow_consumer": _SlowConsumer(self),
+        }
+        made |= dict.fromkeys(("cut", "drop", "slow", "full_disk", "clock_jump"), inside)
+        return {**made, **self._given}
+
+    async def _perform(self, number: int, step: Step) -> None:
+        await asyncio.sleep(step.at_ms / 1000)
+        hit = Targets(self.fabric.declared, self._crowd.serving).resolve(step)
+        injector = self._injectors[step.fault]
+        injected = Injected(
+            number, step.fault, hit.text, step.sentence(hit.text), now_us(),
+            instances=hit.instances, unacknowledged=self._crowd.unacknowledged,
+        )  # fmt: skip
+        self._tell(f"{number}. {injected.text}")
+        try:
+            injected.notes += await asyncio.to_thread(injector.inject, step, hit)
+            self._result.injected.append(injected)
+            await self._last(injector, step, hit)
+        except FabricError as error:
+            raise FabricError(f"step {number}, {injected.text}: {error}") from None
+        finally:
+            await asyncio.shield(asyncio.to_thread(injector.heal, step, hit))
+            injected.ended_us = now_us()
+        if step.lasts_ms:
+            self._tell(f"{number}. over")
+
+    async def _last(self, injector: Injector, step: Step, hit: Hit) -> None:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + step.lasts_ms / 1000
+        while (left_s := end_s - loop.time()) > 0:
+            await asyncio.sleep(min(RENEW_S, left_s))
+            if end_s - loop.time() > RENEW_S / 2:
+                await asyncio.to_thread(injector.renew, step, hit, end_s - loop.time())
+
+    # -- how it is -------------------------------------------------------------------------------
+    async def _statuses(self) -> dict[str, dict[str, Any]]:
+        found = await asyncio.to_thread(self.fabric.status)
+        return {status["name"]: status for status in found["instances"]}
+
+    async def _await_whole(self, wait_s: float, when: str) -> dict[str, dict[str, Any]]:
+        """Statuses of a fabric in which nothing is owed and all links are caught up.
+
+        Raises:
+            FabricError: it is not whole within so long; says what is missing.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + wait_s
+        while True:
+            statuses = await self._statuses()
+            wrong = unwhole(statuses)
+            if not wrong:
+                return statuses
+            if loop.time() > deadline_s:
+                raise FabricError(
+                    f"the fabric is not whole {when}, after {wait_s:.0f} s: {'; '.join(wrong[:5])}"
+                )
+            await asyncio.sleep(LOOK_S)
+
+    def _members(self) -> dict[str, Any]:
+        settings, record = self.fabric._known()
+        return members_of(
+            (
+                instance.name,
+                instance.group,
+                [
+                    (found.destination(), found.server_names)
+                    for found in instance_config(settings, record, instance).destinations
+                ],
+            )
+            for instance in settings.instances
+        )
+
+    # -- the verdict -----------------------------------------------------------------------------
+    def _journals(self, after_txid: Mapping[str, int]) -> dict[str, list[Run]]:
+        publishers = [publisher_id(each.name) for each in self._crowd.publishers]
+        new = {lost.instance for lost in self._disks.lost}
+        return {
+            name: self._places.errand(
+                name,
+                read_journal,
+                self._places.directory(name),
+                0 if name in new else after_txid[name],
+                publishers,
+            )
+            for name in self._names
+        }
+
+    def _judge(
+        self,
+        after_txid: Mapping[str, int],
+        statuses: Mapping[str, Mapping[str, Any]],
+        records: Mapping[str, Record],
+        total: Record,
+        unacked: Mapping[str, int],
+        complaints: list[str],
+    ) -> Judgement:
+        crowd, watcher = self._crowd, self._watcher
+        journals = self._journals(after_txid)
+        members = self._members()
+        splits = bool(self._disks.lost) or any(
+            not destination.own_group_only and instance.group != destination.group
+            for instance, destination in self.fabric.declared.links()
+        )
+        verdict, late = judged(
+            self._groups,
+            journals,
+            {
+                group: {s.name: s.received for s in crowd.subscribers if s.group == group}
+                for group in self._groups
+            },
+            records,
+            total,
+            splits,
+        )
+        recording = self._recording(members)
+        found, history = judge_laws(recording, journals, statuses, unacked)
+        complaints += crowd.complaints
+        complaints += [
+            f"{event['instance']} reports {event['event']}: {_details(event)}"
+            for event in watcher.events
+            if event["event"] in ("fatal", "conflict", "unavailable")
+            and event["time_us"] >= self._result.began_us
+        ]
+        return Judgement(
+            verdict,
+            [each for each in found if not each.separate],
+            [each for each in found if each.separate],
+            history is not None,
+            late,
+            complaints,
+        )
+
+    def _recording(self, members: Mapping[str, Any]) -> Recording:
+        crowd = self._crowd
+        # Links over several addresses carry different parts while they change over.
+        recording = Recording(members, None, crowd.topic, uniform=len(self._groups) == 1)
+        recording.since_us = self._result.began_us - 1
+        settings, record = self.fabric._known()
+        logs = settings.logs
+        if logs.target == "file" and logs.format == "json":
+            recording.logs = Path(record.directory) / (logs.directory or "logs")
+        recording.said = crowd.said
+        for each in crowd.subscribers:
+            if each.recorder is not None:
+                each.recorder.instance = each.ended_at
+                each.recorder.topic = crowd.topic
+                recording.subscribers.append(each.recorder)
+        recording.lost = self._disks.lost
+        recording.faults = [(each.began_us, each.text) for each in self._result.injected]
+        recording.missed = [*self._as_it_was(), *self._watcher.events]
+        return recording
+
+    def _as_it_was(self) -> list[dict[str, Any]]:
+        """Every instance as if it had started when the drill began, its links connected then."""
+        began_us = self._result.began_us
+        found: list[dict[str, Any]] = []
+        for name in self._names:
+            first = self._first_statuses[name]
+            told = {"instance": name, "time_us": began_us}
+            found.append({**told, "event": "started", "incarnation": first["incarnation"]})
+            found += [
+                {
+                    **told,
+                    "event": "link_connected",
+                    "destination": destination,
+                    "incarnation": int(to["incarnation"], 16),
+                }
+                for destination, to in first["destinations"].items()
+            ]
+        return found
+
+    def _measure(self) -> None:
+        result, crowd, watcher = self._result, self._crowd, self._watcher
+        result.samples, result.events = watcher.samples, watcher.events
+        result.failovers = crowd.failovers
+        since = [e for e in watcher.events if e["time_us"] >= result.began_us]
+        result.downgrades = downgrades(since)
+        acks = [ack for each in crowd.publishers for ack in each.acks]
+        result.acked_at_risk = acked_while_downgraded(acks, result.downgrades)
+        result.injected.sort(key=lambda each: each.began_us)
+        for injected in result.injected:
+            until_us = max(injected.ended_us, injected.began_us) + self.scenario.after_ms * 1000
+            result.recoveries.append(
+                recovery(
+                    injected,
+                    min(until_us, result.ended_us),
+                    acks={
+                        group: {
+                            p.name: [ack.time_us for ack in p.acks]
+                            for p in crowd.publishers
+                            if p.group == group
+                        }
+                        for group in self._groups
+                    },
+                    deliveries={
+                        group: {
+                            s.name: [time_us for time_us, _ in s.times]
+                            for s in crowd.subscribers
+                            if s.group == group and not s.name.endswith("-slow")
+                        }
+                        for group in self._groups
+                    },
+                    failovers=crowd.failovers,
+                    samples=result.samples,
+                    names=self._names,
+                )
+            )
+        settings, record = self.fabric._known()
+        if settings.tracing.directory:
+            result.traces = Path(record.directory) / settings.tracing.directory
+
+    def _clear_disks(self) -> None:
+        for aside in self._disks.aside:
+            if self._result.valid:
+                shutil.rmtree(aside, ignore_errors=True)
+            else:
+                self._result.kept.append(str(aside))
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    """Ends steps that are still on; each mends what it broke."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _SlowConsumer:
+    """A subscriber of the load that stops reading."""
+
+    def __init__(self, drill: Drill) -> None:
+        self._drill = drill
+
+    def _set(self, hit: Hit, reads: bool) -> None:
+        crowd = self._drill._crowd
+        for subscriber in crowd.slow(hit.region):
+            subscriber.set_reading(reads)
+
+    def inject(self, step: Step, hit: Hit) -> list[str]:
+        """It stops."""
+        self._set(hit, False)
+        return []
+
+    def renew(self, step: Step, hit: Hit, left_s: float) -> None:
+        """It needs no more than to be stopped once."""
+
+    def heal(self, step: Step, hit: Hit) -> None:
+        """It goes on."""
+        self._set(hit, True)
+
+
+class Mark:
+    """One drill at a time: a file in the fabric's directory that names the process.
+
+    Raises (on entering):
+        FabricError: another one runs.
+    """
+
+    def __init__(self, fabric: Fabric, number: str, scenario: Scenario) -> None:
+        self._path = fabric.directory / MARK_FILE
+        self._fabric = fabric.name
+        self._text = json.dumps(
+            {
+                "pid": os.getpid(),
+                "start": process_start(os.getpid()),
+                "number": number,
+                "scenario": scenario.name,
+            }
+        )
+
+    def __enter__(self) -> None:
+        try:
+            with self._path.open("x", encoding="utf-8") as file:
+                file.write(self._text)
+            return
+        except FileExistsError:
+            pass
+        try:
+            told = json.loads(self._path.read_text(encoding="utf-8"))
+            running = process_start(int(told["pid"])) == int(told["start"])
+        except (OSError, ValueError, KeyError, TypeError):
+            told, running = {}, False
+        if running:
+            raise FabricError(
+                f"drill {told['scenario']} runs on {self._fabric} already, as process "
+                f"{told['pid']}: one at a time"
+            )
+        if told:
+            raise FabricError(
+                f"drill {told['scenario']} on {self._fabric} did not end in good order: its faults "
+                f"end by themselves; mend what is left with `raylay drill --clean {self._fabric}`"
+            )
+        self._path.write_text(self._text, encoding="utf-8")
+
+    def __exit__(self, *_: object) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def check_allowed(fabric: Fabric) -> None:
+    """Refuses a fabric that is not marked for drills.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if fabric.declared.drills != "allowed":
+        raise ConfigurationError(f"fabric {fabric.name}: {REFUSED}")
+
+
+def clean(fabric: Fabric) -> list[str]:
+    """Mends at once what a drill left that was killed: nothing of it would last for long. Returns
+    what was done.
+
+    Raises:
+        ConfigurationError: the fabric is not marked for drills.
+    """
+    from raylay.services.drills.faults import mend
+
+    check_allowed(fabric)
+    done = mend(Places(fabric))
+    path = fabric.directory / MARK_FILE
+    if path.exists():
+        path.unlink()
+        done.append(f"{path} removed")
+    return done
+
+
+def unwhole(statuses: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is not as it should be when nothing is broken and nobody publishes."""
+    wrong = []
+    for name, status in statuses.items():
+        if not status["ready"]:
+            wrong.append(f"{name} is not ready: {status['reason']}")
+            continue
+        if status["pending"]:
+            wrong.append(f"{name} has {status['pending']} ranges pending")
+        for destination, to in status["destinations"].items():
+            expected = {
+                "connected": True,
+                "caught_up": True,
+                "owed": 0,
+                "sync": to["configured_sync"],
+                "safe": to["configured_sync"],
+            }
+            found = {key: to[key] for key in expected}
+            if found != expected:
+                owed = ", ".join(to["owed_examples"])
+                wrong.append(f"{name} to {destination}: {found}, {to['why']} {owed}".rstrip())
+    return wrong
+
+
+def _details(event: Mapping[str, Any]) -> str:
+    left = {k: v for k, v in event.items() if k not in ("number", "time_us", "event", "instance")}
+    return ", ".join(f"{key} {value}" for key, value in left.items())

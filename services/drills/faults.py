@@ -1,0 +1,444 @@
+"""Who breaks what, and mends it: an injector for each fault of a scenario.
+
+What lasts is a lease: it is asked for again each second and ends by itself a few seconds after
+nobody asks any more, so that a drill which dies by SIGKILL leaves nothing broken. A stopped process
+is woken by a guard process of its own session; an instance that is kept away finds the time of its
+return in its data directory.
+
+An injector of your own takes the place of one of these: `Drill(…, injectors={"drop": mine})`, say
+one that cuts real networks between hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+from raylay.services.drills.recorded import Lost, now_us
+from raylay.services.drills.scenario import Hit, Step
+from raylay.services.errors import FabricError
+from raylay.services.fabric import Fabric, await_process_end
+from raylay.services.server.injected import SECONDS_MAX, hold, release
+
+LEASE_S = 5.0
+RENEW_S = 1.0
+HOLD_S = 60.0
+"""How long an instance whose disk is being taken away waits at most."""
+END_S_MAX = 30.0
+
+
+class Injector(Protocol):
+    """Breaks and mends. Called in a thread; may block."""
+
+    def inject(self, step: Step, hit: Hit) -> list[str]:
+        """Breaks it. Returns what else there is to say.
+
+        Raises:
+            FabricError: it cannot be broken; nothing is then.
+        """
+
+    def renew(self, step: Step, hit: Hit, left_s: float) -> None:
+        """It stays broken. Called each second."""
+
+    def heal(self, step: Step, hit: Hit) -> None:
+        """Mends it, or what is left to mend. Called once, also when the drill is interrupted."""
+
+
+class Places:
+    """Where the instances run: errands are done on their hosts.
+
+    Asked once at the beginning, when Ray's head answers.
+    """
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.names = [instance.name for instance in fabric.declared.instances]
+        here = os.getpid(), socket.gethostname()
+        self._here = {name: fabric.on_node_of(name, _who) == here for name in self.names}
+
+    def is_here(self, name: str) -> bool:
+        """Whether an instance runs on this host."""
+        return bool(self._here[name])
+
+    def errand(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function gives on the host of an instance."""
+        if self._here[name]:
+            return function(*arguments)
+        return self.fabric.on_node_of(name, function, *arguments)
+
+    def status(self, name: str) -> dict[str, Any]:
+        """What an instance says of itself.
+
+        Raises:
+            FabricError: it does not answer.
+        """
+        found: dict[str, Any] = self.fabric.ask(name, "status")
+        return found
+
+    def directory(self, name: str) -> Path:
+        """An instance's data directory, on its host."""
+        return self.fabric.data_directory(name)
+
+    def link_pid(self, name: str, destination: str) -> int:
+        """The process of a link.
+
+        Raises:
+            FabricError: it has none now.
+        """
+        found = self.status(name).get("destinations", {}).get(destination, {})
+        pid = int(found.get("pid") or 0)
+        if not pid:
+            raise FabricError(f"link {destination} of {name} has no process now")
+        return pid
+
+
+class Once:
+    """What happens at one moment needs no mending."""
+
+    def renew(self, step: Step, hit: Hit, left_s: float) -> None:
+        """Nothing to do."""
+
+    def heal(self, step: Step, hit: Hit) -> None:
+        """Nothing to do."""
+
+
+class KillInstances(Once):
+    """SIGKILL of instances, all of one host in one errand; Ray starts them again."""
+
+    def __init__(self, places: Places, *, links_too: bool = False) -> None:
+        self._places = places
+        self._links_too = links_too
+
+    def inject(self, step: Step, hit: Hit) -> list[str]:
+        """Kills them; with `for`, they find in their data directory that they have to wait."""
+        places = self._places
+        pids: dict[str, list[int]] = {}
+        for name in hit.instances:
+            status = places.status(name)
+            pids[name] = [int(status["pid"])]
+            if self._links_too:
+                found = status.get("destinations", {}).values()
+                pids[name] += [int(link["pid"]) for link in found if link.get("pid")]
+        if step.lasts_ms:
+            for name in hit.instances:
+                places.errand(name, hold, places.directory(name), step.lasts_ms / 1000)
+        local = [pid for name in hit.instances if places.is_here(name) for pid in pids[name]]
+        _signal_all(local, signal.SIGKILL)
+        for name in hit.instances:
+            if not places.is_here(name):
+                places.errand(name, _signal_all, pids[name], signal.SIGKILL)
+        if self._links_too:
+            return ["Ray's own processes there are spared: nothing of Ray's starts those again"]
+        return []
+
+    def heal(self, step: Step, hit: Hit) -> None:
+        """They may come back."""
+        if step.lasts_ms:
+            for name in hit.instances:
+                self._places.errand(name, release, self._places.directory(name))
+
+
+class KillLink(Once):
+    """SIGKILL of a link's process; its instance starts another one."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+
+    def inject(self, step: Step, hit: Hit) -> list[str]:
+        """Kills it."""
+        name, destination, _ = hit.ways[0]
+        pid = self._places.link_pid(name, destination)
+        self._places.errand(name, _signal_all, [pid], signal.SIGKILL)
+        return []
+
+
+class Stop(Once):
+    """SIGSTOP of an instance or a link; a guard on its host wakes it when the time is over."""
+
+    def __init__(self, places: Places, *, link: bool = False) -> None:
+        self._places = places
+        self._link = link
+        self._pids: dict[Step, tuple[str, int]] = {}
+
+    def inject(self, step: Step, hit: Hit) -> list[str]:
+        """Stops it."""
+        name = hit.instances[0]
+        if self._link:
+            _, destination, _ = hit.ways[0]
+            pid = self._places.link_pid(name, destination)
+        else:
+            pid = int(self._places.status(name)["pid"])
+        self._pids[step] = name, pid
+        self._places.errand(name, stop_for, pid, step.lasts_ms / 1000)
+        return []
+
+    def heal(self, step: Step, hit: Hit) -> None:
+        """It goes on."""
+        if step in self._pids:
+            name, pid = self._pids.pop(step)
+            self._places.errand(name, _signal_all, [pid], signal.SIGCONT)
+
+
+class Inside:
+    """What an instance breaks in itself when it is asked: lines, clock, disk."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+
+    def inject(self, step: Step, hit: Hit) -> list[str]:
+        """Breaks it until the lease ends."""
+        self._ask(step, hit, min(LEASE_S, step.lasts_ms / 1000), must=True)
+        return []
+
+    def renew(self, step: Step, hit: Hit, left_s: float) -> None:
+        """One who was killed meanwhile hears of it as well."""
+        self._ask(step, hit, min(LEASE_S, left_s), must=False)
+
+    def heal(self, step: Step, hit: Hit) -> None:
+        """Ends the leases. One who cannot be asked mends itself when its lease is over."""
+        self._ask(step, hit, 0.0, must=False)
+
+    def _ask(self, step: Step, hit: Hit, seconds: float, *, must: bool) -> None:
+        asked = [*self._asked(step, hit)]
+
+        def ask(name: str, kind: str, options: Mapping[str, Any]) -> None:
+            try:
+                self._places.fabric.inject(name, kind, seconds, **options)
+            except FabricError:
+                if must:
+                    raise
+
+        with ThreadPoolExecutor(max(1, len(asked))) as pool:
+            for done in [pool.submit(ask, *each) for each in asked]:
+                done.result()
+
+    def _asked(self, step: Step, hit: Hit) -> Iterable[tuple[str, str, dict[str, Any]]]:
+        if step.fault == "clock_jump":
+            yield hit.instances[0], "clock", {"offset_us": step.offset_ms * 1000}
+        elif step.fault == "full_disk":
+            yield hit.instances[0], "disk", {}
+        else:
+            for name, destination, forward in hit.ways:
+                line = line_of(step, forward=forward, both=hit.both)
+                if line:
+                    yield name, "line", {"destination": destination, **line}
+
+
+def line_of(step: Step, *, forward: bool, both: bool) -> dict[str, Any]:
+    """How a link's line is while the step lasts; empty: as ever.
+
+    A link sends data one way and gets acknowledgments the other way. Where only what one side sends
+    is lost, a link of that side loses what it sends, and one towards it what comes back.
+    """
+    if step.fault == "drop":
+        return {"mode": "dropped", "out": both or forward, "back": both or not forward}
+    if not (both or forward):
+        return {}
+    if step.fault == "cut":
+        return {"mode": "cut"}
+    return {
+        "mode": "slow",
+        "delay_ms": step.delay_ms,
+        "loss": step.loss,
+        "bytes_per_s": step.bytes_per_s,
+    }
+
+
+class LoseDisk(Once):
+    """SIGKILL, the data directory put aside, and a start on an empty one."""
+
+    def __init__(self, places: Places, number: str, read: Callable[[Path], list[Any]]) -> None:
+        self._places = places
+        self._number = number
+        self._read = read
+        self.lost: list[Lost] = []
+        self.aside: list[Path] = []
+        """What the lost disks held, until the verdict."""
+
+    def inject(self, step: Step, hit: Hit) -> list[str]:
+        """Takes the disk away, where the rest of the region has what was acknowledged."""
+        places, name = self._places, hit.instances[0]
+        if not places.is_here(name):
+            raise FabricError(f"{name} runs on another host: run this drill there")
+        status = places.status(name)
+        region = [i.name for i in places.fabric.declared.group(status["group"]) if i.name != name]
+        if not region:
+            raise FabricError(f"{name} is alone in its region: nobody else has what it acked")
+        for other in region:
+            for to in places.status(other)["destinations"].values():
+                if to["peer"] == name and not (to["caught_up"] and to["connected"]):
+                    raise FabricError(f"{other} has not caught up with {name}: nothing was broken")
+        directory = places.directory(name)
+        hold(directory, HOLD_S)
+        _signal_all([int(status["pid"])], signal.SIGKILL)
+        await_process_end(int(status["pid"]), END_S_MAX)
+        aside = directory.with_name(f"{directory.name}.lost-by-drill-{self._number}")
+        empty = directory.with_name(f".{directory.name}.empty")
+        empty.mkdir()
+        shutil.copy2(directory / "instance.json", empty)
+        hold(empty, HOLD_S)
+        directory.rename(aside)
+        empty.rename(directory)
+        self.aside.append(aside)
+        self.lost.append(Lost(now_us(), name, self._read(aside)))
+        release(directory)
+        return [f"what was on it is in {aside} until the verdict"]
+
+    def heal(self, step: Step, hit: Hit) -> None:
+        """It may start."""
+        with contextlib.suppress(FabricError):
+            release(self._places.directory(hit.instances[0]))
+
+
+class Head(Once):
+    """SIGKILL or SIGSTOP of Ray's GCS. One whose storage is durable is started again."""
+
+    def __init__(self, places: Places, *, kill: bool) -> None:
+        self._places = places
+        self._kill = kill
+        self._pid = 0
+        self._command: tuple[list[str], dict[str, str]] = ([], {})
+
+    def inject(self, step: Step, hit: Hit) -> list[str]:
+        """Kills or stops it."""
+        self._pid, command, environment = gcs_process(gcs_port())
+        if not self._kill:
+            stop_for(self._pid, step.lasts_ms / 1000)
+            return []
+        if not is_durable(command):
+            raise FabricError(
+                "Ray's GCS keeps what it knows in memory only: killed, it would take this Ray "
+                "with it. Run Ray with GCS fault tolerance (Redis), or take stop_gcs"
+            )
+        self._command = command, environment
+        _signal_all([self._pid], signal.SIGKILL)
+        return ["it is started again by the same command, on its Redis"]
+
+    def heal(self, step: Step, hit: Hit) -> None:
+        """It goes on, or is started again."""
+        command, environment = self._command
+        if not self._kill:
+            _signal_all([self._pid], signal.SIGCONT)
+        elif command:
+            self._command = ([], {})
+            subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+
+def mend(places: Places) -> list[str]:
+    """Mends whatever may be broken; returns what was done."""
+    done = []
+    fabric = places.fabric
+    for instance in fabric.declared.instances:
+        name = instance.name
+        places.errand(name, release, places.directory(name))
+        pid = fabric.pid(name)
+        if pid:
+            places.errand(name, _signal_all, [pid], signal.SIGCONT)
+        try:
+            status = places.status(name)
+            for destination, to in status.get("destinations", {}).items():
+                fabric.inject(name, "line", 0.0, destination=destination)
+                if to.get("pid"):
+                    places.errand(name, _signal_all, [int(to["pid"])], signal.SIGCONT)
+            for kind in ("clock", "disk"):
+                fabric.inject(name, kind, 0.0)
+        except FabricError as error:
+            done.append(f"{name} cannot be asked: {error}")
+        else:
+            done.append(f"{name}: lines open, clock and disk as they were, running")
+    with contextlib.suppress(FabricError):
+        pid, *_ = gcs_process(gcs_port())
+        _signal_all([pid], signal.SIGCONT)
+    return done
+
+
+# -- on the host ---------------------------------------------------------------------------------
+def _who() -> tuple[int, str]:
+    return os.getpid(), socket.gethostname()
+
+
+def _signal_all(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def stop_for(pid: int, seconds: float) -> None:
+    """SIGSTOP now, SIGCONT after so many seconds: by a process that outlives whoever asked."""
+    seconds = min(seconds, SECONDS_MAX)
+    guard = f"sleep {seconds:.3f}; kill -CONT {pid}"
+    subprocess.Popen(
+        ["/bin/sh", "-c", guard],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    # After the guard: a drill that dies in between leaves nothing stopped.
+    os.kill(pid, signal.SIGSTOP)
+
+
+def gcs_port() -> int:
+    """Of the GCS of the Ray that this process is connected to."""
+    import ray
+
+    return int(str(ray.get_runtime_context().gcs_address).rpartition(":")[2])
+
+
+def gcs_process(port: int) -> tuple[int, list[str], dict[str, str]]:
+    """(pid, command, environment) of the GCS on this host.
+
+    Raises:
+        FabricError: it does not run here.
+    """
+    listening = _listening(port)
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit():
+            continue
+        try:
+            command = (path / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
+            if not command or not command[0].endswith("gcs_server"):
+                continue
+            if not any(os.readlink(each) in listening for each in (path / "fd").iterdir()):
+                continue
+            told = (path / "environ").read_bytes().decode("utf-8", "replace").split("\0")
+        except OSError:
+            continue
+        environment = dict(each.split("=", 1) for each in told if "=" in each)
+        # Where it was free to choose its port, it must find that one again.
+        chosen = "--gcs_server_port="
+        command = [chosen + str(port) if each.startswith(chosen) else each for each in command]
+        return int(path.name), command, environment
+    raise FabricError(f"no GCS with port {port} runs on this host: run this drill on Ray's head")
+
+
+def _listening(port: int) -> set[str]:
+    """How `/proc/PID/fd` shows the sockets that listen on a port of this host."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]:
+                values = line.split()
+                if values[3] == "0A" and int(values[1].rpartition(":")[2], 16) == port:
+                    found.add(f"socket:[{values[9]}]")
+    return found
+
+
+def is_durable(command: list[str]) -> bool:
+    """Whether a GCS that is started by this command keeps what it knows in Redis."""
+    return any(each.startswith("--redis_address=") and len(each) > 16 for each in command)

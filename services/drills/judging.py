@@ -1,0 +1,163 @@
+"""The verdict of a drill: every journal and subscriber against the publishers' record, and the laws
+over the recorded history.
+
+Journals are read from where they were when the drill began. Where the fabric's own load goes on, or
+nobody publishes, only what a drill's own clients published is judged place by place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from raylay.services.drills import checkers
+from raylay.services.drills.history import History, Member
+from raylay.services.drills.recorded import Recording
+from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.routing import Router
+from raylay.services.verdict import (
+    PlaceVerdict,
+    Record,
+    Stretch,
+    Verdict,
+    judge,
+    stretches_of_run,
+)
+from raylay.storage.journal_reader import LmdbJournalReader
+
+COPIES_MAX = 400_000
+"""Of a history that is judged by the laws: more take minutes. Place by place any number is."""
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What became of everything."""
+
+    verdict: Verdict
+    broken: list[checkers.Violation] = field(default_factory=list)
+    """Laws that the history breaks."""
+    separate: list[checkers.Violation] = field(default_factory=list)
+    """Known and told, and no failure."""
+    laws_judged: bool = True
+    late: int = 0
+    """Copies journaled behind a higher one and flagged so: law 3 allows it where paths split."""
+    complaints: list[str] = field(default_factory=list)
+    """What is wrong besides: an instance not whole, a client without its acks, …"""
+
+    @property
+    def valid(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.verdict.valid and not self.broken and not self.complaints
+
+
+def read_journal(directory: Path, after_txid: int, publishers: Iterable[int] = ()) -> list[Run]:
+    """What a journal holds behind a transaction id, of these publishers (none: of all), in order,
+    without the records where the headers tell which they are. Runs on the journal's host."""
+    wanted = frozenset(publishers)
+    held: list[Run] = []
+    with LmdbJournalReader(directory / "journal") as reader:
+        while runs := reader.read(after_txid):
+            for run in runs:
+                if wanted and run.publisher not in wanted:
+                    continue
+                if run.kind == Kind.RECORDS and run.contiguous and run.topic:
+                    run = replace(run, payload=b"", raw=None)
+                held.append(run)
+            after_txid = runs[-1].last_txid
+    return held
+
+
+def reaching(members: Mapping[str, Member], topic: str, message_type: str) -> dict[str, set[str]]:
+    """By region: the regions whose messages on a topic reach it, over links as they are declared.
+
+    Args:
+        members: of the recorded topology: destinations have instance names for addresses.
+    """
+    reached: dict[str, set[str]] = {each.group: {each.group} for each in members.values()}
+    for start in members.values():
+        # (where it is, the group it came from last, whether it was ever in another group)
+        waiting = [(start.name, "", False)]
+        met = set(waiting)
+        while waiting:
+            name, sender, crossed = waiting.pop()
+            here = members[name]
+            reached[here.group].add(start.group)
+            run = Run(
+                0, 0, 0, 0, b"", topic.encode(), message_type.encode(),
+                path=(1,) if sender else (), group=sender,
+                flags=Flag.CROSSED if crossed else 0,
+            )  # fmt: skip
+            for destination in here.destinations:
+                if not Router(destination).routed(run, -1):
+                    continue
+                for server in destination.addresses:
+                    away = crossed or members[server].group != here.group
+                    state = (server, here.group, away)
+                    if state not in met:
+                        met.add(state)
+                        waiting.append(state)
+    return reached
+
+
+def judged(
+    groups: Mapping[str, Sequence[str]],
+    journals: Mapping[str, Sequence[Run]],
+    received: Mapping[str, Mapping[str, Sequence[Stretch]]],
+    records: Mapping[str, Record],
+    total: Record,
+    splits: bool,
+) -> tuple[Verdict, int]:
+    """Every place against what is owed to its region, and how much came late and was flagged.
+
+    Args:
+        groups: region to its instances.
+        received: region to subscriber to what it got.
+        records: region to the record of those whose messages reach it.
+        total: of everybody.
+        splits: whether anything may come late.
+    """
+    places: list[PlaceVerdict] = []
+    late = 0
+    for group, names in groups.items():
+        held = {
+            f"journal {name}": [s for run in journals[name] for s in stretches_of_run(run)]
+            for name in names
+        }
+        flagged = max(
+            (
+                sum(r.count for r in journals[n] if r.kind == Kind.RECORDS and r.flags & Flag.LATE)
+                for n in names
+            ),
+            default=0,
+        )
+        held |= {f"subscriber {name}": list(got) for name, got in received[group].items()}
+        one = judge(held, records[group])
+        for place in one.places:
+            if splits:
+                allowed = min(place.out_of_order, flagged)
+                place.out_of_order -= allowed
+                late += allowed
+            places.append(place)
+    return Verdict(places, total.published_messages, total.persisted_messages), late
+
+
+def judge_laws(
+    recording: Recording,
+    journals: Mapping[str, list[Run]],
+    statuses: Mapping[str, Mapping[str, Any]],
+    unacked: Mapping[str, int],
+) -> tuple[list[checkers.Violation], History | None]:
+    """What the history breaks; no history where it is too long for that."""
+    copies = sum(run.count for runs in journals.values() for run in runs)
+    if copies > COPIES_MAX:
+        return [], None
+    history = recording.history(journals, statuses, unacked)
+    return checkers.check_all(history), history
+
+
+def owed(records: Mapping[str, Record]) -> dict[str, PublisherRanges]:
+    """By region what its subscribers are owed."""
+    return {group: record.persisted for group, record in records.items()}

@@ -1,0 +1,390 @@
+"""The load of a drill: publishers and durable subscribers in every region, and what each was told.
+
+Everything runs on the drill's event loop. What is recorded is a line a batch or an acknowledgment,
+not a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from raylay.services.client import NOW, Client, Subscription
+from raylay.services.client.client import QUEUE_BYTES_MAX_DEFAULT
+from raylay.services.client.events import ClientEvent, Connected, Disconnected
+from raylay.services.client.messages import ranges_of
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.drills.measure import Ack, Failover
+from raylay.services.drills.recorded import ClientRecorder, Said, SubscriberRecorder, now_us
+from raylay.services.drills.scenario import Load
+from raylay.services.errors import ConfigurationError, RaylayError
+from raylay.services.fabric import Fabric
+from raylay.services.messages.records import publisher_id
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.routing import TopicMatcher, TopicRule, is_regex
+from raylay.services.verdict import Record, Stretch
+from raylay.storage.stores import MemoryBookmarkStore, MemoryPublishStore
+
+TURN_S = 0.02
+HEARTBEAT_S = 1.5
+WAIT_S_MAX = 180.0
+TRACED_PER_S = 300.0
+"""So many publishes a second of the whole load are traced at most."""
+SLOW_QUEUE_BYTES = 64 * 1024
+
+
+def topic_for(settings: FabricSettings, number: str) -> tuple[str, str]:
+    """(topic, message type) that the fabric journals, for messages of a drill.
+
+    Raises:
+        ConfigurationError: none can be made of its topics: say which with `--topic`.
+    """
+    for topic in settings.topics_of(settings.instances[0]):
+        if not topic.journaled:
+            continue
+        kind = "json" if topic.message_type == "*" else topic.message_type
+        names = [topic.name]
+        if is_regex(topic.name):
+            names = [topic.name.replace(".*", f"drill/{number}"), f"drill/{number}"]
+        for name in names:
+            rule = TopicRule(topic.name, topic.message_type)
+            matches = TopicMatcher((rule,)).matches(name.encode(), kind.encode())
+            if not is_regex(name) and matches:
+                return name, kind
+    raise ConfigurationError(
+        f"fabric {settings.name} journals no topic that a drill can publish on by itself: name one "
+        "with --topic"
+    )
+
+
+@dataclass(eq=False)
+class Publisher:
+    """One publisher and its record."""
+
+    name: str
+    group: str
+    topic: str
+    kind: str
+    rate_per_s: float
+    body_bytes: int
+    said: list[Said]
+    failovers: list[Failover]
+    client: Client | None = None
+    store: MemoryPublishStore = field(default_factory=MemoryPublishStore)
+    first: int = 0
+    published: int = 0
+    persisted: int = 0
+    sent: deque[tuple[int, int, int]] = field(default_factory=deque)
+    """(time in microseconds, first, last) of what is not acknowledged."""
+    acks: list[Ack] = field(default_factory=list)
+    rates: list[tuple[int, int]] = field(default_factory=list)
+    """(time in microseconds, messages) published."""
+    recorder: ClientRecorder | None = None
+
+    async def open(self, options: dict[str, Any]) -> None:
+        """Connects."""
+        recorder = self.recorder = ClientRecorder(self.said.append)
+        watch = Watch(self.name, "publisher", self.failovers)
+
+        def told(event: ClientEvent) -> None:
+            recorder.event(event)
+            watch.event(event)
+
+        self.client = Client(
+            self.name,
+            publish_store=self.store,
+            on_event=told,
+            on_persisted=self._persisted,
+            **options,
+        )
+        recorder.machine = self.client.machine
+        await self.client.connect()
+
+    def _persisted(self, upto: int) -> None:
+        assert self.recorder is not None
+        self.recorder.persisted(upto)
+        time_us = now_us()
+        oldest_us = time_us
+        count = 0
+        sent = self.sent
+        while sent and sent[0][1] <= upto:
+            sent_us, first, last = sent.popleft()
+            oldest_us = min(oldest_us, sent_us)
+            count += min(last, upto) - first + 1
+            if last > upto:
+                sent.appendleft((sent_us, upto + 1, last))
+        self.persisted = max(self.persisted, upto)
+        if count:
+            machine = self.client.machine if self.client is not None else None
+            instance = machine.instance if machine is not None else ""
+            self.acks.append(Ack(time_us, count, (time_us - oldest_us) / 1000, instance))
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages without an acknowledgment now."""
+        return sum(last - first + 1 for _, first, last in self.sent)
+
+    async def run(self, is_over: Callable[[], bool]) -> None:
+        """Publishes at its rate until it is over."""
+        client, recorder = self.client, self.recorder
+        assert client is not None and recorder is not None
+        began_s = time.monotonic()
+        done = 0
+        pad = b"x" * max(0, self.body_bytes - 60)
+        while not is_over():
+            due = int((time.monotonic() - began_s) * self.rate_per_s) + 1 - done
+            if due > 0:
+                began_us, first = now_us(), client.machine.next_sequence
+                if not self.first:
+                    self.first = first
+                last = first - 1
+                for _ in range(min(due, 5_000)):
+                    sequence = client.machine.next_sequence
+                    body = b'{"p": %d, "n": %d, "pad": "%b"}' % (client.publisher, sequence, pad)
+                    self.published = sequence
+                    # Known before the publish returns: an ack may come while it waits for room.
+                    self.sent.append((now_us(), sequence, sequence))
+                    last = await client.publish(self.topic, body, self.kind)
+                recorder.published(first, last, began_us)
+                self._join_sent(began_us, first, last)
+                self.rates.append((began_us, last - first + 1))
+                done += last - first + 1
+            await asyncio.sleep(min(TURN_S, 1 / self.rate_per_s) if due < 5_000 else 0)
+
+    def _join_sent(self, began_us: int, first: int, last: int) -> None:
+        """A turn's messages as one entry."""
+        while self.sent and self.sent[-1][1] >= first:
+            self.sent.pop()
+        lowest = max(first, self.persisted + 1)
+        if lowest <= last:
+            self.sent.append((began_us, lowest, last))
+
+
+@dataclass(eq=False)
+class Subscriber:
+    """One durable subscriber and what it got."""
+
+    name: str
+    group: str
+    failovers: list[Failover]
+    store: MemoryBookmarkStore = field(default_factory=MemoryBookmarkStore)
+    received: list[Stretch] = field(default_factory=list)
+    have: PublisherRanges = field(default_factory=PublisherRanges)
+    times: list[tuple[int, int]] = field(default_factory=list)
+    """(time in microseconds, messages) received."""
+    client: Client | None = None
+    subscription: Subscription | None = None
+    task: asyncio.Task[None] | None = None
+    recorder: SubscriberRecorder | None = None
+    progress: asyncio.Event = field(default_factory=asyncio.Event)
+    reads: asyncio.Event = field(default_factory=asyncio.Event)
+    ended_at: str = ""
+
+    async def open(
+        self, topic: str, options: dict[str, Any], queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT
+    ) -> None:
+        """Connects and subscribes from now on."""
+        self.reads.set()
+        recorder = self.recorder = SubscriberRecorder(self.name, topic, False)
+        watch = Watch(self.name, "subscriber", self.failovers)
+        self.client = Client(self.name, bookmark_store=self.store, on_event=watch.event, **options)
+        recorder.listen(self.client.machine)
+        await self.client.connect()
+        self.subscription = await self.client.subscribe(
+            topic,
+            bookmark=NOW,
+            subscription_id="drill",
+            timeout_s=WAIT_S_MAX,
+            queue_bytes_max=queue_bytes_max,
+        )
+        self.task = asyncio.create_task(self._read(self.subscription))
+
+    async def _read(self, subscription: Subscription) -> None:
+        async for batch in subscription.batches():
+            count = 0
+            for stretch in ranges_of(batch.payload, batch.count):
+                self.received.append(Stretch(*stretch))
+                self.have.add(*stretch)
+                count += stretch[2] - stretch[1] + 1
+            self.times.append((now_us(), count))
+            self.progress.set()
+            await self.reads.wait()
+
+    def set_reading(self, reads: bool) -> None:
+        """Whether it takes what it is given. From any thread."""
+        change = self.reads.set if reads else self.reads.clear
+        if self.task is not None:
+            self.task.get_loop().call_soon_threadsafe(change)
+
+    async def complete(self, wanted: PublisherRanges) -> None:
+        """Returns when it has everything of this."""
+        while not all(
+            self.have.covers(publisher, ranges) for publisher, ranges in wanted.sets.items()
+        ):
+            self.progress.clear()
+            await self.progress.wait()
+
+
+class Watch:
+    """Listens to one client for its failovers."""
+
+    def __init__(self, client: str, kind: str, into: list[Failover]) -> None:
+        self._client = client
+        self._kind = kind
+        self._into = into
+        self._left: tuple[int, str, str] | None = None
+
+    def event(self, event: ClientEvent) -> None:
+        """`on_event` of the client."""
+        if isinstance(event, Disconnected) and event.instance:
+            if self._left is None:
+                self._left = now_us(), event.instance, event.reason
+        elif isinstance(event, Connected):
+            left_us, before, reason = self._left or (0, "", "")
+            self._into.append(
+                Failover(
+                    self._client, self._kind, left_us, now_us(), before, event.instance, reason,
+                    event.resent_messages,
+                )
+            )  # fmt: skip
+            self._left = None
+
+
+class Crowd:
+    """All clients of a drill. Owner: the drill's event loop. Lifecycle: `open` to `close`."""
+
+    def __init__(self, fabric: Fabric, load: Load, number: str, topic: str) -> None:
+        self._fabric = fabric
+        self._load = load
+        base, kind = (topic, "json") if topic else topic_for(fabric.declared, number)
+        self.topic = base
+        self.said: list[Said] = []
+        self.failovers: list[Failover] = []
+        groups = fabric.declared.groups()
+        self.publishers = [
+            Publisher(
+                f"drill-{number}-{group}-pub{n}", group, base, kind, load.rate_per_s,
+                load.body_bytes, self.said, self.failovers,
+            )
+            for group in groups
+            for n in range(1, load.publishers + 1)
+        ]  # fmt: skip
+        self.subscribers = [
+            Subscriber(f"drill-{number}-{group}-sub{n}", group, self.failovers)
+            for group in groups
+            for n in range(1, load.subscribers + 1)
+        ]
+        self._publishing = True
+        self._tasks: list[asyncio.Task[None]] = []
+        self.complaints: list[str] = []
+
+    def _options(self, name: str, group: str) -> dict[str, Any]:
+        total = self._load.rate_per_s * max(1, len(self.publishers))
+        made = self._fabric.client_options(name, group=group)
+        if "tracer" in made:
+            made["sampling_ratio"] = max(made["sampling_ratio"], min(1.0, TRACED_PER_S / total))
+        return {
+            **made,
+            "heartbeat_s": HEARTBEAT_S,
+            "connect_wait_s": WAIT_S_MAX,
+            "publish_timeout_s": WAIT_S_MAX,
+            "close_timeout_s": WAIT_S_MAX,
+        }
+
+    async def open(self, slow_regions: set[str]) -> None:
+        """Subscribers first, then publishers. `slow_regions` get one more subscriber each, which a
+        step may keep from reading."""
+        for subscriber in self.subscribers:
+            options = self._options(subscriber.name, subscriber.group)
+            await subscriber.open(self.topic, options)
+        for region in sorted(slow_regions):
+            slow = Subscriber(self.subscribers[0].name + "-slow", region, self.failovers)
+            slow.name = f"{slow.name.rsplit('-', 3)[0]}-{region}-slow"
+            await slow.open(self.topic, self._options(slow.name, region), SLOW_QUEUE_BYTES)
+            self.subscribers.append(slow)
+        for publisher in self.publishers:
+            await publisher.open(self._options(publisher.name, publisher.group))
+        self._tasks = [
+            asyncio.create_task(publisher.run(lambda: not self._publishing))
+            for publisher in self.publishers
+        ]
+
+    @property
+    def serving(self) -> str:
+        """The instance that the first publisher uses."""
+        client = self.publishers[0].client if self.publishers else None
+        if client is not None and client.instance:
+            return client.instance
+        return self._fabric.declared.instances[0].name
+
+    def slow(self, region: str) -> list[Subscriber]:
+        """The subscribers of a region that may be kept from reading."""
+        return [s for s in self.subscribers if s.group == region and s.name.endswith("-slow")]
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages without an acknowledgment now, of all publishers."""
+        return sum(publisher.unacknowledged for publisher in self.publishers)
+
+    def record(self) -> Record:
+        """What was published and acknowledged until now."""
+        record = Record()
+        for each in self.publishers:
+            if each.published:
+                record.add(publisher_id(each.name), each.first, each.published, each.persisted)
+        return record
+
+    async def settle(self, wait_s: float) -> None:
+        """Publishing ends, and everybody waits for the acks that are owed."""
+        self._publishing = False
+        for done in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(done, Exception):
+                self.complaints.append(f"a publisher failed: {done}")
+
+        async def flush(publisher: Publisher) -> None:
+            client = publisher.client
+            assert client is not None
+            try:
+                await client.flush(wait_s)
+            except (TimeoutError, RaylayError) as error:
+                self.complaints.append(
+                    f"{publisher.name} waits for acks behind {client.persisted_sequence} of "
+                    f"{client.last_sequence}: {error!r}; {client.status}"
+                )
+            publisher.persisted = max(publisher.persisted, client.persisted_sequence)
+
+        await asyncio.gather(*map(flush, self.publishers))
+
+    async def await_subscribers(self, wanted: dict[str, PublisherRanges], wait_s: float) -> None:
+        """Everybody gets what is owed to its region."""
+
+        async def await_one(subscriber: Subscriber) -> None:
+            try:
+                await asyncio.wait_for(subscriber.complete(wanted[subscriber.group]), wait_s)
+            except TimeoutError:
+                client = subscriber.client
+                where = client.status if client is not None else "no client"
+                self.complaints.append(f"{subscriber.name} waits for messages: {where}")
+
+        await asyncio.gather(*map(await_one, self.subscribers))
+
+    async def close(self) -> None:
+        """Ends every client."""
+        self._publishing = False
+        for task in self._tasks:
+            task.cancel()
+        for subscriber in self.subscribers:
+            subscriber.reads.set()
+            if subscriber.client is not None:
+                subscriber.ended_at = subscriber.client.instance
+                await subscriber.client.close()
+            if subscriber.task is not None:
+                await asyncio.gather(subscriber.task, return_exceptions=True)
+            subscriber.store.close()
+        for publisher in self.publishers:
+            if publisher.client is not None:
+                await publisher.client.close(flush=False)

@@ -1,0 +1,271 @@
+"""What a drill measured: pure functions over what was watched. Times are microseconds since 1970,
+durations milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+
+class Ack(NamedTuple):
+    """Acknowledgments that came together."""
+
+    time_us: int
+    messages: int
+    age_ms: float
+    """Of the oldest of them."""
+    instance: str
+
+
+class Failover(NamedTuple):
+    """A client found a server: its first, or another one, or the same again."""
+
+    client: str
+    kind: str
+    """`publisher` or `subscriber`."""
+    left_us: int
+    """When the connection before it ended; 0 for the first."""
+    back_us: int
+    before: str
+    after: str
+    reason: str
+    resent: int
+
+    @property
+    def gap_ms(self) -> float:
+        """Without a connection."""
+        return (self.back_us - self.left_us) / 1000 if self.left_us else 0.0
+
+
+class Link(NamedTuple):
+    """A destination at one moment."""
+
+    connected: bool
+    caught_up: bool
+    sync: bool
+    configured_sync: bool
+    safe: bool
+    owed: int
+    age_ms: float
+
+
+class Sample(NamedTuple):
+    """An instance at one moment. Without an answer it is not ready and has no links."""
+
+    time_us: int
+    instance: str
+    pid: int
+    ready: bool
+    why: str
+    links: Mapping[str, Link]
+
+    @property
+    def whole(self) -> bool:
+        """Whether it serves, and all its links are connected and caught up."""
+        return self.ready and all(link.connected and link.caught_up for link in self.links.values())
+
+
+class Downgrade(NamedTuple):
+    """A sync link whose acks were not waited for. `until_us` 0: it was not upgraded."""
+
+    instance: str
+    destination: str
+    since_us: int
+    until_us: int
+
+
+@dataclass(slots=True)
+class Injected:
+    """A fault as it was injected."""
+
+    number: int
+    fault: str
+    target: str
+    text: str
+    began_us: int
+    ended_us: int = 0
+    instances: tuple[str, ...] = ()
+    unacknowledged: int = 0
+    """Messages without an ack when it began."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How a fabric came through one fault. Durations from the moment it was injected, where no
+    other is named; None: it did not happen.
+
+    Attributes:
+        acks_stood_ms: the longest time in which a publisher that waited got no ack, by region.
+        deliveries_stood_ms: … in which a subscriber got nothing while there was something.
+        failovers: of clients that lost their server by it.
+        ready_ms: until every instance that was hit serves again.
+        whole_ms: until every instance serves and all links are caught up, from the fault's end.
+    """
+
+    number: int
+    acks_stood_ms: Mapping[str, float]
+    deliveries_stood_ms: Mapping[str, float]
+    failovers: tuple[Failover, ...]
+    ready_ms: float | None
+    whole_ms: float | None
+
+
+def percentile(values: Iterable[float], share: float) -> float | None:
+    """The value that `share` of the values do not exceed; None of no values."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def stood_ms(times_us: Sequence[int], since_us: int, until_us: int) -> float:
+    """The longest time without any of these moments that overlaps since..until."""
+    longest_us, before_us = 0, since_us
+    for time_us in times_us:
+        if time_us < since_us:
+            before_us = time_us
+            continue
+        if before_us > until_us:
+            break
+        longest_us = max(longest_us, time_us - before_us)
+        before_us = time_us
+    if before_us < until_us:
+        longest_us = max(longest_us, until_us - before_us)
+    return longest_us / 1000
+
+
+def downgrades(events: Iterable[Mapping[str, Any]]) -> list[Downgrade]:
+    """Of what instances tell, in order of time: a downgrade ends with its upgrade or a restart."""
+    open_: dict[tuple[str, str], int] = {}
+    found: list[Downgrade] = []
+    for event in events:
+        name = str(event["instance"])
+        if event["event"] == "downgraded":
+            open_.setdefault((name, str(event["destination"])), int(event["time_us"]))
+        elif event["event"] in ("upgraded", "started"):
+            for link in [
+                link
+                for link in open_
+                if link[0] == name
+                and (event["event"] == "started" or link[1] == event.get("destination"))
+            ]:
+                found.append(Downgrade(*link, open_.pop(link), int(event["time_us"])))
+    found += [Downgrade(*link, since_us, 0) for link, since_us in open_.items()]
+    return sorted(found, key=lambda each: each.since_us)
+
+
+def acked_while_downgraded(acks: Iterable[Ack], found: Sequence[Downgrade]) -> int:
+    """Messages that an instance acknowledged while it did not wait for all of its sync links."""
+    return sum(
+        ack.messages
+        for ack in acks
+        if any(
+            each.instance == ack.instance
+            and each.since_us <= ack.time_us
+            and (not each.until_us or ack.time_us <= each.until_us)
+            for each in found
+        )
+    )
+
+
+def ready_again_us(
+    samples: Sequence[Sample], instance: str, since_us: int, *, restarted: bool
+) -> int | None:
+    """When an instance served again after it was hit; None: it never did. `restarted`: as another
+    process than before."""
+    before = {sample.pid for sample in samples if sample.time_us < since_us and sample.pid}
+    for sample in samples:
+        if sample.instance != instance or sample.time_us <= since_us or not sample.ready:
+            continue
+        if not restarted or sample.pid not in before:
+            return sample.time_us
+    return None
+
+
+def whole_again_us(samples: Sequence[Sample], names: Iterable[str], since_us: int) -> int | None:
+    """When the fabric was whole for good: each instance from its last sample on that is not."""
+    latest_us = since_us
+    for name in names:
+        own = [each for each in samples if each.instance == name and each.time_us > since_us]
+        if not own or not own[-1].whole:
+            return None
+        first_us = own[0].time_us if not own[0].whole else since_us
+        for sample, after in pairwise(own):
+            if not sample.whole:
+                first_us = after.time_us
+        latest_us = max(latest_us, first_us)
+    return latest_us
+
+
+RESTARTS = frozenset(("kill_instance", "kill_node", "lose_disk"))
+
+
+def recovery(
+    injected: Injected,
+    until_us: int,
+    *,
+    acks: Mapping[str, Mapping[str, Sequence[int]]],
+    deliveries: Mapping[str, Mapping[str, Sequence[int]]],
+    failovers: Iterable[Failover],
+    samples: Sequence[Sample],
+    names: Sequence[str],
+) -> Recovery:
+    """What followed on one fault, until `until_us`.
+
+    Args:
+        acks, deliveries: region to client to the moments of its acks, or of what it was given.
+        names: all instances.
+    """
+    began_us, ended_us = injected.began_us, max(injected.ended_us, injected.began_us)
+
+    def standing(found: Mapping[str, Mapping[str, Sequence[int]]]) -> dict[str, float]:
+        return {
+            region: max(stood_ms(times_us, began_us, until_us) for times_us in clients.values())
+            for region, clients in found.items()
+            if clients
+        }
+
+    ready_ms: float | None = None
+    if injected.fault in RESTARTS:
+        back = [
+            ready_again_us(samples, name, began_us, restarted=True) for name in injected.instances
+        ]
+        if back and None not in back:
+            ready_ms = max(us for us in back if us is not None) / 1000 - began_us / 1000
+    whole_us = whole_again_us(samples, names, ended_us)
+    return Recovery(
+        injected.number,
+        standing(acks),
+        standing(deliveries),
+        tuple(each for each in failovers if each.left_us and began_us <= each.left_us <= until_us),
+        ready_ms,
+        None if whole_us is None else (whole_us - ended_us) / 1000,
+    )
+
+
+def rates(
+    events: Iterable[tuple[int, int]], began_us: int, until_us: int, step_us: int
+) -> list[float]:
+    """Messages a second in each step of time, of (time, messages)."""
+    found = [0.0] * max(1, -(-(until_us - began_us) // step_us))
+    for time_us, messages in events:
+        at = (time_us - began_us) // step_us
+        if 0 <= at < len(found):
+            found[at] += messages * 1e6 / step_us
+    return found
+
+
+def worst(
+    values: Iterable[tuple[int, float]], began_us: int, until_us: int, step_us: int
+) -> list[float | None]:
+    """The highest value in each step of time, of (time, value); None in a step without any."""
+    found: list[float | None] = [None] * max(1, -(-(until_us - began_us) // step_us))
+    for time_us, value in values:
+        at = (time_us - began_us) // step_us
+        if 0 <= at < len(found):
+            before = found[at]
+            found[at] = value if before is None else max(before, value)
+    return found

@@ -1,0 +1,439 @@
+"""What a drill does and when, as data: a file of steps, or one of those that come with Raylay.
+
+    name: two-cuts
+    about: The ocean cable fails, and before it is mended an instance is killed.
+    steps:
+      - {at: 0s, fault: drop, target: region 1 <-> region 2, for: 10s}
+      - {at: 4s, fault: kill_instance, target: serving}
+
+Times of `at` count from the end of the quiet seconds (`before`) that every drill begins with. What
+a target may be says `Targets`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from raylay.services.configuration.builder import explain
+from raylay.services.configuration.model import FabricSettings, Milliseconds, Section
+from raylay.services.configuration.units import format_milliseconds
+from raylay.services.errors import ConfigurationError
+
+FAULT_MS_MAX = 600_000
+BUILT_IN_FILE = Path(__file__).with_name("scenarios.yaml")
+FILE_BYTES_MAX = 1024 * 1024
+
+TargetKind = Literal["instance", "link", "ways", "instances", "region", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """What a fault hits and needs.
+
+    Attributes:
+        lasts: whether `for` must be given, may be, or must not.
+    """
+
+    target: TargetKind
+    lasts: Literal["must", "may", "no"]
+    about: str
+    options: tuple[str, ...] = ()
+
+
+FAULTS: Mapping[str, FaultKind] = {
+    "kill_instance": FaultKind("instance", "may", "SIGKILL; with `for` it stays away so long"),
+    "kill_link": FaultKind("link", "no", "SIGKILL of a link's process"),
+    "kill_node": FaultKind("instances", "may", "SIGKILL of everything on a host at once"),
+    "kill_gcs": FaultKind("none", "must", "SIGKILL of Ray's head service"),
+    "stop_gcs": FaultKind("none", "must", "SIGSTOP of Ray's head service: it does not answer"),
+    "cut": FaultKind("ways", "must", "connections are reset, new ones refused"),
+    "drop": FaultKind("ways", "must", "nothing passes, and nobody is told"),
+    "slow": FaultKind(
+        "ways", "must", "delay, loss and a narrow line", ("delay", "loss", "bytes_per_s")
+    ),
+    "stop": FaultKind("instance", "must", "SIGSTOP: it stands still, its connections stay open"),
+    "stop_link": FaultKind("link", "must", "SIGSTOP of a link's process"),
+    "full_disk": FaultKind("instance", "must", "its disk takes nothing more"),
+    "clock_jump": FaultKind("instance", "must", "its clock is set by `offset`", ("offset",)),
+    "lose_disk": FaultKind("instance", "no", "SIGKILL, and it starts again on an empty disk"),
+    "slow_consumer": FaultKind("region", "must", "a subscriber stops reading"),
+}
+OPTIONS = ("delay", "loss", "bytes_per_s", "offset")
+
+
+def _offset_ms(value: object) -> int:
+    text = str(value).strip()
+    sign = -1 if text.startswith("-") else 1
+    from raylay.services.configuration.units import parse_milliseconds
+
+    try:
+        return sign * parse_milliseconds(text.lstrip("+-"), "")
+    except ConfigurationError as error:
+        raise ValueError(str(error).removeprefix(": ")) from None
+
+
+class Step(Section):
+    """One fault."""
+
+    at_ms: Milliseconds = Field(default=0, alias="at")
+    fault: str
+    target: str = ""
+    lasts_ms: Milliseconds = Field(default=0, alias="for")
+    delay_ms: Milliseconds = Field(default=0, alias="delay")
+    """In each direction."""
+    loss: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Share of segments of 1,448 bytes."""
+    bytes_per_s: Annotated[int, Field(ge=0)] = 0
+    """Of each direction; 0: any number."""
+    offset_ms: int = Field(default=0, alias="offset")
+    """To the future; with `-` to the past."""
+
+    @field_validator("offset_ms", mode="before")
+    @classmethod
+    def _signed(cls, value: object) -> object:
+        return value if isinstance(value, int) else _offset_ms(value)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Step:
+        kind = FAULTS.get(self.fault)
+        if kind is None:
+            raise ValueError(f"no fault is called {self.fault!r}: there are {', '.join(FAULTS)}")
+        if kind.lasts == "must" and not self.lasts_ms:
+            raise ValueError(f"{self.fault} needs `for`: how long it lasts, 10s say")
+        if kind.lasts == "no" and self.lasts_ms:
+            raise ValueError(f"{self.fault} happens at one moment: take `for` out")
+        if self.lasts_ms > FAULT_MS_MAX:
+            raise ValueError(
+                f"{self.fault} lasts {format_milliseconds(self.lasts_ms)}: at most "
+                f"{format_milliseconds(FAULT_MS_MAX)}"
+            )
+        for name in OPTIONS:
+            attribute = name if name in ("loss", "bytes_per_s") else name + "_ms"
+            if getattr(self, attribute) and name not in kind.options:
+                allowed = ", ".join(kind.options) or "none"
+                raise ValueError(f"{self.fault} takes no `{name}`; its options: {allowed}")
+        if kind.options and not any(
+            getattr(self, name if name in ("loss", "bytes_per_s") else name + "_ms")
+            for name in kind.options
+        ):
+            raise ValueError(f"{self.fault} needs one of {', '.join(kind.options)}")
+        if kind.target == "none" and self.target:
+            raise ValueError(f"{self.fault} has no target: take `target` out")
+        return self
+
+    @property
+    def kind(self) -> FaultKind:
+        """What its fault hits and needs."""
+        return FAULTS[self.fault]
+
+    def sentence(self, target: str) -> str:
+        """What is done, for people: `SIGKILL of Chicago-1`."""
+        return _SENTENCES[self.fault].format(
+            target=target,
+            lasts=format_milliseconds(self.lasts_ms),
+            away=f", away for {format_milliseconds(self.lasts_ms)}" if self.lasts_ms else "",
+            how=", ".join(
+                text
+                for text in (
+                    self.delay_ms and f"{format_milliseconds(self.delay_ms)} each way",
+                    self.loss and f"{self.loss:.2g} of segments lost",
+                    self.bytes_per_s and f"{self.bytes_per_s:,} bytes/s",
+                )
+                if text
+            ),
+            offset=("-" if self.offset_ms < 0 else "+") + format_milliseconds(abs(self.offset_ms)),
+        )
+
+
+_SENTENCES = {
+    "kill_instance": "SIGKILL of {target}{away}",
+    "kill_link": "SIGKILL of the link {target}",
+    "kill_node": "SIGKILL of everything on the host of {target}{away}",
+    "kill_gcs": "SIGKILL of Ray's GCS",
+    "stop_gcs": "SIGSTOP of Ray's GCS for {lasts}",
+    "cut": "{target} cut for {lasts}: connections reset and refused",
+    "drop": "{target} parted for {lasts}: nothing passes, nobody is told",
+    "slow": "{target} slow for {lasts}: {how}",
+    "stop": "SIGSTOP of {target} for {lasts}",
+    "stop_link": "SIGSTOP of the link {target} for {lasts}",
+    "full_disk": "disk of {target} full for {lasts}",
+    "clock_jump": "clock of {target} set by {offset} for {lasts}",
+    "lose_disk": "{target} loses its disk",
+    "slow_consumer": "a subscriber in {target} reads nothing for {lasts}",
+}
+
+
+class Load(Section):
+    """What publishes and subscribes meanwhile."""
+
+    publishers: Annotated[int, Field(ge=0, le=100)] = 1
+    """In each region."""
+    rate_per_s: Annotated[float, Field(gt=0, le=100_000)] = Field(default=100.0, alias="rate")
+    """Messages a second of each publisher."""
+    subscribers: Annotated[int, Field(ge=0, le=100)] = 1
+    """In each region: durable, from the bookmark at which the drill begins."""
+    body_bytes: Annotated[int, Field(ge=64, le=1_000_000)] = 128
+
+
+class Scenario(Section):
+    """A drill, as data."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+    about: str = ""
+    before_ms: Annotated[Milliseconds, Field(ge=1_000)] = Field(default=5_000, alias="before")
+    """How long the load runs before the first fault, to compare with."""
+    after_ms: Annotated[Milliseconds, Field(ge=1_000)] = Field(default=8_000, alias="after")
+    """How long it goes on after the last fault has ended."""
+    load: Load = Load()
+    steps: Annotated[tuple[Step, ...], Field(min_length=1)]
+
+    @property
+    def faults_ms(self) -> int:
+        """From the first fault to the end of the last one."""
+        return max(step.at_ms + step.lasts_ms for step in self.steps)
+
+    @property
+    def seconds(self) -> float:
+        """How long the load runs."""
+        return (self.before_ms + self.faults_ms + self.after_ms) / 1000
+
+    def with_target(self, target: str) -> Scenario:
+        """The same, its first step with another target."""
+        first = self.steps[0].model_copy(update={"target": target})
+        return self.model_copy(update={"steps": (first, *self.steps[1:])})
+
+
+def parse(values: Any, where: str) -> Scenario:
+    """A scenario of what a file holds.
+
+    Raises:
+        ConfigurationError: something is wrong; says which step, and what is allowed.
+    """
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{where} holds no scenario: give `name` and `steps`")
+    try:
+        return Scenario.model_validate(values)
+    except ValidationError as error:
+        lines = [f"{where}: {_shown(*found)}" for found in explain(error, Scenario)]
+        raise ConfigurationError("\n".join(lines)) from None
+
+
+def _shown(path: Sequence[int | str], text: str) -> str:
+    if len(path) > 1 and path[0] == "steps" and isinstance(path[1], int):
+        rest = text.removeprefix(".".join(str(part) for part in path)).removeprefix(": ")
+        inside = ".".join(str(part) for part in path[2:])
+        # What a whole step is wrong of is not told again as it was written.
+        rest = re.sub(r", got \{.*\}$", "", rest)
+        return f"step {path[1] + 1}{', ' + inside if inside else ''}: {rest}"
+    return text
+
+
+def load(path: Path) -> Scenario:
+    """The scenario of a YAML file.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is wrong; says where.
+    """
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise ConfigurationError(f"{path} is longer than {FILE_BYTES_MAX:,} bytes")
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    if isinstance(values, dict):
+        values.setdefault("name", re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-"))
+    return parse(values, str(path))
+
+
+@cache
+def built_in() -> dict[str, Scenario]:
+    """Those that come with Raylay, by name."""
+    listed = yaml.safe_load(BUILT_IN_FILE.read_text(encoding="utf-8"))
+    found = [parse(values, BUILT_IN_FILE.name) for values in listed]
+    return {scenario.name: scenario for scenario in found}
+
+
+def find(name: str) -> Scenario:
+    """A built-in scenario by its name, or that of a file.
+
+    Raises:
+        ConfigurationError: there is neither; names those there are.
+    """
+    known = built_in()
+    if name in known:
+        return known[name]
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or path.exists():
+        return load(path)
+    raise ConfigurationError(
+        f"no scenario is called {name!r}: give a YAML file, or one of {', '.join(known)}"
+    )
+
+
+# -- targets -------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """What a step hits in this fabric.
+
+    Attributes:
+        text: for people.
+        instances: by name.
+        ways: (instance, destination, forward) of the links between two sides; `forward`: from the
+            first side to the second.
+        both: whether both directions are meant.
+        region: of a subscriber.
+    """
+
+    text: str
+    instances: tuple[str, ...] = ()
+    ways: tuple[tuple[str, str, bool], ...] = ()
+    both: bool = True
+    region: str = ""
+
+
+class Targets:
+    """Finds what the targets of steps mean in a fabric.
+
+        Chicago-1, serving, partner     an instance: by name, the one that the first region's
+                                        publisher uses, another one of its region
+        Chicago, region 1               a region: by name or number
+        Chicago-1 -> Chicago-2          a link, or the way from one side to the other
+        Chicago <-> London, rest        both ways; `rest`: all but the first side
+
+    Args:
+        serving: the instance that the first publisher uses now.
+    """
+
+    def __init__(self, settings: FabricSettings, serving: str) -> None:
+        self._settings = settings
+        self._serving = serving
+        self._names = [instance.name for instance in settings.instances]
+        self._groups = settings.groups()
+
+    def resolve(self, step: Step) -> Hit:
+        """What a step hits.
+
+        Raises:
+            ConfigurationError: its target is nothing of this fabric; says what there is.
+        """
+        kind = step.kind.target
+        try:
+            return getattr(self, f"_{kind}")(step.target)  # type: ignore[no-any-return]
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{step.fault}: {error}") from None
+
+    def _none(self, target: str) -> Hit:
+        return Hit("")
+
+    def _instance(self, target: str) -> Hit:
+        name = self._an_instance(target or "serving")
+        return Hit(name, (name,))
+
+    def _instances(self, target: str) -> Hit:
+        region, names = self._side(target or self._group_of(self._serving))
+        return Hit(region, names)
+
+    def _region(self, target: str) -> Hit:
+        region = self._a_group(target or "region 1")
+        if region is None:
+            raise ConfigurationError(f"{target!r} is no region: {self._known_groups()}")
+        return Hit(region, region=region)
+
+    def _link(self, target: str) -> Hit:
+        hit = self._ways(target or "serving -> partner")
+        forward = [way for way in hit.ways if way[2]]
+        if not forward:
+            raise ConfigurationError(f"no link goes {hit.text}")
+        instance, destination, _ = forward[0]
+        return Hit(f"{instance} to {destination}", (instance,), (forward[0],))
+
+    def _ways(self, target: str) -> Hit:
+        target = target or "region 1 <-> rest"
+        parts = re.split(r"\s*(<->|->)\s*", target.strip())
+        if len(parts) != 3 or not parts[0] or not parts[2]:
+            raise ConfigurationError(
+                f"{target!r} names no two sides: write `Chicago <-> London`, or `->` for one way"
+            )
+        left, arrow, right = parts
+        first, ours = self._side(left)
+        if right == "rest":
+            second, theirs = "the rest", tuple(n for n in self._names if n not in ours)
+        else:
+            second, theirs = self._side(right)
+        if set(ours) & set(theirs):
+            raise ConfigurationError(f"{target!r}: {', '.join(set(ours) & set(theirs))} is on both")
+        ways = [*self._links(ours, theirs, True), *self._links(theirs, ours, False)]
+        if not ways:
+            raise ConfigurationError(f"no link goes between {first} and {second}")
+        both = arrow == "<->"
+        text = f"{first} and {second}" if both else f"{first} to {second}"
+        return Hit(text, (*ours, *theirs), tuple(ways), both)
+
+    def _links(
+        self, sources: Iterable[str], targets: Iterable[str], forward: bool
+    ) -> list[tuple[str, str, bool]]:
+        found = []
+        wanted = set(targets)
+        for name in sources:
+            for destination in self._settings.instance(name).destinations:
+                to = set(destination.to)
+                if not to:
+                    to = {i.name for i in self._settings.group(destination.group)}
+                if to & wanted:
+                    found.append((name, destination.name, forward))
+        return found
+
+    # -- names -----------------------------------------------------------------------------------
+    def _side(self, text: str) -> tuple[str, tuple[str, ...]]:
+        group = self._a_group(text)
+        if group is not None:
+            return group, tuple(i.name for i in self._settings.group(group))
+        name = self._an_instance(text)
+        return name, (name,)
+
+    def _an_instance(self, text: str) -> str:
+        if text == "serving":
+            return self._serving
+        if text == "partner":
+            others = [
+                instance.name
+                for instance in self._settings.group(self._group_of(self._serving))
+                if instance.name != self._serving
+            ]
+            if not others:
+                raise ConfigurationError(f"{self._serving} is alone in its region: no partner")
+            return others[0]
+        if text in self._names:
+            return text
+        raise ConfigurationError(
+            f"{text!r} is no instance of this fabric: {', '.join(self._names)}, `serving` or "
+            f"`partner`; {self._known_groups()}"
+        )
+
+    def _a_group(self, text: str) -> str | None:
+        match = re.fullmatch(r"region (\d+)", text)
+        if match:
+            number = int(match[1])
+            if not 1 <= number <= len(self._groups):
+                raise ConfigurationError(
+                    f"there is no region {number}: this fabric has {len(self._groups)} "
+                    f"({', '.join(self._groups)})"
+                )
+            return self._groups[number - 1]
+        return text if text in self._groups and text not in self._names else None
+
+    def _group_of(self, name: str) -> str:
+        return self._settings.instance(name).group
+
+    def _known_groups(self) -> str:
+        return f"its regions are {', '.join(self._groups)}, or `region 1` and so on"
