@@ -7,8 +7,9 @@ each region reads them all. Half way the instance that serves NewYork's clients 
 SIGKILL; Ray starts it again under load.
 
 At the end all six journals and all subscribers' received lists are compared with the publishers'
-own record of acks (services/verdict.py). The last line is JSON; the exit code is 1 when anything
-was lost, duplicated or out of order.
+own record of acks (services/verdict.py). Then Spark audits the six journals against one another
+and writes a report (docs/pipeline.md); without Java that is left out. The last line is JSON; the
+exit code is 1 when anything was lost, duplicated or out of order.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ PUBLISH_S = 40.0
 TICK_S = 0.02
 REDRAW_S = 0.5
 SETTLE_S_MAX = 45.0
+SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For a Java that lives a few seconds: to compile well takes longer than it saves."""
 TEXTS = frozenset(("carrier", "tailnum", "origin", "dest", "time_hour"))
 """Columns of text; the others are whole numbers."""
 
@@ -386,6 +389,43 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield from (f"    {example}" for example in place.examples)
 
 
+def audited(directory: Path, console: Console) -> dict[str, Any] | None:
+    """Spark's audit of the six journals, with its report in the demo's directory; None where Spark
+    cannot run here."""
+    from raylay.services.pipeline import session
+
+    started_s = time.monotonic()
+    console.print("auditing the journals with Spark …")
+    try:
+        spark = session("local[2]", "raylay demo", **SHORT_LIVED)
+    except ConfigurationError as error:
+        console.print(f"no audit: {error}", highlight=False, soft_wrap=True)
+        return None
+    from raylay.services.pipeline.audit import audit_source, write_page
+    from raylay.services.pipeline.journals import places
+
+    try:
+        found = audit_source(spark, str(directory), places(path=str(directory)))
+    finally:
+        spark.stop()
+    state = "ok" if found.valid else f"WRONG: {', '.join(found.faults())}"
+    lines = [f"{'audit of all journals':<22} {found.messages:>9,} messages: {state}"]
+    report = directory / "audit.html"
+    try:
+        write_page(found, report, "the three regions", f"raylay pipeline audit {directory}")
+        lines.append(f"report: {report}")
+    except ConfigurationError as error:
+        lines.append(f"no report: {error}")
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+    return {
+        "valid": found.valid,
+        "lost": found.lost,
+        "late": found.count("late"),
+        "seconds": round(time.monotonic() - started_s, 1),
+    }
+
+
 async def run(arguments: argparse.Namespace, console: Console) -> int:
     """The whole demo; the exit code."""
     started_s = time.monotonic()
@@ -402,12 +442,15 @@ async def run(arguments: argparse.Namespace, console: Console) -> int:
         console.print(f"up after {time.monotonic() - started_s:.1f} s")
         demo = Demo(fabric, flights, console)
         verdict = await demo.run(arguments.seconds)
+        directory = fabric.directory
     finally:
         await asyncio.to_thread(fabric.stop)
     for line in verdict_lines(verdict):
         console.print(line, highlight=False, soft_wrap=True)
+    audit = await asyncio.to_thread(audited, directory, console)
     gap_ms = demo.failover_gap_ms
     whole = verdict.valid and gap_ms is not None and verdict.persisted == demo.total
+    whole = whole and (audit is None or audit["valid"])
     result = {
         "published": verdict.published,
         "persisted": verdict.persisted,
@@ -416,6 +459,7 @@ async def run(arguments: argparse.Namespace, console: Console) -> int:
         "duplicated": verdict.duplicated,
         "out_of_order": verdict.out_of_order,
         "failover_gap_ms": None if gap_ms is None else round(gap_ms, 1),
+        "audit": audit,
         "seconds": round(time.monotonic() - started_s, 1),
     }
     print(json.dumps({"demo": result}), flush=True)

@@ -9,6 +9,7 @@ second, narrow pass compares the contents one by one.
 from __future__ import annotations
 
 import datetime as dt
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -207,11 +208,17 @@ def _collected(spark: SparkSession, rdd: Any, progress: Progress) -> list[Any]:
     Raises:
         StorageError: a task failed: the first one's error.
     """
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
     context = spark.sparkContext
 
     def collect() -> list[Any]:
         context.setJobGroup(JOB_GROUP, JOB_GROUP, interruptOnCancel=True)
-        collected: list[Any] = rdd.collect()
+        try:
+            collected: list[Any] = rdd.collect()
+        except Py4JJavaError as error:
+            # Not of a journal: a worker that died, a package that it has not.
+            raise StorageError(f"the audit did not end: {_said(str(error))}") from None
         return collected
 
     with ThreadPoolExecutor(1) as pool:
@@ -227,6 +234,13 @@ def _collected(spark: SparkSession, rdd: Any, progress: Progress) -> list[Any]:
         if isinstance(each, Failure):
             raise each.error()
     return found
+
+
+def _said(text: str) -> str:
+    """The one line of Spark's report that names the cause."""
+    lines = [line.strip() for line in text.splitlines()]
+    named = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)]
+    return named[-1] if named else next((line for line in lines[1:] if line), text)
 
 
 def _tell(context: Any, progress: Progress) -> None:

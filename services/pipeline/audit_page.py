@@ -78,24 +78,28 @@ def _sentence(found: Audit) -> str:
         if excused:
             held = f"what it should, but for {excused:,} messages that are accounted for below"
         return (
-            f"{found.published:,} messages of {found.publishers:,} publishers: each of {instances} "
-            f"instances holds {held}, once, in order, with the same content."
+            f"{found.published:,} messages of {_publishers(found)}: each of {instances} instances "
+            f"holds {held}, once, in order, with the same content."
         )
     return (
         f"{', '.join(found.faults())}, of {found.published:,} messages of "
-        f"{found.publishers:,} publishers at {instances} instances."
+        f"{_publishers(found)} at {instances} instances."
     )
 
 
+def _publishers(found: Audit) -> str:
+    return f"{found.publishers:,} publisher" + ("s" if found.publishers != 1 else "")
+
+
 def _figures(page: Page, found: Audit) -> None:
+    excused = sum(map(found.lacking, REASONS[1:]))
     tiles = [
         ("messages", found.published, f"{found.messages:,} copies"),
-        ("lost", found.lost, "expected, not there, not explained"),
-        ("held more than once", found.count("duplicates"), ""),
+        ("lost", found.lost, f"and {excused:,} accounted for" if excused else ""),
+        ("twice", found.count("duplicates"), ""),
         ("out of order", found.count("out_of_order"), ""),
         ("different contents", found.conflicts, ""),
-        ("accounted for", sum(map(found.lacking, REASONS[1:])), "absent with a reason"),
-        ("late", found.count("late"), "flagged on arrival"),
+        ("late", found.count("late"), "flagged on arrival, no fault"),
     ]
     if found.unknown_origin:
         tiles.append(("not judged", found.unknown_origin, "published at no instance of these"))
@@ -107,7 +111,7 @@ def _matrix(page: Page, found: Audit) -> None:
     names = list(found.instances)
     several = len({message_type for _, message_type in found.matrix}) > 1
     rows = []
-    for (topic, message_type), shares in list(found.matrix.items())[:ROWS_MAX]:
+    for (topic, message_type), shares in sorted(found.matrix.items())[:ROWS_MAX]:
         shown = f"{topic} ({message_type})" if several else topic
         rows.append([shown, *(_cell(shares.get(name, Share())) for name in names)])
     note = "Messages held of those expected; in words why the configuration brings none there."
@@ -139,24 +143,20 @@ def _over_time(page: Page, times: Mapping[str, Timeline]) -> None:
         whole.update(each)
     if not whole.counts:
         return
+    steps: Sequence[int] = range(min(whole.counts), max(whole.counts) + 1)
+    if len(steps) > 8 * len(whole.counts):
+        # Of times far apart: the time without any would be all that is seen.
+        steps = sorted(whole.counts)
+    # The last step has an end, too.
+    xs = [
+        dt.datetime.fromtimestamp(step * whole.width_s, dt.UTC) for step in (*steps, steps[-1] + 1)
+    ]
     series = []
     for name, each in times.items():
         line = Timeline(whole.width_s)
         line.update(each)
-        steps = range(min(whole.counts), max(whole.counts) + 1)
-        if len(steps) > 8 * len(whole.counts):
-            # Messages of days far apart: the time without any would be all that is seen.
-            steps_used: Sequence[int] = sorted(whole.counts)
-        else:
-            steps_used = steps
-        series.append(
-            Series(
-                name,
-                [dt.datetime.fromtimestamp(step * whole.width_s, dt.UTC) for step in steps_used],
-                [line.counts.get(step, 0) / whole.width_s for step in steps_used],
-                "step" if len(steps_used) > 1 else "points",
-            )
-        )
+        rates = [line.counts.get(step, 0) / whole.width_s for step in steps]
+        series.append(Series(name, xs, [*rates, rates[-1]], "step"))
     page.chart(
         "Journaled over time",
         lines(series, y_label="messages/s"),
@@ -206,7 +206,7 @@ def _missing(page: Page, found: Audit) -> None:
                 each["messages"],
                 _bookmarks(each),
             ],
-            "What an instance should hold and does not. `raylay journal grep` finds a bookmark at "
+            "What an instance should hold and does not. raylay journal grep finds a bookmark at "
             "another instance.",
         )
 
@@ -230,8 +230,7 @@ def _not_expected(page: Page, found: Audit) -> None:
                 item[1][0],
                 ", ".join(sorted(item[1][1])),
             ],
-            "What other instances hold and this one need not. `raylay fabric check` tells the "
-            "ways.",
+            "What other instances hold and this one need not. raylay fabric check tells the ways.",
         )
 
 
@@ -252,9 +251,9 @@ def _conflicts(page: Page, found: Audit) -> None:
         _table(
             page,
             "Different contents",
-            ["messages", "publisher|sequence|"],
+            ["publisher|sequence|", "messages"],
             found.conflicts_found,
-            lambda each: [each["messages"], _bookmarks(each)],
+            lambda each: [_bookmarks(each), each["messages"]],
             "One identity, two contents: a publisher that lost its store, or two of one name.",
         )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -79,6 +81,13 @@ def test_three_regions(tmp_path: Path) -> None:
     result = json.loads(done.stdout.strip().splitlines()[-1])["demo"]
     assert result["failover_gap_ms"] > 0
     assert result["seconds"] > 0
+    audit = result.pop("audit")
+    if shutil.which("java"):
+        assert (audit["valid"], audit["lost"]) == (True, 0)
+        report = re.search(r"^report: (.*/audit\.html)$", done.stdout, re.MULTILINE)
+        assert report is not None and "120,000 copies" in Path(report[1]).read_text()
+    else:
+        assert audit is None and "no audit: Spark needs Java" in done.stdout
     del result["failover_gap_ms"], result["seconds"]
     assert result == {
         "published": 20_000,
