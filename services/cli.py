@@ -41,6 +41,7 @@ from raylay.services.config_commands import (
 )
 from raylay.services.configuration.amps_tree import parse_defines
 from raylay.services.configuration.files import load_fabric
+from raylay.services.drill_commands import drill_command
 from raylay.services.errors import ConfigurationError, FabricError, RaylayError
 from raylay.services.fabric_check import fabric_app
 from raylay.services.pipeline.commands import pipeline_app
@@ -61,6 +62,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("trace")(trace_command)
+app.command("drill")(drill_command)
 app.add_typer(fabric_app, name="fabric")
 app.add_typer(config_app, name="config")
 app.add_typer(pipeline_app, name="pipeline")

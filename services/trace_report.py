@@ -195,7 +195,8 @@ def _is_below(span: Span, ancestor: Span) -> bool:
     return False
 
 
-def _where(span: Span) -> str:
+def where_of(span: Span) -> str:
+    """The place of a span, for people: an instance, a client, or the two ends of a link."""
     attributes = span.attributes
     if "destination" in attributes:
         return f"{attributes.get('instance', '?')} → {attributes['destination']}"
@@ -217,7 +218,7 @@ def _tree_lines(
         outcome = str(span.attributes.get("outcome", "persisted"))
         note = "" if outcome == "persisted" else f" [{outcome}]"
         label = indent + branch + span.name + note
-        yield offset_ms, span.duration_ms, label, _where(span), span.process
+        yield offset_ms, span.duration_ms, label, where_of(span), span.process
         below = indent + ("" if root else ("   " if last else "│  "))
         yield from _tree_lines(span.children, origin_ns, below, root=False)
 

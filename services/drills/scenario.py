@@ -205,6 +205,19 @@ class Scenario(Section):
         """How long the load runs."""
         return (self.before_ms + self.faults_ms + self.after_ms) / 1000
 
+    def with_rate(self, rate_per_s: float) -> Scenario:
+        """The same with another rate of each publisher.
+
+        Raises:
+            ConfigurationError: the rate is out of range.
+        """
+        values = {**self.load.model_dump(by_alias=True), "rate": rate_per_s}
+        try:
+            return self.model_copy(update={"load": Load.model_validate(values)})
+        except ValidationError as error:
+            (_, text), *_ = explain(error, Load)
+            raise ConfigurationError(text) from None
+
     def with_target(self, target: str) -> Scenario:
         """The same, its first step with another target."""
         first = self.steps[0].model_copy(update={"target": target})

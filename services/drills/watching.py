@@ -54,7 +54,7 @@ class Watcher:
         pid = number = 0
         while True:
             last = self._over.is_set()
-            began_s = time.monotonic()
+            began_s, asked_us = time.monotonic(), now_us()
             try:
                 status = self._fabric.ask(name, "status", timeout_s=ANSWER_S_MAX)
                 found: list[dict[str, Any]] = []
@@ -70,7 +70,7 @@ class Watcher:
             if found:
                 number = int(found[-1]["number"])
             with self._lock:
-                self.samples.append(sample_of(name, status))
+                self.samples.append(sample_of(asked_us, name, status))
                 self.events += [{**event, "instance": name} for event in found]
                 if "ready" in status:
                     self.statuses[name] = status
@@ -79,8 +79,8 @@ class Watcher:
             self._over.wait(max(0.01, LOOK_S - (time.monotonic() - began_s)))
 
 
-def sample_of(name: str, status: dict[str, Any]) -> Sample:
-    """One answer; of none, why."""
+def sample_of(asked_us: int, name: str, status: dict[str, Any]) -> Sample:
+    """One answer; of none, why. It stands for the moment at which it was asked."""
     links = {
         destination: Link(
             bool(found["connected"]),
@@ -94,7 +94,7 @@ def sample_of(name: str, status: dict[str, Any]) -> Sample:
         for destination, found in status.get("destinations", {}).items()
     }
     return Sample(
-        now_us(),
+        asked_us,
         name,
         int(status.get("pid") or 0),
         bool(status.get("ready")),

@@ -1,0 +1,192 @@
+"""`raylay drill`: break a running fabric on purpose, and read what happened (docs/drills.md)."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from raylay.services import fabric_registry as registry
+from raylay.services.configuration.files import load_fabric
+from raylay.services.errors import ConfigurationError, FabricError, RaylayError
+
+if TYPE_CHECKING:
+    from raylay.services.drills.scenario import Scenario
+    from raylay.services.fabric import Fabric
+
+EXIT_BAD = 1
+EXIT_COULD_NOT_RUN = 2
+START_TIMEOUT_S = 120.0
+FILE_COLUMNS = 110
+
+
+def drill_command(
+    scenario: Annotated[
+        str | None, typer.Argument(help="A scenario by name, or a YAML file of steps.")
+    ] = None,
+    fabric: Annotated[
+        str,
+        typer.Option(
+            "--fabric",
+            "-f",
+            help="A running fabric by name; or its file: where that one does not run, the drill "
+            "starts it, and stops it when it is done.",
+        ),
+    ] = "",
+    target: Annotated[str, typer.Option(help="Of the first step, in place of its own.")] = "",
+    topic: Annotated[str, typer.Option(help="For the load; default: one that is journaled.")] = "",
+    rate: Annotated[float | None, typer.Option(help="Messages a second of each publisher.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Directory for the report; default: drills/… here.")
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Show the scenarios.")] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Mend at once what a killed drill left broken.")
+    ] = False,
+) -> None:
+    """Break a running fabric on purpose, judge what became of every message, write a report.
+
+    Exit code 0: clean. 1: something is wrong. 2: it could not run.
+    """
+    if show_list:
+        print_list()
+        return
+    try:
+        code = _mend(fabric) if clean else _drill(scenario, fabric, target, topic, rate, output)
+    except RaylayError as error:
+        typer.echo(f"raylay drill: {error}", err=True)
+        code = EXIT_COULD_NOT_RUN
+    except KeyboardInterrupt:
+        typer.echo("raylay drill: interrupted; what was broken is mended", err=True)
+        code = EXIT_COULD_NOT_RUN
+    raise typer.Exit(code)
+
+
+def print_list() -> None:
+    """The scenarios that come with Raylay, a line each."""
+    from raylay.services.drills.scenario import built_in
+
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("scenario", "takes", "what it does"):
+        table.add_column(column, overflow="fold")
+    for name, scenario in built_in().items():
+        table.add_row(name, f"{scenario.seconds:.0f} s", scenario.about)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_COLUMNS)
+    console.print(table)
+
+
+def _changed(name: str | None, target: str, rate: float | None) -> Scenario:
+    from raylay.services.drills.scenario import find
+
+    if name is None:
+        raise ConfigurationError("say which scenario; `raylay drill --list` shows them")
+    scenario = find(name)
+    if target:
+        scenario = scenario.with_target(target)
+    if rate is not None:
+        scenario = scenario.with_rate(rate)
+    return scenario
+
+
+def _drill(
+    name: str | None,
+    fabric: str,
+    target: str,
+    topic: str,
+    rate: float | None,
+    output: Path | None,
+) -> int:
+    scenario = _changed(name, target, rate)
+    began_s = time.monotonic()
+
+    def tell(text: str) -> None:
+        typer.echo(f"{time.monotonic() - began_s:6.1f} s  {text}")
+        sys.stdout.flush()
+
+    # Late: the command line is there at once.
+    from raylay.services.drills import report
+    from raylay.services.drills.drill import Drill
+    from raylay.services.reports.page import check_reports
+
+    check_reports()
+    with _found(fabric, tell) as found:
+        result = Drill(found, scenario, topic=topic, tell=tell).run()
+        stamp = datetime.fromtimestamp(result.began_us / 1e6, UTC)
+        place = output or Path("drills") / f"{scenario.name}-{stamp:%Y%m%d-%H%M%S}"
+        page = report.write(result, place)
+    typer.echo(("clean: " if result.valid else "BAD: ") + report.verdict_sentence(result))
+    typer.echo(f"report: {page}")
+    return 0 if result.valid else EXIT_BAD
+
+
+@contextmanager
+def _found(fabric: str, tell: object = None) -> Iterator[Fabric]:
+    """The fabric: attached to, or started for the drill alone where a file is given."""
+    from raylay.services.drills.drill import check_allowed
+    from raylay.services.fabric import Fabric
+
+    settings = load_fabric([Path(fabric)]) if Path(fabric).is_file() else None
+    name = settings.name if settings is not None else fabric
+    if settings is None or registry.find(name) is not None:
+        with Fabric.attach(_running(name)) as attached:
+            check_allowed(attached)
+            yield attached
+        return
+    started = Fabric.of(settings)
+    check_allowed(started)
+    with tempfile.TemporaryDirectory(prefix=f"raylay-drill-{name}-") as place:
+        if callable(tell):
+            tell(f"starting fabric {name} in {place}")
+        with _ended_by_signals(), started.start(place, timeout_s=START_TIMEOUT_S):
+            started.wait_connected(START_TIMEOUT_S)
+            yield started
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM ends it like Ctrl-C does, so that what was started is stopped."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _running(name: str) -> str:
+    if name:
+        return name
+    names = [entry.name for entry in registry.running()]
+    if len(names) != 1:
+        raise FabricError(
+            "say which fabric with --fabric; there are "
+            + (", ".join(names) or "none: give a file, and the drill starts it")
+        )
+    return names[0]
+
+
+def _mend(fabric: str) -> int:
+    from raylay.services.drills.drill import clean
+    from raylay.services.fabric import Fabric
+
+    name = load_fabric([Path(fabric)]).name if Path(fabric).is_file() else fabric
+    with Fabric.attach(_running(name)) as attached:
+        for line in clean(attached):
+            typer.echo(line)
+    return 0
