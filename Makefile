@@ -18,7 +18,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 SIM_ARGUMENTS = --seeds $(or $(SEEDS),$(if $(SEED),1,1000)) $(if $(SEED),--seed $(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check sim bench soak clean types java
+.PHONY: help setup demo test check sim bench soak clean types java wheel wheelhouse
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -57,6 +57,14 @@ sim: $(STAMP)  ## simulated fabrics: SEEDS=1000 of them, or SEED=n to replay one
 
 bench: $(STAMP)  ## one JSON line a figure; ONLY=name,name runs some
 	$(PY) benchmarks/run.py $(ONLY)
+
+wheel: $(STAMP)  ## the wheel that `ray up cluster.yaml` installs, in dist/
+	rm -rf dist/raylay-*.whl build/lib build/bdist.*
+	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/raylay-*.whl
+
+wheelhouse: wheel  ## and all that it requires, for hosts without internet (PIP_OPTIONS)
+	$(PY) -m pip download --quiet --dest dist "$$(ls dist/raylay-*.whl)[otlp,prometheus]"
 
 soak: $(STAMP)  ## faults on real fabrics for MINUTES=10 (or SECONDS); SEED=n for their order
 	$(PY) -m pytest -m soak -s tests/soak

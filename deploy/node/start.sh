@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Starts Ray on this host: `start.sh head`, or `start.sh worker HEAD_ADDRESS`; without arguments as
+# the last time, after a reboot say. A node that lives and that the head knows is left alone:
+# instances run on it. Settings: ~/raylay/settings.
+set -euo pipefail
+cd ~/raylay
+. ./settings
+if (($#)); then
+  echo "$@" >role
+else
+  # shellcheck disable=SC2046
+  set -- $(<role)
+fi
+role=$1
+port=6379
+attempts=5
+
+own=" $(hostname) $(hostname -f 2>/dev/null || true) $(hostname -I) "
+region=""
+address=""
+for pair in $REGIONS; do
+  if [[ $own == *" ${pair%%=*} "* ]]; then
+    region=${pair#*=}
+    address=${pair%%=*}
+  fi
+done
+labels="host=$(hostname)${region:+,region=$region}"
+
+if [[ $role == head ]]; then
+  head=${2:-${RAY_HEAD_IP:-$(hostname -I | cut -d' ' -f1)}}
+else
+  head=$2
+fi
+# Every shell, and all that Ray starts, gets these.
+cat >env.new <<END
+export PATH=$PWD/venv/bin:\$PATH
+export RAY_ADDRESS=$head:$port
+export RAY_AUTH_MODE=token
+export RAY_USAGE_STATS_ENABLED=0
+export RAY_worker_niceness=0
+export RAY_enable_autoscaler_v2=0
+export RAY_gcs_rpc_server_reconnect_timeout_s=$HEAD_OUTAGE_S
+END
+mv env.new env
+. ./env
+
+if python deploy/node.py alive; then
+  echo "raylay: the node on $(hostname) lives already, with $labels"
+  exit 0
+fi
+options=(--labels "$labels" --object-store-memory=83886080)
+if [[ $address == *.*.*.* ]]; then
+  options+=("--node-ip-address=$address")
+fi
+unset RAY_ADDRESS
+if [[ $role == head ]]; then
+  # A node is given up, and ends when it comes back, after twenty checks of this length.
+  export RAY_health_check_failure_threshold=20
+  export RAY_health_check_timeout_ms=$((HEAD_OUTAGE_S * 25))
+  export RAY_health_check_period_ms=$((HEAD_OUTAGE_S * 25))
+  case $GCS_STORAGE in
+    memory) ;;
+    rocksdb)
+      export RAY_gcs_storage=rocksdb RAY_gcs_storage_path=$PWD/gcs
+      mkdir -p gcs
+      ;;
+    *) export RAY_REDIS_ADDRESS=$GCS_STORAGE ;;
+  esac
+  options+=(--head "--port=$port" --include-dashboard=false)
+  if [[ -f ~/ray_bootstrap_config.yaml ]]; then
+    options+=("--autoscaling-config=$HOME/ray_bootstrap_config.yaml")
+  fi
+else
+  options+=("--address=$head:$port")
+fi
+
+# Ray gives a node 30 s, which a busy host may need, and `ray up` does not try twice.
+for ((attempt = 1; ; attempt++)); do
+  ray stop --force >/dev/null 2>&1 || true
+  if [[ $role == worker ]]; then
+    # What the head still believes of a former life of this host would keep its instances waiting.
+    RAY_ADDRESS=$head:$port python deploy/node.py bury || true
+  fi
+  if ray start "${options[@]}"; then
+    exit 0
+  fi
+  if ((attempt == attempts)); then
+    echo "raylay: Ray does not start on $(hostname): see /tmp/ray/session_latest/logs" >&2
+    exit 1
+  fi
+done
