@@ -79,6 +79,8 @@ class Result:
     number: str
     scenario: Scenario
     began_us: int
+    quiet_us: int = 0
+    """When publishing ended."""
     ended_us: int = 0
     topic: str = ""
     groups: dict[str, list[str]] = field(default_factory=dict)
@@ -212,6 +214,7 @@ class Drill:
                 await asyncio.gather(*steps)
                 await asyncio.sleep(scenario.after_ms / 1000)
                 self._tell("healed; waiting until everything owed has come")
+                result.quiet_us = now_us()
                 await self._crowd.settle(HEAL_S_MAX)
                 record = self._crowd.record
                 members = self._members()
@@ -443,7 +446,7 @@ class Drill:
             result.recoveries.append(
                 recovery(
                     injected,
-                    min(until_us, result.ended_us),
+                    min(until_us, result.quiet_us),
                     acks={
                         group: {
                             p.name: [ack.time_us for ack in p.acks]

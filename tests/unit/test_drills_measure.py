@@ -1,0 +1,150 @@
+"""services/drills/measure.py: how a fabric came through a fault, of what was watched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raylay.services.drills.measure import (
+    Ack,
+    Downgrade,
+    Failover,
+    Injected,
+    Link,
+    Sample,
+    acked_while_downgraded,
+    downgrades,
+    percentile,
+    rates,
+    ready_again_us,
+    recovery,
+    stood_ms,
+    whole_again_us,
+    worst,
+)
+
+GOOD = Link(True, True, True, True, True, 0, 0.0)
+BEHIND = GOOD._replace(caught_up=False)
+
+
+def sample(ms: int, name: str, *, pid: int = 1, ready: bool = True, link: Link = GOOD) -> Sample:
+    return Sample(ms * 1000, name, pid, ready, "", {"other": link} if ready else {})
+
+
+def event(ms: int, name: str, kind: str, **more: Any) -> dict[str, Any]:
+    return {"time_us": ms * 1000, "instance": name, "event": kind, **more}
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.5, 3.0), (0.95, 4.0), (1.0, 4.0)])
+def test_percentiles(share: float, value: float) -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], share) == value
+    assert percentile([], share) is None
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "stood"),
+    [
+        (list(range(0, 200, 10)), 10),
+        ([0, 10, 95, 100], 85),
+        ([5, 10], 90),  # never again
+        ([], 80),
+        ([0, 150], 150),  # ends behind
+        ([0, 19, 120, 500], 101),  # what begins behind counts no more
+    ],
+)
+def test_the_longest_standstill_that_overlaps(times_ms: list[int], stood: int) -> None:
+    assert stood_ms([ms * 1000 for ms in times_ms], 20_000, 100_000) == stood
+
+
+def test_a_downgrade_ends_with_its_upgrade_or_a_restart() -> None:
+    told = [
+        event(1, "A", "downgraded", destination="B"),
+        event(2, "A", "downgraded", destination="C"),
+        event(3, "C", "downgraded", destination="A"),
+        event(4, "A", "upgraded", destination="B"),
+        event(5, "A", "started"),
+    ]
+    assert downgrades(told) == [
+        Downgrade("A", "B", 1_000, 4_000),
+        Downgrade("A", "C", 2_000, 5_000),
+        Downgrade("C", "A", 3_000, 0),
+    ]
+
+
+def test_what_was_acknowledged_meanwhile_by_that_instance() -> None:
+    found = [Downgrade("A", "B", 10, 20), Downgrade("C", "B", 30, 0)]
+    acks = [
+        Ack(5, 1, 0.0, "A"),
+        Ack(15, 2, 0.0, "A"),
+        Ack(15, 4, 0.0, "C"),
+        Ack(25, 8, 0.0, "A"),
+        Ack(40, 16, 0.0, "C"),
+    ]
+    assert acked_while_downgraded(acks, found) == 18
+
+
+def test_who_was_killed_serves_again_as_another_process() -> None:
+    seen = [
+        sample(0, "A"),
+        sample(10, "A"),  # it was not dead yet
+        sample(20, "A", ready=False, pid=0),
+        sample(30, "A", ready=False, pid=2),
+        sample(40, "A", pid=2),
+        sample(50, "A", pid=2),
+    ]
+    assert ready_again_us(seen, "A", 5_000, restarted=True) == 40_000
+    assert ready_again_us(seen, "A", 5_000, restarted=False) == 10_000
+    assert ready_again_us(seen[:4], "A", 5_000, restarted=True) is None
+
+
+def test_a_fabric_is_whole_when_the_last_of_its_links_has_caught_up_for_good() -> None:
+    seen = [
+        sample(10, "A", link=BEHIND),
+        sample(10, "B"),
+        sample(20, "A"),
+        sample(30, "A", link=BEHIND),
+        sample(30, "B"),
+        sample(40, "A"),
+        sample(50, "A"),
+    ]
+    assert whole_again_us(seen, ["A", "B"], 5_000) == 40_000
+    assert whole_again_us(seen, ["B"], 5_000) == 5_000
+    assert whole_again_us(seen[:4], ["A"], 5_000) is None
+    assert whole_again_us(seen, ["A", "C"], 5_000) is None
+
+
+def test_the_recovery_from_a_sigkill() -> None:
+    injected = Injected(1, "kill_instance", "A", "SIGKILL of A", 100_000, 101_000, ("A",))
+    first = Failover("p", "publisher", 0, 1_000, "", "A", "", 0)
+    moved = Failover("p", "publisher", 110_000, 140_000, "A", "B", "reset", 3)
+    other = Failover("q", "publisher", 900_000, 910_000, "A", "B", "reset", 0)
+    seen = [
+        sample(0, "A"),
+        sample(0, "B"),
+        sample(150, "A", ready=False, pid=0),
+        sample(150, "B", link=BEHIND),
+        sample(300, "A", pid=2),
+        sample(400, "B"),
+        sample(500, "A", pid=2),
+    ]
+    found = recovery(
+        injected,
+        500_000,
+        acks={"r": {"p": [90_000, 99_000, 180_000, 200_000, 498_000]}, "s": {}},
+        deliveries={"r": {"x": list(range(0, 600_000, 20_000))}},
+        failovers=[first, moved, other],
+        samples=seen,
+        names=["A", "B"],
+    )
+    assert found.acks_stood_ms == {"r": 298.0}
+    assert found.deliveries_stood_ms == {"r": 20.0}
+    assert [each.gap_ms for each in found.failovers] == [30.0]
+    assert first.gap_ms == 0
+    assert found.ready_ms == 200.0
+    assert found.whole_ms == 299.0
+
+
+def test_rates_and_worst_values_in_steps_of_time() -> None:
+    assert rates([(0, 5), (400, 5), (1_200, 3), (9_999, 1)], 0, 2_000, 1_000) == [10_000, 3_000]
+    assert worst([(10, 1.0), (20, 7.0), (2_500, 2.0)], 0, 3_000, 1_000) == [7.0, None, 2.0]
