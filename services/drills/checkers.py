@@ -11,6 +11,8 @@
     store            -  a publish store forgets only what was acked or refused
     safety           -  no peer that a client was told is safe lacks what the client was acked
     subscribers      -  a subscriber has everything of the log that it ended at
+    retired          -  nobody who knows that an instance was moved deals with what it was before,
+                        which ends when it hears of that
     fully_durable    -  a fully durable subscriber is sent nothing that is not durable then
 
 A publish without an ack is unknown: it may be anywhere or nowhere.
@@ -18,7 +20,7 @@ A publish without an ack is unknown: it may be anywhere or nowhere.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,15 +32,20 @@ from raylay.services.drills.history import (
     Heard,
     History,
     Journaled,
+    Knows,
     Lacked,
     Linked,
     ModeSet,
+    Moved,
     Noted,
     Offered,
     Published,
     Removed,
+    Retired,
+    Reunited,
     Started,
     ToldSafety,
+    Took,
     Topology,
     Used,
 )
@@ -103,6 +110,9 @@ class Logs:
         self.server: dict[tuple[str, str], str] = {}
         self.served_from_us: dict[tuple[str, str], int] = {}
         self.async_until_us: dict[tuple[str, str], int] = {}
+        self.formers: defaultdict[str, list[str]] = defaultdict(list)
+        self.moved: set[int] = set()
+        """Incarnations of instances that live elsewhere now, under another one."""
         for member in topology.members.values():
             for destination in member.destinations:
                 self.async_until_us[member.name, destination.name] = (
@@ -149,6 +159,29 @@ class Logs:
             self.incarnation_of[operation.instance] = operation.incarnation
         elif isinstance(operation, Crashed) and operation.lost:
             self.copies[operation.instance] = {}
+        elif isinstance(operation, Moved):
+            self._move(operation.instance, operation.former, operation.incarnation)
+
+    def _move(self, name: str, former: str, incarnation: int) -> None:
+        """To the others the instance has lost its disk; what it was goes on by its former name."""
+        self.copies[former], self.copies[name] = self.copies[name], {}
+        self.ever[former] = set(self.ever[name])
+        self.formers[name].append(former)
+        for link, server in self.server.items():
+            if server == name:
+                self.server[link] = former
+        self.name_of[incarnation] = former
+        self.incarnation_of[former] = incarnation
+        self.moved.add(incarnation)
+        for destination in self.topology.members[name].destinations:
+            old, new = (name, destination.name), (former, destination.name)
+            for kept in (self.asked_again, self.server, self.served_from_us, self.async_until_us):
+                if old in kept:
+                    kept[new] = kept[old]  # type: ignore[assignment]
+
+    def had(self, name: str, key: Key) -> bool:
+        """Whether an instance ever had a message, here or where it lived before."""
+        return key in self.ever[name] or any(key in self.ever[was] for was in self.formers[name])
 
     def crossed(self, instance: str, path: tuple[int, ...]) -> bool:
         """Whether a way to an instance led from one group into another."""
@@ -175,9 +208,9 @@ class Logs:
     def followed(self, name: str, destination: Destination, copy: Copy) -> tuple[str, ...]:
         """The servers of a destination whose own sync links count. Of several the one that the
         link is connected to, unless it came there later than the copy: the answer may then have
-        been another one's."""
+        been another one's. So of one that was moved."""
         server = destination.addresses[0]
-        if len(destination.addresses) > 1:
+        if len(destination.addresses) > 1 or self.formers.get(server):
             link = (name, destination.name)
             if self.served_from_us.get(link, NOW_ASYNC) >= copy.time_us:
                 return ()
@@ -200,6 +233,8 @@ class Logs:
                 return OWN
             waiter = self.name_of.get(sender, "")
             if self.incarnation_of.get(waiter) != sender:
+                return DEAD
+            if sender in self.moved and waiter != root:
                 return DEAD
             held = self.copies.get(waiter, {}).get(key)
             if held is None:
@@ -251,7 +286,7 @@ def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
         if name != root and logs.incarnation_of[root] in copy.waiters:
             law = logs.waiting(name, key, root)
         for destination in logs.sync_destinations(name, key, copy, logs.incarnation_of[root]):
-            if not any(key in logs.ever[server] for server in destination.addresses):
+            if not any(logs.had(server, key) for server in destination.addresses):
                 found.append(_unacknowledged(logs, ack, key, destination.addresses[0], name, law))
             for server in logs.followed(name, destination, copy):
                 if logs.incarnation_of.get(server) in copy.path:
@@ -291,8 +326,12 @@ def nothing_lost(history: History) -> list[Violation]:
         logs.take(operation)
         if isinstance(operation, Started):
             incarnation_of[operation.instance] = operation.incarnation
-        elif isinstance(operation, Crashed) and operation.lost:
+        elif isinstance(operation, Moved) or (isinstance(operation, Crashed) and operation.lost):
             lost.add(operation.incarnation)
+            if isinstance(operation, Moved):
+                incarnation_of[operation.former] = operation.incarnation
+        elif isinstance(operation, Reunited):
+            lost.discard(operation.incarnation)
         elif isinstance(operation, Acked):
             for sequence in operation.sequences:
                 key = (operation.publisher, sequence)
@@ -346,7 +385,8 @@ def order(history: History) -> list[Violation]:
         for destination in member.destinations
     )
     split = not history.topology.uniform or any(
-        (isinstance(operation, Crashed) and operation.lost)
+        isinstance(operation, Moved)
+        or (isinstance(operation, Crashed) and operation.lost)
         or (lists and isinstance(operation, Removed))
         for operation in history.operations
     )
@@ -398,7 +438,7 @@ def removal(history: History) -> list[Violation]:
                 if not router.routed(copy.run(), -1):
                     continue
                 server = servers[destination.name] or destination.addresses[0]
-                if key not in logs.ever[server]:
+                if not logs.had(server, key):
                     found.append(
                         Violation(
                             "removal",
@@ -440,6 +480,11 @@ def liveness(history: History) -> list[Violation]:
             if not server:
                 found.append(Violation("liveness", f"{name} is not connected: {destination.name}"))
                 continue
+            if server not in history.final:
+                found.append(
+                    Violation("liveness", f"{name} is connected to {server}, which is over")
+                )
+                continue
             router = history.topology.router(name, destination)
             there = history.final[server]
             for key in sorted(final.present - there.ever):
@@ -472,7 +517,7 @@ def unavailable(history: History) -> list[Violation]:
             found.append(Violation("unavailable", f"{name} is wrong of {wrong[:5]}"))
         for destination in history.topology.members[name].destinations:
             server = final.servers.get(destination.name, "")
-            if not server or not DestinationLedger(destination).whole:
+            if server not in history.final or not DestinationLedger(destination).whole:
                 continue
             if not carries_all(destination.topics, (TopicRule(".*"),)):
                 continue
@@ -532,7 +577,7 @@ def safety(history: History) -> list[Violation]:
     def lacks(name: str, client: str, servers: tuple[str, ...], keys: set[Key]) -> None:
         for server in servers:
             # Whatever its topic, and whoever brought it there.
-            missing = sorted(keys - logs.ever[server])
+            missing = sorted(key for key in keys if not logs.had(server, key))
             if missing:
                 text = f"{name} acked {missing[:5]} to {client}, which believes that {server} has "
                 found.append(Violation("safety", text + f"them: it lacks {len(missing)}"))
@@ -545,6 +590,9 @@ def safety(history: History) -> list[Violation]:
         logs.take(operation)
         if isinstance(operation, Removed):
             removed_to[operation.instance] = operation.up_to_txid
+        elif isinstance(operation, Moved):
+            removed_to[operation.former] = removed_to[operation.instance]
+            removed_to[operation.instance] = 0
         elif isinstance(operation, Crashed) and operation.lost:
             removed_to[operation.instance] = 0
         if isinstance(operation, ToldSafety | Acked):
@@ -615,7 +663,7 @@ def fully_durable(history: History) -> list[Violation]:
                 continue
             own = logs.incarnation_of[name]
             for destination in logs.sync_destinations(name, key, copy, own):
-                if not any(key in logs.ever[server] for server in destination.addresses):
+                if not any(logs.had(server, key) for server in destination.addresses):
                     lacks = destination.addresses[0]
                     found.append(Violation("fully durable", text + f"but {lacks} never had it"))
             if not copy.path and own in copy.waiters:
@@ -631,6 +679,44 @@ def fully_durable(history: History) -> list[Violation]:
     return found
 
 
+def retired(history: History) -> list[Violation]:
+    """Who knows (on its disk) that an instance was moved takes nothing from what it was before, and
+    sends it nothing, for good; but for what a command reunites, and only that. What was moved
+    serves no client once it has heard of it, and all have heard of it in the end."""
+    generation_of: dict[int, tuple[str, int]] = {}
+    generations: Counter[str] = Counter()
+    knows: dict[tuple[str, str], int] = {}
+    over: set[str] = set()
+    found = []
+    for operation in history.operations:
+        if isinstance(operation, Started):
+            home = operation.instance.partition("#")[0]
+            generation_of.setdefault(operation.incarnation, (home, generations[home]))
+        elif isinstance(operation, Moved):
+            home = operation.instance
+            # A disk that was lost and not used since: nothing has started there.
+            generation_of.setdefault(operation.incarnation, (home, generations[home]))
+            generations[home] += 1
+            for key in [key for key in knows if key[0] == operation.instance]:
+                knows[operation.former, key[1]] = knows.pop(key)
+        elif isinstance(operation, Knows):
+            knows[operation.instance, operation.peer] = operation.generation
+        elif isinstance(operation, Crashed) and operation.lost:
+            for key in [key for key in knows if key[0] == operation.instance]:
+                del knows[key]
+        elif isinstance(operation, Took):
+            name, generation = generation_of[operation.incarnation]
+            is_retired = generation < knows.get((operation.instance, name), 0)
+            if is_retired and not operation.reunites:
+                found.append(Violation("retired", f"{operation} is of retired {name}"))
+        elif isinstance(operation, Retired):
+            over.add(operation.instance)
+        elif isinstance(operation, Acked | ToldSafety) and operation.instance in over:
+            found.append(Violation("retired", f"{operation}, and knows that it is over"))
+    found += [Violation("retired", f"{name} lives still") for name in history.unretired]
+    return found[:VIOLATIONS_MAX]
+
+
 LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     acknowledged,
     nothing_lost,
@@ -643,6 +729,7 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     store,
     safety,
     subscribers,
+    retired,
     fully_durable,
 )
 

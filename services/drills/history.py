@@ -187,6 +187,50 @@ class Delivered(NamedTuple):
     sequences: Sequences
 
 
+class Moved(NamedTuple):
+    """An instance was moved to another host: from now on what it was goes by the name `former`."""
+
+    time_us: int
+    instance: str
+    former: str
+    incarnation: int
+
+
+class Knows(NamedTuple):
+    """It is on this instance's disk that `peer` was moved: what is of a lower generation is
+    retired."""
+
+    time_us: int
+    instance: str
+    peer: str
+    generation: int
+
+
+class Took(NamedTuple):
+    """An instance let this incarnation in, took a batch from it, or began to send to it."""
+
+    time_us: int
+    instance: str
+    incarnation: int
+    reunites: bool
+
+
+class Retired(NamedTuple):
+    """A former instance has learnt that it is over."""
+
+    time_us: int
+    instance: str
+    incarnation: int
+
+
+class Reunited(NamedTuple):
+    """What a retired disk held is where it was routed to."""
+
+    time_us: int
+    instance: str
+    incarnation: int
+
+
 class Fault(NamedTuple):
     """The nemesis did something. Checkers ignore it, people read it."""
 
@@ -219,6 +263,11 @@ Operation = (
     | Removed
     | Offered
     | Delivered
+    | Moved
+    | Knows
+    | Took
+    | Retired
+    | Reunited
     | Fault
     | Seen
 )
@@ -284,6 +333,8 @@ class History:
     """Client to what was left in its publish store at the end."""
     subscribed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Subscriber to (the instance it ended at, its topic or `.*`)."""
+    unretired: list[str] = field(default_factory=list)
+    """Former instances that are still alive at the end."""
 
     def tail(self, lines: int) -> str:
         """The last operations, a line each."""

@@ -21,7 +21,11 @@ import msgpack
 
 from raylay.services.errors import ConfigurationError, RemoteProtocolError
 from raylay.services.protocol.frames import Header, encode_frame, encode_front
-from raylay.services.protocol.replication import PART_BYTES, REPLICATION_VERSION
+from raylay.services.protocol.replication import (
+    PART_BYTES,
+    REPLICATION_VERSION_MIN,
+    agreed_version,
+)
 from raylay.services.replication.bootstrap import BootstrapChoice
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.ranges import PublisherRanges
@@ -44,7 +48,7 @@ def request(
     """The first frame."""
     header: Header = {
         "c": REQUEST,
-        "v": REPLICATION_VERSION,
+        "v": REPLICATION_VERSION_MIN,
         "name": identity.name,
         "group": identity.group,
         "incarnation": identity.incarnation,
@@ -59,12 +63,7 @@ def read_request(header: Header, body: bytes) -> tuple[Identity, BootstrapChoice
     Raises:
         RemoteProtocolError: with reason `bad_version` or `bad_command`.
     """
-    if header.get("v") != REPLICATION_VERSION:
-        raise RemoteProtocolError(
-            f"replication version {str(header.get('v'))[:20]} is not spoken here: "
-            f"use {REPLICATION_VERSION}",
-            "bad_version",
-        )
+    agreed_version(header)
     try:
         wanted, journaled = msgpack.unpackb(body)
         return _identity(header), BootstrapChoice(_rules(wanted), _rules(journaled))

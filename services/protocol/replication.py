@@ -1,27 +1,33 @@
 """What a link and the instance downstream say to each other: frames (frames.py), one connection.
 
     link to instance
-      logon      v: 1, name, group, incarnation, expect (group), destination, epoch,
+      logon      v: the lowest version that it speaks, to: the highest (absent: v), name, group,
+                 incarnation, expect (group), destination, epoch,
                  digest (u64: of what the link's own instance holds), conflation (acks may be
                  held back for so many ms; absent: none is), address (`host:port` under which others
                  reach the replication transport of the link's own instance, or nothing; absent:
-                 the link carries no streams)
+                 the link carries no streams), generation (absent: 0), placements, reunites: true
+                 of one that brings what a retired data directory holds
                  body: what the instance tells of itself (description.py); empty: nothing
       batch      n: number, m: marked, u: ends the resync, w: bytes of `awaited` at the body's
                  start, z: `zstd` or `zlib` when the rest of the body is compressed
                  body: awaited (ranges root by root), then runs back to back
       carry, carry_end   as below
+      placed     placements: news of them (version 2)
       beat
 
     instance to link
-      accepted   v: 1, name, group, incarnation, client (its address for clients), same: the digest
-                 was of what is held here, validated: what the instance tells of itself was checked
+      accepted   v: the version that is spoken from here on, the highest that both speak; name,
+                 group, incarnation, client (its address for clients), same: the digest was of what
+                 is held here, validated: what the instance tells of itself was checked, generation,
+                 placements as in the logon
       held, waited   more: true until the last of both; body: a part of the sets, msgpack map of
                  publisher to SequenceSet bytes. First all of held (unless same), then all of
                  waited, each part for the root named in its header
       ack        n: batches up to it are stored, at: nanoseconds since 1970; body: msgpack array of
                  held (ranges), persisted (ranges root by root), conflicts (ranges)
-      refused    reason, text: the connection ends
+      refused    reason, text: the connection ends; placements, where it is of the reason `retired`
+      placed     as above (version 2)
       carry_begin   n: of a stream: the link connects it to its own instance, to which it is a link
       carry         n; body: bytes of the stream as they were read, not looked at
       carry_end     n, why: the stream ends
@@ -31,14 +37,18 @@ A carried stream is the connection of a link in the other direction: the whole o
 from its logon on, between the instance and the link's own instance. One at a time; the next one has
 a higher number, and what still comes of an earlier one is passed over.
 
+Version 2 added what is said of placements (placement.py), an array for each instance that was
+moved: name, generation, address, address for clients. One of version 1 passes over those of a logon
+and of its answer, and is sent no `placed`; where it is retired it is refused all the same.
+
 `ranges` are a msgpack map of publisher to a flat array: first, last, first, last, …
 Numbers are per connection and start at 1. Range sets are cut into parts of about 1 MiB.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
@@ -48,9 +58,17 @@ from raylay.services.protocol.compression import COMPRESSION_TYPES
 from raylay.services.protocol.frames import Header, encode_frame, encode_front
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream, Ranges, Rooted
+from raylay.services.replication.placement import (
+    GENERATION_MAX,
+    Placement,
+    from_wire,
+    to_wire,
+)
 from raylay.services.replication.ranges import PublisherRanges, Range
 
-REPLICATION_VERSION = 1
+REPLICATION_VERSION_MIN = 1
+REPLICATION_VERSION = 2
+"""The lowest and the highest that is spoken here."""
 REPLICATION_FRAME_BYTES_MAX = 64 * 1024 * 1024
 """A batch is about 1 MiB, or one run, which a client's frame bounds to 16 MiB; a set of one
 publisher is bounded by what it holds."""
@@ -143,13 +161,42 @@ class UpstreamLogon:
     description: bytes = b""
     address: str | None = None
     """Where others reach its instance; empty: not known; None: the link carries no streams."""
+    version: int = REPLICATION_VERSION
+    """Written: the highest that is spoken; read: the highest that both sides speak."""
+    generation: int = 0
+    placements: dict[str, Placement] = field(default_factory=dict)
+    reunites: bool = False
+
+
+def agreed_version(header: Header) -> int:
+    """The highest version that the sender of a first frame and this side speak.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_version`: there is none.
+    """
+    lowest = header.get("v")
+    highest = header.get("to", lowest)
+    if (
+        type(lowest) is not int
+        or type(highest) is not int
+        or not lowest <= highest
+        or highest < REPLICATION_VERSION_MIN
+        or lowest > REPLICATION_VERSION
+    ):
+        raise RemoteProtocolError(
+            f"replication versions {str(lowest)[:20]} to {str(highest)[:20]} are not spoken here: "
+            f"use {REPLICATION_VERSION_MIN} to {REPLICATION_VERSION}, which means upgrading one "
+            "release after the other",
+            "bad_version",
+        )
+    return min(highest, REPLICATION_VERSION)
 
 
 def link_logon(logon: UpstreamLogon) -> bytes:
     """The link's first frame."""
     header: Header = {
         "c": "logon",
-        "v": REPLICATION_VERSION,
+        "v": REPLICATION_VERSION_MIN,
         "name": logon.name,
         "group": logon.group,
         "incarnation": logon.incarnation,
@@ -162,6 +209,11 @@ def link_logon(logon: UpstreamLogon) -> bytes:
         header["conflation"] = logon.ack_conflation_ms
     if logon.address is not None:
         header["address"] = logon.address
+    if logon.version > REPLICATION_VERSION_MIN:
+        header["to"] = logon.version
+    header |= _placed_values(logon.generation, logon.placements)
+    if logon.reunites:
+        header["reunites"] = True
     return encode_frame(header, logon.description)
 
 
@@ -175,12 +227,7 @@ def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
         raise RemoteProtocolError(
             f"{header['c'][:64]} came before the logon of a link", "not_logged_on"
         )
-    if header.get("v") != REPLICATION_VERSION:
-        raise RemoteProtocolError(
-            f"replication version {str(header.get('v'))[:20]} is not spoken here: "
-            f"use {REPLICATION_VERSION}",
-            "bad_version",
-        )
+    version = agreed_version(header)
     texts = [header.get(key) for key in ("name", "group", "expect", "destination")]
     numbers = [header.get(key) for key in ("incarnation", "epoch", "digest")]
     conflation_ms = header.get("conflation", 0)
@@ -196,8 +243,37 @@ def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
     name, group, expect, destination = (str(text) for text in texts)
     incarnation, epoch, digest = (int(number or 0) for number in numbers)
     return UpstreamLogon(
-        name, group, incarnation, expect, destination, epoch, digest, conflation_ms, body, address
+        name,
+        group,
+        incarnation,
+        expect,
+        destination,
+        epoch,
+        digest,
+        conflation_ms,
+        body,
+        address,
+        version,
+        _generation(header),
+        from_wire(header.get("placements")),
+        header.get("reunites") is True,
     )
+
+
+def _placed_values(generation: int, placements: Mapping[str, Placement]) -> Header:
+    found: Header = {}
+    if generation:
+        found["generation"] = generation
+    if placements:
+        found["placements"] = to_wire(placements)
+    return found
+
+
+def _generation(header: Header) -> int:
+    generation = header.get("generation", 0)
+    if type(generation) is not int or not 0 <= generation < GENERATION_MAX:
+        raise RemoteProtocolError("a generation is no number", "bad_command")
+    return generation
 
 
 @dataclass(slots=True)
@@ -210,6 +286,9 @@ class Accepted:
     client: str
     same: bool
     validated: bool = False
+    version: int = REPLICATION_VERSION_MIN
+    generation: int = 0
+    placements: dict[str, Placement] = field(default_factory=dict)
 
 
 def exchange_frames(
@@ -220,13 +299,14 @@ def exchange_frames(
         encode_frame(
             {
                 "c": "accepted",
-                "v": REPLICATION_VERSION,
+                "v": accepted.version,
                 "name": accepted.name,
                 "group": accepted.group,
                 "incarnation": accepted.incarnation,
                 "client": accepted.client,
                 "same": held is None,
                 "validated": accepted.validated,
+                **_placed_values(accepted.generation, accepted.placements),
             }
         )
     ]
@@ -261,7 +341,19 @@ def read_accepted(header: Header) -> Accepted:
         raise RemoteProtocolError("an answer to a link's logon has wrong values", "bad_command")
     name, group, client = (str(text) for text in texts)
     same, validated = bool(header.get("same")), bool(header.get("validated"))
-    return Accepted(name, group, incarnation, client, same, validated)
+    version = agreed_version(header)
+    placements = from_wire(header.get("placements"))
+    return Accepted(
+        name,
+        group,
+        incarnation,
+        client,
+        same,
+        validated,
+        version,
+        _generation(header),
+        placements,
+    )
 
 
 def read_part(body: bytes, into: PublisherRanges) -> None:
@@ -408,6 +500,21 @@ def stream_of(header: Header) -> int:
     return stream
 
 
-def refusal(reason: str, text: str) -> bytes:
+def refusal(reason: str, text: str, placements: Mapping[str, Placement] | None = None) -> bytes:
     """Why a connection ends."""
-    return encode_frame({"c": "refused", "reason": reason, "text": text[:REFUSAL_CHARACTERS_MAX]})
+    header: Header = {"c": "refused", "reason": reason, "text": text[:REFUSAL_CHARACTERS_MAX]}
+    return encode_frame(header | _placed_values(0, placements or {}))
+
+
+def placed(placements: Mapping[str, Placement]) -> bytes:
+    """News of where instances were moved to."""
+    return encode_frame({"c": "placed", "placements": to_wire(placements)})
+
+
+def read_placed(header: Header) -> dict[str, Placement]:
+    """The placements of a frame: none where it has none.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_placements`.
+    """
+    return from_wire(header.get("placements"))

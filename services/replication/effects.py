@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raylay.services.messages.records import Run
+from raylay.services.replication.placement import Placement
 from raylay.services.replication.ranges import PublisherRanges, Range
 
 Ranges = dict[int, list[Range]]
@@ -103,6 +104,21 @@ class SafetyChanged:
 
 
 @dataclass(slots=True)
+class PlacementsChanged:
+    """Instances were moved: dial them where they live now, and tell all who are connected."""
+
+    news: dict[str, Placement]
+
+
+@dataclass(slots=True)
+class Retired:
+    """This instance was moved while it ran: it is over here, for good. Its sessions and upstream
+    connections are closed already."""
+
+    text: str
+
+
+@dataclass(slots=True)
 class BecameReady:
     """Clients may be admitted now."""
 
@@ -125,6 +141,8 @@ Effect = (
     | NotifyLink
     | SetLinkMode
     | SafetyChanged
+    | PlacementsChanged
+    | Retired
     | BecameReady
     | Report
 )

@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,13 +49,16 @@ from raylay.services.replication.effects import (
     Committed,
     Effect,
     NotifyLink,
+    PlacementsChanged,
     Ranges,
     Report,
+    Retired,
     Rooted,
     SafetyChanged,
     SetLinkMode,
     rooted_of,
 )
+from raylay.services.replication.placement import Placement, Placements, retired_text
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, TopicMatcher
 from raylay.services.replication.staged import BatchStaged, NoteStaged, RunStaged, StagedLog
@@ -69,11 +72,13 @@ _FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who an instance is. `incarnation`: 64 random bits, made with its data directory."""
+    """Who an instance is. `incarnation`: 64 random bits, made with its data directory.
+    `generation`: how often the instance had been moved when that was made."""
 
     name: str
     group: str
     incarnation: int
+    generation: int = 0
 
 
 class LogonAnswer(NamedTuple):
@@ -134,6 +139,9 @@ class _Upstream:
     incarnation: int
     destination: str
     epoch: int
+    generation: int = 0
+    reunites: bool = False
+    """It brings what a retired data directory holds, and is no peer."""
     number: int = 0
     stored: int = 0
     told: int = 0
@@ -175,6 +183,7 @@ class InstanceMachine:
         refused: PublisherRanges | None = None,
         unavailable: PublisherRanges | None = None,
         incarnations: dict[str, int] | None = None,
+        placements: Placements | None = None,
         lookup: Callable[[int, int, int], list[Run]],
         ready: bool = True,
         policy: DowngradePolicy | None = None,
@@ -186,6 +195,7 @@ class InstanceMachine:
             refused: what destinations refused for good, in an earlier life.
             unavailable: what no upstream had any more, as far as `recover` does not tell.
             incarnations: last known incarnation of each destination's server.
+            placements: what is known of instances that were moved.
             lookup: (publisher, first, last) to the committed runs that hold any of these, with
                 payloads. Reads only; called on rare paths.
             ready: False for an instance that must catch up with a peer before it admits clients.
@@ -208,6 +218,9 @@ class InstanceMachine:
             unavailable if unavailable is not None else PublisherRanges(), self.known
         )
         self.waiters = WaiterTable()
+        self.placements = placements if placements is not None else Placements()
+        self.retired = ""
+        """Why this instance is over here; empty: it is not."""
         self.ready = ready
         self.wall_offset_us = 0
         """What the clock on the wall is ahead of `now_us`, which no setting of the clock moves:
@@ -446,9 +459,22 @@ class InstanceMachine:
         destination: str,
         epoch: int,
         epoch_seen: int,
+        *,
+        generation: int = 0,
+        reunites: bool = False,
     ) -> tuple[str, str] | None:
-        """(reason, sentence) when this upstream may not connect; None when it may."""
+        """(reason, sentence) when this upstream may not connect; None when it may.
+
+        Args:
+            generation: that of its incarnation.
+            reunites: it brings what a retired data directory holds: of one that is not retired
+                that is refused.
+        """
         mine = self.identity
+        if self.retired:
+            return "moved", self.retired
+        if reunites != self.placements.is_retired(name, generation):
+            return self._refusal_by_placement(name, reunites)
         if group_expected != mine.group:
             return "group", (
                 f"{name} expects group {group_expected!r} here, but {mine.name} is of group "
@@ -466,6 +492,15 @@ class InstanceMachine:
             )
         return None
 
+    def _refusal_by_placement(self, name: str, reunites: bool) -> tuple[str, str]:
+        placement = self.placements.get(name)
+        if placement is None or reunites:
+            return "not_retired", (
+                f"the data directory of {name} is not retired: start the instance with it, nothing "
+                "is to be reunited"
+            )
+        return "retired", retired_text(name, placement)
+
     def upstream_logged_on(
         self,
         connection: int,
@@ -474,6 +509,9 @@ class InstanceMachine:
         incarnation: int,
         destination: str,
         epoch: int,
+        *,
+        generation: int = 0,
+        reunites: bool = False,
     ) -> tuple[list[Effect], UpstreamAnswer]:
         """An upstream link logged on; its epoch is on disk. An older connection of it ends."""
         older = self._upstream_of.get(incarnation)
@@ -482,9 +520,11 @@ class InstanceMachine:
                 CloseUpstream(older.connection, "replaced", f"{name} connected again")
             )
             self.upstream_left(older.connection)
-        found = _Upstream(connection, name, group, incarnation, destination, epoch)
+        found = _Upstream(
+            connection, name, group, incarnation, destination, epoch, generation, reunites
+        )
         self._upstreams[connection] = self._upstream_of[incarnation] = found
-        ledger = self.destinations.get(name)
+        ledger = self.destinations.get(name) if not reunites else None
         if ledger is not None and not ledger.incarnation and ledger.destination.group == group:
             # Two-way replication, the other direction first: what comes from there need not go
             # back, and its sender need not wait for our own link to have connected once.
@@ -906,7 +946,7 @@ class InstanceMachine:
         if entry.caught_up:
             upstream.caught_up = True
             self._report("upstream_caught_up", peer=upstream.name)
-            if not self.ready and upstream.group == self.identity.group:
+            if not self.ready and upstream.group == self.identity.group and not upstream.reunites:
                 self.become_ready()
 
     def _answer_stored(
@@ -1139,6 +1179,55 @@ class InstanceMachine:
             session.counted = max(session.counted, settled)
             session.acked = settled
             self._effects.append(AckClient(session.number, settled))
+
+    # -- moved instances ---------------------------------------------------------------------
+    def placed(self, told: Mapping[str, Placement]) -> list[Effect]:
+        """Somebody told where instances were moved to. What is news in it is on disk already."""
+        news = self.placements.learn(told)
+        if not news or self.retired:
+            return self._take()
+        for name, placement in news.items():
+            self._report(
+                "instance_moved",
+                peer=name,
+                generation=placement.generation,
+                address=placement.address,
+            )
+        self._effects.append(PlacementsChanged(news))
+        placements, mine = self.placements, self.identity
+        own = news.get(mine.name)
+        if own is not None and placements.is_retired(mine.name, mine.generation):
+            self._retire(retired_text(mine.name, own))
+            return self._take()
+        for upstream in list(self._upstreams.values()):
+            if not upstream.reunites and placements.is_retired(upstream.name, upstream.generation):
+                self._effects.append(
+                    CloseUpstream(
+                        upstream.connection,
+                        *self._refusal_by_placement(upstream.name, reunites=False),
+                    )
+                )
+                self.upstream_left(upstream.connection)
+        return self._take()
+
+    def _retire(self, text: str) -> None:
+        self.retired = text
+        for session in list(self._sessions):
+            self._effects.append(CloseSession(session, "retired", text))
+            self.client_left(session)
+        for connection in list(self._upstreams):
+            self._effects.append(CloseUpstream(connection, "moved", text))
+            self.upstream_left(connection)
+        self._report("retired", text=text)
+        self._effects.append(Retired(text))
+
+    def refuse_downstream(self, name: str, generation: int) -> str:
+        """Why a link may not go on to the server that it has reached; empty: it may. One that was
+        moved and does not know it must not be given what its successor is to have."""
+        placement = self.placements.get(name)
+        if placement is None or not self.placements.is_retired(name, generation):
+            return ""
+        return f"retired: {retired_text(name, placement)}"
 
     # -- links -------------------------------------------------------------------------------
     def link_connected(

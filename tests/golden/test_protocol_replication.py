@@ -19,6 +19,7 @@ from raylay.services.protocol.replication import (
     Accepted,
     UpstreamLogon,
     ack_frames,
+    agreed_version,
     batch_front,
     carry_begin,
     carry_end,
@@ -27,21 +28,24 @@ from raylay.services.protocol.replication import (
     lacks_frames,
     link_logon,
     pack_rooted,
+    placed,
     read_accepted,
     read_ack,
     read_batch,
     read_lacks,
     read_link_logon,
     read_part,
+    read_placed,
     refusal,
     stream_of,
     unpack_rooted,
 )
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream, Ranges
+from raylay.services.replication.placement import Placement
 from raylay.services.replication.ranges import PublisherRanges
 
-LOGON = UpstreamLogon("A", "g", 1, "h", "to-B", 2, 3)
+LOGON = UpstreamLogon("A", "g", 1, "h", "to-B", 2, 3, version=1)
 LOGON_BYTES = (
     b"\x53\x00\x00\x00"  # length: 83
     b"\x51\x00"  # header length: 81
@@ -82,6 +86,74 @@ def test_golden_logon_of_a_link_that_carries() -> None:
     assert link_logon(carrying) == golden
     (frame,) = FrameReader().feed(golden)
     assert read_link_logon(frame.header) == carrying
+
+
+SECOND_BYTES = (
+    b"\x85\x00\x00\x00"  # length: 133
+    b"\x83\x00"  # header length: 131
+    b"\x8d"  # map of 13
+    + LOGON_BYTES[7:]
+    + b"\xa2to\x02"
+    b"\xaageneration\x01"
+    b"\xaaplacements\x91"  # array of one
+    b"\x94\xa1B\x03\xa3b:1\xa3b:2"
+    b"\xa8reunites\xc3"
+)
+
+
+def test_golden_logon_of_version_2() -> None:
+    """Of a moved instance, by a link that brings what a retired directory holds."""
+    moved = {"B": Placement(3, "b:1", "b:2")}
+    second = replace(LOGON, version=2, generation=1, placements=moved, reunites=True)
+    assert link_logon(second) == SECOND_BYTES
+    (frame,) = FrameReader().feed(SECOND_BYTES)
+    assert read_link_logon(frame.header) == second
+
+
+def test_golden_placed_and_refused() -> None:
+    moved = {"B": Placement(3, "b:1", "b:2")}
+    data = placed(moved)
+    assert data == (
+        b"\x24\x00\x00\x00\x22\x00"  # length: 36, header length: 34
+        b"\x82\xa1c\xa6placed\xaaplacements\x91\x94\xa1B\x03\xa3b:1\xa3b:2"
+    )
+    (frame,) = FrameReader().feed(data)
+    assert read_placed(frame.header) == moved
+    (frame,) = FrameReader().feed(refusal("retired", "B was moved", moved))
+    assert read_placed(frame.header) == moved
+    assert read_placed({"c": "refused"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "agreed"), [(1, None, 1), (1, 1, 1), (1, 2, 2), (1, 9, 2), (2, 9, 2)]
+)
+def test_the_highest_version_that_both_speak(lowest: int, highest: Any, agreed: int) -> None:
+    spoken = {"v": lowest} if highest is None else {"v": lowest, "to": highest}
+    assert agreed_version(spoken) == agreed
+    header = read_logon_with("v", lowest) | spoken
+    assert read_link_logon(header).version == agreed
+
+
+@pytest.mark.parametrize(
+    "spoken", [{}, {"v": 0}, {"v": 3}, {"v": 2, "to": 1}, {"v": "1"}, {"v": 1, "to": None}]
+)
+def test_no_version_in_common(spoken: dict[str, Any]) -> None:
+    with pytest.raises(RemoteProtocolError, match="are not spoken here: use 1 to 2") as found:
+        agreed_version(spoken)
+    assert found.value.reason == "bad_version"
+
+
+def test_the_answer_says_which_version_is_spoken() -> None:
+    """And where the one that answers lives, and whoever else was moved."""
+    moved = {"B": Placement(3, "b:1", "b:2")}
+    accepted = Accepted("B", "h", 9, "b:2", True, True, 2, 3, moved)
+    frame = FrameReader().feed(exchange_frames(accepted, None, RootedRanges())[0])[0]
+    assert frame.header["v"] == 2
+    assert read_accepted(frame.header) == accepted
+    with pytest.raises(RemoteProtocolError, match="a generation is no number"):
+        read_accepted(frame.header | {"generation": -1})
+    with pytest.raises(RemoteProtocolError, match="are not spoken here"):
+        read_accepted(frame.header | {"v": 3})
 
 
 def test_golden_carried_stream() -> None:

@@ -14,8 +14,10 @@ from raylay.services.client.events import (
     Fail,
     FrameReceived,
     PublishFailed,
+    ResolveServers,
     SendFrame,
     SendPublishes,
+    ServersResolved,
     Started,
     SubscriptionWanted,
     Tell,
@@ -32,6 +34,7 @@ from raylay.services.drills.history import (
     Used,
 )
 from raylay.services.replication.ranges import Range
+from sim import instance as sim_instance
 from sim.network import Connection
 
 if TYPE_CHECKING:
@@ -117,6 +120,7 @@ class SimClient:
         self.world = world
         self.name = name
         self.store = SimStore(self._forgotten)
+        self._servers = servers
         self.machine = ClientMachine(
             ClientOptions(
                 client_name or name,
@@ -126,6 +130,7 @@ class SimClient:
                 connect_timeout_s=0.1,
                 pause_min_ms=10,
                 pause_max_ms=200,
+                resolves=world.resolves,
                 seed=world.rng.getrandbits(32),
             ),
             self.store,
@@ -189,6 +194,9 @@ class SimClient:
         elif isinstance(effect, SendFrame):
             if self.connection is not None:
                 self.connection.send(0, (effect.header, effect.body))
+        elif isinstance(effect, ResolveServers):
+            world = self.world
+            world.after(world.drawn(world.timing.local_us), self._resolve)
         elif isinstance(effect, SendPublishes):
             self._send()
         elif isinstance(effect, Tell):
@@ -215,6 +223,11 @@ class SimClient:
         elif isinstance(event, PublishFailed):
             world.probes["publish failed"] += 1
 
+    def _resolve(self) -> None:
+        """As the fabric's record says it."""
+        servers = [Server(self.world.disks[name].host, name) for name in self._servers]
+        self.step(ServersResolved(servers))
+
     def _connect(self, effect: Connect) -> None:
         world = self.world
         connection = self.connection = Connection(world, f"client {self.name}", effect.address)
@@ -224,10 +237,10 @@ class SimClient:
         world.after(world.drawn(world.timing.network_us), self._reach, connection, number)
 
     def _reach(self, connection: Connection, number: int) -> None:
-        target = self.world.instances[connection.hosts[1]]
+        target = self.world.hosts[connection.hosts[1]]
         if not connection.open[0]:
             return
-        if not target.alive:
+        if not isinstance(target, sim_instance.Instance) or not target.alive:
             connection._end(0, "refused")
             return
         connection.receive[1] = lambda frame: target.client_frame(connection, *frame)

@@ -20,9 +20,9 @@ READ_BYTES = 2_000
 
 def copy_log(disk: Disk, source: Instance) -> bool:
     """Fills an empty disk from an instance. False where that one cannot be a source now."""
-    machine = source.machine
-    if not source.alive or not machine.ready:
+    if not source.alive or not source.machine.ready:
         return False
+    machine = source.machine
     world = disk.world
     world.fault(f"{disk.member.name} begins as a copy of {source.name}")
     world.probes["began as a copy"] += 1

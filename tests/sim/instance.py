@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from raylay.services.drills import history
 from raylay.services.drills.history import (
     Acked,
     Crashed,
     Failed,
     Journaled,
+    Knows,
     Lacked,
     Linked,
     Member,
@@ -22,6 +24,7 @@ from raylay.services.drills.history import (
     Seen,
     Started,
     ToldSafety,
+    Took,
 )
 from raylay.services.errors import DowngradeRefused
 from raylay.services.messages.bookmarks import parse_position
@@ -39,7 +42,9 @@ from raylay.services.replication.effects import (
     LinkLacks,
     LinkProgress,
     NotifyLink,
+    PlacementsChanged,
     Report,
+    Retired,
     SafetyChanged,
     SendBatch,
     SetLinkMode,
@@ -47,8 +52,10 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.incoming import Incoming, choose
 from raylay.services.replication.instance import (
     Identity,
+    InstanceMachine,
     decode_note,
 )
+from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.ranges import PublisherRanges, Range
 from raylay.services.replication.routing import TopicMatcher, TopicRule
 from raylay.services.replication.unavailable import decode_unavailable
@@ -56,7 +63,7 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.matching import topic_filter
 from raylay.storage.memory_journal import MemoryJournal
-from sim.link import LinkLogon, LinkProcess, Welcome
+from sim.link import LinkLogon, LinkProcess, Placed, Welcome
 from sim.network import Carried, Connection
 
 if TYPE_CHECKING:
@@ -81,9 +88,17 @@ SHOWN_EVENTS = frozenset(
 class Disk:
     """What survives a crash of an instance: its journal and its state store."""
 
-    def __init__(self, world: World, member: Member) -> None:
+    def __init__(self, world: World, member: Member, generation: int = 0) -> None:
         self.world = world
         self.member = member
+        self.generation = generation
+        self.host = former_name(member.name, generation) if generation else member.name
+        self.label = member.name
+        """What its instance is called in the history: when it was moved, by its former name."""
+        self.retired = False
+        self.reunites = False
+        """Whether it is to be reunited when its instance is over."""
+        self.reunited = False
         self.incarnation = 0
         self.lives = 0
         self.was_ready = True
@@ -97,7 +112,7 @@ class Disk:
         self.incarnation = world.rng.getrandbits(63) | 1
         world.name_of[self.incarnation] = self.member.name
         self.journal = MemoryJournal(world.segment_bytes, encode=world.encode)
-        self.epochs_seen: dict[int, int] = {}
+        self.epochs_seen: dict[tuple[int, str], int] = {}
         self.epochs_used: dict[str, int] = {}
         self.servers: dict[str, tuple[int, str]] = {}
         """Destination to (incarnation, name) of the server last connected."""
@@ -105,9 +120,16 @@ class Disk:
         self.awaited_at_floor = RootedRanges()
         self.refused = PublisherRanges()
         self.unavailable = PublisherRanges()
+        self.placements = world.placements() | self.own_placement()
         self.index: dict[tuple[int, int], Run] = {}
         self.runs: dict[int, list[Run]] = {}
         """Publisher to its committed runs."""
+
+    def own_placement(self) -> dict[str, Placement]:
+        """Where its instance lives, if it was moved."""
+        if not self.generation:
+            return {}
+        return {self.member.name: Placement(self.generation, self.host, self.host)}
 
     def lookup(self, publisher: int, first: int, last: int) -> list[Run]:
         """Committed runs that are not removed and hold any of first..last."""
@@ -144,13 +166,32 @@ class Cursor:
     accepted: bool = False
 
 
+def former_name(name: str, generation: int) -> str:
+    """What an instance is called when it is over, and the host where a moved one lives."""
+    return f"{name}#{generation}"
+
+
+class Absent:
+    """An instance that is moved and has not started there yet."""
+
+    alive = False
+    machine: InstanceMachine
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.name = disk.label
+
+
 class Instance:
     """One life of an instance: the shell around its machine."""
+
+    reunites = False
 
     def __init__(self, world: World, disk: Disk, *, ready: bool) -> None:
         self.world = world
         self.disk = disk
-        self.name = disk.member.name
+        self.name = disk.label
+        self.host = disk.host
         self.alive = True
         self.journal = disk.journal
         self.staging: deque[Run] = deque()
@@ -163,9 +204,12 @@ class Instance:
         self._callbacks = 0
         self._checks = 0
         self._any_fully_durable = False
+        world.hosts[self.host] = self
         recovered = disk.journal.recovered
+        if world.machines.placements_forgotten:
+            disk.placements = {}
         machine = self.machine = world.machines.instance(
-            Identity(self.name, disk.member.group, disk.incarnation),
+            Identity(disk.member.name, disk.member.group, disk.incarnation, disk.generation),
             disk.member.destinations,
             JOURNALED,
             next_txid=recovered.next_txid,
@@ -174,6 +218,7 @@ class Instance:
             refused=disk.refused.copy(),
             unavailable=disk.unavailable.copy(),
             incarnations={name: server[0] for name, server in disk.servers.items()},
+            placements=Placements(disk.placements),
             lookup=disk.lookup,
             ready=ready,
             policy=world.policy,
@@ -203,6 +248,9 @@ class Instance:
         world.after(world.drawn((1, world.timing.tick_us)), self._tick)
         world.after(world.drawn((1, world.timing.hint_us)), self._write_hint)
         self.check()
+        if disk.generation and world.machines.spreads:
+            self._untold = set(world.disks) - {self.name}
+            self._announce()
 
     # -- life --------------------------------------------------------------------------------
     def crash(self, lose_disk: bool) -> None:
@@ -223,6 +271,71 @@ class Instance:
         if lose_disk:
             self.disk.format()
             self.disk.journal = self.disk.journal.crash()
+
+    # -- moved instances ---------------------------------------------------------------------
+    def learn(self, told: dict[str, Placement]) -> None:
+        """Somebody told where instances were moved to: on disk before it is acted upon."""
+        if not self.alive:
+            return
+        world = self.world
+        news = self.machine.placements.news(told)
+        if news:
+            self.disk.placements.update(news)
+            for peer, placement in news.items():
+                world.log(Knows(world.now_us, self.name, peer, placement.generation))
+            world.probes["learnt of a moved instance"] += 1
+            self.perform(self.machine.placed(news))
+
+    def _announce(self) -> None:
+        """Where it lives now, it tells all of its fabric, and itself where it lived before: there
+        nobody may connect any more, nor may that one. Each until it has heard it."""
+        world, disk = self.world, self.disk
+        if not self.alive:
+            return
+        name = disk.member.name
+        formers = [former_name(name, g) if g else name for g in range(disk.generation)]
+        for host in (*map(self.host_of, self._untold), *formers):
+            other = world.hosts.get(host)
+            cut = world.blocked & {(self.host, host), (host, self.host)}
+            if other is not self and isinstance(other, Instance) and other.alive and not cut:
+                delay_us = world.drawn(world.timing.network_us)
+                world.after(delay_us, self._told, other)
+        world.after(world.timing.pause_us[1], self._announce)
+
+    def _told(self, other: Instance) -> None:
+        if other.alive:
+            other.learn(self.machine.placements.items())
+            self.learn(other.machine.placements.items())
+            self._untold.discard(other.disk.member.name)
+
+    def told_at_logon(self) -> dict[str, Placement]:
+        """What a link of ours, and one that logs on here, is told."""
+        return self.machine.placements.items() if self.world.machines.spreads else {}
+
+    def host_of(self, address: str) -> str:
+        """Where an instance lives, as far as it is known here."""
+        found = self.machine.placements.get(address)
+        return found.address if found is not None else address
+
+    def removed(self) -> PublisherRanges:
+        """What was in segments that are gone."""
+        return self.journal.removed()
+
+    def _perform_placements_changed(self, effect: PlacementsChanged) -> None:
+        for link in self.links.values():
+            link.inbox.send(link.placed, effect.news)
+        if self.world.machines.spreads:
+            for connection in self.upstreams.values():
+                connection.send(1, Placed(effect.news))
+        # Clients are told where the peers are now.
+        self._perform_safety_changed(SafetyChanged())
+
+    def _perform_retired(self, _: Retired) -> None:
+        world, disk = self.world, self.disk
+        world.probes["former instance retired"] += 1
+        world.log(history.Retired(world.now_us, self.name, disk.incarnation))
+        disk.retired = True
+        self.crash(False)
 
     def quiet(self) -> bool:
         """Whether nothing is under way here."""
@@ -477,6 +590,8 @@ class Instance:
         if connection is not None:
             if effect.reason == "gap":
                 self.world.probes["gap refused"] += 1
+            if effect.reason == "retired":
+                connection.send(1, Placed(self.machine.placements.items()))
             connection.close(1, effect.reason)
 
     def _perform_close_session(self, effect: CloseSession) -> None:
@@ -543,7 +658,7 @@ class Instance:
                     {
                         "name": address,
                         "group": members[address].group,
-                        "addresses": [address],
+                        "addresses": [self.host_of(address)],
                         "safe": ledger.safe and address == server,
                     }
                 )
@@ -608,7 +723,7 @@ class Instance:
             "a": "processed",
             "cid": header["cid"],
             "v": 1,
-            "instance": self.name,
+            "instance": self.disk.member.name,
             "group": self.disk.member.group,
             "incarnation": self.disk.incarnation,
         }
@@ -703,7 +818,12 @@ class Instance:
         if not self.alive:
             return
         world, disk, machine = self.world, self.disk, self.machine
-        seen = disk.epochs_seen.get(logon.incarnation, 0)
+        self.learn(logon.placements)
+        if logon.generation and not logon.reunites:
+            self.learn({logon.name: Placement(logon.generation, logon.host, logon.host)})
+        # Of a link that reunites, each destination has its own running number.
+        epochs = disk.epochs_seen
+        seen = epochs.get((logon.incarnation, logon.destination), 0)
         refusal = machine.refuse_upstream(
             logon.name,
             logon.group_expected,
@@ -711,22 +831,45 @@ class Instance:
             logon.destination,
             logon.epoch,
             seen,
+            generation=logon.generation,
+            reunites=logon.reunites,
         )
         if refusal is not None:
             world.probes[f"{refusal[0].replace('_', ' ')} refused"] += 1
+            if refusal[0] in ("retired", "moved") and self.alive:
+                connection.send(1, Placed(machine.placements.items()))
             connection.close(1, refusal[0])
             return
-        disk.epochs_seen[logon.incarnation] = logon.epoch
+        epochs[logon.incarnation, logon.destination] = logon.epoch
         number = connection.number
         effects, answer = machine.upstream_logged_on(
-            number, logon.name, logon.group, logon.incarnation, logon.destination, logon.epoch
+            number,
+            logon.name,
+            logon.group,
+            logon.incarnation,
+            logon.destination,
+            logon.epoch,
+            generation=logon.generation,
+            reunites=logon.reunites,
         )
         self.upstreams[number] = connection
+        if world.former:
+            world.log(Took(world.now_us, self.name, logon.incarnation, logon.reunites))
         self.perform(effects)
-        connection.send(1, Welcome(self.name, disk.incarnation, answer))
-        if not isinstance(connection, Carried):
+        connection.send(
+            1,
+            Welcome(
+                disk.member.name,
+                disk.incarnation,
+                answer,
+                self.name,
+                disk.generation,
+                self.told_at_logon(),
+            ),
+        )
+        if not isinstance(connection, Carried) and not logon.reunites:
             self.incoming[number] = Incoming(
-                number, logon.name, logon.group, logon.incarnation, logon.name
+                number, logon.name, logon.group, logon.incarnation, logon.host
             )
             for link in self.links.values():
                 link.arrived()
@@ -735,19 +878,29 @@ class Instance:
         """The connection that another instance made and that a link may use."""
         ledgers = self.machine.destinations
         others = [name for name in self.links if name != link.destination.name]
+        destination = link.destination
+        if destination.dials:
+            addresses = tuple(map(self.host_of, destination.addresses))
+            destination = replace(destination, addresses=addresses)
         found = choose(
-            link.destination,
+            destination,
             [each for number, each in self.incoming.items() if self.upstreams[number].open[1]],
             {ledgers[name].incarnation for name in others if ledgers[name].connected},
             others,
         )
         return None if found is None else self.upstreams[found.number]
 
-    def upstream_frame(self, connection: Connection, batch: SendBatch) -> None:
-        """A batch came in."""
+    def upstream_frame(self, connection: Connection, batch: SendBatch | Placed) -> None:
+        """A batch came in, or news of moved instances."""
         if not self.alive:
             return
         machine, world = self.machine, self.world
+        if isinstance(batch, Placed):
+            self.learn(batch.placements)
+            return
+        upstream = machine._upstreams.get(connection.number)
+        if upstream is not None and world.former:
+            world.log(Took(world.now_us, self.name, upstream.incarnation, upstream.reunites))
         before = machine.counters.duplicates
         if batch.lacks is not None:
             self.perform(machine.upstream_lacks(connection.number, batch.lacks.copy(), batch.whole))
@@ -783,9 +936,19 @@ class Instance:
         """A link has connected."""
         if not self.alive or not link.alive:
             return
+        self.learn(welcome.placements)
+        if not self.alive:
+            return
+        refused = self.machine.refuse_downstream(welcome.name, welcome.generation)
+        if refused:
+            self.world.probes["retired server refused"] += 1
+            link.inbox.send(link.refused, refused)
+            return
         name = link.destination.name
         self.disk.servers[name] = (welcome.incarnation, welcome.name)
-        self.world.log(Linked(self.world.now_us, self.name, name, welcome.name))
+        self.world.log(Linked(self.world.now_us, self.name, name, welcome.called))
+        if self.world.former:
+            self.world.log(Took(self.world.now_us, self.name, welcome.incarnation, False))
         before = self.machine.destinations[name].incarnation
         effects, start = self.machine.link_connected(
             name, welcome.incarnation, welcome.answer.held, welcome.answer.waited, self.world.now_us
@@ -836,6 +999,8 @@ _PERFORM: dict[type[Any], Callable[[Instance, Any], None]] = {
     NotifyLink: Instance._perform_notify_link,
     SetLinkMode: Instance._perform_set_link_mode,
     SafetyChanged: Instance._perform_safety_changed,
+    PlacementsChanged: Instance._perform_placements_changed,
+    Retired: Instance._perform_retired,
     BecameReady: Instance._perform_became_ready,
     Report: Instance._perform_report,
 }

@@ -17,11 +17,14 @@ from raylay.services.replication.incoming import gives_way
 from raylay.services.replication.instance import (
     UpstreamAnswer,
 )
+from raylay.services.replication.placement import Placement
 from raylay.services.replication.routing import Destination
+from sim import instance as sim_instance
 from sim.network import Carried, Channel, Connection
 
 if TYPE_CHECKING:
     from sim.instance import Instance
+    from sim.reunion import ReunitingDisk
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,10 @@ class LinkLogon:
     incarnation: int
     destination: str
     epoch: int
+    host: str
+    generation: int
+    reunites: bool
+    placements: dict[str, Placement]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +50,30 @@ class Welcome:
     name: str
     incarnation: int
     answer: UpstreamAnswer
+    called: str
+    """Its name when it is a former one: else `name`."""
+    generation: int
+    placements: dict[str, Placement]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Either side tells of instances that were moved."""
+
+    placements: dict[str, Placement]
 
 
 class LinkProcess:
     """One life of a DestinationLink: the shell around its machine."""
 
-    def __init__(self, instance: Instance, destination: Destination) -> None:
+    def __init__(self, instance: Instance | ReunitingDisk, destination: Destination) -> None:
         world = self.world = instance.world
         self.instance = instance
         self.destination = destination
         self.alive = True
         self.inbox = Channel(world)
         self.outbox = Channel(world)
-        self.machine = world.machines.link(
-            destination, world.window_bytes, instance.journal.removed
-        )
+        self.machine = world.machines.link(destination, world.window_bytes, instance.removed)
         if hasattr(world.machines.link, "__annotations__"):
             # One of the planted mistakes knows instances by their names.
             self.machine.__dict__.update({"name_of": world.name_of})
@@ -144,12 +160,12 @@ class LinkProcess:
         if not self.alive or not self.machine.is_connected or isinstance(connection, Carried):
             return
         carrier = self.instance.incoming_for(self)
-        if connection is None or carrier is None or carrier.hosts[0] != self.server:
+        world, disk = self.world, self.instance.disk
+        if connection is None or carrier is None or carrier.hosts[0] != connection.hosts[1]:
             return
-        world, name = self.world, self.instance.name
-        disks = world.disks
+        peer = world.hosts[carrier.hosts[0]].disk
         if carrier.number != self._failed and gives_way(
-            name, disks[name].incarnation, self.server, disks[self.server].incarnation
+            disk.member.name, disk.incarnation, peer.member.name, peer.incarnation
         ):
             world.probes["link gave up its own connection for the other side's"] += 1
             connection.close(0, "the other side has connected")
@@ -165,8 +181,8 @@ class LinkProcess:
 
     def _dial(self) -> None:
         world = self.world
-        target = self.destination.addresses[self._address]
-        connection = self._opened(Connection(world, self.instance.name, target))
+        target = self.instance.host_of(self.destination.addresses[self._address])
+        connection = self._opened(Connection(world, self.instance.host, target))
         delay_us = world.drawn(world.timing.network_us)
         if self._real() < 0.02 and not world.healed:
             # A logon that the network kept for long: the link has dialed again by then.
@@ -187,7 +203,7 @@ class LinkProcess:
         """The logon arrives, though the link may have given up since."""
         world = self.world
         here, there = connection.hosts
-        target = world.instances[there]
+        target = world.hosts[there]
         if not target.alive or (here, there) in world.blocked or (there, here) in world.blocked:
             connection._end(0, "refused")
             return
@@ -199,7 +215,9 @@ class LinkProcess:
             world.after(world.drawn(world.timing.notice_us), connection._end, 1, "lost")
 
     def _log_on(self, connection: Connection, epoch: int) -> None:
-        target = self.world.instances[connection.hosts[1]]
+        target = self.world.hosts[connection.hosts[1]]
+        if not isinstance(target, sim_instance.Instance):
+            return
         connection.receive[1] = lambda batch: target.upstream_frame(connection, batch)
         connection.closed[1] = lambda why: target.upstream_gone(connection.number)
         member = self.instance.disk.member
@@ -210,6 +228,10 @@ class LinkProcess:
             self.instance.machine.identity.incarnation,
             self.destination.name,
             epoch,
+            self.instance.host,
+            self.instance.disk.generation,
+            self.instance.reunites,
+            self.instance.told_at_logon(),
         )
         target.link_logs_on(connection, logon)
 
@@ -221,8 +243,10 @@ class LinkProcess:
     def _frame(self, connection: Connection, frame: Any) -> None:
         if not self.alive or connection is not self.connection:
             return
-        if isinstance(frame, Welcome):
-            self.server = frame.name
+        if isinstance(frame, Placed):
+            self.outbox.send(self.instance.learn, frame.placements)
+        elif isinstance(frame, Welcome):
+            self.server = frame.called
             if self._address:
                 self.world.probes["second server of a list"] += 1
             self.outbox.send(self.instance.link_connected, self, connection, frame)
@@ -279,6 +303,27 @@ class LinkProcess:
     def _again(self) -> None:
         if self.alive:
             self.outbox.send(self.instance.give_epoch, self)
+
+    # -- moved instances ---------------------------------------------------------------------
+    def placed(self, news: dict[str, Placement]) -> None:
+        """Instances were moved: the other side is told, and left where it is what was moved."""
+        connection = self.connection
+        if not self.alive or connection is None:
+            return
+        if self.world.machines.spreads:
+            connection.send(0, Placed(news))
+        moved = set(news) & set(self.destination.addresses)
+        if moved and connection.hosts[1] not in {place.address for place in news.values()}:
+            server = self.world.hosts[connection.hosts[1]].disk
+            if server.member.name in moved:
+                self.refused("moved")
+
+    def refused(self, why: str) -> None:
+        """It may not go on to the server that it has reached."""
+        connection = self.connection
+        if self.alive and connection is not None:
+            connection.close(0, why)
+            self._lost(connection, why)
 
     # -- what the instance says --------------------------------------------------------------
     def told(self, last_txid: int) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from raylay.services.messages.records import Flag, Run
 from raylay.services.replication.acknowledgment import DestinationLedger, RootedRanges
 from raylay.services.replication.effects import Effect, LinkEffect, Ranges, Rooted, SendBatch
 from raylay.services.replication.instance import InstanceMachine, UpstreamAnswer, _Upstream
 from raylay.services.replication.outbound import OutboundLink
+from raylay.services.replication.placement import GENERATION_MAX
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.subscriptions.durability import PendingMessages
 from sim.world import Machines
@@ -48,9 +50,19 @@ class DuplicatesAnsweredAtOnce(InstanceMachine):
         incarnation: int,
         destination: str,
         epoch: int,
+        *,
+        generation: int = 0,
+        reunites: bool = False,
     ) -> tuple[list[Effect], UpstreamAnswer]:
         effects, answer = super().upstream_logged_on(
-            connection, name, group, incarnation, destination, epoch
+            connection,
+            name,
+            group,
+            incarnation,
+            destination,
+            epoch,
+            generation=generation,
+            reunites=reunites,
         )
         return effects, UpstreamAnswer(answer.held, RootedRanges())
 
@@ -231,6 +243,22 @@ class AsksOnlyTheSender(OutboundLink):
         return super()._routed(replace(run, flags=run.flags & ~Flag.CROSSED))
 
 
+class AcceptsRetired(InstanceMachine):
+    """Lets an incarnation in that it knows to be retired."""
+
+    def refuse_upstream(self, *arguments: Any, **named: Any) -> tuple[str, str] | None:
+        if not named.get("reunites"):
+            named["generation"] = GENERATION_MAX
+        return super().refuse_upstream(*arguments, **named)
+
+
+class ServesOn(InstanceMachine):
+    """Goes on with its clients when it hears that it was moved."""
+
+    def _retire(self, text: str) -> None:
+        self._report("retired", text=text)
+
+
 MISTAKES: dict[str, Machines] = {
     "prefix acks": Machines(instance=PrefixAcks),
     "duplicates answered at once": Machines(instance=DuplicatesAnsweredAtOnce),
@@ -242,6 +270,10 @@ MISTAKES: dict[str, Machines] = {
     "one logon number": Machines(durable_is_highest=True),
     "safe by link": Machines(instance=SafeByLink),
     "committed is durable": Machines(durability=CommittedIsDurable),
+    "retirement not spread": Machines(spreads=False),
+    "retirement forgotten": Machines(placements_forgotten=True),
+    "retired accepted": Machines(instance=AcceptsRetired),
+    "retired serves on": Machines(instance=ServesOn),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
     "found: forgets topics": Machines(instance=ForgetsTopics),
     "found: asks only the sender": Machines(link=AsksOnlyTheSender),
@@ -258,6 +290,10 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "one logon number": frozenset(("acknowledged",)),
     "safe by link": frozenset(("safety",)),
     "committed is durable": frozenset(("fully durable",)),
+    "retirement not spread": frozenset(("retired", "liveness")),
+    "retirement forgotten": frozenset(("retired", "liveness")),
+    "retired accepted": frozenset(("retired",)),
+    "retired serves on": frozenset(("retired",)),
     "found: skips what it sees": frozenset(("liveness",)),
     "found: forgets topics": frozenset(("order",)),
     "found: asks only the sender": frozenset(("order",)),
@@ -267,6 +303,16 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
 SHOWN_ON: dict[str, str] = {"found: asks only the sender": "three regions"}
 """The only topology on which a mistake can show: seeds of others would be a waste."""
 
-RARE: dict[str, int] = {"found: forgets topics": 1900}
-"""Mistakes that show in two of a thousand seeds, and where to begin: it takes a restart between two
+MOVED = frozenset(
+    (
+        "retirement not spread",
+        "retirement forgotten",
+        "retired accepted",
+        "retired serves on",
+    )
+)
+"""Mistakes that show only where an instance is moved."""
+
+RARE: dict[str, int] = {"found: forgets topics": 1900, "retirement forgotten": 1045}
+"""Mistakes that show rarely, and where to begin: for the first it takes a restart between two
 parts of a stream that come by different paths."""

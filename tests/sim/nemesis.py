@@ -36,10 +36,11 @@ def _crash_link(world: World, name: str, destination: str) -> None:
 
 
 def _break(world: World, name: str, destination: str) -> None:
-    link = world.instances[name].links[destination]
-    if link.connection is not None:
+    instance = world.instances[name]
+    connection = instance.links[destination].connection if instance.alive else None
+    if connection is not None:
         world.fault(f"break the connection of {name} {destination}")
-        link.connection.sever()
+        connection.sever()
 
 
 def _partition(world: World, pairs: frozenset[tuple[str, str]], symmetric: bool) -> None:
@@ -91,6 +92,31 @@ def _slow(world: World, times: int) -> None:
     world.slow = times
 
 
+def _relocate(
+    world: World,
+    name: str,
+    how: str,
+    reached: frozenset[str],
+    source: str,
+    back_ms: int,
+    reunites: bool,
+) -> None:
+    """Moves an instance of which the operator believes that its host is lost. It is: `down`, and
+    back after a while; `cut` off from all others, but not from clients, until somebody heals; or
+    `alive` and connected, and moved by force. `reached`: peers that the operator can tell of it."""
+    peer = world.instances[source]
+    if not peer.alive or not peer.machine.ready:
+        return
+    if how == "down":
+        world.crash(name)
+    elif how == "cut":
+        host = world.disks[name].host
+        world.partition({(host, other) for other in world.hosts if other != host})
+    former = world.relocate(name, reached, source, reunites=reunites)
+    if how == "down" and back_ms:
+        world.after(back_ms * 1000, world.come_back, former)
+
+
 def _set_clock(world: World, name: str, ahead_ms: int) -> None:
     """Until its next start: a process takes the clock as it is then."""
     instance = world.instances[name]
@@ -113,6 +139,7 @@ _ACTIONS: dict[str, Callable[..., None]] = {
     "fail_commit": _fail_commit,
     "remove": _remove,
     "remove_by_force": _remove_by_force,
+    "relocate": _relocate,
     "slow": _slow,
     "set_clock": _set_clock,
 }

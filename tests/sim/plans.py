@@ -37,6 +37,8 @@ class Plan:
     check_every: int = 8
     fully_durable: frozenset[str] = frozenset()
     """The subscribers that are."""
+    resolves: bool = False
+    """Whether clients look their servers up by name."""
 
 
 # -- topologies --------------------------------------------------------------------------------
@@ -274,7 +276,41 @@ def draw(seed: int) -> Plan:
             upgrade_every_ms=rng.choice((None, 30, 300)),
             grace_period_ms=rng.choice((0, 200, 600)),
         )
+    # Of its own: whether something is moved changes nothing else of a seed.
+    moving = random.Random(seed * 2 + (1 << 40))
+    if moving.random() < 0.2:
+        plan.script += _moves(moving, plan)
+        plan.script.sort(key=lambda step: step[:2])
+        plan.resolves = True
     return plan
+
+
+def _moves(rng: random.Random, plan: Plan) -> list[Step]:
+    """One to three relocations, some of one instance twice and soon after each other."""
+    groups: dict[str, list[str]] = {}
+    for member in plan.topology.members.values():
+        groups.setdefault(member.group, []).append(member.name)
+    movable = [names for names in groups.values() if len(names) > 1]
+    found: list[Step] = []
+    if not movable:
+        return found
+    names = rng.choice(movable)
+    name = rng.choice(names)
+    at_ms = rng.randint(100, plan.end_ms)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        source = rng.choice([other for other in names if other != name])
+        peers = [other for other in plan.topology.members if other != name]
+        reached = frozenset(peer for peer in peers if rng.random() < 0.6)
+        how = rng.choice(("down", "down", "cut", "alive"))
+        back_ms = rng.choice((0, 50, 300, 1_000))
+        moves = (name, how, reached, source, back_ms, rng.random() < 0.6)
+        found.append((at_ms, "relocate", moves))
+        if how == "cut":
+            found.append((at_ms + rng.randint(50, 800), "heal", ()))
+        at_ms += rng.choice((40, 200, 900))
+        if rng.random() < 0.4:
+            name = rng.choice(names)
+    return found
 
 
 def _clients(rng: random.Random, topology: Topology) -> list[tuple[str, list[str], str, str]]:

@@ -27,6 +27,15 @@ SHOWN_OPERATIONS = 200
 PROBED_SEEDS_MIN = 1000
 """A run of as many seeds fails where one of these was never hit."""
 PROBES = (
+    "former instance came back",
+    "former instance retired",
+    "learnt of a moved instance",
+    "relocated",
+    "relocated while it is filled",
+    "relocated while it lives",
+    "retired disk reunited",
+    "retired refused",
+    "reunited what was missing",
     "ack owed across a restart",
     "asked for what is held there",
     "began as a copy",
@@ -89,6 +98,7 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
         segment_bytes=plan.segment_bytes,
         encode=plan.encode,
         check_every=plan.check_every,
+        resolves=plan.resolves,
     )
     for name, servers, group, topic in plan.clients:
         durable = name in plan.fully_durable

@@ -17,14 +17,15 @@ from __future__ import annotations
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from raylay.services.drills.history import (
     Fault,
     FinalLog,
     History,
+    Moved,
     Topology,
 )
 from raylay.services.replication.instance import (
@@ -32,11 +33,13 @@ from raylay.services.replication.instance import (
     InstanceMachine,
 )
 from raylay.services.replication.outbound import OutboundLink
+from raylay.services.replication.placement import Placement, Placements
 from raylay.services.subscriptions.durability import PendingMessages
 from sim.client import SimClient
 from sim.copying import copy_log
-from sim.instance import Disk, Instance
+from sim.instance import Absent, Disk, Instance, former_name
 from sim.network import Connection
+from sim.reunion import ReunitingDisk
 
 
 @dataclass(slots=True)
@@ -65,6 +68,10 @@ class Machines:
     instance: type[InstanceMachine] = InstanceMachine
     link: type[OutboundLink] = OutboundLink
     durability: type[PendingMessages] = PendingMessages
+    spreads: bool = True
+    """False: a mistake: nobody tells another one who was moved."""
+    placements_forgotten: bool = False
+    """Mistake: a restart knows of no moved instance."""
     durable_is_highest: bool = False
     """Mistake: a client is told one number at its logon."""
 
@@ -84,6 +91,7 @@ class World:
         segment_bytes: int = 6_000,
         encode: bool = False,
         check_every: int = 1,
+        resolves: bool = False,
     ) -> None:
         self.rng = random.Random(seed)
         self.topology = topology
@@ -94,8 +102,12 @@ class World:
         self.segment_bytes = segment_bytes
         self.encode = encode
         self.check_every = check_every
+        self.resolves = resolves
+        """Whether clients look their servers up in the fabric's record."""
         self.now_us = 0
-        self.history = History(topology)
+        self.history = History(
+            Topology(topology.name, dict(topology.members), uniform=topology.uniform)
+        )
         self.log = self.history.operations.append
         self.probes: Counter[str] = Counter()
         self.steps = 0
@@ -110,6 +122,11 @@ class World:
         self._real = self.rng.random
         self.disks: dict[str, Disk] = {}
         self.instances: dict[str, Instance] = {}
+        self.hosts: dict[str, Instance | Absent] = {}
+        """What lives, or lived last, on each host."""
+        self.former: dict[str, Disk] = {}
+        """Of instances that were moved, by former name."""
+        self.reunions: list[ReunitingDisk] = []
         self.clients: dict[str, SimClient] = {}
         self.name_of: dict[int, str] = {}
         for member in topology.members.values():
@@ -183,6 +200,70 @@ class World:
             )
             self.instances[name] = Instance(self, disk, ready=ready)
 
+    def relocate(
+        self, name: str, reached: Iterable[str], source: str, *, reunites: bool = False
+    ) -> str:
+        """Moves an instance to another host, where it begins as a copy of a peer, and tells those
+        whom the operator reaches. Returns what the former one is called from now on."""
+        old = self.disks[name]
+        self.fault(f"relocate {name}, telling {sorted(reached)}")
+        self.probes["relocated"] += 1
+        former = former_name(name, old.generation)
+        old.label, old.reunites = former, reunites
+        living = self.instances[name]
+        living.name = former
+        if living.alive:
+            self.probes["relocated while it lives"] += 1
+        elif old.copies_from:
+            self.probes["relocated while it is filled"] += 1
+        self.former[former] = old
+        members = self.history.topology.members
+        members[former] = replace(old.member, name=former)
+        self.log(Moved(self.now_us, name, former, old.incarnation))
+        disk = Disk(self, old.member, old.generation + 1)
+        disk.copies_from, disk.was_ready = source, False
+        self.disks[name] = disk
+        self.hosts[disk.host] = absent = Absent(disk)
+        self.instances[name] = cast(Instance, absent)
+        placement = Placement(disk.generation, disk.host, disk.host)
+        for peer in reached:
+            if self.instances[peer].alive:
+                self.instances[peer].learn({name: placement})
+        self.after(self.drawn(self.timing.restart_us), self.restart, name)
+        return former
+
+    def placements(self) -> dict[str, Placement]:
+        """As the fabric's record has them, and a new configuration tells."""
+        found: dict[str, Placement] = {}
+        for disk in self.disks.values():
+            found |= disk.own_placement()
+        return found
+
+    def come_back(self, former: str) -> None:
+        """The host of an instance that was moved is back, and Ray starts there what was."""
+        disk = self.former[former]
+        living = self.hosts.get(disk.host)
+        if disk.retired or disk.lives == 0 or (living and living.alive):
+            return
+        if any(reunion.disk is disk for reunion in self.reunions):
+            return  # The command holds its lock.
+        self.fault(f"{former} comes back")
+        if Placements(disk.placements).is_retired(disk.member.name, disk.generation):
+            disk.retired = True
+            return
+        self.probes["former instance came back"] += 1
+        Instance(self, disk, ready=disk.was_ready)
+
+    def _reunite(self) -> None:
+        """Reunites retired disks, each when its instance is over."""
+        for disk in self.former.values():
+            living = self.hosts.get(disk.host)
+            if disk.reunites and disk.lives and not (living and living.alive):
+                disk.reunites = False
+                self.reunions.append(ReunitingDisk(disk))
+        if any(disk.reunites and disk.lives for disk in self.former.values()):
+            self.after(50_000, self._reunite)
+
     def crash_link(self, name: str, destination: str) -> None:
         """Kills one link of an instance; its instance starts it again."""
         instance = self.instances[name]
@@ -217,6 +298,8 @@ class World:
         self.healed = True
         self.slow = 1
         self.heal()
+        if self.former:
+            self.after(100_000, self._reunite)
         for name, instance in self.instances.items():
             if not instance.alive:
                 self.after(1_000, self.restart, name)
@@ -230,6 +313,12 @@ class World:
         for instance in self.instances.values():
             if not instance.alive or not instance.quiet():
                 return False
+        if any(self.hosts[disk.host].alive for disk in self.former.values()):
+            return False  # It has still to learn that it is over.
+        if any(disk.reunites and disk.lives for disk in self.former.values()):
+            return False
+        if any(reunion.alive for reunion in self.reunions):
+            return False
         if any(any(c.dead) and any(c.open) for c in self.connections.values()):
             return False  # Somebody has still to notice it.
         return all(client.quiet() for client in self.clients.values())
@@ -242,6 +331,9 @@ class World:
     def finish(self) -> History:
         """Writes down how everything ended."""
         history = self.history
+        history.unretired = [
+            former for former, disk in self.former.items() if self.hosts[disk.host].alive
+        ]
         for name, instance in self.instances.items():
             disk = self.disks[name]
             machine = instance.machine

@@ -1,0 +1,106 @@
+"""A simulated `raylay journal reunite`: a retired disk, whose links run once more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raylay.services.drills.history import Reunited
+from raylay.services.replication.effects import LinkAnswered, LinkLacks, LinkProgress
+from raylay.services.replication.instance import Identity
+from raylay.services.replication.placement import Placement, Placements
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.reunion import Reunion
+from sim.link import LinkProcess, Welcome
+from sim.network import Connection
+
+if TYPE_CHECKING:
+    from sim.instance import Disk
+
+
+class ReunitingDisk:
+    """To its links it is the instance that the disk was of."""
+
+    reunites = True
+
+    def __init__(self, disk: Disk) -> None:
+        self.world = disk.world
+        self.disk = disk
+        self.name = disk.label
+        self.host = disk.host
+        self.alive = True
+        self.journal = disk.journal
+        member = disk.member
+        self.machine = Reunion(
+            Identity(member.name, member.group, disk.incarnation, disk.generation),
+            member.destinations,
+            disk.journal.recovered.next_txid - 1,
+        )
+        self.placements = Placements(disk.placements)
+        self.placements.learn(disk.world.placements())
+        self.links = {
+            name: LinkProcess(self, destination)
+            for name, destination in self.machine.destinations.items()
+        }
+
+    def removed(self) -> PublisherRanges:
+        """What it had and has no more is nobody's loss here."""
+        return PublisherRanges()
+
+    def host_of(self, address: str) -> str:
+        """Where an instance lives, as far as is known."""
+        found = self.placements.get(address)
+        return found.address if found is not None else address
+
+    def told_at_logon(self) -> dict[str, Placement]:
+        """What its links tell."""
+        return self.placements.items()
+
+    def learn(self, told: dict[str, Placement]) -> None:
+        """Somebody told where instances were moved to."""
+        self.placements.learn(told)
+
+    def incoming_for(self, link: LinkProcess) -> Connection | None:
+        """Nobody connects here."""
+        return None
+
+    def give_epoch(self, link: LinkProcess) -> None:
+        """A link asks for the epoch of its next connection."""
+        if self.alive:
+            used = self.disk.epochs_used
+            name = link.destination.name
+            used[name] = used.get(name, 0) + 1
+            link.inbox.send(link.epoch_given, used[name])
+
+    def link_connected(self, link: LinkProcess, connection: Connection, welcome: Welcome) -> None:
+        """A link has connected."""
+        if self.alive:
+            self.learn(welcome.placements)
+            start = self.machine.start(link.destination.name, welcome.name)
+            link.inbox.send(link.started, connection, welcome, start)
+
+    def link_disconnected(self, link: LinkProcess, why: str) -> None:
+        """A link has lost its connection: it tries again."""
+
+    def link_answered(self, link: LinkProcess, effect: LinkAnswered) -> None:
+        """A destination has answered."""
+        self.machine.step(link.destination.name, [effect])
+
+    def link_lacks(self, link: LinkProcess, effect: LinkLacks) -> None:
+        """It never says so."""
+        raise AssertionError(f"a retired disk says that {link.destination.name} lacks {effect}")
+
+    def link_progressed(self, link: LinkProcess, effect: LinkProgress) -> None:
+        """A link tells how far it is."""
+        self.machine.step(link.destination.name, [effect])
+        if self.machine.progress[link.destination.name].done:
+            link.die()
+        if self.alive and self.machine.is_done:
+            self.alive = False
+            for each in self.links.values():
+                each.die()
+            world, disk = self.world, self.disk
+            disk.reunited = True
+            world.probes["retired disk reunited"] += 1
+            if any(progress.sent for progress in self.machine.progress.values()):
+                world.probes["reunited what was missing"] += 1
+            world.log(Reunited(world.now_us, disk.label, disk.incarnation))
