@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -14,6 +15,7 @@ ASIDE_SUFFIX = ".aside"
 """What a file is called until it is whole; whoever recovers the directory deletes such files."""
 
 FAULT_VARIABLE = "RAYLAY_JOURNAL_FAULT"
+FAULT_SESSION_VARIABLE = "RAYLAY_JOURNAL_FAULT_SESSION"
 
 
 def _faults_wanted() -> dict[str, int]:
@@ -31,7 +33,9 @@ _faults = _faults_wanted()
 def fault_point(name: str) -> None:
     """Ends the process with SIGKILL here when a test asked for it.
 
-    The variable RAYLAY_JOURNAL_FAULT holds `point:n,…`: the nth time there is the last.
+    The variable RAYLAY_JOURNAL_FAULT holds `point:n,…`: the nth time there is the last. With
+    RAYLAY_JOURNAL_FAULT_SESSION every process of its session ends: of Spark, whose workers have
+    process groups of their own, that is all.
     """
     if not _faults:
         return
@@ -39,8 +43,19 @@ def fault_point(name: str) -> None:
     if left is None:
         return
     if left <= 1:
+        if os.environ.get(FAULT_SESSION_VARIABLE):
+            _kill_others_of_session()
         os.kill(os.getpid(), signal.SIGKILL)
     _faults[name] = left - 1
+
+
+def _kill_others_of_session() -> None:
+    own = os.getsid(0)
+    for entry in Path("/proc").iterdir():
+        pid = int(entry.name) if entry.name.isdecimal() else 0
+        with contextlib.suppress(OSError):
+            if pid and pid != os.getpid() and os.getsid(pid) == own:
+                os.kill(pid, signal.SIGKILL)
 
 
 def sync_directory(directory: Path) -> None:

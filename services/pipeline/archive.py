@@ -27,7 +27,7 @@ from raylay.services.pipeline.journals import Place, last_txid
 from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file, write_durably
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 log = logging.getLogger("raylay.pipeline")
 
@@ -250,13 +250,13 @@ def _write(
     )
     shutil.rmtree(lake.staging, ignore_errors=True)
     out = lake.staging / "out"
-    (rows.write.option("compression", "zstd").partitionBy(*PARTITIONED_BY).parquet(out.as_uri()))
+    expected = _written(rows, out)
     fault_point("archive.written")
     written = sorted(out.rglob("*.parquet"))
     for path in written:
         sync_file(path)
     back = spark.read.schema(rows.schema).parquet(out.as_uri()) if written else rows.limit(0)
-    expected, found = _fingerprint(rows), _fingerprint(back)
+    found = _fingerprint(back)
     if expected != found:
         raise CorruptRecord(
             f"{out}: transaction ids {after + 1} to {last} of {place.journal} are {expected[0]} "
@@ -276,17 +276,38 @@ def _write(
     return stretch
 
 
+def _written(rows: DataFrame, out: Path) -> tuple[int, int]:
+    """Writes the rows; their fingerprint, taken as they pass."""
+    from pyspark.sql import Observation
+
+    observed = Observation()
+    (
+        rows.observe(observed, *_measures(rows))
+        .write.option("compression", "zstd")
+        .partitionBy(*PARTITIONED_BY)
+        .parquet(out.as_uri())
+    )
+    return _numbers(observed.get)
+
+
 def _fingerprint(rows: DataFrame) -> tuple[int, int]:
     """How many rows, and a checksum of all of their columns that does not depend on their order."""
+    return _numbers(rows.agg(*_measures(rows)).collect()[0].asDict())
+
+
+def _measures(rows: DataFrame) -> tuple[Column, Column]:
     from pyspark.sql import functions as F
 
     # Sorted: what is in a path is read as the last columns.
     names = sorted(name for name in rows.columns if name != "date")
-    row = rows.agg(
+    return (
         F.count(F.lit(1)).alias("rows"),
         F.coalesce(F.bit_xor(F.xxhash64(*names)), F.lit(0)).alias("checksum"),
-    ).collect()[0]
-    return int(row["rows"]), int(row["checksum"])
+    )
+
+
+def _numbers(measured: dict[str, Any]) -> tuple[int, int]:
+    return int(measured["rows"]), int(measured["checksum"])
 
 
 def read_lake(spark: SparkSession, lake_directory: str | Path) -> DataFrame:

@@ -1,4 +1,4 @@
-"""`raylay pipeline archive|audit|publish`: the pipeline's jobs as commands.
+"""`raylay pipeline archive|audit|aggregate|latency|replay|publish`: the pipeline's jobs as commands.
 
 Each prints its progress to the standard error and one JSON object to the standard output, and ends
 with exit code 1 where its verdict is bad. Spark is started only by the commands that need it.
@@ -7,7 +7,12 @@ with exit code 1 where its verdict is bad. Spark is started only by the commands
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +23,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from raylay.services.configuration.units import parse_milliseconds
 from raylay.services.errors import ConfigurationError, RaylayError
-from raylay.services.pipeline.session import check_spark, session
+from raylay.services.pipeline.session import check_spark, one_line, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +33,8 @@ if TYPE_CHECKING:
     from raylay.services.pipeline.journals import Place
 
 pipeline_app = typer.Typer(
-    help="Spark over journals: archive, audit, publish.", no_args_is_help=True
+    help="Spark over journals: archive, audit, aggregate, latency, replay, publish.",
+    no_args_is_help=True,
 )
 
 FromArgument = Annotated[
@@ -42,6 +49,8 @@ InstanceOption = Annotated[
 ]
 MasterOption = Annotated[str, typer.Option("--master", help="Spark's master URL.")]
 MASTER_DEFAULT = "local[*]"
+SPARK_LOG_VARIABLE = "RAYLAY_SPARK_LOG"
+"""Spark's log level under a command. What fails is told in one line; `ERROR` shows its stacks."""
 
 
 class OnCorrupt(StrEnum):
@@ -49,6 +58,13 @@ class OnCorrupt(StrEnum):
 
     STOP = "stop"
     SKIP = "skip"
+
+
+class ReplayClock(StrEnum):
+    """Which of a message's times a replay keeps."""
+
+    RECEIVE = "receive_time"
+    ORIGIN = "origin_time"
 
 
 def _places(source: str, instances: list[str] | None) -> list[Place]:
@@ -64,22 +80,13 @@ def _spark(master: str, app: str) -> Iterator[SparkSession]:
     """A session for one job; what Spark says of an error of ours is one line."""
     from pyspark.errors import PySparkException
 
-    made = session(master, f"raylay {app}")
+    made = session(master, f"raylay {app}", log_level=os.environ.get(SPARK_LOG_VARIABLE, "OFF"))
     try:
         yield made
     except PySparkException as error:
-        raise ConfigurationError(our_line(str(error))) from None
+        raise ConfigurationError(one_line(error)) from None
     finally:
         made.stop()
-
-
-def our_line(text: str) -> str:
-    """The line of Spark's report that says what is wrong: our error, or its first line."""
-    for line in reversed(text.splitlines()):
-        name, colon, message = line.strip().partition(": ")
-        if colon and name.startswith("raylay.services.errors."):
-            return message
-    return text.strip().splitlines()[0] if text.strip() else "Spark failed and did not say why"
 
 
 def _progress(line: str) -> None:
@@ -153,6 +160,261 @@ def audit_command(
     _report("audit", started_s, result.to_json())
     if not result.valid:
         raise typer.Exit(1)
+
+
+@pipeline_app.command("aggregate")
+def aggregate_command(
+    source: FromArgument,
+    topic: Annotated[str, typer.Option("--topic", help="Which messages: a name or expression.")],
+    schema: Annotated[str, typer.Option("--schema", help="Of their JSON bodies, as DDL.")],
+    by: Annotated[
+        list[str], typer.Option("--by", help="A field, a column or name=SQL; repeatable.")
+    ],
+    into: Annotated[str, typer.Option("--into", help="The topic of the results.")],
+    checkpoint: Annotated[
+        Path, typer.Option("--checkpoint", help="Where is kept what was read and published.")
+    ],
+    value: Annotated[
+        list[str] | None, typer.Option("--value", help="A number to sum up, likewise; repeatable.")
+    ] = None,
+    time_of: Annotated[
+        str, typer.Option("--time", help="SQL expression of a message's time.")
+    ] = "origin_time",
+    window: Annotated[str, typer.Option("--window", help="The windows' length.")] = "10s",
+    watermark: Annotated[
+        str, typer.Option("--watermark", help="How late a message may come.")
+    ] = "10s",
+    updates: Annotated[
+        bool, typer.Option("--updates", help="Publish each change, not each window once.")
+    ] = False,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="End at what is committed now.")
+    ] = False,
+    for_time: Annotated[str, typer.Option("--for", help="End after this time.")] = "",
+    every: Annotated[str, typer.Option("--every", help="How often to look.")] = "1s",
+    starting: Annotated[
+        str, typer.Option("--starting", help="Of a new checkpoint: 0, 0|1| (now), a time, …")
+    ] = "0",
+    server: Annotated[
+        list[str] | None, typer.Option("--server", help="host:port to publish to; repeatable.")
+    ] = None,
+    group: Annotated[
+        str, typer.Option("--group", "-g", help="Region to publish to; the instance's own.")
+    ] = "",
+    instance: Annotated[
+        str, typer.Option("--instance", help="Whose journal to read; the fabric's first.")
+    ] = "",
+    master: MasterOption = MASTER_DEFAULT,
+) -> None:
+    """Sums a topic up in windows of time and publishes the results, until Ctrl-C."""
+    check_spark()
+    from raylay.services.pipeline.aggregate import Windows, aggregate
+
+    started_s = time.monotonic()
+    windows = Windows(
+        topic,
+        schema,
+        tuple(by),
+        tuple(value or ()),
+        time_of,
+        parse_milliseconds(window, "--window"),
+        parse_milliseconds(watermark, "--watermark"),
+        updates,
+    )
+    for_s = parse_milliseconds(for_time, "--for") / 1000 if for_time else None
+    every_ms = parse_milliseconds(every, "--every")
+    # All instances that hold a topic hold the same messages: one is read.
+    place = _places(source, [instance] if instance else None)[0]
+    publish = (
+        {"servers": ",".join(server)}
+        if server
+        else {"fabric": source, "group": group or place.group}
+    )
+    with _spark(master, "aggregate") as spark, _stopped_by_signals() as stop:
+        summary = aggregate(
+            spark,
+            place,
+            windows,
+            into,
+            publish,
+            checkpoint,
+            until_caught_up=until_caught_up,
+            for_s=for_s,
+            every_ms=every_ms,
+            starting=starting,
+            stop=stop,
+            progress=_progress,
+        )
+    _report("aggregate", started_s, asdict(summary))
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, in place of what Spark does then."""
+    stop = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: stop.set()) for number in numbers]
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+@pipeline_app.command("latency")
+def latency_command(
+    source: FromArgument,
+    instance: InstanceOption = None,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", help="Only these: names or expressions.")
+    ] = None,
+    from_time: Annotated[
+        str, typer.Option("--from", help="UTC time of the publish; inclusive.")
+    ] = "",
+    to_time: Annotated[str, typer.Option("--to", help="UTC time; exclusive.")] = "",
+    window: Annotated[str, typer.Option("--window", help="Percentiles of so much time.")] = "1s",
+    traces: Annotated[
+        Path | None, typer.Option("--traces", help="Trace files; the fabric's own.")
+    ] = None,
+    max_p99: Annotated[
+        str, typer.Option("--max-p99", help="No link may be slower; exit code 1.")
+    ] = "",
+    max_ack_p99: Annotated[
+        str, typer.Option("--max-ack-p99", help="No region's acknowledgments may be slower.")
+    ] = "",
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write the report to this file: FILE.html.")
+    ] = None,
+    master: MasterOption = MASTER_DEFAULT,
+) -> None:
+    """Tells how long messages took: by link, region and publisher, from journals and traces."""
+    check_spark()
+    from raylay.services.pipeline.journals import settings_of
+    from raylay.services.pipeline.latency import Choice, latency, link_types_of, traces_of
+    from raylay.services.pipeline.latency_page import page_of
+    from raylay.services.pipeline.selection import parse_range
+    from raylay.services.reports.page import check_reports
+
+    if report is not None:
+        check_reports()
+    started_s = time.monotonic()
+    choice = Choice(
+        *parse_range(from_time, to_time),
+        tuple(topic or ()),
+        parse_milliseconds(window, "--window"),
+    )
+    bounds_ms = [
+        float(parse_milliseconds(text, name)) if text else 0.0
+        for text, name in ((max_p99, "--max-p99"), (max_ack_p99, "--max-ack-p99"))
+    ]
+    found = _places(source, instance)
+    settings = settings_of(source)
+    with _spark(master, "latency") as spark:
+        result = latency(
+            spark,
+            found,
+            choice,
+            traces=traces or traces_of(source),
+            link_types=link_types_of(settings) if settings is not None else {},
+            max_p99_ms=bounds_ms[0],
+            max_ack_p99_ms=bounds_ms[1],
+            progress=_progress,
+        )
+    if report is not None:
+        page = page_of(result, source, f"raylay pipeline latency {source} --report {report}")
+        report.write_text(page.html(), encoding="utf-8")
+        _progress(f"report: {report}")
+    _report("latency", started_s, result.to_json())
+    if not result.valid:
+        raise typer.Exit(1)
+
+
+@pipeline_app.command("replay")
+def replay_command(
+    source: Annotated[
+        str, typer.Argument(help="A lake, a fabric's directory or name, or data directories.")
+    ],
+    server: Annotated[
+        list[str] | None, typer.Option("--server", help="host:port to publish to; repeatable.")
+    ] = None,
+    fabric: Annotated[str, typer.Option("--fabric", "-f", help="Or a fabric's name.")] = "",
+    group: Annotated[
+        str, typer.Option("--group", "-g", help="Region whose instances to use.")
+    ] = "",
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", help="Only these: names or expressions.")
+    ] = None,
+    to_topic: Annotated[
+        str, typer.Option("--to-topic", help="Publish there; {topic} is the original one.")
+    ] = "",
+    from_time: Annotated[str, typer.Option("--from", help="UTC time; inclusive.")] = "",
+    to_time: Annotated[str, typer.Option("--to", help="UTC time; exclusive.")] = "",
+    spark_where: Annotated[
+        str, typer.Option("--spark-where", help="Spark SQL over the columns, and `value`.")
+    ] = "",
+    schema: Annotated[
+        str, typer.Option("--schema", help="DDL of JSON bodies, for `value` in the filter.")
+    ] = "",
+    speed: Annotated[
+        str, typer.Option("--speed", help="1: the original; 10: ten times; full: no pauses.")
+    ] = "1",
+    gap_max: Annotated[str, typer.Option("--gap-max", help="Longer pauses last so long.")] = "0ms",
+    clock: Annotated[
+        ReplayClock, typer.Option("--clock", help="Whose differences are kept.")
+    ] = ReplayClock.RECEIVE,
+    instance: Annotated[
+        str, typer.Option("--instance", help="Whose log; that which holds most.")
+    ] = "",
+    job: Annotated[str, typer.Option("--job", help="A name under which it goes on.")] = "",
+    staging: Annotated[
+        Path | None, typer.Option("--staging", help="Where jobs are remembered.")
+    ] = None,
+    chunk: Annotated[
+        int, typer.Option("--chunk", min=1, help="Messages staged at once.")
+    ] = 100_000,
+    master: MasterOption = MASTER_DEFAULT,
+) -> None:
+    """Publishes what a lake or a journal holds again, in order, at any speed, each message once."""
+    check_spark()
+    from raylay.services.pipeline.replay import replay
+    from raylay.services.pipeline.replay_source import Selection, SparkSource
+    from raylay.services.pipeline.selection import parse_range, parse_speed
+    from raylay.services.pipeline.sink import WriteOptions, check_servers
+
+    started_s = time.monotonic()
+    first, last = parse_range(from_time, to_time)
+    selection = Selection(
+        first, last, tuple(topic or ()), spark_where, schema, to_topic, clock.value
+    )
+    factor, gap_max_us = parse_speed(speed), parse_milliseconds(gap_max, "--gap-max") * 1000
+    if job and staging is None:
+        raise ConfigurationError("a job is remembered in its staging directory: give --staging")
+    target = WriteOptions.of({"servers": ",".join(server or ()), "fabric": fabric, "group": group})
+    check_servers(target)
+    job = job or f"replay-{os.urandom(4).hex()}"
+    where = staging or Path(tempfile.mkdtemp(prefix="raylay-replay-"))
+    try:
+        with _spark(master, "replay") as spark:
+            found = SparkSource(spark, source, selection, instance, _progress)
+            summary = replay(
+                found,
+                target,
+                where,
+                job,
+                speed=factor,
+                gap_max_us=gap_max_us,
+                chunk_rows=chunk,
+                progress=_progress,
+            )
+    except BaseException:
+        if (where / job / "replay.json").exists():
+            _progress(f"it goes on with --job {job} --staging {where}")
+        elif staging is None:
+            shutil.rmtree(where, ignore_errors=True)
+        raise
+    if staging is None:
+        shutil.rmtree(where, ignore_errors=True)
+    _report("replay", started_s, {**summary.to_json(), "publishing_seconds": summary.seconds})
 
 
 @pipeline_app.command("publish")

@@ -150,14 +150,16 @@ def _of_fabric(fabric: str, directory: str) -> list[Place]:
             directory = entry.directory if entry is not None else ""
         if not directory:
             raise ConfigurationError(
-                f"fabric {settings.name} does not run here: give its directory as well"
+                f"fabric {settings.name} does not run here: give its directory as well, or read "
+                "its journals by directory, with path"
             )
         record = FabricRecord(settings.name, directory, settings.to_json())
         return _of_record(record, settings)
     entry = fabric_registry.find(fabric)
     if entry is None:
         raise ConfigurationError(
-            f"{fabric} is no file, no directory and no fabric that runs here: give path instead"
+            f"{fabric} is no file, no directory and no fabric that runs here: start it, or read "
+            "its journals by directory, with path"
         )
     return _of_fabric(entry.directory, "")
 
@@ -332,7 +334,7 @@ _indexes: dict[tuple[str, int], SegmentIndex | None] = {}
 INDEXES_MAX = 4096
 
 
-def _index(file: SegmentFile) -> SegmentIndex | None:
+def segment_index(file: SegmentFile) -> SegmentIndex | None:
     """What a sealed segment says of itself; None where it says nothing. Remembered: it never
     changes."""
     try:
@@ -352,7 +354,7 @@ def _index(file: SegmentFile) -> SegmentIndex | None:
 
 
 def _may_hold(file: SegmentFile, predicate: Predicate) -> bool:
-    index = _index(file)
+    index = segment_index(file)
     if index is None:
         return True
     earliest = min([index.first_time_us, *index.extent_times_us]) - CLOCK_STEP_US
@@ -433,8 +435,11 @@ class StretchReader:
         unsettled.retriable = True
         raise unsettled
 
-    def blocks(self) -> Iterator[list[tuple[int, bytes]]]:
+    def blocks(self, *, to_the_end: bool = True) -> Iterator[list[tuple[int, bytes]]]:
         """Lists of (first transaction id, block), about 4 MiB each, in order.
+
+        Args:
+            to_the_end: whether it is an error that the segment ends before the stretch does.
 
         Raises:
             StorageError: the segment was removed, or ends too early.
@@ -446,6 +451,8 @@ class StretchReader:
         at, last = self._stretch.first_txid, self._stretch.last_txid
         while at <= last:
             found = segment.blocks(at, READ_BYTES)
+            if not found and not to_the_end:
+                return
             if not found:
                 raise StorageError(
                     f"{segment.file.path} ends before transaction id {at}, which was there when "

@@ -14,6 +14,7 @@ from typing import Any
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import parse_point
 from raylay.services.messages.records import FLAG_NAMES, Command
+from raylay.services.subscriptions.matching import topic_filter
 
 NUMBERS = ("txid", "segment", "sequence", "publisher", "receive_time", "origin_time")
 TEXTS = ("instance", "topic", "message_type", "command", "group")
@@ -135,6 +136,7 @@ _TEXT_TESTS: dict[str, Any] = {
     "StringContains": lambda text, value: value in text,
     "Not EqualTo": lambda text, value: text != value,
     "Not In": lambda text, value: text not in value,
+    "Subscribed": lambda text, value: value.matches(text.encode(), b""),
 }
 
 
@@ -169,6 +171,14 @@ class Predicate:
             self._flag(column, not value)
             return True
         return False
+
+    def subscribe(self, topic: str) -> None:
+        """Takes only topics that a subscription to this name or expression would.
+
+        Raises:
+            RemoteProtocolError: it is no regular expression.
+        """
+        self.texts["topic"].tests.append(("Subscribed", topic_filter(topic, "")))
 
     def _flag(self, name: str, value: bool) -> None:
         self.nothing = self.nothing or self.flags.get(name, value) is not value

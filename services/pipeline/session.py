@@ -6,19 +6,24 @@ otherwise, and pushes filters to Python sources only when asked to: a user does 
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raylay.services.errors import ConfigurationError
+from raylay.services.errors import ConfigurationError, RaylayError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,11 +32,24 @@ JAVA_VERSION_MIN = 17
 JAVA_ANSWER_TIMEOUT_S = 60.0
 SHUFFLE_PARTITIONS_A_CORE = 2
 BITMAP_GROUPS_MAX = 10_000
+PYTHON_VARIABLE = "PYSPARK_PYTHON"
+WORKER_HELLO_S = 120
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 INSTALL_JAVA = "sudo apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
 INSTALL_SPARK = "pip install 'raylay[spark]'"
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_OURS = re.compile(r"raylay\.services\.errors\.\w+: (.*)")
+_STATE = re.compile(r"( SQLSTATE: \w+)+$")
+_GREETINGS = re.compile(
+    rb"WARNING: Using incubator modules"
+    rb"|Using Spark's default log4j profile"
+    rb"|Setting default log level to"
+    rb"|Setting Spark log level to"
+    rb"|To adjust logging level use"
+    rb"|\S+ \S+ WARN NativeCodeLoader: "
+)
+"""What Java and Spark say at every start."""
 
 
 def check_java() -> int:
@@ -111,6 +129,8 @@ def session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         PUSHDOWN_SETTING: "true",
+        # On a busy machine a Python worker takes longer than Spark's 15 s to say hello.
+        "spark.python.authenticate.socketTimeout": f"{WORKER_HELLO_S}s",
         # The audit's bitmaps are 4 KiB a group; Spark would sort all rows from 128 groups on.
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": str(BITMAP_GROUPS_MAX),
     }
@@ -123,12 +143,79 @@ def session(
             ),
         }
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", str(WORKER_HELLO_S))
     builder = SparkSession.builder.master(master).appName(app)
     for name, value in (wanted | settings).items():
         builder = builder.config(name, value)
-    with quiet_pandas():
+    with quiet_pandas(), without_greetings(), _own_python(master):
         made = builder.getOrCreate()
     return register(made)
+
+
+@contextmanager
+def _own_python(master: str) -> Iterator[None]:
+    """Has the Java that is started inside take this Python for what it asks of its own accord."""
+    if PYTHON_VARIABLE in os.environ or not master.startswith("local"):
+        yield
+        return
+    os.environ[PYTHON_VARIABLE] = worker_python()
+    try:
+        yield
+    finally:
+        del os.environ[PYTHON_VARIABLE]
+
+
+@contextmanager
+def without_greetings() -> Iterator[None]:
+    """Leaves out of the standard error what Java and Spark say at every start, and nothing else.
+
+    What is started inside keeps the pipe: a thread copies it for as long as somebody has it.
+    """
+    sys.stderr.flush()
+    try:
+        kept = os.dup(2)
+    except OSError:  # there is no standard error
+        yield
+        return
+    reader, writer = os.pipe()
+    os.dup2(writer, 2)
+    os.close(writer)
+    threading.Thread(target=_copy, args=(reader, kept), name="spark-stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+
+
+def _copy(reader: int, target: int) -> None:
+    with open(reader, "rb") as lines, open(target, "wb", buffering=0) as out:
+        for line in lines:
+            if not _GREETINGS.match(line):
+                out.write(line)
+
+
+def one_line(error: BaseException | str) -> str:
+    """The line of Spark's report that says what is wrong: our error's, or its first."""
+    text = str(error).strip()
+    ours = _OURS.findall(text)
+    if ours:
+        return _STATE.sub("", ours[-1].strip())
+    lines = [line for line in text.splitlines() if line.strip()]
+    return _STATE.sub("", lines[0].strip()) if lines else "Spark failed and did not say why"
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Has Spark hand on an error of ours without the stack of its worker: the first line says what
+    is wrong. For what Spark calls in its workers, which end with the error."""
+    try:
+        yield
+    except RaylayError:
+        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+        if spec is not None and spec.name.startswith("pyspark."):
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 @contextmanager
@@ -137,6 +224,53 @@ def quiet_pandas() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*pandas", category=FutureWarning)
         yield
+
+
+_WORKER_PYTHON = """\
+#!/bin/sh
+rest=
+IFS=:
+for each in $PYTHONPATH; do
+    case $each in
+        {home}/python/lib/*.zip) ;;
+        *) rest="$rest:$each" ;;
+    esac
+done
+PYTHONPATH="${{rest#:}}"
+export PYTHONPATH
+case "$1 $2 $3" in
+    *lookup_data_sources) ;;
+    "-m pyspark.daemon "*)
+        shift 2
+        exec {python} -m raylay.services.pipeline.spark_worker "$@"
+        ;;
+esac
+exec {python} "$@"
+"""
+
+
+@lru_cache(maxsize=1)
+def worker_python() -> str:
+    """What Spark starts as its workers' Python: this one, with PySpark as it is installed, and with
+    the source loaded before the workers are forked (spark_worker.py).
+
+    Spark puts a zipped PySpark first in their path, which each daemon compiles anew; with the
+    loading of the source that is two seconds of a core at each daemon, several times in each query.
+    """
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    if os.environ.get("SPARK_HOME", str(home)) != str(home):
+        return sys.executable  # another Spark's, which comes with a PySpark of its own
+    directory = Path(tempfile.mkdtemp(prefix="raylay-spark-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    path = directory / "python"
+    path.write_text(
+        _WORKER_PYTHON.format(home=shlex.quote(str(home)), python=shlex.quote(sys.executable))
+    )
+    path.chmod(0o700)
+    # Where nothing can be executed in the temporary directory, it goes without.
+    return str(path) if os.access(path, os.X_OK) else sys.executable
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -151,9 +285,9 @@ def register(spark: SparkSession) -> SparkSession:
     from raylay.services.pipeline.source import RaylaySource
 
     context = spark.sparkContext
-    if (context.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+    if (context.master or "").startswith("local") and PYTHON_VARIABLE not in os.environ:
         # Spark would start whatever `python3` in PATH is. On a cluster its administrator decides.
-        context.pythonExec = sys.executable
+        context.pythonExec = worker_python()
     spark.conf.set(PUSHDOWN_SETTING, "true")
     spark.dataSource.register(RaylaySource)
     return spark

@@ -32,6 +32,7 @@ from raylay.services.client import SyncClient
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric_plan import FabricRecord, servers_of
 from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX
+from raylay.services.pipeline.session import plain_errors
 from raylay.services.pipeline.staging import (
     EXPIRATION_S_MAX,
     STAGED,
@@ -65,6 +66,7 @@ class WriteOptions:
     message_type: str = ""
     staging: str = ""
     job: str = ""
+    batch: str = ""
     name: str = "spark"
     connect_wait_s: float = CONNECT_WAIT_S_DEFAULT
     checkpointlocation: str = field(default="")
@@ -97,6 +99,8 @@ class WriteOptions:
             )
         if made.job and not made.staging:
             raise ConfigurationError("a job is remembered in its staging directory: give staging")
+        if made.batch and (made.job or not made.batch.isdecimal()):
+            raise ConfigurationError("batch is the number of a micro-batch, and such has no job")
         if made.job.startswith("batch-"):
             raise ConfigurationError("a job's name cannot begin with batch-")
         return made
@@ -115,7 +119,8 @@ class WriteOptions:
         record = FabricRecord.load(directory)
         if record is None:
             raise ConfigurationError(
-                f"{self.fabric} is no fabric that runs here and no directory of one: give servers"
+                f"{self.fabric} is no fabric that runs here and no directory of one: start it, or "
+                "give servers"
             )
         return servers_of(record, self.group, self.name)
 
@@ -204,6 +209,16 @@ def publish_rows(options: WriteOptions, rows: StagedRows) -> None:
         client.flush()
 
 
+def check_servers(options: WriteOptions) -> None:
+    """Refuses where no server answers, before anything is computed or staged.
+
+    Raises:
+        ConfigurationError: there is no such fabric or group.
+        RaylayError: no server answers.
+    """
+    _client(options, f"{options.name}-check-{os.urandom(4).hex()}").close()
+
+
 def publish_pending(directory: Path, options: WriteOptions) -> int:
     """Publishes what a write left staged when its driver died. How many rows that were.
 
@@ -242,6 +257,7 @@ class _Writing:
         self.directory = directory
         self._run = directory / f"run-{os.urandom(6).hex()}"
 
+    @plain_errors()
     def stage(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """One task attempt."""
         context = TaskContext.get()
@@ -251,6 +267,7 @@ class _Writing:
             stage(self._run, partition, (normal(each, topic, message_type) for each in iterator))
         )
 
+    @plain_errors()
     def commit_all(
         self, key: str, owner: str, messages: Sequence[WriterCommitMessage | None]
     ) -> int:
@@ -291,17 +308,23 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise ConfigurationError("a log cannot be overwritten: use mode append")
-        self._own = not options.staging
-        directory = options.staging or tempfile.mkdtemp(prefix="raylay-staging-")
-        super().__init__(options, schema, Path(directory).absolute())
+        self._own, self._owner = False, ""
+        if options.batch:
+            directory, self._owner = staging_of(options)
+            self._job = f"batch-{int(options.batch)}"
+        else:
+            self._own = not options.staging
+            made = options.staging or tempfile.mkdtemp(prefix="raylay-staging-")
+            directory = Path(made).absolute()
+            self._job = options.job or f"save-{os.urandom(8).hex()}"
+        super().__init__(options, schema, directory)
         # A fabric that is down is told before anything is computed.
         try:
-            _client(options, f"{options.name}-check-{os.urandom(4).hex()}").close()
+            check_servers(options)
         except BaseException:
             if self._own:
                 shutil.rmtree(directory, ignore_errors=True)
             raise
-        self._job = options.job or f"save-{os.urandom(8).hex()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stages a task's rows."""
@@ -309,7 +332,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publishes; a job that was published before does nothing."""
-        published = self.commit_all(self._job, "", messages)
+        published = self.commit_all(self._job, self._owner, messages)
         log.info("published %d messages as job %s", published, self._job)
         if self._own:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -326,12 +349,15 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise ConfigurationError(
-                "a log cannot be overwritten: use output mode append or update"
+                "a log cannot be overwritten: use output mode append, or foreachBatch for updates"
             )
-        if options.job:
+        if options.job or options.batch:
             raise ConfigurationError("a stream is no job: its checkpoint says what is done")
         directory, self._owner = staging_of(options)
         super().__init__(options, schema, directory)
+        if not (directory / STATE_FILE).exists():
+            # As for a batch. Later micro-batches are staged, and published when a server is back.
+            check_servers(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stages a task's rows."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -44,8 +45,11 @@ from raylay.services.pipeline.journals import (
     position,
 )
 from raylay.services.pipeline.predicates import Predicate
+from raylay.services.pipeline.session import plain_errors
 from raylay.services.pipeline.sink import BatchWriter, StreamWriter, WriteOptions
+from raylay.services.pipeline.topics import check_held, check_journaled
 from raylay.services.pipeline.values import BodyParser, Mode
+from raylay.services.subscriptions.matching import TopicFilter, topic_filter
 
 log = logging.getLogger("raylay.pipeline")
 
@@ -80,6 +84,7 @@ class ReadOptions:
     group: str = ""
     archive: str = ""
     columns: str = ""
+    topic: str = ""
     schema: str = ""
     mode: Mode = "failfast"
     starting: str = EPOCH
@@ -166,6 +171,7 @@ class RaylaySource(DataSource):
         """The format's name."""
         return FORMAT
 
+    @plain_errors()
     def schema(self) -> str:
         """The columns as DDL."""
         options = ReadOptions.of(self.options)
@@ -174,18 +180,22 @@ class RaylaySource(DataSource):
             parts.append(f"`{VALUE}` STRUCT<{options.schema}>")
         return ", ".join(parts)
 
+    @plain_errors()
     def reader(self, schema: StructType) -> BatchReader:
         """For `spark.read`."""
         return BatchReader(ReadOptions.of(self.options), schema)
 
+    @plain_errors()
     def streamReader(self, schema: StructType) -> StreamReader:
         """For `spark.readStream`."""
         return StreamReader(ReadOptions.of(self.options), schema)
 
+    @plain_errors()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """For `write`."""
         return BatchWriter(WriteOptions.of(self.options), schema, overwrite)
 
+    @plain_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """For `writeStream`."""
         return StreamWriter(WriteOptions.of(self.options), schema, overwrite)
@@ -197,6 +207,10 @@ class _Reading:
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self.predicate = Predicate()
+        self.wanted: TopicFilter | None = None
+        if options.topic:
+            self.wanted = topic_filter(options.topic, "")
+            self.predicate.subscribe(options.topic)
         self.arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self.columns = []
         self.value_type: pa.StructType | None = None
@@ -215,7 +229,7 @@ class _Reading:
         """The rows of one stretch."""
         options = self.options
         reader = StretchReader(stretch, options.on_corrupt)
-        needed = dict.fromkeys(self.columns)
+        needed = dict.fromkeys((*self.columns, *(("topic",) if self.wanted is not None else ())))
         parser = None
         if self.value_type is not None:
             parser = BodyParser(self.value_type, options.mode)
@@ -232,10 +246,13 @@ class _Reading:
             on_corrupt=options.on_corrupt,
         )
         try:
-            for blocks in reader.blocks():
-                rows = batches.batch(blocks)
-                if rows is not None:
-                    yield self._shaped(rows, parser)
+            with plain_errors():
+                for blocks in reader.blocks():
+                    rows = batches.batch(blocks)
+                    if rows is not None and self.wanted is not None:
+                        rows = _of_topics(rows, self.wanted)
+                    if rows is not None:
+                        yield self._shaped(rows, parser)
         finally:
             reader.close()
 
@@ -247,6 +264,19 @@ class _Reading:
             for name in self.arrow_schema.names
         ]
         return pa.RecordBatch.from_arrays(made, schema=self.arrow_schema)
+
+
+def _of_topics(rows: pa.RecordBatch, wanted: TopicFilter) -> pa.RecordBatch:
+    """The rows whose topic is wanted. By their headers all are, but a run's records may have topics
+    of their own."""
+    unwanted = [
+        topic
+        for topic in rows["topic"].unique().to_pylist()
+        if not wanted.matches(topic.encode(), b"")
+    ]
+    if not unwanted:
+        return rows
+    return rows.filter(pc.invert(pc.is_in(rows["topic"], pa.array(unwanted, pa.string()))))
 
 
 class BatchReader(_Reading, DataSourceReader):
@@ -261,6 +291,7 @@ class BatchReader(_Reading, DataSourceReader):
                 self.predicate.push(attribute[0], prefix + type(inner).__name__, inner.value)
         return filters
 
+    @plain_errors()
     def partitions(self) -> list[InputPartition]:
         """One for each stretch that may hold what is wanted.
 
@@ -270,7 +301,10 @@ class BatchReader(_Reading, DataSourceReader):
         options = self.options
         begins, ends = _txids("starting", options.starting), _txids("ending", options.ending)
         found: list[InputPartition] = []
-        for place in options.places():
+        wanted = options.places()
+        if options.topic:
+            check_held(options.topic, wanted)
+        for place in wanted:
             after = _bound(place, begins, options.starting)
             last = last_txid(place)
             if options.ending:
@@ -321,12 +355,16 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         if options.ending:
             raise ConfigurationError("a stream has no ending: read a batch, or stop the query")
 
+    @plain_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins: `starting`."""
         txids = _txids("starting", self.options.starting)
+        found = self.options.places()
+        if self.options.topic:
+            check_journaled(self.options.topic, found)
         return {
             place.instance: _offset(place, _bound(place, txids, self.options.starting))
-            for place in self.options.places()
+            for place in found
         }
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -334,12 +372,14 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         rows = self.options.max_records_per_trigger
         return ReadMaxRows(rows) if rows else ReadAllAvailable()
 
+    @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends at what is committed now."""
         self._target = {
             place.instance: _offset(place, last_txid(place)) for place in self.options.places()
         }
 
+    @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch reads: all instances by the same share, where limited.
 
@@ -387,6 +427,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             raise error
         log.warning("%s: going on", error)
 
+    @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The stretches between two offsets.
 

@@ -11,17 +11,10 @@ from typing import Any
 
 import pytest
 from pipeline_cases import Log, mixed_log
+from pipeline_child import FOR_SMALL_QUERIES
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.server.config import InstanceConfig
-
-FOR_SMALL_QUERIES = {
-    "spark.sql.shuffle.partitions": "2",
-    # Compiling takes longer than what is compiled runs.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
 
 
 @pytest.fixture(scope="session")

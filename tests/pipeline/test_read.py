@@ -25,12 +25,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
+from raylay.services.errors import (
+    ConfigurationError,
+    CorruptRecord,
+    RemoteProtocolError,
+    StorageError,
+)
 from raylay.services.messages.records import RecordBuilder
 from raylay.services.pipeline import check_java
 from raylay.services.pipeline.columns import COLUMNS
 from raylay.services.pipeline.journals import StretchReader
-from raylay.services.pipeline.source import BatchReader, RaylaySource, ReadOptions
+from raylay.services.pipeline.source import BatchReader, RaylaySource, ReadOptions, StreamReader
+from raylay.services.replication.routing import TopicRule
+from raylay.services.server.config import InstanceConfig
 from raylay.storage.maintenance import SegmentMaintenance
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -334,3 +341,58 @@ def test_no_java(java: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pytest.raises(ConfigurationError, match="JAVA_HOME is /nowhere, which has no bin/java"):
         check_java()
+
+
+# -- topics --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("topic", "held"),
+    [
+        ("orders", {"orders"}),
+        ("flights/.*", {"flights/EWR", "flights/JFK"}),
+        ("^(orders|flights/JFK)$", {"orders", "flights/JFK"}),
+    ],
+)
+def test_only_some_topics(mixed: Log, topic: str, held: set[str]) -> None:
+    reader = reader_of(mixed, topic=topic)
+    found = {
+        name
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for name in batch["topic"].to_pylist()
+    }
+    assert found == held
+    count = sum(row["topic"] in held for row in expected_rows(mixed, "Chicago-1"))
+    assert len(read_here(reader)[0]) == count
+
+
+def test_runs_whose_records_have_topics_of_their_own(tmp_path: Path) -> None:
+    run = message_run(1, 7, 1, 0)
+    builders = [RecordBuilder(7, topic, "json") for topic in ("a", "b")]
+    run.payload = b"".join(builders[n % 2].build(n, b"{}", START_US) for n in range(1, 11))
+    run.count, run.last_sequence, run.topic, run.message_type = 10, 10, b"", b""
+    log = write_log(tmp_path / "own", [run])
+    assert read_here(reader_of(log, topic="a"))[0] == [2, 4, 6, 8, 10]
+    with pytest.raises(ConfigurationError, match=r"no message of topic c is .*: there are a, b"):
+        reader_of(log, topic="c").partitions()
+
+
+def test_topics_that_nobody_journals(mixed: Log, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match="no message of topic trades is journaled at Chicago-1: there are flights/EWR, "
+        "flights/JFK, orders",
+    ):
+        reader_of(mixed, topic="trades").partitions()
+    with pytest.raises(RemoteProtocolError, match="is no regular expression"):
+        reader_of(mixed, topic="trades(")
+    # A filter that finds nothing is a query like any other.
+    assert read_here(reader_of(mixed, EqualTo(("topic",), "trades")))[0] == []
+    # A stream waits for what may come, and not for what cannot.
+    log = write_log(tmp_path / "Chicago-1", [message_run(1, 7, 1, 5)])
+    options = {"path": str(log.directory), "topic": "^trades$"}
+    stream = StreamReader(ReadOptions.of(options), TXID_AND_TOPIC)
+    assert stream.initialOffset() == {"Chicago-1": {"incarnation": "", "txid": 0}}
+    config = InstanceConfig("Chicago-1", "Chicago", topics=(TopicRule("flights/.*"),))
+    config.save(log.directory)
+    with pytest.raises(ConfigurationError, match=r"trades\$ is not journaled at .*, only flights/"):
+        stream.initialOffset()

@@ -1,0 +1,263 @@
+"""Departure delays by carrier and day, summed up by Spark while the flights are published.
+
+A pair of instances takes the first flights of 2013 as JSON on `flights/<origin>`. Spark reads one
+instance's journal as a stream, sums the delays up by carrier in windows of a day, and publishes
+each window that changes to the topic `delays`, which a client follows: the table that is shown. At
+the end what the client has is compared with a plain computation over the same flights.
+
+The time of a message is the flight's own, so the windows are days of 2013. A stream that closes
+windows needs messages roughly in the order of that time. The file is not: it goes from January to
+October and from December back to February. January's flights are, to within a day.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from three_regions import read_flights
+
+from raylay.services.client import NOW, Client
+from raylay.services.errors import RaylayError
+from raylay.services.fabric import Fabric, Topic
+from raylay.services.pipeline.aggregate import Windows, aggregate
+from raylay.services.pipeline.journals import Place, places
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FLIGHTS = 20_000
+FLIGHTS_MAX = 27_004
+"""January's."""
+PUBLISH_S = 15.0
+TICK_S = 0.05
+REDRAW_S = 0.5
+SETTLE_S_MAX = 120.0
+WINDOWS = Windows(
+    topic="flights/.*",
+    schema="carrier STRING, dep_delay DOUBLE, time_hour STRING",
+    by=("carrier",),
+    values=("dep_delay",),
+    time="to_timestamp(time_hour)",
+    window_ms=24 * 3600 * 1000,
+    watermark_ms=48 * 3600 * 1000,
+    updates=True,
+)
+Key = tuple[str, str]
+"""Day and carrier."""
+
+
+def declare() -> Fabric:
+    """A sync pair that journals the flights and the results."""
+    topics = [Topic("flights/.*", "json"), Topic("delays", "json")]
+    return Fabric("delays", topics=topics).region("NewYork", instances=2)
+
+
+def plainly(bodies: list[bytes]) -> dict[Key, tuple[int, float | None]]:
+    """Flights and mean departure delay by day and carrier, without Spark."""
+    counts: dict[Key, int] = defaultdict(int)
+    delays: dict[Key, list[int]] = defaultdict(list)
+    for flight in map(json.loads, bodies):
+        key = (flight["time_hour"][:10], flight["carrier"])
+        counts[key] += 1
+        if flight["dep_delay"] is not None:
+            delays[key].append(flight["dep_delay"])
+    return {
+        key: (count, sum(delays[key]) / len(delays[key]) if delays[key] else None)
+        for key, count in counts.items()
+    }
+
+
+class Board:
+    """What a client that follows the results has so far."""
+
+    def __init__(self) -> None:
+        self.results: dict[Key, dict[str, Any]] = {}
+        self.messages = 0
+
+    async def follow(self, client: Client, ready: asyncio.Event) -> None:
+        """Takes results until it is cancelled."""
+        subscription = await client.subscribe("delays", bookmark=NOW)
+        ready.set()
+        async for message in subscription:
+            result = json.loads(message.body)
+            self.results[result["window_start"][:10], result["carrier"]] = result
+            self.messages += 1
+
+    def table(self) -> Table:
+        """The carriers' last day."""
+        shown = Table("carrier", "day", title=f"{self.messages:,} results of Spark's")
+        for column in ("flights", "mean delay, min", "worst, min"):
+            shown.add_column(column, justify="right")
+        days = {carrier: day for day, carrier in sorted(self.results)}
+        for carrier, day in sorted(days.items()):
+            result = self.results[day, carrier]
+            mean, worst = result["dep_delay_mean"], result["dep_delay_max"]
+            shown.add_row(
+                carrier,
+                day,
+                f"{result['messages']:,}",
+                "" if mean is None else f"{mean:.1f}",
+                "" if worst is None else f"{worst:.0f}",
+            )
+        return shown
+
+    def differences(self, bodies: list[bytes]) -> int:
+        """How many results are not what a plain computation gives."""
+        expected = plainly(bodies)
+        wrong = len(expected.keys() ^ self.results.keys())
+        for key in expected.keys() & self.results.keys():
+            count, mean = expected[key]
+            found = self.results[key]
+            there = found["dep_delay_mean"]
+            same = (mean is None) == (there is None)
+            if same and mean is not None:
+                same = abs(mean - there) < 1e-9 * max(1.0, abs(mean))
+            wrong += not same or count != found["messages"]
+        return wrong
+
+
+async def feed(client: Client, bodies: list[bytes], seconds: float) -> None:
+    """Publishes the flights, spread evenly, each on the topic of its airport."""
+    started_s, done = time.monotonic(), 0
+    while done < len(bodies):
+        share = (time.monotonic() - started_s) / seconds if seconds else 1.0
+        due = min(len(bodies), int(len(bodies) * share) + 1)
+        for body in bodies[done:due]:
+            await client.publish(f"flights/{json.loads(body)['origin']}", body)
+        done = due
+        await asyncio.sleep(TICK_S)
+    await client.flush()
+
+
+async def run(
+    spark: SparkSession,
+    place: Place,
+    publish: Mapping[str, str],
+    clients: tuple[Client, Client],
+    bodies: list[bytes],
+    checkpoint: Path,
+    console: Console,
+    seconds: float = PUBLISH_S,
+) -> dict[str, int]:
+    """Feeds and follows; the figures at the end.
+
+    Args:
+        place: the journal that Spark reads.
+        publish: where Spark publishes.
+        clients: the publisher and the follower, connected.
+    """
+    board, ready, stop = Board(), asyncio.Event(), threading.Event()
+    publisher, follower = clients
+
+    def summed_up(**options: Any) -> Any:
+        return aggregate(spark, place, WINDOWS, "delays", publish, checkpoint, **options)
+
+    following = asyncio.create_task(board.follow(follower, ready))
+    await ready.wait()
+    live = asyncio.create_task(asyncio.to_thread(summed_up, stop=stop))
+    feeding = asyncio.create_task(feed(publisher, bodies, seconds))
+    try:
+        with Live(board.table(), console=console, auto_refresh=False) as shown:
+            while not feeding.done() and not live.done() and not following.done():
+                await asyncio.sleep(REDRAW_S)
+                shown.update(board.table(), refresh=console.is_terminal)
+            stop.set()
+            first = await live
+            await feeding
+            # A second run goes on where the first was stopped, and ends when it has all.
+            last = await asyncio.to_thread(summed_up, until_caught_up=True)
+            published = first.published + last.published
+            deadline_s = time.monotonic() + SETTLE_S_MAX
+            while board.messages < published and time.monotonic() < deadline_s:
+                if following.done():
+                    following.result()
+                await asyncio.sleep(TICK_S)
+            shown.update(board.table(), refresh=True)
+    finally:
+        stop.set()
+        for task in (following, feeding):
+            task.cancel()
+        await asyncio.gather(following, feeding, live, return_exceptions=True)
+    return {
+        "flights": len(bodies),
+        "read": first.records + last.records,
+        "published": published,
+        "received": board.messages,
+        "windows": len(board.results),
+        "late": first.dropped_late + last.dropped_late,
+        "wrong": board.differences(bodies),
+    }
+
+
+def is_right(found: Mapping[str, int]) -> bool:
+    """Whether everything was read, received and summed up as a plain computation does."""
+    return (
+        found["read"] == found["flights"]
+        and found["received"] == found["published"] > 0
+        and not found["late"]
+        and not found["wrong"]
+    )
+
+
+async def on_a_fabric(fabric: Fabric, bodies: list[bytes], seconds: float, console: Console) -> Any:
+    """The example, on a fabric that runs."""
+    from raylay.services.pipeline import session
+
+    spark = await asyncio.to_thread(session, app="flight delays", log_level="OFF")
+    try:
+        with tempfile.TemporaryDirectory() as checkpoint:
+            async with fabric.client("airports") as feeder, fabric.client("board") as follower:
+                return await run(
+                    spark,
+                    places(path=str(fabric.directory))[0],
+                    {"fabric": str(fabric.directory)},
+                    (feeder, follower),
+                    bodies,
+                    Path(checkpoint),
+                    console,
+                    seconds,
+                )
+    finally:
+        await asyncio.to_thread(spark.stop)
+
+
+def january(count: int) -> list[bytes]:
+    """The first flights, of all airports, in the order of their hour."""
+    found = [body for each in read_flights(min(count, FLIGHTS_MAX)).values() for body in each]
+    return sorted(found, key=lambda body: str(json.loads(body)["time_hour"]))
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--flights", type=int, default=FLIGHTS, help="how many, of January's")
+    parser.add_argument("--seconds", type=float, default=PUBLISH_S, help="of publishing")
+    arguments = parser.parse_args()
+    console = Console()
+    try:
+        bodies = january(arguments.flights)
+        with declare().start() as fabric:
+            fabric.wait_connected()
+            found = asyncio.run(on_a_fabric(fabric, bodies, arguments.seconds, console))
+    except RaylayError as error:
+        print(f"flight delays: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps({"flight_delays": found}), flush=True)
+    return 0 if is_right(found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,353 @@
+"""The job `aggregate`: a topic summed up in windows of time, and the results published to another.
+
+    readStream (one instance's journal) → groupBy(window, by…) → writeStream (a topic)
+
+Every instance that holds a topic holds the same messages, so one of them is read. What counts as a
+message's time is an expression: when it was published, or a field of its body. With `updates` each
+change of a window is published as it happens; without, each window once, when the watermark has
+passed its end. What is published is written down before the first of it leaves (staging.py), and
+what was read stands in the checkpoint: a job that is killed at any point and run again with the
+same checkpoint publishes each result once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.errors import ConfigurationError, StorageError
+from raylay.services.pipeline.columns import COLUMNS
+from raylay.services.pipeline.journals import Place
+from raylay.services.pipeline.session import one_line
+from raylay.services.pipeline.sink import (
+    STAGING_OF_CHECKPOINT,
+    WriteOptions,
+    check_servers,
+    publish_pending,
+)
+from raylay.services.pipeline.staging import STATE_FILE
+from raylay.services.subscriptions.matching import topic_filter
+from raylay.storage.files import write_durably
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+QUERY_FILE = "raylay-aggregate.json"
+POLL_S = 0.2
+STOP_WAIT_S = 60.0
+"""How long a micro-batch that is under way may take to end when the job is told to."""
+EVERY_MS_DEFAULT = 1_000
+VALUE = "value"
+FIELDS_OF_ALL = ("window_start", "window_end", "messages")
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_NAMED = re.compile(r"([A-Za-z_]\w*)\s*=(?!=)\s*(.+)", re.DOTALL)
+_TEXT = re.compile(r"'(?:[^'\\]|\\.)*'")
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """What is summed up.
+
+    Attributes:
+        topic: which messages, as in a subscription.
+        schema: of their JSON bodies, as DDL.
+        by: names of the schema's fields or of a journal's columns, or `name=SQL expression`.
+        values: likewise, of numbers: a result has the mean, the least and the greatest of each.
+        time: SQL expression of a message's time.
+        window_ms, watermark_ms: the windows' length, and how late a message may come, in
+            milliseconds of that time.
+        updates: publish each change of a window instead of each window once.
+
+    Raises:
+        ConfigurationError: a name is missing or stands twice, or a length is not above 0.
+    """
+
+    topic: str
+    schema: str
+    by: tuple[str, ...]
+    values: tuple[str, ...] = ()
+    time: str = "origin_time"
+    window_ms: int = 10_000
+    watermark_ms: int = 10_000
+    updates: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.topic or not self.schema:
+            raise ConfigurationError("give a topic and the schema of its bodies")
+        if self.window_ms <= 0 or self.watermark_ms < 0:
+            raise ConfigurationError("a window is longer than 0, a watermark not below it")
+        names = [*FIELDS_OF_ALL, *self.named(self.by)]
+        for name in self.named(self.values):
+            names += (f"{name}_mean", f"{name}_min", f"{name}_max")
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigurationError(f"a result would have two fields {name}")
+
+    def named(self, given: tuple[str, ...]) -> dict[str, str]:
+        """Expressions by name."""
+        found: dict[str, str] = {}
+        for text in given:
+            match = _NAMED.fullmatch(text.strip())
+            name, expression = (match[1], match[2]) if match else (text.strip(), text.strip())
+            if not _NAME.fullmatch(name):
+                raise ConfigurationError(f"{text!r} has no name: give name=expression")
+            if name in found:
+                raise ConfigurationError(f"{name} is given twice")
+            found[name] = expression
+        return found
+
+    def columns(self) -> str:
+        """The journal's columns that the expressions use, with commas."""
+        texts = (self.time, *self.named(self.by).values(), *self.named(self.values).values())
+        words = {word for text in texts for word in _NAME.findall(_TEXT.sub("", text))}
+        return ",".join(name for name in COLUMNS if name in words) or "txid"
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did.
+
+    Attributes:
+        instance: whose journal it read.
+        records: messages read, and `batches` that it took.
+        published: results that are durable in the fabric.
+        dropped_late: messages behind the watermark, which are in no result.
+        watermark: as far as windows are closed; empty before the first.
+        ended: `caught up`, `time is up` or `stopped`.
+    """
+
+    instance: str
+    into: str
+    batches: int = 0
+    records: int = 0
+    published: int = 0
+    dropped_late: int = 0
+    watermark: str = ""
+    ended: str = ""
+
+
+def results(rows: DataFrame, windows: Windows) -> DataFrame:
+    """One row a window and group, as messages: `key`, the window's start and the group's names, and
+    `body`, JSON.
+
+    Args:
+        rows: of a journal, a batch or a stream, with the column `value`.
+    """
+    from pyspark.sql import functions as F
+
+    fields = rows.select(f"{VALUE}.*").columns
+    flat = rows.select(*(name for name in rows.columns if name not in fields), f"{VALUE}.*")
+    by, values = windows.named(windows.by), windows.named(windows.values)
+    picked = flat.select(
+        F.expr(windows.time).cast("timestamp").alias("_time"),
+        *(F.expr(expression).alias(name) for name, expression in by.items()),
+        *(F.expr(text).cast("double").alias(f"_{name}") for name, text in values.items()),
+    )
+    length = f"{windows.window_ms} milliseconds"
+    measures = [F.count(F.lit(1)).alias("messages")]
+    for name in values:
+        measures += (
+            F.avg(f"_{name}").alias(f"{name}_mean"),
+            F.min(f"_{name}").alias(f"{name}_min"),
+            F.max(f"_{name}").alias(f"{name}_max"),
+        )
+    grouped = (
+        picked.withWatermark("_time", f"{windows.watermark_ms} milliseconds")
+        .groupBy(F.window("_time", length), *by)
+        .agg(*measures)
+    )
+    start = F.col("window.start")
+    result = F.struct(
+        start.alias("window_start"),
+        F.col("window.end").alias("window_end"),
+        *by,
+        *(name for name in grouped.columns if name not in ("window", *by)),
+    )
+    key = F.concat_ws("|", F.date_format(start, "yyyyMMdd'T'HHmmss"), *by)
+    return grouped.select(
+        key.alias("key"), F.to_json(result, {"ignoreNullFields": "false"}).alias("body")
+    )
+
+
+def aggregate(
+    spark: SparkSession,
+    place: Place,
+    windows: Windows,
+    into: str,
+    publish: Mapping[str, str],
+    checkpoint: str | Path,
+    *,
+    until_caught_up: bool = False,
+    for_s: float | None = None,
+    every_ms: int = EVERY_MS_DEFAULT,
+    starting: str = "0",
+    records_per_batch: int = 0,
+    stop: threading.Event | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Summary:
+    """Runs until it is told to end.
+
+    Args:
+        place: the journal to read.
+        into: the topic of the results.
+        publish: where to publish: `servers`, or `fabric` and `group`.
+        checkpoint: a directory that holds what was read and published, for the next run.
+        until_caught_up: end at what is committed now.
+        for_s: end after so many seconds.
+        every_ms: how often to look for new messages.
+        starting: of a new checkpoint: from where on.
+        records_per_batch: at most so many at a time; 0: all that wait.
+        stop: ends the job when it is set.
+        progress: called with a line a micro-batch that read something.
+
+    Raises:
+        ConfigurationError: an expression is wrong, or the checkpoint is of another query.
+        RaylayError: the journal cannot be read, or no server answers.
+    """
+    from pyspark.errors import PySparkException
+
+    directory = Path(checkpoint).absolute()
+    if topic_filter(windows.topic, "").matches(into.encode(), b""):
+        raise ConfigurationError(
+            f"the results' topic {into} is one of {windows.topic}: the job would read its own"
+        )
+    options = WriteOptions.of({**publish, "topic": into})
+    check_servers(options)
+    _claim(directory, place, windows, into)
+    read = spark.readStream.format("raylay").options(
+        path=place.journal,
+        topic=windows.topic,
+        columns=windows.columns(),
+        schema=windows.schema,
+        starting=starting,
+        **({"archive": place.archive} if place.archive else {}),
+        **({"max_records_per_trigger": str(records_per_batch)} if records_per_batch else {}),
+    )
+    try:
+        sink = {
+            **publish,
+            "topic": into,
+            "name": f"aggregate-{into}",
+            "checkpointLocation": directory.as_uri(),
+        }
+        writer = results(read.load(), windows).writeStream.options(**sink)
+        writer = _updating(writer, sink) if windows.updates else writer.format("raylay")
+        if until_caught_up:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{every_ms} milliseconds")
+        before = _published(directory)
+        query = writer.start()
+        try:
+            summary = _followed(query, Summary(place.instance, into), for_s, stop, progress)
+        finally:
+            query.stop()
+    except PySparkException as error:
+        raise ConfigurationError(one_line(error)) from None
+    staging = directory / STAGING_OF_CHECKPOINT
+    if (staging / STATE_FILE).is_file():
+        publish_pending(staging, options)
+    summary.published = _published(directory) - before
+    return summary
+
+
+def _updating(writer: DataStreamWriter, sink: dict[str, str]) -> DataStreamWriter:
+    """Has each micro-batch's changes published: Spark gives a Python sink appended rows only."""
+
+    def publish(rows: DataFrame, batch: int) -> None:
+        rows.write.format("raylay").mode("append").options(**sink, batch=str(batch)).save()
+
+    return writer.outputMode("update").foreachBatch(publish)
+
+
+def _claim(directory: Path, place: Place, windows: Windows, into: str) -> None:
+    """Writes down what the checkpoint is of, or compares."""
+    wanted = {"journal": place.journal, "into": into, **asdict(windows)}
+    wanted = json.loads(json.dumps(wanted))
+    path = directory / QUERY_FILE
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_durably(path, json.dumps(wanted, indent=1).encode() + b"\n")
+        return
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{path} cannot be read: {error}", str(path)) from None
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            raise ConfigurationError(
+                f"{directory} is the checkpoint of another query: its {name} is "
+                f"{found.get(name)!r}, this one's {value!r}; give each query its own"
+            )
+
+
+def _published(directory: Path) -> int:
+    """How many results have their sequences."""
+    try:
+        state = json.loads((directory / STAGING_OF_CHECKPOINT / STATE_FILE).read_bytes())
+    except FileNotFoundError:
+        return 0
+    return int(state["next_sequence"]) - 1
+
+
+def _followed(
+    query: StreamingQuery,
+    summary: Summary,
+    for_s: float | None,
+    stop: threading.Event | None,
+    progress: Callable[[str], None],
+) -> Summary:
+    """Tells what a query does until it ends, or has to."""
+    ends_s = None if for_s is None else time.monotonic() + for_s
+    stop = stop or threading.Event()
+    told = -1
+    while not summary.ended:
+        stop.wait(POLL_S)
+        if not query.isActive:
+            query.awaitTermination()  # raises what it ended with
+            summary.ended = "caught up"
+        elif stop.is_set():
+            summary.ended = "stopped"
+        elif ends_s is not None and time.monotonic() >= ends_s:
+            summary.ended = "time is up"
+        if summary.ended in ("stopped", "time is up"):
+            _wait_between(query)
+        for each in query.recentProgress:
+            batch = int(each["batchId"])
+            if batch > told and (each["numInputRows"] or _updated(each)):
+                told = batch
+                _count(summary, each, progress)
+    return summary
+
+
+def _count(summary: Summary, each: Any, progress: Callable[[str], None]) -> None:
+    summary.batches += 1
+    summary.records += int(each["numInputRows"])
+    summary.dropped_late += sum(
+        int(state["numRowsDroppedByWatermark"]) for state in each["stateOperators"]
+    )
+    summary.watermark = each["eventTime"].get("watermark", summary.watermark)
+    progress(
+        f"batch {each['batchId']}: {each['numInputRows']:,} messages, {summary.records:,} in all; "
+        f"windows closed up to {summary.watermark or 'none'}"
+    )
+
+
+def _updated(each: Any) -> bool:
+    return any(int(state["numRowsUpdated"]) for state in each["stateOperators"])
+
+
+def _wait_between(query: StreamingQuery) -> None:
+    """Waits for the end of a micro-batch: what it published is then noted in the checkpoint."""
+    deadline_s = time.monotonic() + STOP_WAIT_S
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline_s:
+        time.sleep(POLL_S / 10)

@@ -1,0 +1,19 @@
+"""Spark's daemon with the source loaded: `python -m raylay.services.pipeline.spark_worker MODULE`.
+
+Spark forks a process for each planning, each commit and each task from a daemon that has loaded
+PySpark and nothing else. What a source needs besides, Arrow and numpy, takes longer to load than
+most plans take, so it is loaded before the forks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+
+if __name__ == "__main__":
+    # Its threads would not survive the fork.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with contextlib.suppress(ImportError):  # who needs it says what is missing
+        import raylay.services.pipeline.source  # noqa: F401
+    runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)

@@ -1,0 +1,231 @@
+"""The job `aggregate`, the example on the flights, and the page that teaches the pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipeline_cases import Log, message_run, write_log
+from rich.console import Console
+
+from raylay.services.client import Client, SyncClient
+from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.errors import ConfigurationError, ConnectionLost
+from raylay.services.fabric_plan import FabricRecord, InstancePorts
+from raylay.services.pipeline.aggregate import Windows, aggregate
+from raylay.services.pipeline.journals import places
+
+ROOT = Path(__file__).parents[2]
+NOWHERE = {"servers": "127.0.0.1:9", "connect_wait_s": "0.2"}
+FLIGHTS = 1_500
+SECTIONS = ("Reading", "Following", "Publishing", "Archiving", "Summing up, live")
+"""Of the page, those whose Python is run."""
+
+
+def windows(**changed: Any) -> Windows:
+    given = {"topic": "^flights/", "schema": "carrier STRING, number INT", "by": ("carrier",)}
+    return Windows(**(given | changed))
+
+
+# -- what is summed up ---------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"topic": ""}, "give a topic and the schema"),
+        ({"window_ms": 0}, "a window is longer than 0"),
+        ({"by": ("carrier", "carrier = upper(carrier)")}, "carrier is given twice"),
+        ({"by": ("upper(carrier)",)}, r"has no name: give name=expression"),
+        ({"by": ("messages",)}, "would have two fields messages"),
+        ({"values": ("number", "number_mean=1")}, None),
+        ({"by": ("number_mean=1",), "values": ("number",)}, "two fields number_mean"),
+    ],
+)
+def test_windows_that_cannot_be(changed: dict[str, Any], text: str | None) -> None:
+    if text is None:
+        windows(**changed)
+        return
+    with pytest.raises(ConfigurationError, match=text):
+        windows(**changed)
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "columns"),
+    [
+        ({}, {"carrier": "carrier"}, "origin_time"),
+        ({"by": ("topic", "late")}, {"topic": "topic", "late": "late"}, "topic,origin_time,late"),
+        (
+            {"by": ("part=split(topic, '/')[1]",), "time": "to_timestamp(at)"},
+            {"part": "split(topic, '/')[1]"},
+            "topic",
+        ),
+        (
+            {"by": ("what = CASE WHEN number == 1 THEN 'body' END",), "time": "receive_time"},
+            {"what": "CASE WHEN number == 1 THEN 'body' END"},
+            "receive_time",
+        ),
+        ({"time": "now()"}, {"carrier": "carrier"}, "txid"),
+    ],
+)
+def test_names_and_columns(given: dict[str, Any], named: dict[str, str], columns: str) -> None:
+    made = windows(**given)
+    assert made.named(made.by) == named
+    assert made.columns() == columns
+
+
+# -- what cannot begin ---------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
+    """200 flights, a second apart by their receive time for each twenty."""
+    runs = [
+        message_run(first, 7, first, 20, time_us=1_767_225_600_000_000 + first * 50_000)
+        for first in range(1, 201, 20)
+    ]
+    return write_log(tmp_path_factory.mktemp("log") / "Chicago-1", runs)
+
+
+def test_a_job_that_cannot_begin(log: Log, tmp_path: Path) -> None:
+    (place,) = places(path=str(log.directory))
+    spark: Any = None
+    checkpoint = tmp_path / "checkpoint"
+    with pytest.raises(ConfigurationError, match="flights/delays is one of"):
+        aggregate(spark, place, windows(), "flights/delays", NOWHERE, checkpoint)
+    with pytest.raises(ConnectionLost, match="found no server"):
+        aggregate(spark, place, windows(), "delays", NOWHERE, checkpoint)
+    assert not checkpoint.exists()
+
+
+# -- with Spark ----------------------------------------------------------------------------------
+def test_each_window_once(spark: Any, instance: Any, log: Log, tmp_path: Path) -> None:
+    (place,) = places(path=str(log.directory))
+    summed = windows(
+        values=("number",), time="receive_time", window_ms=2_000, watermark_ms=0
+    )  # fmt: skip
+    publish = {"servers": instance.address}
+    lines: list[str] = []
+
+    def run(into: str = "summed", what: Windows = summed) -> Any:
+        return aggregate(
+            spark, place, what, into, publish, tmp_path, until_caught_up=True, progress=lines.append
+        )
+
+    first = run()
+    assert (first.records, first.dropped_late, first.ended) == (200, 0, "caught up")
+    assert first.watermark and any(line.startswith("batch 0: 200 messages") for line in lines)
+    again = run()
+    assert (again.records, again.published) == (0, 0)
+    expected: Counter[tuple[int, str]] = Counter()
+    for number in range(1, 201):
+        second = ((number - 1) // 20 * 20 + 1) * 50_000 // 2_000_000
+        expected[second, "UA" if number % 3 else "DL"] += 1
+    last = max(window for window, _ in expected)
+    with SyncClient("summed-reader", servers=[instance.address]) as client:
+        found = []
+        for message in client.subscribe("summed", bookmark="0"):
+            found.append((bytes(message.key), json.loads(message.body)))
+            if len(found) == first.published:
+                break
+    closed = {key: count for key, count in expected.items() if key[0] < last}
+    assert first.published == len(closed) == len({key for key, _ in found})
+    assert sorted(each["messages"] for _, each in found) == sorted(closed.values())
+    key, result = found[0]
+    assert key.decode().endswith(f"|{result['carrier']}")
+    assert result.keys() == {
+        "window_start", "window_end", "carrier", "messages",
+        "number_mean", "number_min", "number_max",
+    }  # fmt: skip
+    assert result["number_min"] <= result["number_mean"] <= result["number_max"]
+    # The checkpoint is this query's.
+    with pytest.raises(ConfigurationError, match="is the checkpoint of another query: its into is"):
+        run(into="other")
+    with pytest.raises(ConfigurationError, match="carier"):
+        aggregate(spark, place, windows(by=("carier",)), "x", publish, tmp_path / "new")
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """examples/flight_delays.py."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    return importlib.import_module("flight_delays")
+
+
+def test_the_example(spark: Any, instance: Any, example: Any, tmp_path: Path) -> None:
+    bodies = example.january(FLIGHTS)
+    (place,) = places(path=str(instance.directory))
+
+    async def run() -> Any:
+        servers = [instance.address]
+        async with (
+            Client("delays-feeder", servers=servers) as feeder,
+            Client("delays-board", servers=servers) as board,
+        ):
+            return await example.run(
+                spark,
+                place,
+                {"servers": instance.address},
+                (feeder, board),
+                bodies,
+                tmp_path,
+                Console(file=sys.stderr),
+                2.0,
+            )
+
+    found = asyncio.run(run())
+    assert found["flights"] == FLIGHTS and found["windows"] == len(example.plainly(bodies))
+    assert example.is_right(found), found
+    # It finds what is wrong.
+    board = example.Board()
+    board.results = {("2013-01-01", "UA"): {"messages": 1, "dep_delay_mean": 1.0}}
+    assert board.differences(bodies[:1]) == 1
+    assert not example.is_right(found | {"wrong": 1})
+
+
+# -- the page ------------------------------------------------------------------------------------
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The Python of the page's sections, each as (heading, block)."""
+    found = []
+    for section in re.split(r"(?m)^## ", page)[1:]:
+        heading = section.partition("\n")[0]
+        if heading in SECTIONS:
+            found += [(heading, part) for part in re.findall(r"```python\n(.*?)```", section, re.S)]
+    return found
+
+
+def test_the_page_can_be_pasted(
+    spark: Any,
+    instance: Any,
+    example: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On a fabric of one instance, which runs already."""
+    directory = tmp_path / "data" / "flights"
+    directory.mkdir(parents=True)
+    (directory / "Chicago-1").symlink_to(instance.directory)
+    settings = FabricBuilder("page").region("Chicago", ["Chicago-1"]).settings()
+    port = int(instance.address.rpartition(":")[2])
+    FabricRecord(
+        "page", str(directory), settings.to_json(), {"Chicago-1": InstancePorts(port, 1)}
+    ).save()
+    with SyncClient("page-airport", servers=[instance.address]) as client:
+        for body in example.january(FLIGHTS):
+            client.publish(f"flights/{json.loads(body)['origin']}", body)
+        client.flush()
+    names: dict[str, Any] = {}
+    page = blocks((ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8"))
+    assert {heading for heading, _ in page} == set(SECTIONS)
+    for heading, block in page:
+        if "Fabric.of" in block:
+            continue  # it runs already
+        # The workers are where Spark was started.
+        placed = block.replace('"data/', f'"{tmp_path}/data/')
+        exec(compile(placed, heading, "exec"), names)
+    out = capsys.readouterr().out
+    assert "2013" in out or "carrier" in out
+    assert names["summary"].records >= FLIGHTS and names["summary"].published > 0

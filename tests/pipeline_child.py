@@ -1,0 +1,96 @@
+"""One job in a process of its own, with a Spark of its own, which a test has killed.
+
+    python pipeline_child.py archive|parquet|topic|aggregate SOURCE PLACE [ADDRESS TOPIC]
+
+Prints `ready` when Spark is up and `done` at the end.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from raylay.services.pipeline import session
+from raylay.services.pipeline.aggregate import Windows, aggregate
+from raylay.services.pipeline.archive import archive
+from raylay.services.pipeline.journals import places
+
+FOR_SMALL_QUERIES = {
+    "spark.sql.shuffle.partitions": "2",
+    # Compiling takes longer than what is compiled runs.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+CHUNK_RECORDS = 150
+RECORDS_PER_BATCH = 150
+WINDOWS = Windows(
+    topic="^flights/EWR$",
+    schema="number INT, carrier STRING",
+    by=("carrier",),
+    values=("number",),
+    time="receive_time",
+    window_ms=4_000,
+    watermark_ms=0,
+)
+
+
+def run_archive(spark: Any, source: Path, place: Path) -> None:
+    """Journals to a lake."""
+    archive(spark, place, places(path=str(source)), chunk_records=CHUNK_RECORDS)
+
+
+def run_stream(spark: Any, source: Path, place: Path, target: str, **options: str) -> None:
+    """A stream up to what is committed, into files or a topic."""
+    query = (
+        spark.readStream.format("raylay")
+        .options(columns="txid,body", max_records_per_trigger=str(RECORDS_PER_BATCH))
+        .load(str(source))
+        .selectExpr("txid" if target == "parquet" else "CAST(txid AS STRING) AS body")
+        .writeStream.format(target)
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .options(**options)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def run_aggregate(spark: Any, source: Path, place: Path, address: str, topic: str) -> Any:
+    """Windows of the flights, each once."""
+    return aggregate(
+        spark,
+        places(path=str(source))[0],
+        WINDOWS,
+        topic,
+        {"servers": address},
+        place / "checkpoint",
+        until_caught_up=True,
+        records_per_batch=RECORDS_PER_BATCH,
+    )
+
+
+def run(spark: Any, job: str, source: Path, place: Path, *where: str) -> None:
+    """One of the jobs."""
+    if job == "archive":
+        run_archive(spark, source, place)
+    elif job == "parquet":
+        run_stream(spark, source, place, "parquet", path=str(place / "table"))
+    elif job == "topic":
+        run_stream(spark, source, place, "raylay", servers=where[0], topic=where[1])
+    else:
+        run_aggregate(spark, source, place, *where)
+
+
+def main() -> None:
+    """The command."""
+    job, source, place, *where = sys.argv[1:]
+    spark = session("local[2,3]", "killed", log_level="OFF", **FOR_SMALL_QUERIES)
+    print("ready", flush=True)
+    run(spark, job, Path(source), Path(place), *where)
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
