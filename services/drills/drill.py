@@ -51,7 +51,7 @@ from raylay.services.drills.measure import (
     downgrades,
     recovery,
 )
-from raylay.services.drills.recorded import Recording, members_of, now_us
+from raylay.services.drills.recorded import Clock, Recording, members_of, now_us
 from raylay.services.drills.scenario import Hit, Scenario, Step, Targets
 from raylay.services.drills.watching import Watcher
 from raylay.services.errors import ConfigurationError, FabricError
@@ -410,6 +410,13 @@ class Drill:
                 recording.subscribers.append(each.recorder)
         recording.lost = self._disks.lost
         recording.faults = [(each.began_us, each.text) for each in self._result.injected]
+        steps = self.scenario.steps
+        recording.clocks = [
+            Clock(name, each.began_us, each.ended_us, steps[each.number - 1].offset_ms * 1000)
+            for each in self._result.injected
+            if each.fault == "clock_jump"
+            for name in each.instances
+        ]
         recording.missed = [*self._as_it_was(), *self._watcher.events]
         return recording
 

@@ -71,6 +71,8 @@ from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import Destination
 
 _EVENTS = frozenset(("started", "link_connected", "downgraded", "upgraded"))
+CLOCK_SLACK_US = 2_000_000
+"""An instance learns that its clock was set, and is recorded to have, about then."""
 SAME_US = 2_000
 """An instance keeps an event and logs it within as much."""
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -209,6 +211,22 @@ class Lost:
     runs: list[Run]
 
 
+class Clock(NamedTuple):
+    """An instance's clock was set by `offset_us` for a while, which its journal's times show."""
+
+    instance: str
+    since_us: int
+    until_us: int
+    offset_us: int
+
+    def true_us(self, time_us: int) -> int:
+        """When it was that the instance said this; where that is open, the earlier time."""
+        without_us = time_us - self.offset_us
+        if self.since_us - CLOCK_SLACK_US <= without_us <= self.until_us + CLOCK_SLACK_US:
+            return min(time_us, without_us) if self.offset_us > 0 else without_us
+        return time_us
+
+
 @dataclass(slots=True)
 class Recording:
     """Everything that was seen of one group that stands alone."""
@@ -230,6 +248,7 @@ class Recording:
     lost: list[Lost] = field(default_factory=list)
     faults: list[tuple[int, str]] = field(default_factory=list)
     """(time in microseconds, what): for people."""
+    clocks: list[Clock] = field(default_factory=list)
     missed: list[dict[str, Any]] = field(default_factory=list)
     """Events of instances, for the time in which they could not write their logs. Those that the
     logs tell as well do no harm."""
@@ -257,7 +276,8 @@ class Recording:
             incarnations = list(dict.fromkeys(incarnation for _, incarnation in started))
             for number, runs in enumerate(disks):
                 incarnation = incarnations[number] if number < len(incarnations) else 0
-                operations += journaled(name, incarnation, runs)
+                clocks = [clock for clock in self.clocks if clock.instance == name]
+                operations += journaled(name, incarnation, runs, clocks)
                 if number < len(lost_of[name]):
                     gone = lost_of[name][number]
                     operations.append(Crashed(gone.time_us, name, incarnation, True))
@@ -386,13 +406,18 @@ class Recording:
 _RANKS: dict[type, int] = {Started: -3, ModeSet: -2, Published: -1, Journaled: 0, Crashed: 2}
 
 
-def journaled(name: str, incarnation: int, runs: list[Run]) -> Iterator[Operation]:
+def journaled(
+    name: str, incarnation: int, runs: list[Run], clocks: Iterable[Clock] = ()
+) -> Iterator[Operation]:
     """A journal's account, in its order. A clock that was set back must not turn the order round:
     no run counts as later than one behind it."""
     times_us: list[int] = []
     earliest_us = 1 << 62
     for run in reversed(runs):
-        earliest_us = min(earliest_us, run.receive_time_us or earliest_us)
+        time_us = run.receive_time_us
+        for clock in clocks:
+            time_us = clock.true_us(time_us)
+        earliest_us = min(earliest_us, time_us or earliest_us)
         times_us.append(earliest_us)
     for run, time_us in zip(runs, reversed(times_us), strict=True):
         if run.kind == Kind.RECORDS:

@@ -16,7 +16,7 @@ from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
 
 LOOK_S = 0.2
-ANSWER_S_MAX = 1.0
+ANSWER_S_MAX = 3.0
 EVENTS_AT_ONCE = 1000
 
 

@@ -1,9 +1,10 @@
 """`make soak`: MINUTES of faults (or SECONDS; default 10 minutes), SEED for their order.
 
-Half of the time goes to a sync group of three whose history the simulator's checkers judge, half
-to three regions and a pair. SCENARIO=group or SCENARIO=regions gives one of them all of it. Each
-run is kept in build/soak.jsonl with its seed and what it came to; the last line adds up over all of
-them. What a failed run leaves (journals, logs, soak.log) stays in build/soak.
+A third of the time goes to a sync group of three whose history the simulator's checkers judge, a
+third to three regions and a pair, a third to the drills of `raylay drill`, those that were run
+least first. SCENARIO=group, =regions or =drills gives one of them all of it. Each run is kept in
+build/soak.jsonl with its seed and what it came to; the last line adds up over all of them. What a
+failed run leaves (journals, logs, soak.log, a drill's report) stays in build/soak.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from soak import drills
 from soak.driver import Plan, Report, soak
 from soak.ledger import COMPLAINTS_MAX, LEDGER_FILE, Entry, append, entries, summary
 
@@ -22,11 +25,12 @@ from raylay.services.fabric_registry import REGISTRY_VARIABLE
 
 SECONDS_DEFAULT = 600.0
 SETTLE_S = 900
-SCENARIOS = ("group", "regions")
+SCENARIOS = ("group", "regions", "drills")
+DRILLS = "drills"
 
 
 def seconds_asked() -> float:
-    """For each of the two scenarios together."""
+    """For all scenarios together."""
     if os.environ.get("MINUTES"):
         return float(os.environ["MINUTES"]) * 60
     return float(os.environ.get("SECONDS") or SECONDS_DEFAULT)
@@ -54,7 +58,7 @@ def _sum() -> Iterator[None]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(int(seconds_asked()) + SETTLE_S)
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name != DRILLS])
 def test_faults_for_long(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = scenarios_asked()
     if scenario not in asked:
@@ -76,6 +80,32 @@ def test_faults_for_long(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None
         append(LEDGER_FILE, entry_of(scenario, seed, seconds, report, complaints, directory))
     log = (directory / "soak.log").read_text(encoding="utf-8")
     assert report.valid, f"{scenario} SEED={seed}\n{report}\n{log}"
+    shutil.rmtree(directory)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(int(seconds_asked()) + SETTLE_S)
+def test_drills_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = scenarios_asked()
+    if DRILLS not in asked:
+        pytest.skip("SCENARIO names another one")
+    end_s = time.monotonic() + seconds_asked() / len(asked)
+    seed = int(os.environ.get("SEED") or random.SystemRandom().randrange(1 << 32))
+    chance = random.Random(seed)
+    directory = LEDGER_FILE.parent / "soak" / f"drills-{seed}"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    monkeypatch.setenv(REGISTRY_VARIABLE, str(directory))
+    print(f"\ndrills: SEED={seed} {directory}")
+    bad: list[Entry] = []
+    with drills.declare(seed).start(directory / "fabric", timeout_s=SETTLE_S) as fabric:
+        fabric.wait_connected(SETTLE_S)
+        while not bad and time.monotonic() < end_s:
+            name = drills.next_drill(entries(LEDGER_FILE), chance)
+            entry = drills.run_one(fabric, name, seed, directory / name)
+            append(LEDGER_FILE, entry)
+            bad += [entry] * (not entry.valid)
+    assert not bad, f"SEED={seed}: {bad}"
     shutil.rmtree(directory)
 
 

@@ -17,6 +17,7 @@ from raylay.services.client.machine import ClientMachine, ClientOptions
 from raylay.services.drills.history import Acked, Crashed, Member, ModeSet
 from raylay.services.drills.recorded import (
     ClientRecorder,
+    Clock,
     Lost,
     Recording,
     Said,
@@ -273,3 +274,19 @@ def test_runs_add_up(tmp_path: Path) -> None:
         "2 runs, 3 minutes, 1,500 messages published, 9,000 copies judged, 4 faults "
         "(cut 1, kill 3), 1 failed: regions SEED=8"
     )
+
+
+@pytest.mark.parametrize(
+    ("offset_s", "told_s", "true_s"),
+    [
+        (3600, 3650, 50),  # within: what the clock shows is an hour ahead
+        (3600, 20, 20),  # before
+        (3600, 3700, 3700),  # it really is an hour later
+        (-3600, -3540, 60),
+        (-3600, 20, 20),
+        (3, 52, 49),  # both are possible: the earlier one accuses nobody
+    ],
+)
+def test_a_clock_that_was_set_is_set_back(offset_s: int, told_s: int, true_s: int) -> None:
+    clock = Clock("A", 48_000_000, 61_000_000, offset_s * 1_000_000)
+    assert clock.true_us(told_s * 1_000_000) == true_s * 1_000_000
