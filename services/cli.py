@@ -44,6 +44,7 @@ from raylay.services.configuration.files import load_fabric
 from raylay.services.drill_commands import drill_command
 from raylay.services.errors import ConfigurationError, FabricError, RaylayError
 from raylay.services.fabric_check import fabric_app
+from raylay.services.host_commands import check_app
 from raylay.services.pipeline.commands import pipeline_app
 from raylay.services.trace_report import trace_command
 
@@ -64,6 +65,7 @@ app = typer.Typer(
 app.command("trace")(trace_command)
 app.command("drill")(drill_command)
 app.add_typer(fabric_app, name="fabric")
+app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")
 app.add_typer(pipeline_app, name="pipeline")
 if importlib.util.find_spec("raylay.services.journal_commands") is not None:
@@ -126,6 +128,9 @@ def up(
         str,
         typer.Option(help="Put instances on nodes whose label of this name is their group."),
     ] = "",
+    drills: Annotated[
+        bool, typer.Option("--drills", help="Let drills break it: `drills: allowed` of a file.")
+    ] = False,
     define: DefineOption = None,
     name: NameOption = "",
     ignore_unsupported: IgnoreOption = False,
@@ -134,11 +139,14 @@ def up(
     settings = load_fabric(
         files, defines=parse_defines(define), name=name, ignore_unsupported=ignore_unsupported
     )
+    if drills:
+        settings = settings.model_copy(update={"drills": "allowed"})
     place = directory or Path("data") / settings.name
     if detach and not address:
         options = [f"--define={each}" for each in define or ()]
         options += ["--name", settings.name, *["--ignore-unsupported"] * ignore_unsupported]
         options += ["--node-label", node_label] * bool(node_label)
+        options += ["--drills"] * drills
         _up_in_background(settings.name, [*map(str, files), *options], place)
         return
     from raylay.services.fabric import Fabric
