@@ -1,16 +1,24 @@
-"""Spark over one journal of a million messages: scan, stream, archive. No instance runs."""
+"""Spark over journals: scan, stream and archive of one of a million messages and the audit of six
+of two million each, without a running instance; the audit beside a pair that is published to.
+
+    python benchmarks/pipeline.py DIRECTORY     audits a fabric's directory until its input ends
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from context import Bench, Figure
+from context import Bench, Figure, body
 
 from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id
 from raylay.storage.lmdb_journal import LmdbJournal
@@ -25,10 +33,17 @@ TOPICS = ("bench/one", "bench/two")
 START_US = 1_767_225_600_000_000
 RUNS = 3
 WRITE_TIMEOUT_S = 300
+AUDITED = 6
+AUDITED_MESSAGES = 2_000_000
+"""At each instance: 12 million copies. Two million in all take a fourth of the time."""
+BESIDE_S = 8.0
+BESIDE_MESSAGES = 500_000
+"""In the pair's journals before it is audited."""
+BURST = 1_000
 
 
-def write_journal(directory: Path) -> None:
-    """A journal of `MESSAGES`, as an instance would have written it: a run and a commit each
+def write_journal(directory: Path, messages: int = MESSAGES, path: tuple[int, ...] = (1,)) -> None:
+    """A journal of so many messages, as an instance would have written it: a run and a commit each
     thousand."""
     directory.mkdir(parents=True)
     journal = LmdbJournal(directory)
@@ -36,7 +51,7 @@ def write_journal(directory: Path) -> None:
     failures: list[Exception] = []
 
     def committed(last_txid: int, commit_ns: int) -> None:
-        if last_txid >= MESSAGES:
+        if last_txid >= messages:
             written.set()
 
     def failed(first_txid: int, error: Exception) -> None:
@@ -46,7 +61,7 @@ def write_journal(directory: Path) -> None:
     journal.start(committed, failed)
     publisher = publisher_id("bench")
     builders = [RecordBuilder(publisher, topic, "json") for topic in TOPICS]
-    for first in range(1, MESSAGES + 1, RUN_RECORDS):
+    for first in range(1, messages + 1, RUN_RECORDS):
         which = first // RUN_RECORDS % len(TOPICS)
         last = first + RUN_RECORDS - 1
         payload = b"".join(
@@ -64,7 +79,7 @@ def write_journal(directory: Path) -> None:
                 payload,
                 TOPICS[which].encode(),
                 b"json",
-                path=(1,),
+                path=path,
                 group="bench",
                 flags=Flag.CONTIGUOUS | Flag.AWAITED,
                 first_txid=first,
@@ -160,3 +175,164 @@ def measured(place: Path) -> list[Figure]:
 async def pipeline(bench: Bench) -> list[Figure]:
     """Scan, stream and archive of a written log."""
     return await asyncio.to_thread(measured, bench.directory)
+
+
+# -- the audit -----------------------------------------------------------------------------------
+def write_audited(place: Path) -> str:
+    """The data directories of a fabric of `AUDITED` instances, with commas: one journal as where it
+    was published, the others as where it came to."""
+    names = [place / f"instance-{number}" for number in range(1, AUDITED + 1)]
+    write_journal(names[0] / "journal", AUDITED_MESSAGES, ())
+    write_journal(names[1] / "journal", AUDITED_MESSAGES)
+    for name in names[2:]:
+        shutil.copytree(names[1], name)
+    return ",".join(map(str, names))
+
+
+def audited(place: Path) -> list[Figure]:
+    """The audit of six journals: the faster of two behind a cold one of a small journal."""
+    from raylay.services.pipeline import session
+    from raylay.services.pipeline.audit import audit, expected_everywhere
+    from raylay.services.pipeline.journals import places
+
+    found = places(path=write_audited(place / "audited"))
+    write_journal(place / "small" / "journal", RUN_RECORDS)
+    spark = session(app="raylay bench")
+    try:
+        audit(spark, places(path=str(place / "small")), expected_everywhere())
+        took_s = []
+        for _ in range(2):
+            started_s = time.perf_counter()
+            result = audit(spark, found, expected_everywhere())
+            took_s.append(time.perf_counter() - started_s)
+            assert result.valid and result.messages == AUDITED * AUDITED_MESSAGES
+    finally:
+        spark.stop()
+        shutil.rmtree(place / "audited")
+    return [
+        Figure("pipeline_audit", AUDITED * AUDITED_MESSAGES / min(took_s), "messages/s"),
+        Figure("pipeline_audit_s", min(took_s), "s"),
+    ]
+
+
+async def pipeline_audit(bench: Bench) -> list[Figure]:
+    """The audit of six instances with two million messages at each."""
+    return await asyncio.to_thread(audited, bench.directory)
+
+
+def processor_s(pid: int) -> float:
+    """Processor time of a process and all its descendants so far, ended ones that were waited for
+    included."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it ended meanwhile
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+            ticks[int(entry.name)] = sum(map(int, fields[11:15]))
+    found, left = 0, [pid]
+    while left:
+        one = left.pop()
+        found += ticks.get(one, 0)
+        left += children.get(one, [])
+    return found / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def audits_going_on(directory: Path) -> Iterator[int]:
+    """Audits of a fabric's directory, one after the other, in a process of their own from its first
+    result on; its process id."""
+    child = subprocess.Popen(
+        [sys.executable, __file__, str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        assert child.stdout.readline().startswith("messages"), "the audit failed"
+        yield child.pid
+    finally:
+        child.stdin.close()
+        child.stdout.close()
+        if child.wait(WRITE_TIMEOUT_S):
+            raise AssertionError("an audit beside the fabric failed")
+
+
+def keep_auditing(directory: str) -> None:
+    """Audits until the standard input ends, a line each."""
+    from raylay.services.pipeline import session
+    from raylay.services.pipeline.audit import audit_source
+    from raylay.services.pipeline.journals import places
+
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    spark = session(app="raylay bench")
+    try:
+        while not ended.is_set():
+            found = audit_source(spark, directory, places(path=directory))
+            assert found.valid, found.faults()
+            try:
+                print(f"messages {found.messages}", flush=True)
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    finally:
+        spark.stop()
+
+
+async def pipeline_audit_beside(bench: Bench) -> list[Figure]:
+    """What audits that go on beside a sync pair take from it: its publish throughput as a share of
+    that without them, their share of the machine's processor time, and the messages for a second of
+    processor time of client and pair, again as a share. The last is 1 where the audits take
+    nothing but processor time."""
+    fabric = bench.pair()
+    message = body(BODY_BYTES)
+
+    async def rate(duration_s: float, audit_pid: int = 0, at_least: int = 0) -> _Rate:
+        async with bench.client(fabric) as client:
+            published = 0
+            audit_s, all_s = _processor(audit_pid)
+            started_s = time.perf_counter()
+            while time.perf_counter() - started_s < duration_s or published < at_least:
+                for _ in range(BURST):
+                    await client.publish("bench/audited", message)
+                published += BURST
+            await client.flush()
+            took_s = time.perf_counter() - started_s
+            audit_now_s, all_now_s = _processor(audit_pid)
+            audit_s, all_s = audit_now_s - audit_s, all_now_s - all_s
+            machine_s = took_s * len(os.sched_getaffinity(0))
+            return _Rate(published / took_s, audit_s / machine_s, published / (all_s - audit_s))
+
+    await rate(0, at_least=BESIDE_MESSAGES)
+    before = await rate(BESIDE_S)
+    with audits_going_on(fabric.directory) as pid:
+        beside = await rate(BESIDE_S, pid)
+    behind = await rate(BESIDE_S)
+    alone = (before.messages_s + behind.messages_s) / 2
+    work = (before.messages_processor_s + behind.messages_processor_s) / 2
+    return [
+        Figure("pipeline_audit_beside", beside.messages_s / alone, "of that without"),
+        Figure("pipeline_audit_beside_processor", beside.audit_share, "of the machine"),
+        Figure("pipeline_audit_beside_work", beside.messages_processor_s / work, "of that without"),
+    ]
+
+
+class _Rate(NamedTuple):
+    """Messages a second, the audits' share of the machine, messages for a second of processor time
+    of everything else that this process started, itself included."""
+
+    messages_s: float
+    audit_share: float
+    messages_processor_s: float
+
+
+def _processor(audit_pid: int) -> tuple[float, float]:
+    return processor_s(audit_pid) if audit_pid else 0.0, processor_s(os.getpid())
+
+
+if __name__ == "__main__":
+    keep_auditing(sys.argv[1])

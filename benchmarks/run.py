@@ -19,7 +19,7 @@ from failover import failover_gap_ms, resync_1M_behind, resync_live
 from latency import deliver_1000_ms, deliver_10000_ms, pair_ack_window1_ms
 from machine import log_append_fsync, socket_echo, two_fsyncs_ms
 from memory import instance_memory_mb
-from pipeline import pipeline
+from pipeline import pipeline, pipeline_audit, pipeline_audit_beside
 from throughput import (
     pair_persisted_1KiB_1pub,
     pair_persisted_128B_1pub,
@@ -41,7 +41,16 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (("deliver_10000_ms_p50", "deliver_10000_ms_p99"), deliver_10000_ms, ""),
     (("pair_persisted_128B_1pub",), pair_persisted_128B_1pub, ""),
     (("pair_persisted_128B_4pub",), pair_persisted_128B_4pub, ""),
-    (("pair_persisted_1KiB_1pub",), pair_persisted_1KiB_1pub, "pair"),
+    (("pair_persisted_1KiB_1pub",), pair_persisted_1KiB_1pub, ""),
+    (
+        (
+            "pipeline_audit_beside",
+            "pipeline_audit_beside_processor",
+            "pipeline_audit_beside_work",
+        ),
+        pipeline_audit_beside,
+        "pair",
+    ),
     (("single_persisted_128B_1pub",), single_persisted_128B_1pub, ""),
     (("fanout_10_deliveries",), fanout_10_deliveries, ""),
     (("replay",), replay, "single"),
@@ -68,6 +77,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
         pipeline,
         "",
     ),
+    (("pipeline_audit", "pipeline_audit_s"), pipeline_audit, ""),
     (("log_append_fsync",), log_append_fsync, ""),
     (("socket_echo",), socket_echo, ""),
 )

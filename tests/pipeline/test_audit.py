@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import time
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 from pipeline_cases import made_by, message_run, write_fabric, write_log
 
@@ -21,6 +23,8 @@ from raylay.services.pipeline.journals import places
 from raylay.services.replication.ranges import SequenceSet
 from raylay.services.replication.unavailable import encode_unavailable
 from raylay.storage.maintenance import SegmentMaintenance
+from raylay.storage.segment_index import HEADER_KEY, with_checksum
+from raylay.storage.segments import META_PREFIX
 
 NAMES = ("Chicago-1", "Chicago-2", "Chicago-3")
 DESK = 7
@@ -237,6 +241,13 @@ def test_bad_input(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(StorageError, match="holds no journal"):
         places(path=str(tmp_path / "empty"))
+    log = write_log(tmp_path / "newer", runs_of((1, 2), forwarded=False))
+    (live,) = log.journal.glob("*.live")
+    with lmdb.open(str(live), subdir=False, max_dbs=0) as env, env.begin(write=True) as written:
+        header = with_checksum(struct.pack("<HHIQ", 9, 0, 0, 1))
+        assert written.put(META_PREFIX + HEADER_KEY, header)
+    with pytest.raises(StorageError, match="has version 9, this software reads 1"):
+        audit(spark, places(path=str(tmp_path / "newer")), expected_everywhere())
     for region in ("a", "b"):
         write_log(tmp_path / region / "same", runs_of((1, 2), forwarded=False))
     found = places(path=f"{tmp_path}/a/same,{tmp_path}/b/same")
