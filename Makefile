@@ -18,7 +18,8 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 SIM_ARGUMENTS = --seeds $(or $(SEEDS),$(if $(SEED),1,1000)) $(if $(SEED),--seed $(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check sim bench soak clean types java wheel wheelhouse
+.PHONY: help setup demo drill test check sim bench soak clean types java wheel wheelhouse \
+	test-hosts
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -57,6 +58,9 @@ sim: $(STAMP)  ## simulated fabrics: SEEDS=1000 of them, or SEED=n to replay one
 
 bench: $(STAMP)  ## one JSON line a figure; ONLY=name,name runs some
 	$(PY) benchmarks/run.py $(ONLY)
+
+drill: $(STAMP)  ## rehearse a disaster on three regions, write its report; DRILL=name takes another
+	$(VENV)/bin/raylay drill $(or $(DRILL),kill-instance) --fabric examples/three_regions.yaml
 
 wheel: $(STAMP)  ## the wheel that `ray up cluster.yaml` installs, in dist/
 	rm -rf dist/raylay-*.whl build/lib build/bdist.*

@@ -1,0 +1,174 @@
+"""services/drills/drill.py and its command: what is refused before anything runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from raylay.services.cli import app
+from raylay.services.configuration.yaml_file import load
+from raylay.services.drills.drill import MARK_FILE, Drill, Mark, unwhole
+from raylay.services.drills.faults import gcs_process, is_durable
+from raylay.services.drills.load import topic_for
+from raylay.services.drills.scenario import find
+from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric import Fabric, Topic
+from raylay.services.fabric_plan import instance_config, record_of
+from raylay.services.fabric_registry import REGISTRY_VARIABLE, process_start
+
+
+def declared(drills: Any = None, **sections: Any) -> Fabric:
+    return Fabric("shops", drills=drills, **sections).region("near", instances=2)
+
+
+def test_a_fabric_that_is_not_marked_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="shops: this fabric is not marked"):
+        Drill(declared(), find("kill-instance"))
+    with pytest.raises(ConfigurationError, match="not marked"):
+        Drill(declared("refused"), find("kill-instance"))
+
+
+def test_a_wrong_target_is_told_before_anything_runs() -> None:
+    with pytest.raises(ConfigurationError, match="'far-9' is no instance of this fabric"):
+        Drill(declared("allowed"), find("kill-instance").with_target("far-9"))
+
+
+@pytest.mark.parametrize("mark", ["allowed", "refused"])
+def test_the_mark_reaches_the_instances(mark: str, tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(f"fabric: f\nregions: {{A: 2}}\ndrills: {mark}\n")
+    settings = load(path)
+    record = record_of(settings, tmp_path)
+    config = instance_config(settings, record, settings.instances[0])
+    assert config.drills is (mark == "allowed")
+
+
+def test_any_other_word_is_no_mark(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text("fabric: f\nregions: {A: 2}\ndrills: yes please\n")
+    with pytest.raises(ConfigurationError, match=r"f\.yaml:3: drills: .*'refused' or 'allowed'"):
+        load(path)
+
+
+# -- one at a time -------------------------------------------------------------------------------
+class Placed(Fabric):
+    place: Path
+
+    @property
+    def directory(self) -> Path:
+        return self.place
+
+
+@pytest.fixture
+def placed(tmp_path: Path) -> Placed:
+    fabric = Placed("shops")
+    fabric.place = tmp_path
+    return fabric
+
+
+def test_one_drill_at_a_time(placed: Placed) -> None:
+    scenario = find("kill-link")
+    with Mark(placed, "1", scenario):
+        told = f"kill-link runs on shops already, as process {os.getpid()}"
+        with pytest.raises(FabricError, match=told):
+            Mark(placed, "2", scenario).__enter__()
+    assert not (placed.place / MARK_FILE).exists()
+
+
+def test_a_drill_that_was_killed_is_told_of(placed: Placed) -> None:
+    told = {"pid": os.getpid(), "start": process_start(os.getpid()) + 1, "scenario": "bad-day"}
+    (placed.place / MARK_FILE).write_text(json.dumps(told))
+    with pytest.raises(FabricError, match="bad-day on shops did not end in good order"):
+        Mark(placed, "2", find("kill-link")).__enter__()
+    assert (placed.place / MARK_FILE).exists()
+
+
+def test_a_torn_mark_is_nobody_s(placed: Placed) -> None:
+    (placed.place / MARK_FILE).write_text("{")
+    with Mark(placed, "2", find("kill-link")):
+        assert json.loads((placed.place / MARK_FILE).read_text())["number"] == "2"
+
+
+# -- the load's topic ----------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("topics", "expected"),
+    [
+        ([Topic("flights/.*", "json")], ("flights/drill/7", "json")),
+        ([Topic("live", "json", journaled=False), Topic("orders", "nvfix")], ("orders", "nvfix")),
+        ([".*"], ("drill/7", "json")),
+        ([Topic("^a[0-9]+$"), Topic("b/.*/x", "bson")], ("b/drill/7/x", "bson")),
+    ],
+)
+def test_a_topic_that_the_fabric_journals(topics: Any, expected: tuple[str, str]) -> None:
+    assert topic_for(declared(topics=topics).settings(), "7") == expected
+
+
+def test_where_none_can_be_made_it_has_to_be_named() -> None:
+    with pytest.raises(ConfigurationError, match="--topic"):
+        topic_for(declared(topics=[Topic("^a[0-9]+$")]).settings(), "7")
+
+
+# -- what is whole -------------------------------------------------------------------------------
+def test_what_is_not_as_it_should_be() -> None:
+    to = {
+        "connected": True, "caught_up": True, "owed": 0, "sync": True, "safe": True,
+        "configured_sync": True, "why": "", "owed_examples": [],
+    }  # fmt: skip
+    good = {"ready": True, "pending": 0, "destinations": {"B": to}}
+    assert unwhole({"A": good}) == []
+    for key, value in (("connected", False), ("caught_up", False), ("owed", 1), ("safe", False)):
+        (wrong,) = unwhole({"A": {**good, "destinations": {"B": {**to, key: value}}}})
+        assert wrong.startswith("A to B: ")
+    assert unwhole({"A": {"ready": False, "reason": "no"}}) == ["A is not ready: no"]
+    assert unwhole({"A": {**good, "pending": 3}}) == ["A has 3 ranges pending"]
+
+
+# -- the head ------------------------------------------------------------------------------------
+def test_a_head_that_keeps_nothing_is_not_killed() -> None:
+    assert is_durable(["gcs_server", "--redis_address=127.0.0.1"])
+    assert not is_durable(["gcs_server", "--redis_address="])
+    assert not is_durable(["gcs_server"])
+    with pytest.raises(FabricError, match="no GCS with port 1 runs on this host"):
+        gcs_process(1)
+
+
+# -- the command ---------------------------------------------------------------------------------
+def test_the_list_names_every_scenario() -> None:
+    shown = CliRunner().invoke(app, ["drill", "--list"])
+    assert shown.exit_code == 0
+    assert "kill-instance" in shown.output and "bad-day" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "say which scenario"),
+        (["meteor"], "no scenario is called 'meteor'"),
+        (["kill-instance"], "say which fabric with --fabric"),
+        (["kill-instance", "--fabric", "none"], "no fabric none runs here"),
+        (["kill-instance", "--rate", "0"], "rate"),
+    ],
+)
+def test_what_could_not_run_ends_with_2(
+    arguments: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REGISTRY_VARIABLE, str(tmp_path))
+    shown = CliRunner().invoke(app, ["drill", *arguments])
+    assert shown.exit_code == 2
+    assert told in shown.output + shown.stderr
+
+
+def test_a_file_of_a_fabric_that_is_not_marked_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REGISTRY_VARIABLE, str(tmp_path))
+    path = tmp_path / "f.yaml"
+    path.write_text("fabric: f\nregions: {A: 2}\n")
+    shown = CliRunner().invoke(app, ["drill", "kill-link", "--fabric", str(path)])
+    assert shown.exit_code == 2
+    assert "fabric f: this fabric is not marked for drills" in shown.output + shown.stderr
