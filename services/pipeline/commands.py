@@ -1,4 +1,4 @@
-"""`raylay pipeline archive|audit|aggregate|latency|replay|publish`: the pipeline's jobs as commands.
+"""`raylay pipeline …`: the jobs as commands.
 
 Each prints its progress to the standard error and one JSON object to the standard output, and ends
 with exit code 1 where its verdict is bad. Spark is started only by the commands that need it.

@@ -15,7 +15,6 @@ from raylay.services.errors import CorruptRecord, StorageError, StorageLocked
 from raylay.services.pipeline import archive as job
 from raylay.services.pipeline.archive import Archived, Lake, archive, read_lake
 from raylay.services.pipeline.journals import places
-from raylay.services.pipeline.session import one_line
 from raylay.storage.files import FileLock
 
 
@@ -163,18 +162,6 @@ def test_what_is_not_what_was_written_is_not_taken(
         archive(spark, tmp_path / "lake", places(path=str(log.directory)))
     assert not content(tmp_path / "lake")
     assert not (tmp_path / "lake" / "_raylay" / "manifest.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("a\nTraceback\nraylay.services.errors.StorageError: no disk\n SQLSTATE: 1", "no disk"),
-        ("[X] failed\nmore", "[X] failed"),
-        ("", "Spark failed and did not say why"),
-    ],
-)
-def test_the_line_that_says_what_is_wrong(text: str, line: str) -> None:
-    assert one_line(text) == line
 
 
 @pytest.mark.parametrize(
