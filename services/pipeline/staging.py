@@ -86,8 +86,10 @@ class _State:
     """Files of the last write published, which may not be removed yet."""
 
 
-def stage(run: Path, partition: int, batches: Iterable[pa.RecordBatch]) -> StagedFile:
-    """Writes one task attempt's rows, of schema `STAGED`, durably.
+def stage(
+    run: Path, partition: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema = STAGED
+) -> StagedFile:
+    """Writes one task attempt's rows durably: of schema `STAGED`, and more columns where wanted.
 
     Raises:
         StorageError: the directory cannot be written.
@@ -97,7 +99,7 @@ def stage(run: Path, partition: int, batches: Iterable[pa.RecordBatch]) -> Stage
     rows = 0
     try:
         run.mkdir(parents=True, exist_ok=True)
-        with pa.OSFile(str(aside), "wb") as file, pa.ipc.new_file(file, STAGED) as writer:
+        with pa.OSFile(str(aside), "wb") as file, pa.ipc.new_file(file, schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
                 rows += batch.num_rows
@@ -279,7 +281,6 @@ class StagedRows:
     Owner: one client.
     """
 
-    full = True
     words = b""
 
     def __init__(self, publisher: str, pending: Pending) -> None:
@@ -290,6 +291,11 @@ class StagedRows:
         self._last = pending.first_sequence + pending.rows - 1
         self._gone = SequenceSet()
         self._builders: dict[tuple[str, str], RecordBuilder] = {}
+
+    @property
+    def full(self) -> bool:
+        """Always: nothing can be put into it."""
+        return True
 
     @property
     def messages(self) -> int:
@@ -353,7 +359,7 @@ class StagedRows:
     def _records(self, batch: pa.RecordBatch, sequence: int, first: int) -> Iterator[Any]:
         origin_time_us = self._pending.origin_time_us
         gone = self._gone
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = [batch[name].to_pylist() for name in STAGED.names]
         for at, row in enumerate(zip(*columns, strict=True), sequence):
             if at < first or at in gone:
                 continue

@@ -1,0 +1,395 @@
+"""What a replay takes from a lake or from journals, with Spark: counted first, then in chunks."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raylay.services.errors import ConfigurationError, StorageError
+from raylay.services.pipeline.archive import META, read_lake
+from raylay.services.pipeline.journals import Place, last_txid, places
+from raylay.services.pipeline.replay import REPLAYED, TIME, Chunk, Plan
+from raylay.services.pipeline.selection import topic_condition
+from raylay.services.pipeline.session import one_line, quiet_pandas
+from raylay.services.pipeline.sink import normal
+from raylay.services.pipeline.staging import StagedFile, stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+GRAIN_TXIDS = 10_000
+"""Transaction ids that are counted together; chunks are cut between these."""
+TOPIC_PLACE = "{topic}"
+INCARNATION = "_incarnation"
+NUMBER = "_number"
+PUBLISH = "publish"
+COUNTED = ("txid", "receive_time", "command", "topic")
+STAGED_COLUMNS = (
+    *COUNTED, "origin_time", "message_type", "body", "key", "correlation_id", "expiration_s",
+)  # fmt: skip
+STAGED_DDL = "path STRING, partition INT, rows BIGINT"
+
+Clock = Literal["receive_time", "origin_time"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages, and what becomes of them.
+
+    Attributes:
+        first, last: UTC times of `receive_time`; the first is inclusive, the last is not.
+        topics: names and regular expressions; none: all.
+        where: an SQL expression of Spark over the columns of a journal, and over `value`, the body
+            parsed by `schema`.
+        to_topic: where they are published; `{topic}` in it is the original one; empty: there.
+        clock: whose differences are kept.
+    """
+
+    first: dt.datetime | None = None
+    last: dt.datetime | None = None
+    topics: tuple[str, ...] = ()
+    where: str = ""
+    schema: str = ""
+    to_topic: str = ""
+    clock: Clock = "receive_time"
+
+    def condition(self, rows: DataFrame) -> DataFrame:
+        """The rows that are chosen.
+
+        Raises:
+            ConfigurationError: Spark does not understand the expression or the schema.
+        """
+        from pyspark.errors import PySparkException
+        from pyspark.sql import functions as F
+
+        if self.first is not None:
+            rows = rows.where(F.col("receive_time") >= F.lit(self.first))
+        if self.last is not None:
+            rows = rows.where(F.col("receive_time") < F.lit(self.last))
+        topic = topic_condition(self.topics)
+        if topic is not None:
+            rows = rows.where(topic)
+        if self.schema:
+            parsed = F.from_json(F.col("body").cast("string"), self.schema)
+            try:
+                rows = rows.withColumn("value", F.when(F.col("message_type") == "json", parsed))
+            except PySparkException as error:
+                raise ConfigurationError(
+                    f"schema {self.schema!r} cannot be used: {one_line(error)}"
+                ) from None
+        if self.where:
+            try:
+                rows = rows.where(self.where)
+            except PySparkException as error:
+                raise ConfigurationError(
+                    f"filter {self.where!r} cannot be used: {one_line(error)}"
+                ) from None
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """What is compared when a job goes on."""
+        values = asdict(self)
+        for name in ("first", "last"):
+            values[name] = values[name] and values[name].isoformat()
+        return values | {"topics": list(self.topics)}
+
+
+class SparkSource:
+    """A lake or journals as the source of one replay (`replay.ChunkSource`).
+
+    Owner: one replay; `stage` may run on another thread than `plan`, never both at once.
+
+    Args:
+        location: a lake's directory, a fabric's name or directory, data directories with commas.
+        instance: whose log; empty: that which holds most of what is chosen.
+
+    Raises:
+        StorageError: it is neither a lake nor a journal.
+        ConfigurationError: there is no such instance.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        location: str,
+        selection: Selection,
+        instance: str = "",
+        progress: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._spark = spark
+        self._location = location
+        self._selection = selection
+        self._wanted = instance
+        self._progress = progress
+        self.is_lake = (Path(location) / META / "manifest.json").is_file()
+        self._places = [] if self.is_lake else _places(location, instance)
+        self.what = {"source": location, "instance": instance, **selection.to_json()}
+        self._rows: DataFrame | None = None
+        self._incarnations: list[str] = []
+
+    # -- what there is -----------------------------------------------------------------------
+    def _lake(self) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        rows = read_lake(self._spark, self._location)
+        file = F.col("_metadata.file_name")
+        rows = rows.withColumn(INCARNATION, F.substring_index(file, "-", 1))
+        if self._wanted:
+            rows = rows.where(F.col("instance") == self._wanted)
+        # Whole days are whole directories.
+        if self._selection.first is not None:
+            rows = rows.where(F.col("date") >= self._selection.first.date().isoformat())
+        if self._selection.last is not None:
+            rows = rows.where(F.col("date") <= self._selection.last.date().isoformat())
+        return rows
+
+    def _journal(self, place: Place, columns: tuple[str, ...] = STAGED_COLUMNS) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        return (
+            self._spark.read.format("raylay")
+            .options(
+                path=place.journal,
+                columns=",".join(dict.fromkeys((*columns, *self._mentioned()))),
+                ending=json.dumps({"*": last_txid(place)}),
+                **({"archive": place.archive} if place.archive else {}),
+            )
+            .load()
+            .withColumn("instance", F.lit(place.instance))
+            .withColumn(INCARNATION, F.lit(place.incarnation()))
+        )
+
+    def _mentioned(self) -> Iterator[str]:
+        from raylay.services.pipeline.columns import COLUMNS
+
+        if self._selection.schema:
+            yield from ("message_type", "body")
+        where = self._selection.where.lower()
+        yield from (name for name in COLUMNS if name != "instance" and name in where)
+
+    def plan(self, chunk_rows: int) -> Plan:
+        """Counts what is chosen and cuts it into chunks.
+
+        Raises:
+            ConfigurationError: nothing is chosen, or the selection cannot be used.
+            StorageError: the source cannot be read.
+        """
+        from pyspark.sql import functions as F
+
+        rows = (
+            self._lake()
+            if self.is_lake
+            else reduce(
+                lambda a, b: a.unionByName(b),
+                (self._journal(place, COUNTED) for place in self._places),
+            )
+        )
+        chosen = self._selection.condition(rows)
+        counted = (
+            chosen.groupBy(
+                "instance",
+                INCARNATION,
+                F.floor(F.col("txid") / GRAIN_TXIDS).alias("grain"),
+                (F.col("command") == PUBLISH).alias("publishes"),
+            )
+            .agg(
+                F.count(F.lit(1)).alias("rows"),
+                F.max("txid").alias("last"),
+                F.min("receive_time").alias("first"),
+            )
+            .collect()
+        )
+        by_instance: dict[str, int] = {}
+        for row in counted:
+            count = by_instance.get(row["instance"], 0)
+            by_instance[row["instance"]] = count + row["publishes"] * row["rows"]
+        if not any(by_instance.values()):
+            raise ConfigurationError(
+                f"{self._location} holds no message that is chosen: look at --topic, --from, --to, "
+                "--instance and the filter; nothing was published"
+            )
+        order = [place.instance for place in self._places] or sorted(by_instance)
+        instance = max(order, key=lambda name: by_instance.get(name, 0))
+        mine = [row for row in counted if row["instance"] == instance]
+        began: dict[str, dt.datetime] = {}
+        for row in mine:
+            known = began.get(row[INCARNATION])
+            began[row[INCARNATION]] = row["first"] if known is None else min(known, row["first"])
+        incarnations = sorted(began, key=lambda name: began[name])
+        plan = Plan(
+            self.what,
+            instance,
+            incarnations,
+            [],
+            sum(row["rows"] for row in mine if not row["publishes"]),
+        )
+        self.open(plan)
+        if len(incarnations) > 1:
+            # What an instance got back after it lost its data is not replayed again.
+            counted = (
+                self._chosen()
+                .groupBy(NUMBER, F.floor(F.col("txid") / GRAIN_TXIDS).alias("grain"))
+                .agg(F.count(F.lit(1)).alias("rows"), F.max("txid").alias("last"))
+                .collect()
+            )
+            grains = {(row[NUMBER], row["grain"]): (row["rows"], row["last"]) for row in counted}
+        else:
+            grains = {
+                (0, row["grain"]): (row["rows"], row["last"]) for row in mine if row["publishes"]
+            }
+        plan.chunks = cut(grains, chunk_rows)
+        others = len(by_instance) - 1
+        self._progress(
+            f"{instance}: {plan.rows:,} messages in {len(plan.chunks)} chunks"
+            + (f"; {others} more instances hold such, --instance chooses one" if others else "")
+        )
+        return plan
+
+    def open(self, plan: Plan) -> None:
+        """Reads what a plan says.
+
+        Raises:
+            ConfigurationError: there is no such instance any more.
+        """
+        self._incarnations = plan.incarnations
+        if self.is_lake:
+            self._wanted = plan.instance
+            self._rows = self._lake()
+        else:
+            for place in self._places:
+                if place.instance == plan.instance:
+                    self._rows = self._journal(place)
+                    found = place.incarnation()
+                    if [found] != plan.incarnations:
+                        raise StorageError(
+                            f"{place.journal} is of incarnation {found}, the job began with "
+                            f"{plan.incarnations[0]}: the instance's data was replaced; begin a "
+                            "new job",
+                            place.journal,
+                        )
+
+    def _chosen(self) -> DataFrame:
+        """The publishes of the plan's instance, each once, with the number of its incarnation."""
+        from pyspark.sql import functions as F
+
+        assert self._rows is not None
+        number = F.array_position(
+            F.array(*(F.lit(each) for each in self._incarnations)), F.col(INCARNATION)
+        )
+        rows = self._rows.withColumn(NUMBER, (number - 1).cast("int")).where(F.col(NUMBER) >= 0)
+        chosen = self._selection.condition(rows).where(F.col("command") == PUBLISH)
+        if len(self._incarnations) == 1:
+            return chosen
+        held = rows.select(
+            F.col("publisher").alias("_publisher"),
+            F.col("sequence").alias("_sequence"),
+            F.col(NUMBER).alias("_earlier"),
+        )
+        same = (
+            (F.col("publisher") == F.col("_publisher"))
+            & (F.col("sequence") == F.col("_sequence"))
+            & (F.col("_earlier") < F.col(NUMBER))
+        )
+        return chosen.join(held, same, "left_anti")
+
+    # -- chunks ------------------------------------------------------------------------------
+    def stage(self, chunk: Chunk, run: Path) -> StagedFile:
+        """Writes a chunk's rows in the order of the log.
+
+        Raises:
+            StorageError: a part of it was removed, or the directory cannot be written.
+        """
+        from pyspark.sql import functions as F
+
+        rows = (
+            self._chosen()
+            .where(F.col(NUMBER) == chunk.incarnation)
+            .where(F.col("txid").between(chunk.first_txid, chunk.last_txid))
+            .select(
+                _renamed(self._selection.to_topic).alias("topic"),
+                "message_type",
+                "body",
+                "key",
+                "correlation_id",
+                "expiration_s",
+                F.unix_micros(self._selection.clock).alias(TIME),
+                "txid",
+            )
+            .repartition(1)
+            .sortWithinPartitions("txid")
+        )
+        with quiet_pandas():
+            staged = rows.mapInArrow(partial(_stage_rows, run=str(run)), STAGED_DDL).collect()
+        (found,) = staged
+        return StagedFile(found["path"], found["partition"], found["rows"])
+
+
+def _renamed(to_topic: str) -> Any:
+    from pyspark.sql import functions as F
+
+    if not to_topic:
+        return F.col("topic")
+    parts: list[Any] = []
+    for part in to_topic.split(TOPIC_PLACE):
+        parts += [F.col("topic"), F.lit(part)]
+    return F.concat(*parts[1:])
+
+
+def _stage_rows(batches: Iterator[pa.RecordBatch], run: str) -> Iterator[pa.RecordBatch]:
+    """One task: all rows of a chunk into one file."""
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                times = pc.cast(batch[TIME], pa.int64())
+                made = normal(batch, "", "")
+                yield pa.RecordBatch.from_arrays([*made.columns, times], schema=REPLAYED)
+
+    file = stage(Path(run), 0, rows(), REPLAYED)
+    yield pa.RecordBatch.from_arrays(
+        [
+            pa.array([file.path]),
+            pa.array([file.partition], pa.int32()),
+            pa.array([file.rows], pa.int64()),
+        ],
+        names=["path", "partition", "rows"],
+    )
+
+
+def cut(grains: dict[tuple[int, int], tuple[int, int]], chunk_rows: int) -> list[Chunk]:
+    """Chunks of about so many rows, in the order of the log. What is appended later is in none.
+
+    Args:
+        grains: (number of the incarnation, transaction id divided by `GRAIN_TXIDS`) to (rows, last
+            transaction id of them).
+    """
+    found: list[Chunk] = []
+    for (number, grain), (rows, last) in sorted(grains.items()):
+        first = grain * GRAIN_TXIDS
+        before = found[-1] if found else None
+        if before and before.incarnation == number and before.rows + rows <= chunk_rows:
+            found[-1] = Chunk(number, before.first_txid, last, before.rows + rows)
+        else:
+            found.append(Chunk(number, first, last, rows))
+    return found
+
+
+def _places(location: str, instance: str) -> list[Place]:
+    wanted: Sequence[str] = (instance,) if instance else ()
+    if not all(Path(each.strip()).exists() for each in location.split(",")):
+        return places(fabric=location, instances=wanted)
+    try:
+        return places(path=location, instances=wanted)
+    except StorageError as error:
+        raise StorageError(
+            f"{location} is no lake, it has no {META}/manifest.json, and no journal: {error}",
+            location,
+        ) from None

@@ -1,0 +1,81 @@
+"""What of the journals a job looks at, as its options say it: times and topics."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.replication.routing import compile_regex, is_regex
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+def parse_utc(name: str, text: str) -> dt.datetime | None:
+    """The time that an option gives; None where it is empty.
+
+    Raises:
+        ConfigurationError: it is no time; names the option.
+    """
+    if not text:
+        return None
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"{name} is {text!r}: give a UTC time such as 2026-01-02T03:04:05, or a day"
+        ) from None
+    return found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found.astimezone(dt.UTC)
+
+
+def parse_range(from_text: str, to_text: str) -> tuple[dt.datetime | None, dt.datetime | None]:
+    """The times of `--from` (inclusive) and `--to` (exclusive).
+
+    Raises:
+        ConfigurationError: one is no time, or nothing lies between them.
+    """
+    first, last = parse_utc("--from", from_text), parse_utc("--to", to_text)
+    if first is not None and last is not None and first >= last:
+        raise ConfigurationError(f"nothing lies between --from {from_text} and --to {to_text}")
+    return first, last
+
+
+def parse_speed(text: str) -> float:
+    """The factor of `--speed`; 0 for `full`.
+
+    Raises:
+        ConfigurationError: it is no number of 0 or more.
+    """
+    try:
+        found = 0.0 if text == "full" else float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < math.inf:
+        raise ConfigurationError(
+            f"--speed is {text!r}: give 1 for the original speed, a multiple such as 10 or 0.5, "
+            "or full"
+        )
+    return found
+
+
+def topic_condition(topics: Sequence[str]) -> Column | None:
+    """Rows of any of these topics; None where none is given. As for a subscriber, a topic with
+    characters of regular expressions is one, unanchored.
+
+    Raises:
+        ConfigurationError: one is no regular expression.
+    """
+    from pyspark.sql import functions as F
+
+    for each in topics:
+        if is_regex(each):
+            compile_regex(each, "--topic")
+    names = [each for each in topics if not is_regex(each)]
+    tests = [F.col("topic").isin(names)] if names else []
+    tests += [F.col("topic").rlike(each) for each in topics if is_regex(each)]
+    return reduce(or_, tests) if tests else None
