@@ -28,6 +28,7 @@ def declare(name: str = "shops") -> Fabric:
         downgrade_age="700ms",
         tracing={"directory": "traces", "sampling_ratio": 0.01},
         logs={"target": "file"},
+        drills="allowed",
     )
     fabric.region("near", instances=2)
     fabric.region("far", instances=1)

@@ -1,0 +1,94 @@
+"""Drills on the shared fabric: judged, reported, and over when whoever ran them is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from raylay.services.drills import report
+from raylay.services.drills.drill import MARK_FILE, Drill, clean
+from raylay.services.drills.scenario import parse
+from raylay.services.errors import FabricError
+from raylay.services.fabric import Fabric
+
+pytestmark = pytest.mark.cluster
+
+WAIT_S = 120.0
+PARTITION = {
+    "name": "partition",
+    "before": "1s",
+    "after": "1s",
+    "load": {"rate": 50},
+    "steps": [
+        {"fault": "drop", "target": "near-1 <-> near-2", "for": "2s"},
+        {"at": "500ms", "fault": "kill_link", "target": "far-1 -> near"},
+    ],
+}
+
+
+def test_a_drill_is_judged_and_reported(whole: Fabric, tmp_path: Path) -> None:
+    result = Drill(whole, parse(PARTITION, "test")).run()
+    assert result.valid, report.as_json(result)
+    page = report.write(result, tmp_path)
+    text = page.read_text(encoding="utf-8")
+    assert "Clean." in text and "near-1 and near-2 parted for 2s" in text
+    told = json.loads((tmp_path / report.JSON_NAME).read_text(encoding="utf-8"))
+    assert told["valid"] and told["verdict"]["laws_judged"]
+    places = {place["place"]: place["messages"] for place in told["verdict"]["places"]}
+    assert {f"journal {name}" for name in ("near-1", "near-2", "far-1")} < set(places)
+    assert len(places) == 5 and min(places.values()) >= told["verdict"]["persisted"] > 100
+    assert {event["event"] for event in told["events"]} >= {"drill_line", "link_process_ended"}
+    # Acks of the pair stood still until the downgrade, and those of the other region did not.
+    partition = told["recoveries"][0]["acks_stood_ms"]
+    assert partition["near"] > 500
+    assert told["acknowledged_at_risk"] > 0
+    assert not (whole.directory / MARK_FILE).exists()
+
+
+def test_what_an_ended_drill_broke_is_whole_again(whole: Fabric, tmp_path: Path) -> None:
+    """SIGTERM mends; after SIGKILL it mends itself, and the next drill asks for `--clean`."""
+    path = tmp_path / "long.yaml"
+    path.write_text(
+        "before: 1s\nsteps:\n"
+        "  - {fault: drop, target: near-1 <-> near-2, for: 5m}\n"
+        "  - {fault: clock_jump, target: far-1, offset: 1h, for: 5m}\n"
+    )
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with subprocess.Popen(
+            [sys.executable, "-m", "raylay.services.cli", "drill", str(path), "-f", "shops"],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ,
+        ) as process:
+            await_event(whole, "drill_clock", offset_us=3_600_000_000)
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=WAIT_S)
+        mended = process.returncode == 2 and "what was broken is mended" in errors
+        assert mended == (number == signal.SIGTERM), errors
+        await_event(whole, "drill_clock", offset_us=0)
+        whole.wait_connected(WAIT_S)
+    with pytest.raises(FabricError, match=r"did not end in good order.*raylay drill --clean shops"):
+        Drill(whole, parse(PARTITION, "test")).run()
+    done = clean(whole)
+    assert any("near-1" in line for line in done)
+    assert not (whole.directory / MARK_FILE).exists()
+
+
+def await_event(fabric: Fabric, event: str, **values: object) -> None:
+    """The last event of this kind is such a one."""
+    deadline_s = time.monotonic() + WAIT_S
+    while True:
+        found = [each for each in fabric.events() if each["event"] == event]
+        if found and all(found[-1][key] == value for key, value in values.items()):
+            return
+        assert time.monotonic() < deadline_s, (event, values, found)
+        time.sleep(0.1)
