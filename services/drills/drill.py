@@ -15,9 +15,9 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ from raylay.services.drills.measure import (
     Recovery,
     Sample,
     acked_while_downgraded,
+    caused,
     downgrades,
     recovery,
 )
@@ -64,6 +65,7 @@ from raylay.services.verdict import Record
 
 MARK_FILE = "drill.json"
 """In the fabric's directory while a drill goes on."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 THREADS = 64
 HEAL_S_MAX = 120.0
 """From the last fault's end until everything must be whole again."""
@@ -157,8 +159,7 @@ class Drill:
                 broken. What was broken is mended.
             KeyboardInterrupt: it was interrupted, by SIGINT or SIGTERM. What was broken is mended.
         """
-        mark = Mark(self.fabric, self.number, self.scenario)
-        with mark:
+        with Mark(self.fabric, self.number, self.scenario), _handlers_kept():
             return asyncio.run(self._main())
 
     async def _main(self) -> Result:
@@ -174,7 +175,7 @@ class Drill:
             task.cancel()
 
         with suppress(ValueError, RuntimeError):  # not on the main thread
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in SIGNALS:
                 loop.add_signal_handler(number, interrupt)
         try:
             return await self._drill()
@@ -448,6 +449,7 @@ class Drill:
         acks = [ack for each in crowd.publishers for ack in each.acks]
         result.acked_at_risk = acked_while_downgraded(acks, result.downgrades)
         result.injected.sort(key=lambda each: each.began_us)
+        moved = caused(result.injected, crowd.failovers)
         for injected in result.injected:
             until_us = max(injected.ended_us, injected.began_us) + self.scenario.after_ms * 1000
             result.recoveries.append(
@@ -470,7 +472,7 @@ class Drill:
                         }
                         for group in self._groups
                     },
-                    failovers=crowd.failovers,
+                    failovers=moved.get(injected.number, ()),
                     samples=result.samples,
                     names=self._names,
                 )
@@ -485,6 +487,18 @@ class Drill:
                 shutil.rmtree(aside, ignore_errors=True)
             else:
                 self._result.kept.append(str(aside))
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """An event loop leaves the default handlers of the signals that it took."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # not on the main thread: nothing was taken
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:

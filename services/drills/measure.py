@@ -200,6 +200,22 @@ def whole_again_us(samples: Sequence[Sample], names: Iterable[str], since_us: in
     return latest_us
 
 
+def caused(
+    injected: Sequence[Injected], failovers: Iterable[Failover]
+) -> dict[int, list[Failover]]:
+    """By number of a fault the clients that lost their server after it, and before the next one.
+
+    Args:
+        injected: in order of time.
+    """
+    found: dict[int, list[Failover]] = {}
+    for each in failovers:
+        before = [fault for fault in injected if fault.began_us <= each.left_us]
+        if each.left_us and before:
+            found.setdefault(before[-1].number, []).append(each)
+    return found
+
+
 RESTARTS = frozenset(("kill_instance", "kill_node", "lose_disk"))
 
 
@@ -217,6 +233,7 @@ def recovery(
 
     Args:
         acks, deliveries: region to client to the moments of its acks, or of what it was given.
+        failovers: that it caused.
         names: all instances.
     """
     began_us, ended_us = injected.began_us, max(injected.ended_us, injected.began_us)
@@ -240,7 +257,7 @@ def recovery(
         injected.number,
         standing(acks),
         standing(deliveries),
-        tuple(each for each in failovers if each.left_us and began_us <= each.left_us <= until_us),
+        tuple(failovers),
         ready_ms,
         None if whole_us is None else (whole_us - ended_us) / 1000,
     )

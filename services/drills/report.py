@@ -184,9 +184,8 @@ def as_page(result: Result, traces: Sequence[tuple[Injected, list[Span]]]) -> Pa
     page.chart(
         "Timeline",
         timeline(result),
-        "Seconds from the first fault. Instances: red, not serving or not answering; orange, a link "
-        "of theirs has not caught up. Clients: the instance that each is connected to. Async: a "
-        "sync link that was downgraded.",
+        "Instances: red, not serving or not answering; orange, a link of theirs has not caught up. "
+        "Clients: the instance that each is connected to. Async: a sync link that was downgraded.",
     )
     _rates(page, result)
     _recoveries(page, result)

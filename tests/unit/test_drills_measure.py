@@ -14,6 +14,7 @@ from raylay.services.drills.measure import (
     Link,
     Sample,
     acked_while_downgraded,
+    caused,
     downgrades,
     percentile,
     rates,
@@ -133,7 +134,7 @@ def test_the_recovery_from_a_sigkill() -> None:
         500_000,
         acks={"r": {"p": [90_000, 99_000, 180_000, 200_000, 498_000]}, "s": {}},
         deliveries={"r": {"x": list(range(0, 600_000, 20_000))}},
-        failovers=[first, moved, other],
+        failovers=caused([injected], [first, moved])[1],
         samples=seen,
         names=["A", "B"],
     )
@@ -141,6 +142,8 @@ def test_the_recovery_from_a_sigkill() -> None:
     assert found.deliveries_stood_ms == {"r": 20.0}
     assert [each.gap_ms for each in found.failovers] == [30.0]
     assert first.gap_ms == 0
+    second = Injected(2, "stop", "B", "SIGSTOP of B", 800_000)
+    assert caused([injected, second], [first, other, moved]) == {1: [moved], 2: [other]}
     assert found.ready_ms == 200.0
     assert found.whole_ms == 299.0
 
