@@ -16,6 +16,7 @@ RaylayError
  │   ├─ StorageLocked       another process owns the directory
  │   ├─ StorageFull         no space; nothing that was refused is acknowledged
  │   └─ CorruptRecord       a checksum or a length does not fit; carries path and offset
+ ├─ InstanceRetired         a data directory belongs to an instance that lives elsewhere now
  └─ FabricError             a fabric could not be built, found, started or stopped
 
 A message says what happened, where, and what to do about it.
@@ -132,6 +133,10 @@ class DowngradeRefused(RaylayError):
 
 class AdmissionRefused(RaylayError):
     """An instance that has not caught up would admit clients, and could lose messages by that."""
+
+
+class InstanceRetired(RaylayError):
+    """A data directory belongs to an instance that was moved: it is never served again."""
 
 
 class FabricError(RaylayError):

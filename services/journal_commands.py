@@ -1,4 +1,4 @@
-"""`raylay journal dump|grep|verify|compress|archive|remove`: a journal beside its instance.
+"""`raylay journal dump|grep|verify|compress|archive|remove|reunite`: a journal beside its instance.
 
 Reading needs no lock and disturbs nobody. Compressing, archiving and removing touch sealed
 segments that no reader uses; what may be removed, the instance has written down.
@@ -17,8 +17,13 @@ from typing import Annotated, Any
 
 import typer
 
-from raylay.services.errors import StorageError
+from raylay.services import fabric_registry
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.errors import FabricError, StorageError
+from raylay.services.fabric_plan import FabricRecord, replication_address
 from raylay.services.messages.records import FLAG_NAMES, Command, Kind, Record, Run, iterate_records
+from raylay.services.server.reuniting import TIMEOUT_S_DEFAULT, ReunionReport
+from raylay.services.server.reuniting import reunite as reunite_directory
 from raylay.storage.journal import Outcome, SegmentInfo
 from raylay.storage.lmdb_journal import LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance
@@ -399,6 +404,85 @@ def remove(
         _report(maintenance.remove(before, force=force), as_json)
     except StorageError as error:
         _fail(str(error))
+
+
+@journal_app.command()
+def reunite(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="A data directory that is retired.")
+    ],
+    fabric: Annotated[
+        str, typer.Option("--fabric", "-f", help="Which fabric; needed where several run here.")
+    ] = "",
+    check: Annotated[
+        bool, typer.Option("--check", help="Send nothing: tell what the fabric lacks.")
+    ] = False,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds to reach every destination.")
+    ] = TIMEOUT_S_DEFAULT,
+    as_json: JsonOption = False,
+) -> None:
+    """Sends the messages of a moved instance's former data directory to those who lack them, under
+    the identities that they have. May be done again. Exits 1 while somebody lacks something."""
+    report = reunite_directory(
+        directory.absolute(), known_addresses(fabric, directory), check=check, timeout_s=timeout_s
+    )
+    if as_json:
+        typer.echo(json.dumps({**asdict(report), "done": report.is_done}))
+    else:
+        for line in reunion_lines(report):
+            typer.echo(line)
+    if not report.is_done:
+        raise typer.Exit(1)
+
+
+def reunion_lines(report: ReunionReport) -> list[str]:
+    """A reunion for people, a line for each destination."""
+    lines = [
+        f"{report.instance}, generation {report.generation}, incarnation {report.incarnation}: "
+        f"{report.messages:,} messages in {report.directory}"
+    ]
+    verb = "lacks" if report.checked_only else "was sent"
+    for name, sent in report.sent.items():
+        if name in report.waiting:
+            lines.append(f"  {name}: not reached: {report.waiting[name]}")
+        else:
+            lines.append(f"  {name}: {report.servers[name]} {verb} {sent:,} messages")
+    if report.conflicts:
+        lines.append(
+            f"  {report.conflicts:,} messages are held there with another content: they stay here, "
+            "compare them with `raylay journal dump`"
+        )
+    if report.waiting:
+        lines.append("do it again when those are back; nothing is sent twice")
+    elif report.is_done:
+        lines.append("the fabric lacks nothing of it: the directory may be archived or removed")
+    return lines
+
+
+def known_addresses(fabric: str, directory: Path) -> dict[str, str]:
+    """Where the instances of a fabric are, by name: of the named one, of the one that the directory
+    lies in, or of the only one that runs here. None where there is none.
+
+    Raises:
+        FabricError: no fabric of that name runs here.
+    """
+    entry = fabric_registry.find(fabric) if fabric else None
+    if fabric and entry is None:
+        raise FabricError(f"no fabric {fabric} runs here: without a name its last addresses serve")
+    places = [entry.directory] if entry is not None else [str(directory.absolute().parent)]
+    running = fabric_registry.running()
+    if entry is None and len(running) == 1:
+        places.append(running[0].directory)
+    for place in places:
+        record = FabricRecord.load(place)
+        if record is not None:
+            settings = FabricSettings.from_json(record.settings)
+            return {
+                instance.name: replication_address(record, instance)
+                for instance in settings.instances
+            }
+    return {}
 
 
 def _before(target: _Target, before: int | None) -> int | None:

@@ -10,9 +10,10 @@
                     on is a stream that came over the link's connection: another instance's link
       waits         why: nothing can be dialled now
       dial          asks for what a logon downstream needs
-      connected     incarnation, name, client, address, same; body: held (range sets), waited
-                    (range sets root by root)
+      connected     incarnation, name, client, address, same, generation, placements; body: held
+                    (range sets), waited (range sets root by root)
       disconnected  why
+      placed        placements: of moved instances, as the destination tells of them
       answered      at: ns when it was answered there; body: persisted (ranges root by root),
                     conflicts (ranges)
       progress      tx: stored_txid, u: caught up, skipped; body: resending (ranges)
@@ -20,8 +21,10 @@
       counts        sent records, sent bytes, in flight …: for status only
 
     instance to link
-      epoch         epoch, digest: the answer to `dial`; the epoch is on disk; body: what the
-                    instance tells of itself (description.py)
+      epoch         epoch, digest, generation, placements: the answer to `dial`; the epoch is on
+                    disk; body: what the instance tells of itself (description.py)
+      aim           addresses: dial these from now on; placements: news of moved instances
+      refuse        why: go on to the next server, this one may not be used
       start         sync, root (of what clients publish here), tx: last_txid; body: notice, mark
                     (ranges root by root), held (range sets, when the digests agreed)
       incoming      upstream, name, incarnation: the incoming connection that the link may use;
@@ -37,6 +40,7 @@ Both ends are of one version: they are started from one installation, so nothing
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Any
 
 import msgpack
@@ -51,6 +55,7 @@ from raylay.services.replication.effects import (
     Rooted,
 )
 from raylay.services.replication.instance import LinkStart
+from raylay.services.replication.placement import Placement, to_wire
 from raylay.services.replication.ranges import PublisherRanges
 
 CONTROL_FRAME_BYTES_MAX = 256 * 1024 * 1024
@@ -116,6 +121,8 @@ def connected(
     address: str,
     held: PublisherRanges | None,
     waited: RootedRanges,
+    generation: int = 0,
+    placements: Mapping[str, Placement] | None = None,
 ) -> bytes:
     """The link is connected. `held` is None where the digests agreed."""
     header: Header = {
@@ -125,6 +132,8 @@ def connected(
         "client": client,
         "address": address,
         "same": held is None,
+        "generation": generation,
+        "placements": to_wire(placements or {}),
     }
     return encode_frame(header, _body(held.to_wire() if held is not None else {}, waited.to_wire()))
 
@@ -133,6 +142,21 @@ def read_connected(body: bytes) -> tuple[PublisherRanges, RootedRanges]:
     """(held, waited) of `connected`."""
     held, waited = _values(body)
     return PublisherRanges.from_wire(held), RootedRanges.from_wire(waited)
+
+
+def placed(placements: Mapping[str, Placement]) -> bytes:
+    """The destination told of moved instances."""
+    return encode_frame({"c": "placed", "placements": to_wire(placements)})
+
+
+def aim(addresses: tuple[str, ...], news: Mapping[str, Placement]) -> bytes:
+    """Instances were moved: what the link dials from now on, and what it is to tell."""
+    return encode_frame({"c": "aim", "addresses": addresses, "placements": to_wire(news)})
+
+
+def refuse(why: str) -> bytes:
+    """The server that the link has reached may not be used."""
+    return encode_frame({"c": "refuse", "why": why})
 
 
 def answered(effect: LinkAnswered, at_ns: int) -> bytes:

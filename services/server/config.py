@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from raylay.services.errors import ConfigurationError
 from raylay.services.logs import LogOptions
 from raylay.services.protocol.compression import COMPRESSION_TYPES, ZSTD
 from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.placement import Placement, aimed
 from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
 from raylay.services.replication.validation import QueueDefinition, SowDefinition, check_rule
 from raylay.services.tracing import TracingOptions
@@ -130,6 +132,10 @@ class InstanceConfig:
         staged_bytes_max: bytes waiting for the disk, then publishers are read no further.
         metrics_port: Prometheus port, 0: any free one, None: off.
         bootstrap: where an empty data directory is filled from before the instance serves.
+        generation: how often the instance was moved (replication/placement.py).
+        placements: of instances that were moved, as far as the fabric's record knows: name,
+            generation, replication address and client address each.
+        announce_to: replication addresses that are told where this moved instance lives now.
         drills: whether drills may break it (docs/drills.md).
     """
 
@@ -162,6 +168,9 @@ class InstanceConfig:
     queues: tuple[QueueDefinition, ...] = ()
     replication_advertised: str | None = None
     bootstrap: BootstrapConfig | None = None
+    generation: int = 0
+    placements: tuple[tuple[str, int, str, str], ...] = ()
+    announce_to: tuple[str, ...] = ()
     drills: bool = False
 
     def check(self) -> None:
@@ -323,6 +332,25 @@ def _made(cls: type[Value], values: Any, where: str) -> Value:
         return cls(**made)
     except TypeError as error:
         raise ConfigurationError(f"{where}: {error}") from None
+
+
+def aimed_at(
+    destination: DestinationConfig, placements: Mapping[str, Placement]
+) -> DestinationConfig:
+    """The destination with the addresses of moved instances in place of their former ones. One
+    whose list names instances of another fabric stays as it is: no names are known of it."""
+    names = destination.server_names
+    return replace(
+        destination,
+        addresses=aimed(
+            names, destination.addresses, {n: p.address for n, p in placements.items()}
+        ),
+        client_addresses=aimed(
+            names,
+            destination.client_addresses,
+            {name: place.client_address for name, place in placements.items()},
+        ),
+    )
 
 
 def client_name(instance: str, destination: DestinationConfig) -> str:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,13 @@ from typing import Any, TypeVar
 import msgpack
 
 from raylay.services import logs
-from raylay.services.errors import ConfigurationError, RaylayError, StorageError, StorageFull
+from raylay.services.errors import (
+    ConfigurationError,
+    InstanceRetired,
+    RaylayError,
+    StorageError,
+    StorageFull,
+)
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.metrics import LatencyHistogram, Metrics
 from raylay.services.protocol.session import Logon, safety_notice
@@ -37,19 +43,29 @@ from raylay.services.replication.effects import (
     Committed,
     Effect,
     NotifyLink,
+    PlacementsChanged,
     Report,
+    Retired,
     SafetyChanged,
     SetLinkMode,
 )
 from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.placement import (
+    Placement,
+    Placements,
+    from_wire,
+    retired_text,
+)
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, TopicMatcher
+from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
 from raylay.services.server.client_connection import ClientConnection
 from raylay.services.server.config import (
     DestinationConfig,
     InstanceConfig,
     LinkConfig,
+    aimed_at,
     reachable,
 )
 from raylay.services.server.event_log import EventLog
@@ -75,6 +91,8 @@ from raylay.storage.state import LmdbStateStore
 
 STATE_FILE = "state.lmdb"
 JOURNAL_DIRECTORY = "journal"
+GENERATION_KEY = "generation"
+PLACEMENTS_KEY = "placements"
 HINT_INTERVAL_S = 3.0
 REPLAY_TICK_S = 0.05
 PROBE_S = 0.5
@@ -136,6 +154,8 @@ class InstanceServer:
         self.bootstrap: Bootstrap | None = None
         """Where an empty instance is or was filled from, in this life."""
         self.phase = "not started"
+        self.retirement = ""
+        """Why it is over here for good; empty: it is not."""
         self.events_log = EventLog(logs.get("instance"))
         self.subscriptions = SubscriptionTable()
         self.clients: dict[int, ClientConnection] = {}
@@ -172,6 +192,9 @@ class InstanceServer:
         self._rates: dict[str, float] = {}
         self._rates_before: tuple[float, int, int, int] = (0.0, 0, 0, 0)
         self._hint_floor = -1
+        self._placements = Placements()
+        self._learning = asyncio.Lock()
+        self._retiring: asyncio.Task[None] | None = None
         self._metrics: Metrics | None = None
         self._started_s = time.time()
         self.injections = Injections(self)
@@ -186,6 +209,8 @@ class InstanceServer:
             NotifyLink: self._notify_link,
             SetLinkMode: self._set_link_mode,
             SafetyChanged: self._safety_changed,
+            PlacementsChanged: self._placements_changed,
+            Retired: self._retired,
             BecameReady: self._became_ready,
             Report: self._report_effect,
         }
@@ -225,6 +250,8 @@ class InstanceServer:
         self._every(REPLAY_TICK_S, self._tick_replays)
         self._every(1.0, self._each_second)
         self._every(HINT_INTERVAL_S, self._write_hint)
+        if self.config.announce_to and self.identity.generation:
+            self.spawn(Announcer(self, self.config.announce_to).run())
 
     async def _open(self) -> None:
         config = self.config
@@ -235,22 +262,28 @@ class InstanceServer:
         store = await self.in_thread(LmdbStateStore, self.directory / STATE_FILE)
         self.state = StateThread(store)
         self.tracing = start_tracing(config.name, config.tracing)
+        self._check_placement()
         bootstrap = Bootstrap(self, config.bootstrap) if config.bootstrap is not None else None
         copies = bootstrap is not None and await bootstrap.is_due()
         if copies:
             # Of what this directory was before, nothing is left.
             self.state.put_now(dict.fromkeys(("incarnation", "ready", "recovery_point")))
-        self.identity = Identity(config.name, config.group, self._incarnation())
+        self.identity = Identity(
+            config.name, config.group, self._incarnation(), self.state.get_number(GENERATION_KEY)
+        )
         self.bootstrap = bootstrap if copies else None
         await self._listen()
+        self._place()
         if self.bootstrap is not None:
             await self.bootstrap.run()
         self.reader = self.journal.reader()
         self.phase = "recovering"
         self.machine = await self.in_thread(self._recover)
         self.journal.start(self._committed_in_thread, self._failed_in_thread)
+        moved = self.machine.placements.items()
         for destination in config.destinations:
-            link = self.links[destination.name] = LinkControl(self, destination)
+            aimed = aimed_at(destination, moved)
+            link = self.links[destination.name] = LinkControl(self, aimed)
             known = self.state.get(f"peer/{destination.name}")
             if known is not None:
                 _, link.peer_name, link.peer_client_address = msgpack.unpackb(known)
@@ -281,8 +314,83 @@ class InstanceServer:
         found = self.state.get_number("incarnation")
         if not found:
             found = int.from_bytes(os.urandom(8), "big") or 1
+            generation = max(self.config.generation, self.state.get_number(GENERATION_KEY))
+            self.state.put_number(GENERATION_KEY, generation)
             self.state.put_number("incarnation", found)
         return found
+
+    def _check_placement(self) -> None:
+        """Raises InstanceRetired where the directory is left over from where the instance lived
+        before: it is not used again, whatever is in it."""
+        name = self.config.name
+        kept = self.state.get(PLACEMENTS_KEY)
+        told = from_wire([list(entry) for entry in self.config.placements])
+        if kept is not None:
+            self._placements.learn(from_wire(msgpack.unpackb(kept)))
+        self._placements.learn(told)
+        generation = self.state.get_number(GENERATION_KEY)
+        if not self.state.get_number("incarnation"):
+            generation = max(generation, self.config.generation)
+        elif self.config.generation > generation:
+            self._placements.learn({name: Placement(self.config.generation)})
+        placement = self._placements.get(name)
+        if placement is not None and self._placements.is_retired(name, generation):
+            self.retirement = retired_text(name, placement)
+            self.phase = "retired"
+            self.report("retired", text=self.retirement)
+            raise InstanceRetired(f"{self.directory}: {self.retirement}")
+
+    def _place(self) -> None:
+        """Writes down where it lives, if it was moved here, and what it was told of others."""
+        generation = self.identity.generation
+        if generation:
+            own = Placement(generation, self.replication_address, self.client_address)
+            self._placements.learn({self.config.name: own})
+        if len(self._placements):
+            self.state.put_now({PLACEMENTS_KEY: msgpack.packb(self._placements.to_wire())})
+
+    def placements(self) -> dict[str, Placement]:
+        """What is known here of instances that were moved."""
+        return self.machine.placements.items() if self.is_serving else self._placements.items()
+
+    async def learn(self, told: Mapping[str, Placement]) -> None:
+        """Somebody told where instances were moved to: on disk before it is acted upon.
+
+        Raises:
+            RaylayError: it cannot be written down; nothing has changed.
+        """
+        if not told or not self.is_serving:
+            return
+        async with self._learning:
+            placements = self.machine.placements
+            news = placements.news(told)
+            if not news or not self.is_serving:
+                return
+            known = placements.copy()
+            known.learn(news)
+            await self.state.put({PLACEMENTS_KEY: msgpack.packb(known.to_wire())})
+            self.perform(self.machine.placed(news))
+            self.outbox.flush()
+
+    async def learn_quietly(self, told: Mapping[str, Placement]) -> None:
+        """The same, where it is told again if it fails."""
+        try:
+            await self.learn(told)
+        except RaylayError as error:
+            self.report("state_failed", text=str(error))
+
+    def _placements_changed(self, effect: PlacementsChanged) -> None:
+        for link in self.links.values():
+            link.aim(effect.news)
+        for upstream in list(self.upstreams_connected.values()):
+            upstream.placed(effect.news)
+        # With the addresses of the peers as they are now.
+        self._safety_changed(SafetyChanged())
+
+    def _retired(self, effect: Retired) -> None:
+        self.retirement = effect.text
+        if self._retiring is None:
+            self._retiring = self.loop.create_task(self.stop())
 
     def _recover(self) -> InstanceMachine:
         """Builds the machine from the journal, behind the floor that was last written down."""
@@ -316,6 +424,7 @@ class InstanceServer:
             refused=refused,
             unavailable=unavailable,
             incarnations=peers,
+            placements=self._placements.copy(),
             lookup=self._lookup,
             ready=alone or config.first or self.state.get("ready") is not None,
             policy=config.policy,
@@ -486,11 +595,14 @@ class InstanceServer:
             return await self.finished()
         self.is_stopping = True
         self.phase = "stopping"
+        reason, text = "shutting_down", f"{self.config.name} stops"
+        if self.retirement:
+            reason, text = "retired", self.retirement
         for client in list(self.clients_connected):
-            client.end("shutting_down", f"{self.config.name} stops")
+            client.end(reason, text)
         self.outbox.flush()
         await self._close_everything()
-        self.phase = "stopped"
+        self.phase = "retired" if self.retirement else "stopped"
         if not self._finished.done():
             self._finished.set_result(None)
 
@@ -856,6 +968,8 @@ class InstanceServer:
     def refusal_of_clients(self) -> tuple[str, str] | None:
         """Why no client is admitted now, if none is."""
         name = self.config.name
+        if self.retirement:
+            return "retired", self.retirement
         if self.is_stopping:
             return "shutting_down", f"{name} stops"
         if not self.is_serving:
@@ -1080,6 +1194,11 @@ class InstanceServer:
         found.update(
             ready=machine.ready,
             incarnation=f"{self.identity.incarnation:016x}",
+            generation=self.identity.generation,
+            moved=[
+                {"name": name, **placement._asdict()}
+                for name, placement in machine.placements.items().items()
+            ],
             first_txid=self.journal.first_txid,
             committed_txid=machine.committed_txid,
             next_txid=machine.next_txid,
@@ -1118,6 +1237,8 @@ class InstanceServer:
         return found
 
     def _state(self) -> str:
+        if self.retirement:
+            return "retired"
         if not self.is_serving:
             return "stopping" if self.is_stopping else "recovering"
         if not self.machine.ready:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
@@ -19,8 +20,14 @@ from raylay.services.protocol.description import pack_description
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
 from raylay.services.replication.effects import Rooted
 from raylay.services.replication.incoming import Incoming, choose, uses_incoming
+from raylay.services.replication.placement import Placement, from_wire
 from raylay.services.replication.ranges import PublisherRanges
-from raylay.services.server.config import DestinationConfig, LinkConfig, client_name
+from raylay.services.server.config import (
+    DestinationConfig,
+    LinkConfig,
+    aimed_at,
+    client_name,
+)
 from raylay.services.server.describe import describe
 from raylay.services.server.framed import FramedConnection
 from raylay.services.server.upstream_connection import UpstreamConnection
@@ -290,6 +297,8 @@ class LinkControl:
             self._server.spawn(self._dial())
         elif command == "connected":
             self._server.spawn(self._connected(header, body))
+        elif command == "placed":
+            server.spawn(server.learn_quietly(from_wire(header["placements"])))
         elif command == "disconnected":
             self._disconnected(header["why"])
         elif command == "waits":
@@ -311,7 +320,13 @@ class LinkControl:
             return
         if connection is not None and connection is self.connection:
             self._held_at_dial = self._server.machine.held()
-            header = {"c": "epoch", "epoch": epoch, "digest": self._held_at_dial.digest()}
+            header = {
+                "c": "epoch",
+                "epoch": epoch,
+                "digest": self._held_at_dial.digest(),
+                "generation": self._server.identity.generation,
+                "placements": self._server.machine.placements.to_wire(),
+            }
             connection.send(encode_frame(header, self._description))
 
     def _next_epoch(self) -> int:
@@ -332,6 +347,12 @@ class LinkControl:
             theirs = self._held_at_dial
         self._held_at_dial = None
         incarnation = header["incarnation"]
+        await server.learn_quietly(from_wire(header["placements"]))
+        refused = server.machine.refuse_downstream(header["name"], header["generation"])
+        if refused or not server.is_serving:
+            if connection is not None:
+                connection.send(control.refuse(refused))
+            return
         known = server.machine.destinations[self.name].incarnation
         if known != incarnation or self.peer_client_address != header["client"]:
             value = msgpack.packb([incarnation, header["name"], header["client"]])
@@ -366,6 +387,16 @@ class LinkControl:
         # What is left of the incoming connections is for other links; and of two connections that
         # were dialled both ways, one side gives up its own.
         server.incoming_changed()
+
+    def aim(self, news: Mapping[str, Placement]) -> None:
+        """Instances were moved: they are dialled, and clients are sent, where they live now."""
+        self.config = aimed_at(self.config, news)
+        self._destination = self.config.destination()
+        moved = news.get(self.peer_name)
+        if moved is not None and moved.client_address:
+            self.peer_client_address = moved.client_address
+        if self.connection is not None:
+            self.connection.send(control.aim(self.config.addresses, news))
 
     def _disconnected(self, why: str) -> None:
         self._dial_number += 1

@@ -12,7 +12,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from raylay.services import logs
@@ -24,15 +24,18 @@ from raylay.services.protocol.frames import FrameReader, Header, encode_frame
 from raylay.services.protocol.replication import (
     BEAT,
     REPLICATION_FRAME_BYTES_MAX,
+    REPLICATION_VERSION_MIN,
     Accepted,
     UpstreamLogon,
     batch_front,
     lacks_frames,
     link_logon,
     pack_rooted,
+    placed,
     read_accepted,
     read_ack,
     read_part,
+    read_placed,
 )
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import (
@@ -46,6 +49,7 @@ from raylay.services.replication.effects import (
 )
 from raylay.services.replication.incoming import awaits_dial, gives_way, uses_incoming
 from raylay.services.replication.outbound import OutboundLink
+from raylay.services.replication.placement import Placement, from_wire
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.server.carried import CarriedStream, Carrier
 from raylay.services.server.config import DestinationConfig, LinkConfig, split_address
@@ -102,7 +106,10 @@ class _Downstream(Carrier):
         if command == "ack":
             if self.answer.done():
                 self.link.acked(header, body)
+        elif command == "placed":
+            self.link.placed(read_placed(header))
         elif command == "refused":
+            self.link.placed(read_placed(header))
             self.why = f"{header.get('reason')}: {header.get('text')}"
             self.link.event("link_refused", reason=header.get("reason"), text=header.get("text"))
             self.close(self.why)
@@ -213,7 +220,7 @@ class LinkServer:
         self._instance: _Instance | None = None
         self._downstream: _Downstream | None = None
         self._instance_gone: asyncio.Future[str]
-        self._epoch_answer: asyncio.Future[tuple[int, int, bytes]] | None = None
+        self._epoch_answer: asyncio.Future[tuple[Header, bytes]] | None = None
         self._start_answer: asyncio.Future[None] | None = None
         self._lost = asyncio.Event()
         self._started = False
@@ -319,7 +326,11 @@ class LinkServer:
             self._offered(header)
         elif command == "epoch":
             if self._epoch_answer is not None and not self._epoch_answer.done():
-                self._epoch_answer.set_result((header["epoch"], header["digest"], body))
+                self._epoch_answer.set_result((header, body))
+        elif command == "aim":
+            self._aim(tuple(header["addresses"]), from_wire(header["placements"]))
+        elif command == "refuse":
+            self._abandon(header["why"])
         elif command == "start":
             self._start(header, body)
         elif command == "impair":
@@ -327,6 +338,33 @@ class LinkServer:
                 self._line.set(Impairment(**header["state"]), header["seconds"])
         elif command == "stop":
             self.instance_lost("the instance said stop")
+
+    # -- moved instances ---------------------------------------------------------------------
+    def placed(self, placements: dict[str, Placement]) -> None:
+        """The destination tells of instances that were moved."""
+        if placements:
+            self._tell(control.placed(placements))
+
+    def _aim(self, addresses: tuple[str, ...], news: dict[str, Placement]) -> None:
+        """Instances were moved: the other side is told, and left where it is what one was."""
+        self.config.destination = replace(self.config.destination, addresses=addresses)
+        downstream = self._downstream
+        accepted = downstream.accepted if downstream is not None else None
+        if downstream is not None and accepted is not None:
+            if accepted.version > REPLICATION_VERSION_MIN and downstream.is_open:
+                downstream.send(placed(news))
+            moved = news.get(accepted.name)
+            if moved is not None and accepted.generation < moved.generation:
+                self._abandon(f"{accepted.name} was moved to {moved.address or 'another host'}")
+        # What is dialled now is worth trying at once.
+        self._arrival.set()
+
+    def _abandon(self, why: str) -> None:
+        """Leaves the server that it has reached."""
+        downstream = self._downstream
+        if downstream is not None and downstream.is_open:
+            downstream.why = why
+            downstream.close(why)
 
     # -- connecting --------------------------------------------------------------------------
     async def _connect_forever(self) -> None:
@@ -515,7 +553,8 @@ class LinkServer:
         # Asked for when there is somebody to log on to: each is a write to the instance's disk.
         self._epoch_answer = self.loop.create_future()
         self._tell(encode_frame({"c": "dial", "address": address}))
-        self._epoch, digest, description = await self._epoch_answer
+        header, description = await self._epoch_answer
+        self._epoch = header["epoch"]
         config = self.config
         destination = config.destination
         downstream.send(
@@ -527,10 +566,12 @@ class LinkServer:
                     destination.group,
                     destination.name,
                     self._epoch,
-                    digest,
+                    header["digest"],
                     destination.ack_conflation_ms,
                     description,
                     None if downstream.is_carried else config.address,
+                    generation=header["generation"],
+                    placements=from_wire(header["placements"]),
                 )
             )
         )
@@ -555,6 +596,8 @@ class LinkServer:
                 address,
                 downstream.held,
                 downstream.waited,
+                accepted.generation,
+                accepted.placements,
             )
         )
         lost = self.loop.create_task(self._lost.wait())

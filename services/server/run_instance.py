@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from raylay.services import logs
-from raylay.services.errors import RaylayError
+from raylay.services.errors import InstanceRetired, RaylayError
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.process import prepare_process, run_on_loop
@@ -24,6 +24,7 @@ async def serve(directory: Path) -> None:
     """Serves the instance of a data directory until a signal comes.
 
     Raises:
+        InstanceRetired: the instance lives elsewhere now.
         RaylayError: it cannot start, or ended by a fault.
     """
     config = InstanceConfig.load(directory)
@@ -36,6 +37,8 @@ async def serve(directory: Path) -> None:
         loop.add_signal_handler(number, lambda: stopping.append(loop.create_task(server.stop())))
     print(json.dumps(server.status()), flush=True)
     await server.finished()
+    if server.retirement:
+        raise InstanceRetired(f"{directory}: {server.retirement}")
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raylay.services import logs
-from raylay.services.errors import FabricError, RaylayError
+from raylay.services.errors import FabricError, InstanceRetired, RaylayError
 from raylay.services.server.config import InstanceConfig, LinkConfig
 from raylay.services.server.injected import await_release, is_held
 from raylay.services.server.instance_server import InstanceServer
@@ -87,6 +87,10 @@ class InstanceThread:
                 await self._starting
             except asyncio.CancelledError:
                 return  # stopped while it started, which a bootstrap may do for long
+            except InstanceRetired as error:
+                # No attempt will ever do: the process stays and says so.
+                logs.get("instance").error("retired", name=self._name, text=str(error))
+                return
             except (RaylayError, OSError) as error:
                 # A port or a directory still held by a process that is going: it passes.
                 self._why = str(error)
@@ -140,6 +144,8 @@ class InstanceThread:
             server, loop = self._server, self._loop
             if server is None or loop is None:
                 raise
+            if server.retirement:
+                return server.events(after, limit)
             # A start may take long, and tells how it goes.
             return asyncio.run_coroutine_threadsafe(ask(server), loop).result(CALL_TIMEOUT_S)
 

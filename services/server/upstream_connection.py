@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError
@@ -19,17 +20,21 @@ from raylay.services.protocol.frames import (
 from raylay.services.protocol.replication import (
     BEAT,
     REPLICATION_FRAME_BYTES_MAX,
+    REPLICATION_VERSION_MIN,
     Accepted,
     UpstreamLogon,
     ack_frames,
     exchange_frames,
+    placed,
     read_batch,
     read_lacks,
     read_link_logon,
+    read_placed,
     refusal,
 )
 from raylay.services.replication.effects import AckUpstream, Ranges
 from raylay.services.replication.incoming import Incoming
+from raylay.services.replication.placement import Placement
 from raylay.services.replication.validation import DestinationTerms, check, told
 from raylay.services.server.bootstrap_source import BootstrapSource
 from raylay.services.server.carried import CarriedStream, Carrier
@@ -86,6 +91,8 @@ class UpstreamConnection(Carrier):
                 lacks, whole = read_lacks(header, body)
                 machine = self.server.machine
                 self.server.perform(machine.upstream_lacks(self.number, lacks, whole))
+            elif command == "placed":
+                self.server.spawn(self.server.learn_quietly(read_placed(header)))
             elif command != "beat" and not self.stream_frame(header, body):
                 self.refuse("unknown_command", f"command {command[:64]!r} of a link is unknown")
             return
@@ -97,6 +104,9 @@ class UpstreamConnection(Carrier):
             if self._logon_timer is not None:
                 self._logon_timer.cancel()
             self.server.spawn(self._copied.run())
+            return
+        if header["c"] == "placed":
+            self.server.spawn(self._announced(read_placed(header)))
             return
         self.logon = read_link_logon(header, body)
         self.server.spawn(self._log_on(self.logon))
@@ -114,8 +124,31 @@ class UpstreamConnection(Carrier):
     def refuse(self, reason: str, text: str) -> None:
         """Ends the connection and tells the link why."""
         if self.is_open:
-            self.send(refusal(reason, text))
+            told = self.server.placements() if reason in ("retired", "moved") else None
+            self.send(refusal(reason, text, told))
             self.close(text)
+
+    def placed(self, news: Mapping[str, Placement]) -> None:
+        """Tells the link of instances that were moved, where it understands that."""
+        logon = self.logon
+        if self.is_accepted and logon is not None and logon.version > REPLICATION_VERSION_MIN:
+            self.send(placed(news))
+
+    async def _announced(self, told: dict[str, Placement]) -> None:
+        """A moved instance says where it lives now, and goes."""
+        server = self.server
+        if not server.is_serving:
+            self.refuse("not_ready", f"{server.config.name} is {server.phase}")
+            return
+        try:
+            await server.learn(told)
+        except RaylayError as error:
+            self.refuse("storage_error", str(error))
+            return
+        if self.is_open:
+            self.send(placed(server.machine.placements.items()))
+            self.outbox.flush()
+            self.close("told")
 
     def ended(self, why: str) -> None:
         """The connection is gone."""
@@ -133,8 +166,9 @@ class UpstreamConnection(Carrier):
             return
         machine = server.machine
         key = f"epoch/{logon.incarnation:016x}/{logon.destination}"
-        refused = self._refusal(logon, logon.epoch - 1)
         try:
+            await server.learn(_told(logon))
+            refused = self._refusal(logon, logon.epoch - 1)
             if refused is None and logon.description:
                 refused = await server.in_thread(self._validate, logon)
             if refused is None:
@@ -163,6 +197,8 @@ class UpstreamConnection(Carrier):
             logon.incarnation,
             logon.destination,
             logon.epoch,
+            generation=logon.generation,
+            reunites=logon.reunites,
         )
         same = answer.held.digest() == logon.digest
         identity = server.identity
@@ -173,8 +209,11 @@ class UpstreamConnection(Carrier):
             server.client_address,
             same,
             bool(logon.description),
+            logon.version,
+            identity.generation,
+            machine.placements.items() if logon.version > REPLICATION_VERSION_MIN else {},
         )
-        if not logon.description:
+        if not logon.description and not logon.reunites:
             server.report(
                 "upstream_not_validated",
                 peer=logon.name,
@@ -190,7 +229,11 @@ class UpstreamConnection(Carrier):
         logon = self.logon
         if not self.is_accepted or not self.is_open or self.carried_over or logon is None:
             return None
-        if logon.address is None or (self.carried and self.carried.user != destination):
+        if (
+            logon.address is None
+            or logon.reunites
+            or (self.carried and self.carried.user != destination)
+        ):
             return None
         return Incoming(self.number, logon.name, logon.group, logon.incarnation, logon.address)
 
@@ -213,6 +256,8 @@ class UpstreamConnection(Carrier):
             logon.destination,
             logon.epoch,
             epoch_seen,
+            generation=logon.generation,
+            reunites=logon.reunites,
         )
 
     def _validate(self, logon: UpstreamLogon) -> tuple[str, str] | None:
@@ -294,6 +339,15 @@ class UpstreamConnection(Carrier):
             self.close(f"nothing came for {SILENCE_S_MAX:g} s")
         elif now_s - self.sent_at_s >= BEAT_S:
             self.send(BEAT)
+
+
+def _told(logon: UpstreamLogon) -> dict[str, Placement]:
+    """What a logon says of moved instances, its own among them."""
+    told = dict(logon.placements)
+    if logon.generation and not logon.reunites:
+        own = Placement(logon.generation, logon.address or "")
+        told[logon.name] = max(told.get(logon.name, own), own)
+    return told
 
 
 def _extend(mine: Ranges, more: Ranges) -> None:

@@ -1,0 +1,70 @@
+"""A moved instance tells its fabric where it lives now, and itself where it lived before.
+
+Who is connected hears of it with the logon. But nobody may connect to the host where it lived, and
+what goes on there may connect to nobody: so each is told, again and again until it has heard it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from raylay.services.errors import RaylayError
+from raylay.services.protocol.frames import Frame, FrameReader
+from raylay.services.protocol.replication import placed, read_placed
+from raylay.services.server.config import split_address
+
+if TYPE_CHECKING:
+    from raylay.services.server.instance_server import InstanceServer
+
+PAUSE_S_MIN = 0.5
+PAUSE_S_MAX = 10.0
+TIMEOUT_S = 3.0
+READ_BYTES = 64 * 1024
+
+
+class Announcer:
+    """Owner: the instance's event loop. Lifecycle: `run` once, beside a serving instance."""
+
+    def __init__(self, server: InstanceServer, addresses: tuple[str, ...]) -> None:
+        self.untold = list(dict.fromkeys(addresses))
+        """`host:port` of replication transports that have not heard it yet."""
+        self._server = server
+
+    async def run(self) -> None:
+        """Returns when all have heard it."""
+        pause_s = PAUSE_S_MIN
+        while self.untold:
+            for address in list(self.untold):
+                if await self._tell(address):
+                    self.untold.remove(address)
+            if self.untold:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+        self._server.report("move_announced")
+
+    async def _tell(self, address: str) -> bool:
+        host, port = split_address(address)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                reader, writer = await asyncio.open_connection(host, port)
+                try:
+                    writer.write(placed(self._server.machine.placements.items()))
+                    answer = await _first_frame(reader)
+                finally:
+                    writer.close()
+            if answer is None or answer.header["c"] != "placed":
+                return False
+            await self._server.learn(read_placed(answer.header))
+        except (OSError, RaylayError, TimeoutError):
+            return False  # it is away, or starts: later
+        return True
+
+
+async def _first_frame(reader: asyncio.StreamReader) -> Frame | None:
+    frames = FrameReader()
+    while data := await reader.read(READ_BYTES):
+        found = frames.feed(data)
+        if found:
+            return found[0]
+    return None
