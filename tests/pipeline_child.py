@@ -7,6 +7,7 @@ Prints `ready` when Spark is up and `done` at the end.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,13 @@ FOR_SMALL_QUERIES = {
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+FOR_A_CLUSTER = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.1",
+}
+MASTER_VARIABLE = "PIPELINE_MASTER"
 CHUNK_RECORDS = 150
 RECORDS_PER_BATCH = 150
 WINDOWS = Windows(
@@ -86,7 +94,9 @@ def run(spark: Any, job: str, source: Path, place: Path, *where: str) -> None:
 def main() -> None:
     """The command."""
     job, source, place, *where = sys.argv[1:]
-    spark = session("local[2,3]", "killed", log_level="OFF", **FOR_SMALL_QUERIES)
+    master = os.environ.get(MASTER_VARIABLE, "local[2,3]")
+    more = FOR_A_CLUSTER if master.startswith("local-cluster") else {}
+    spark = session(master, "killed", log_level="OFF", **FOR_SMALL_QUERIES, **more)
     print("ready", flush=True)
     run(spark, job, Path(source), Path(place), *where)
     print("done", flush=True)

@@ -158,6 +158,7 @@ class Lake:
         write_durably(self.meta / "manifest.json", json.dumps(content).encode() + b"\n")
         fault_point("archive.manifest")
         (self.meta / "pending.json").unlink(missing_ok=True)
+        shutil.rmtree(self.staging, ignore_errors=True)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -216,7 +217,12 @@ def _archive_one(
     rows = stretches = 0
     while upto < newest:
         last = min(newest, upto + chunk_records)
-        stretch = _write(spark, lake, place, incarnation, upto, last)
+        try:
+            stretch = _write(spark, lake, place, incarnation, upto, last)
+        except Exception:
+            if not (lake.meta / "pending.json").exists():
+                shutil.rmtree(lake.staging, ignore_errors=True)
+            raise
         rows += stretch.rows
         stretches += 1
         upto = last

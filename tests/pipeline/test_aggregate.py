@@ -197,6 +197,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.timeout(900)
 def test_the_page_can_be_pasted(
     spark: Any,
     instance: Any,
