@@ -1,0 +1,76 @@
+"""A replay out of a journal, with Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipeline_cases import START_US, Log, expected_rows
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.messages.records import iterate_records
+from raylay.services.pipeline.replay import replay
+from raylay.services.pipeline.replay_source import Selection, SparkSource
+from raylay.services.pipeline.sink import WriteOptions
+from raylay.storage.journal_reader import LmdbJournalReader
+
+
+def journaled(instance: Any, topic: str) -> list[tuple[int, int, bytes]]:
+    """(publisher, sequence, body) of a topic's messages, in the order of the log."""
+    found = []
+    with LmdbJournalReader(instance.directory / "journal") as reader:
+        after = 0
+        while runs := reader.read(after):
+            found += [
+                (record.publisher, record.sequence, record.body)
+                for run in runs
+                for record in iterate_records(run.payload)
+                if record.topic == topic
+            ]
+            after = runs[-1].last_txid
+    return found
+
+
+def test_a_journal_is_replayed(spark: Any, instance: Any, tmp_path: Path, mixed: Log) -> None:
+    held = [row for row in expected_rows(mixed, "Chicago-1") if row["command"] == "publish"]
+    target = WriteOptions.of({"servers": instance.address})
+    selection = Selection(
+        first=dt.datetime.fromtimestamp(START_US / 1e6 + 10, dt.UTC),
+        topics=("^flights/",),
+        where="value.carrier = 'DL' AND group = 'Chicago'",
+        schema="carrier STRING",
+        to_topic="replayed/{topic}/x",
+    )
+    source = SparkSource(spark, str(mixed.directory), selection)
+    summary = replay(source, target, tmp_path, "flights", speed=0)
+    for topic in ("flights/EWR", "flights/JFK"):
+        wanted = [
+            row["body"]
+            for row in held
+            if row["topic"] == topic
+            and row["receive_time"] >= START_US + 10_000_000
+            and row["group"] == "Chicago"
+            and json.loads(row["body"])["carrier"] == "DL"
+        ]
+        found = journaled(instance, f"replayed/{topic}/x")
+        assert [body for _, _, body in found] == wanted and len(wanted) > 50
+    sequences = [
+        sequence
+        for topic in ("flights/EWR", "flights/JFK")
+        for _, sequence, _ in journaled(instance, f"replayed/{topic}/x")
+    ]
+    assert sorted(sequences) == list(range(1, summary.published + 1))
+    assert summary.skipped > 0 and summary.instance == "Chicago-1"
+    with pytest.raises(ConfigurationError, match="holds no message that is chosen"):
+        SparkSource(spark, str(mixed.directory), Selection(topics=("nothing",))).plan(10)
+    for selection, text in (
+        (Selection(where="nonsense ="), "filter 'nonsense =' cannot be used: "),
+        (Selection(where="value.x = 1"), "filter 'value.x = 1' cannot be used: "),
+        (Selection(schema="carrier WORD", where="true"), "schema 'carrier WORD' cannot be used"),
+    ):
+        with pytest.raises(ConfigurationError) as raised:
+            SparkSource(spark, str(mixed.directory), selection).plan(10)
+        assert str(raised.value).startswith(text) and "\n" not in str(raised.value)
