@@ -47,6 +47,10 @@ def drill_command(
     target: Annotated[str, typer.Option(help="Of the first step, in place of its own.")] = "",
     topic: Annotated[str, typer.Option(help="For the load; default: one that is journaled.")] = "",
     rate: Annotated[float | None, typer.Option(help="Messages a second of each publisher.")] = None,
+    own_load: Annotated[
+        bool,
+        typer.Option("--own-load", help="No load but the fabric's own; judged by its journals."),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option(help="Directory for the report; default: drills/… here.")
     ] = None,
@@ -63,7 +67,11 @@ def drill_command(
         print_list()
         return
     try:
-        code = _mend(fabric) if clean else _drill(scenario, fabric, target, topic, rate, output)
+        code = (
+            _mend(fabric)
+            if clean
+            else _drill(_changed(scenario, target, rate, own_load), fabric, topic, output)
+        )
     except RaylayError as error:
         typer.echo(f"raylay drill: {error}", err=True)
         code = EXIT_COULD_NOT_RUN
@@ -88,7 +96,7 @@ def print_list() -> None:
     console.print(table)
 
 
-def _changed(name: str | None, target: str, rate: float | None) -> Scenario:
+def _changed(name: str | None, target: str, rate: float | None, own_load: bool) -> Scenario:
     from raylay.services.drills.scenario import find
 
     if name is None:
@@ -98,18 +106,10 @@ def _changed(name: str | None, target: str, rate: float | None) -> Scenario:
         scenario = scenario.with_target(target)
     if rate is not None:
         scenario = scenario.with_rate(rate)
-    return scenario
+    return scenario.with_own_load() if own_load else scenario
 
 
-def _drill(
-    name: str | None,
-    fabric: str,
-    target: str,
-    topic: str,
-    rate: float | None,
-    output: Path | None,
-) -> int:
-    scenario = _changed(name, target, rate)
+def _drill(scenario: Scenario, fabric: str, topic: str, output: Path | None) -> int:
     began_s = time.monotonic()
 
     def tell(text: str) -> None:

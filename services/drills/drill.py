@@ -39,6 +39,7 @@ from raylay.services.drills.judging import (
     judged,
     reaching,
     read_journal,
+    seen,
 )
 from raylay.services.drills.load import Crowd
 from raylay.services.drills.measure import (
@@ -66,6 +67,7 @@ from raylay.services.verdict import Record
 MARK_FILE = "drill.json"
 """In the fabric's directory while a drill goes on."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+EARLIER_TXIDS = 100_000
 THREADS = 64
 HEAL_S_MAX = 120.0
 """From the last fault's end until everything must be whole again."""
@@ -192,6 +194,10 @@ class Drill:
         before = self._first_statuses = await self._await_whole(START_S_MAX, "before the drill")
         after_txid = {name: int(status["committed_txid"]) for name, status in before.items()}
         self._injectors = self._make_injectors()
+        for step in scenario.steps:
+            head = self._injectors[step.fault]
+            if isinstance(head, Head):
+                head.check()
         self._crowd = result.crowd = Crowd(self.fabric, scenario.load, self.number, self._topic)
         result.topic = self._crowd.topic
         self._watcher = Watcher(self.fabric)
@@ -217,16 +223,15 @@ class Drill:
                 self._tell("healed; waiting until everything owed has come")
                 result.quiet_us = now_us()
                 await self._crowd.settle(HEAL_S_MAX)
-                record = self._crowd.record
-                members = self._members()
-                reach = reaching(members, self._crowd.topic, self._crowd.publishers[0].kind)
-                records = {group: self._record_of(reach[group]) for group in self._groups}
-                await self._crowd.await_subscribers(
-                    {group: found.persisted for group, found in records.items()}, HEAL_S_MAX
-                )
+                if not scenario.own_load:
+                    await self._crowd.await_subscribers(
+                        {group: owed.persisted for group, owed in self._records().items()},
+                        HEAL_S_MAX,
+                    )
                 complaints: list[str] = []
                 try:
                     statuses = await self._await_whole(HEAL_S_MAX, "after it")
+                    await self._await_carried(statuses, HEAL_S_MAX)
                 except FabricError as error:
                     complaints.append(str(error))
                     statuses = await self._statuses()
@@ -236,11 +241,16 @@ class Drill:
             await asyncio.to_thread(self._watcher.stop)
         self._tell("judging")
         result.judgement = await asyncio.to_thread(
-            self._judge, after_txid, statuses, records, record(), unacked, complaints
+            self._judge, after_txid, statuses, unacked, complaints
         )
         await asyncio.to_thread(self._measure)
         self._clear_disks()
         return result
+
+    def _records(self) -> dict[str, Record]:
+        """By region the record of those whose messages reach it."""
+        reach = reaching(self._members(), self._crowd.topic, self._crowd.kind)
+        return {group: self._record_of(reach[group]) for group in self._groups}
 
     def _record_of(self, groups: set[str]) -> Record:
         record = Record()
@@ -311,13 +321,35 @@ class Drill:
         deadline_s = loop.time() + wait_s
         while True:
             statuses = await self._statuses()
-            wrong = unwhole(statuses)
+            wrong = unwhole(statuses, busy=self.scenario.own_load)
             if not wrong:
                 return statuses
             if loop.time() > deadline_s:
                 raise FabricError(
                     f"the fabric is not whole {when}, after {wait_s:.0f} s: {'; '.join(wrong[:5])}"
                 )
+            await asyncio.sleep(LOOK_S)
+
+    async def _await_carried(self, upto: Mapping[str, Mapping[str, Any]], wait_s: float) -> None:
+        """Until every destination has what its instance had journaled then. Of a load of the
+        drill's own nothing is left by now.
+
+        Raises:
+            FabricError: one has not within so long.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + wait_s
+        while True:
+            behind = [
+                f"{name} to {destination}"
+                for name, status in (await self._statuses()).items()
+                for destination, to in status.get("destinations", {}).items()
+                if to["stored_txid"] < upto[name]["committed_txid"] and to["lag"]
+            ]
+            if not behind:
+                return
+            if loop.time() > deadline_s:
+                raise FabricError(f"after {wait_s:.0f} s these are behind: {', '.join(behind)}")
             await asyncio.sleep(LOOK_S)
 
     def _members(self) -> dict[str, Any]:
@@ -338,12 +370,14 @@ class Drill:
     def _journals(self, after_txid: Mapping[str, int]) -> dict[str, list[Run]]:
         publishers = [publisher_id(each.name) for each in self._crowd.publishers]
         new = {lost.instance for lost in self._disks.lost}
+        # What others journaled just before the drill may have come here just after it began.
+        earlier = EARLIER_TXIDS if self.scenario.own_load else 0
         return {
             name: self._places.errand(
                 name,
                 read_journal,
                 self._places.directory(name),
-                0 if name in new else after_txid[name],
+                0 if name in new else max(0, after_txid[name] - earlier),
                 publishers,
             )
             for name in self._names
@@ -353,14 +387,18 @@ class Drill:
         self,
         after_txid: Mapping[str, int],
         statuses: Mapping[str, Mapping[str, Any]],
-        records: Mapping[str, Record],
-        total: Record,
         unacked: Mapping[str, int],
         complaints: list[str],
     ) -> Judgement:
         crowd, watcher = self._crowd, self._watcher
         journals = self._journals(after_txid)
         members = self._members()
+        own_load = self.scenario.own_load
+        if own_load:
+            upto = {name: int(found.get("committed_txid", 0)) for name, found in statuses.items()}
+            records, total = seen(journals, after_txid, upto, members)
+        else:
+            records, total = self._records(), crowd.record()
         splits = bool(self._disks.lost) or any(
             not destination.own_group_only and instance.group != destination.group
             for instance, destination in self.fabric.declared.links()
@@ -377,7 +415,7 @@ class Drill:
             splits,
         )
         recording = self._recording(members)
-        found, history = judge_laws(recording, journals, statuses, unacked)
+        found, history = judge_laws(recording, journals, statuses, unacked, own_load=own_load)
         complaints += crowd.complaints
         complaints += [
             f"{event['instance']} reports {event['event']}: {_details(event)}"
@@ -607,20 +645,21 @@ def clean(fabric: Fabric) -> list[str]:
     return done
 
 
-def unwhole(statuses: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What is not as it should be when nothing is broken and nobody publishes."""
+def unwhole(statuses: Mapping[str, Mapping[str, Any]], *, busy: bool = False) -> list[str]:
+    """What is not as it should be when nothing is broken and nobody publishes; `busy`: somebody
+    does, and something may be owed at any moment."""
     wrong = []
     for name, status in statuses.items():
         if not status["ready"]:
             wrong.append(f"{name} is not ready: {status['reason']}")
             continue
-        if status["pending"]:
+        if status["pending"] and not busy:
             wrong.append(f"{name} has {status['pending']} ranges pending")
         for destination, to in status["destinations"].items():
             expected = {
                 "connected": True,
                 "caught_up": True,
-                "owed": 0,
+                "owed": to["owed"] if busy else 0,
                 "sync": to["configured_sync"],
                 "safe": to["configured_sync"],
             }

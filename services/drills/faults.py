@@ -307,17 +307,26 @@ class Head(Once):
         self._pid = 0
         self._command: tuple[list[str], dict[str, str]] = ([], {})
 
-    def inject(self, step: Step, hit: Hit) -> list[str]:
-        """Kills or stops it."""
-        self._pid, command, environment = gcs_process(gcs_port())
-        if not self._kill:
-            stop_for(self._pid, step.lasts_ms / 1000)
-            return []
-        if not is_durable(command):
+    def check(self) -> None:
+        """Refuses before anything runs.
+
+        Raises:
+            FabricError: it runs on another host, or would not come back.
+        """
+        _, command, _ = gcs_process(gcs_port())
+        if self._kill and not is_durable(command):
             raise FabricError(
                 "Ray's GCS keeps what it knows in memory only: killed, it would take this Ray "
                 "with it. Run Ray with GCS fault tolerance (Redis), or take stop_gcs"
             )
+
+    def inject(self, step: Step, hit: Hit) -> list[str]:
+        """Kills or stops it."""
+        self.check()
+        self._pid, command, environment = gcs_process(gcs_port())
+        if not self._kill:
+            stop_for(self._pid, step.lasts_ms / 1000)
+            return []
         self._command = command, environment
         _signal_all([self._pid], signal.SIGKILL)
         return ["it is started again by the same command, on its Redis"]

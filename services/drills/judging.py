@@ -16,7 +16,6 @@ from raylay.services.drills import checkers
 from raylay.services.drills.history import History, Member
 from raylay.services.drills.recorded import Recording
 from raylay.services.messages.records import Flag, Kind, Run
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import Router
 from raylay.services.verdict import (
     PlaceVerdict,
@@ -144,20 +143,53 @@ def judged(
     return Verdict(places, total.published_messages, total.persisted_messages), late
 
 
+def seen(
+    journals: Mapping[str, Sequence[Run]],
+    after_txid: Mapping[str, int],
+    upto_txid: Mapping[str, int],
+    members: Mapping[str, Member],
+) -> tuple[dict[str, Record], Record]:
+    """What is owed to each region, and to all, of a load that nobody wrote down: everything that an
+    instance journaled as the first, between two of its transaction ids."""
+    total = Record()
+    records = {member.group: Record() for member in members.values()}
+    reach: dict[tuple[bytes, bytes], dict[str, set[str]]] = {}
+    for name, runs in journals.items():
+        for run in runs:
+            for publisher, first, last, topic in stretches_of_run(run):
+                total.published.add(publisher, first, last)
+                for record in records.values():
+                    record.published.add(publisher, first, last)
+                if run.path or not after_txid[name] < run.first_txid <= upto_txid[name]:
+                    continue
+                key = (topic, run.message_type)
+                if key not in reach:
+                    reach[key] = reaching(members, topic.decode(), run.message_type.decode())
+                total.persisted.add(publisher, first, last)
+                for group, sources in reach[key].items():
+                    if members[name].group in sources:
+                        records[group].persisted.add(publisher, first, last)
+    return records, total
+
+
 def judge_laws(
     recording: Recording,
     journals: Mapping[str, list[Run]],
     statuses: Mapping[str, Mapping[str, Any]],
     unacked: Mapping[str, int],
+    *,
+    own_load: bool = False,
 ) -> tuple[list[checkers.Violation], History | None]:
-    """What the history breaks; no history where it is too long for that."""
+    """What the history breaks; no history where it is too long for that.
+
+    Args:
+        own_load: clients were not recorded and journals begin somewhere: only laws that need
+            neither are judged.
+    """
     copies = sum(run.count for runs in journals.values() for run in runs)
     if copies > COPIES_MAX:
         return [], None
     history = recording.history(journals, statuses, unacked)
+    if own_load:
+        return [*checkers.once(history), *checkers.loops(history)], history
     return checkers.check_all(history), history
-
-
-def owed(records: Mapping[str, Record]) -> dict[str, PublisherRanges]:
-    """By region what its subscribers are owed."""
-    return {group: record.persisted for group, record in records.items()}

@@ -260,8 +260,11 @@ class Crowd:
     def __init__(self, fabric: Fabric, load: Load, number: str, topic: str) -> None:
         self._fabric = fabric
         self._load = load
-        base, kind = (topic, "json") if topic else topic_for(fabric.declared, number)
-        self.topic = base
+        self._number = number
+        base, kind = (topic, "json") if topic else ("", "")
+        if not topic and load.publishers:
+            base, kind = topic_for(fabric.declared, number)
+        self.topic, self.kind = base, kind
         self.said: list[Said] = []
         self.failovers: list[Failover] = []
         groups = fabric.declared.groups()
@@ -277,6 +280,7 @@ class Crowd:
             Subscriber(f"drill-{number}-{group}-sub{n}", group, self.failovers)
             for group in groups
             for n in range(1, load.subscribers + 1)
+            if load.publishers
         ]
         self._publishing = True
         self._tasks: list[asyncio.Task[None]] = []
@@ -302,8 +306,7 @@ class Crowd:
             options = self._options(subscriber.name, subscriber.group)
             await subscriber.open(self.topic, options)
         for region in sorted(slow_regions):
-            slow = Subscriber(self.subscribers[0].name + "-slow", region, self.failovers)
-            slow.name = f"{slow.name.rsplit('-', 3)[0]}-{region}-slow"
+            slow = Subscriber(f"drill-{self._number}-{region}-slow", region, self.failovers)
             await slow.open(self.topic, self._options(slow.name, region), SLOW_QUEUE_BYTES)
             self.subscribers.append(slow)
         for publisher in self.publishers:

@@ -60,6 +60,9 @@ class Sample(NamedTuple):
     ready: bool
     why: str
     links: Mapping[str, Link]
+    published: int = 0
+    """Messages of clients since its process started."""
+    delivered: int = 0
 
     @property
     def whole(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,14 +65,18 @@ def verdict_sentence(result: Result) -> str:
     judgement = result.judgement
     assert judgement is not None
     verdict = judgement.verdict
+    kind = "journaled" if result.scenario.own_load else "acknowledged"
     journals = sum(1 for place in verdict.places if place.place.startswith("journal"))
     others = len(verdict.places) - journals
     if judgement.valid:
         late = f" {judgement.late:,} came late and are flagged so." if judgement.late else ""
         return (
-            f"All {verdict.persisted:,} acknowledged messages are in every journal they belong in "
-            f"({journals}) and at every subscriber ({others}), once and in order; every ack owed "
-            f"was given.{late}"
+            f"All {verdict.persisted:,} {kind} messages are in every journal they belong in "
+            f"({journals})"
+            + (f" and at every subscriber ({others})" if others else "")
+            + ", once and in order"
+            + ("." if result.scenario.own_load else "; every ack owed was given.")
+            + late
         )
     wrong = [
         f"{count:,} {word}"
@@ -86,7 +90,7 @@ def verdict_sentence(result: Result) -> str:
         )
         if count
     ]
-    return f"Of {verdict.persisted:,} acknowledged messages: {', '.join(wrong)}."
+    return f"Of {verdict.persisted:,} {kind} messages: {', '.join(wrong)}."
 
 
 def story(result: Result) -> list[str]:
@@ -98,12 +102,23 @@ def story(result: Result) -> list[str]:
     if result.scenario.about:
         paragraphs.append(result.scenario.about)
     instances = sum(map(len, result.groups.values()))
+    if result.scenario.own_load:
+        paragraphs.append(
+            f"The fabric {result.fabric} has {_many(instances, 'instance')} in "
+            f"{_many(len(result.groups), 'region')} and was under its own load: what its journals "
+            "show is judged; nobody wrote down what clients were told."
+        )
     publishers, subscribers = (n * len(result.groups) for n in (load.publishers, load.subscribers))
-    paragraphs.append(
-        f"The fabric {result.fabric} has {_many(instances, 'instance')} in "
-        f"{_many(len(result.groups), 'region')}. {_many(publishers, 'publisher')} sent "
-        f"{load.rate_per_s:g} messages a second each; {_many(subscribers, 'durable subscriber')} "
-        "read everything that reaches their region."
+    paragraphs += (
+        []
+        if result.scenario.own_load
+        else [
+            f"The fabric {result.fabric} has {_many(instances, 'instance')} in "
+            f"{_many(len(result.groups), 'region')}. {_many(publishers, 'publisher')} sent "
+            f"{load.rate_per_s:g} messages a second each; "
+            f"{_many(subscribers, 'durable subscriber')} read everything that reaches their "
+            "region."
+        ]
     )
     for injected, found in zip(result.injected, result.recoveries, strict=True):
         paragraphs.append(" ".join(_told(result, injected, found)))
@@ -343,6 +358,24 @@ def _rates(page: Page, result: Result) -> None:
         charts.Mark(at(each.began_us), each.fault.replace("_", " ")) for each in result.injected
     ]
     bands = _bands(result, at)
+    if not crowd.publishers:
+        page.chart(
+            "Messages a second",
+            charts.lines(
+                [
+                    series("published", _counted(result, "published")),
+                    series("delivered", _counted(result, "delivered")),
+                ],
+                x_label="seconds from the first fault",
+                y_label="messages/s",
+                marks=marks,
+                bands=bands,
+                x_range=(at(began), at(ended)),
+            ),
+            "By the counters of the instances.",
+        )
+        _ages(page, result, at, marks, bands)
+        return
     acks = [ack for publisher in crowd.publishers for ack in publisher.acks]
     published = [each for publisher in crowd.publishers for each in publisher.rates]
     normal = [s for s in crowd.subscribers if not s.name.endswith("-slow")]
@@ -395,6 +428,60 @@ def _rates(page: Page, result: Result) -> None:
         ),
         "The oldest message of each quarter of a second, from publish to persisted, by region.",
     )
+    _ages(page, result, at, marks, bands)
+
+
+def _counted(result: Result, counter: str) -> Iterator[tuple[int, int]]:
+    """(time, how many more) of a counter of all instances; a restart begins anew."""
+    before: dict[str, tuple[int, int]] = {}
+    for sample in result.samples:
+        value = int(getattr(sample, counter))
+        pid, last = before.get(sample.instance, (0, 0))
+        if sample.pid:
+            if pid == sample.pid:
+                yield sample.time_us, value - last
+            before[sample.instance] = sample.pid, value
+
+
+def _ages(
+    page: Page,
+    result: Result,
+    at: Callable[[int], float],
+    marks: list[charts.Mark],
+    bands: list[charts.Band],
+) -> None:
+    """How long each sync link has owed the oldest of what it owes."""
+    links = dict.fromkeys(
+        (sample.instance, name)
+        for sample in result.samples
+        for name, link in sample.links.items()
+        if link.configured_sync
+    )
+    series = []
+    for instance, name in links:
+        own = [s for s in result.samples if s.instance == instance and name in s.links]
+        series.append(
+            charts.Series(
+                f"{instance} → {name}",
+                [at(s.time_us) for s in own],
+                [s.links[name].age_ms for s in own],
+                "step",
+            )
+        )
+    if series:
+        page.chart(
+            "What sync links owe",
+            charts.lines(
+                series,
+                x_label="seconds from the first fault",
+                y_label="ms",
+                marks=marks,
+                bands=bands,
+                x_range=(at(result.began_us), at(result.ended_us)),
+            ),
+            "The age of the oldest message that an instance waits for a persisted ack of, by link. "
+            "At the age of the downgrade acks are given without it.",
+        )
 
 
 def _recoveries(page: Page, result: Result) -> None:
@@ -530,6 +617,8 @@ def in_flight(result: Result) -> list[tuple[Injected, list[Span]]]:
         for span in files.spans(json.dumps(result.topic))
         if span.name == "publish" and span.start_ns >= result.began_us * 1000
     ]
+    if result.scenario.own_load:
+        publishes = [s for s in files.spans('"publish"') if s.name == "publish"]
     for injected in result.injected[:TRACES_MAX]:
         moment_ns = injected.began_us * 1000
         until_ns = moment_ns + TRACED_WITHIN_US * 1000

@@ -175,7 +175,7 @@ class Load(Section):
     """What publishes and subscribes meanwhile."""
 
     publishers: Annotated[int, Field(ge=0, le=100)] = 1
-    """In each region."""
+    """In each region. 0: the load is the fabric's own, and what its journals show is judged."""
     rate_per_s: Annotated[float, Field(gt=0, le=100_000)] = Field(default=100.0, alias="rate")
     """Messages a second of each publisher."""
     subscribers: Annotated[int, Field(ge=0, le=100)] = 1
@@ -195,6 +195,12 @@ class Scenario(Section):
     load: Load = Load()
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
 
+    @model_validator(mode="after")
+    def _has_whom_it_needs(self) -> Scenario:
+        if self.own_load and any(step.fault == "slow_consumer" for step in self.steps):
+            raise ValueError("slow_consumer needs a load of the drill's own: publishers from 1 on")
+        return self
+
     @property
     def faults_ms(self) -> int:
         """From the first fault to the end of the last one."""
@@ -204,6 +210,22 @@ class Scenario(Section):
     def seconds(self) -> float:
         """How long the load runs."""
         return (self.before_ms + self.faults_ms + self.after_ms) / 1000
+
+    @property
+    def own_load(self) -> bool:
+        """Whether nobody publishes for the drill."""
+        return not self.load.publishers
+
+    def with_own_load(self) -> Scenario:
+        """The same under nothing but the fabric's own load.
+
+        Raises:
+            ConfigurationError: it needs clients of the drill.
+        """
+        if any(step.fault == "slow_consumer" for step in self.steps):
+            raise ConfigurationError(f"{self.name} needs a subscriber of the drill's own")
+        load = self.load.model_copy(update={"publishers": 0, "subscribers": 0})
+        return self.model_copy(update={"load": load})
 
     def with_rate(self, rate_per_s: float) -> Scenario:
         """The same with another rate of each publisher.

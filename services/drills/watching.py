@@ -100,4 +100,6 @@ def sample_of(asked_us: int, name: str, status: dict[str, Any]) -> Sample:
         bool(status.get("ready")),
         str(status.get("reason") or status.get("why") or ""),
         links,
+        int(status.get("published") or 0),
+        int(status.get("delivered") or 0),
     )
