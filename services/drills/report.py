@@ -143,7 +143,8 @@ def _told(result: Result, injected: Injected, found: Recovery) -> Iterator[str]:
     at_s = (injected.began_us - _origin_us(result)) / 1e6
     when = "At the beginning" if at_s < 0.05 else f"After {at_s:.1f} s"
     waiting = _many(injected.unacknowledged, "message")
-    yield f"{when}: {injected.text}, while {waiting} waited for an ack."
+    seen = "" if result.scenario.own_load else f", while {waiting} waited for an ack"
+    yield f"{when}: {injected.text}{seen}."
     lost = [each for each in found.failovers if each.kind == "publisher"]
     others = len(found.failovers) - len(lost)
     if found.failovers:
@@ -222,7 +223,7 @@ def tiles(result: Result) -> list[tuple[str, Any, str]]:
     whole = [found.whole_ms for found in recoveries]
     bad = verdict.lost + verdict.duplicated + verdict.out_of_order + verdict.unexpected
     found: list[tuple[str, Any, str]] = [
-        ("Lost, duplicated, reordered", bad, f"of {verdict.persisted:,} acknowledged"),
+        ("Lost, duplicated, reordered", bad, f"of {verdict.persisted:,} messages"),
     ]
     if gaps:
         found.append(
@@ -484,6 +485,10 @@ def _ages(
         )
 
 
+def _standing(value_ms: float | None) -> str:
+    return "" if value_ms is None else seconds(value_ms)
+
+
 def _recoveries(page: Page, result: Result) -> None:
     rows: list[list[Any]] = []
     for injected, found in zip(result.injected, result.recoveries, strict=True):
@@ -494,8 +499,8 @@ def _recoveries(page: Page, result: Result) -> None:
                 [
                     f"{injected.number}. {injected.text}" if first else "",
                     region,
-                    seconds(found.acks_stood_ms.get(region, 0.0)),
-                    seconds(found.deliveries_stood_ms.get(region, 0.0)),
+                    _standing(found.acks_stood_ms.get(region)),
+                    _standing(found.deliveries_stood_ms.get(region)),
                     (seconds(found.ready_ms) if found.ready_ms is not None else "")
                     if first
                     else "",
