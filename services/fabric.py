@@ -188,7 +188,7 @@ class Fabric(FabricBuilder):
         if self._handles:
             raise FabricError(f"fabric {self.name} was started before")
         running = registry.find(self.name)
-        if running is not None:
+        if running is not None and not running.copied:
             raise FabricError(
                 f"fabric {self.name} runs already, in {running.directory}: attach to it, apply "
                 "to it what has changed, or stop it"
@@ -241,7 +241,13 @@ class Fabric(FabricBuilder):
         directory = data_directory(record, instance)
         config = instance_config(settings, record, instance)
         if instance.node_labels:
-            _on_node(instance.node_labels, _save_config, config.to_json(), str(directory))
+            told = (
+                config.to_json(),
+                str(directory),
+                record.to_json(),
+                _entry(record, holds_ray=False),
+            )
+            _on_node(instance.node_labels, _save_config, *told)
         else:
             config.save(directory)
 
@@ -864,11 +870,13 @@ def fetch(address: str) -> None:
 
 
 def _remember(record: FabricRecord) -> None:
+    _keep_copy(record, _entry(record, holds_ray=False))
+
+
+def _keep_copy(record: FabricRecord, entry: registry.Entry) -> None:
     directory = registry.copy_directory(record.name)
     record.save(directory)
-    registry.register(
-        replace(_entry(record, holds_ray=False), directory=str(directory), copied=True)
-    )
+    registry.register(replace(entry, directory=str(directory), copied=True))
 
 
 def _entry(record: FabricRecord, holds_ray: bool) -> registry.Entry:
@@ -920,6 +928,8 @@ def _join_ray(address: str | None, *, start: bool = False) -> bool:
     ray = _ray()
     if ray.is_initialized():
         return False
+    if not start:
+        _refuse_silent_head(address)
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "raylay"}
     if start:
         _start_ray(quiet)
@@ -932,6 +942,24 @@ def _join_ray(address: str | None, *, start: bool = False) -> bool:
             + ("" if AUTH_VARIABLE in os.environ else f"; does it want {AUTH_VARIABLE}=token?")
         ) from None
     return True
+
+
+def _refuse_silent_head(address: str | None) -> None:
+    """Ray itself waits as long for a head as nodes outlive one.
+
+    Raises:
+        FabricError: nothing listens there.
+    """
+    host, _, port = (address or "").rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), STATUS_TIMEOUT_S).close()
+    except OSError as error:
+        raise FabricError(
+            f"Ray's head at {address} does not answer ({error.strerror or error}): what asks "
+            "instances for their status, starts or stops them needs it; clients do not"
+        ) from None
 
 
 def _start_ray(options: dict[str, Any]) -> None:
@@ -1034,10 +1062,14 @@ def _kill_process(pid: int) -> None:
         pass  # it is gone, which was the aim
 
 
-def _save_config(text: str, directory: str) -> None:
+def _save_config(text: str, directory: str, record: str, entry: registry.Entry) -> None:
+    """On the node of an instance: there the fabric is known by name from now on, head or no head."""
     from raylay.services.server.config import InstanceConfig
 
     InstanceConfig.from_json(text).save(Path(directory))
+    known = registry.find(entry.name)
+    if known is None or known.copied:
+        _keep_copy(FabricRecord.from_json(record, "what the driver sent"), entry)
 
 
 def await_process_end(pid: int, timeout_s: float) -> None:
