@@ -22,7 +22,7 @@ SIM_ARGUMENTS = --seeds $(or $(SEEDS),$(if $(SEED),1,1000)) $(if $(SEED),--seed 
 	test-hosts
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):[^#]*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):[^#]*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: $(STAMP) java  ## make .venv with everything that the README's commands need
 
@@ -43,6 +43,9 @@ demo: $(STAMP)  ## the three-region fabric on real flights, with a kill half way
 test: setup  ## set up and run the tests
 	$(PY) -m pytest -n 2 --dist loadgroup
 
+test-hosts: $(STAMP)  ## ray up on several hosts of namespaces: cuts, a lost host, no head (root)
+	$(PY) -m pytest -m hosts -rs tests/hosts
+
 types: $(STAMP)  ## the links by which static tools find the namespace package
 	@mkdir -p $(TYPES)
 	@for part in actors services storage; do ln -sfn ../../../$$part $(TYPES)/$$part; done
@@ -56,11 +59,11 @@ check: types  ## lint, formatting, types, tests
 sim: $(STAMP)  ## simulated fabrics: SEEDS=1000 of them, or SEED=n to replay one
 	PYTHONPATH=tests $(PY) -m sim.run $(SIM_ARGUMENTS)
 
-bench: $(STAMP)  ## one JSON line a figure; ONLY=name,name runs some
-	$(PY) benchmarks/run.py $(ONLY)
-
 drill: $(STAMP)  ## rehearse a disaster on three regions, write its report; DRILL=name takes another
 	$(VENV)/bin/raylay drill $(or $(DRILL),kill-instance) --fabric examples/three_regions.yaml
+
+bench: $(STAMP)  ## one JSON line a figure; ONLY=name,name runs some
+	$(PY) benchmarks/run.py $(ONLY)
 
 wheel: $(STAMP)  ## the wheel that `ray up cluster.yaml` installs, in dist/
 	rm -rf dist/raylay-*.whl build/lib build/bdist.*

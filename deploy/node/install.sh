@@ -17,17 +17,20 @@ if [[ ! -f venv/installed || $(<venv/installed) != "$wanted" ]]; then
       "sudo apt-get install python3 python3-venv" >&2
     exit 1
   fi
-  [[ -x venv/bin/python ]] || "$PYTHON" -m venv venv
   if [[ $PACKAGES ]]; then
-    # Behind the venv's own packages on the path: the wheel goes before another raylay there.
+    # Nothing is installed but the wheel, which holds Python files only.
+    rm -rf venv
+    "$PYTHON" -m venv --without-pip venv
     site=$(venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    echo "$PACKAGES" >"$site/zz_packages.pth"
-    # shellcheck disable=SC2086
-    venv/bin/python -m pip install --quiet --no-index --no-deps --force-reinstall ${wheels[0]}
-    # What those packages bring as commands is for another Python.
-    printf '#!/bin/sh\nexec %q -m ray.scripts.scripts "$@"\n' "$PWD/venv/bin/python" >venv/bin/ray
-    chmod +x venv/bin/ray
+    echo "$PACKAGES" >"$site/packages.pth"
+    "$PYTHON" -m zipfile -e "${wheels[0]}" "$site"
+    for command in ray=ray.scripts.scripts raylay=raylay.services.cli; do
+      printf '#!/bin/sh\nexec %q -m %s "$@"\n' "$PWD/venv/bin/python" "${command#*=}" \
+        >"venv/bin/${command%%=*}"
+      chmod +x "venv/bin/${command%%=*}"
+    done
   else
+    [[ -x venv/bin/python ]] || "$PYTHON" -m venv venv
     # shellcheck disable=SC2086
     venv/bin/python -m pip install --quiet $PIP_OPTIONS "${wheels[0]}[otlp,prometheus]"
     # Of one version there may be two builds: the one that is here now.

@@ -39,6 +39,7 @@ export RAY_AUTH_MODE=token
 export RAY_USAGE_STATS_ENABLED=0
 export RAY_worker_niceness=0
 export RAY_enable_autoscaler_v2=0
+export RAY_agent_register_timeout_ms=120000
 export RAY_gcs_rpc_server_reconnect_timeout_s=$HEAD_OUTAGE_S
 END
 mv env.new env
@@ -48,7 +49,9 @@ if python deploy/node.py alive; then
   echo "raylay: the node on $(hostname) lives already, with $labels"
   exit 0
 fi
-options=(--labels "$labels" --object-store-memory=83886080)
+# Ports that are given need not be waited for: Ray waits 15 s for them, which a busy host may need.
+options=(--labels "$labels" --object-store-memory=83886080 --runtime-env-agent-port=6382
+  --dashboard-agent-grpc-port=6383 --dashboard-agent-listen-port=6384 --metrics-export-port=6385)
 if [[ $address == *.*.*.* ]]; then
   options+=("--node-ip-address=$address")
 fi
@@ -74,7 +77,7 @@ else
   options+=("--address=$head:$port")
 fi
 
-# Ray gives a node 30 s, which a busy host may need, and `ray up` does not try twice.
+# Ray gives a node 30 s to start, and its cluster launcher does not try twice.
 for ((attempt = 1; ; attempt++)); do
   ray stop --force >/dev/null 2>&1 || true
   if [[ $role == worker ]]; then

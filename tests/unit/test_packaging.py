@@ -17,7 +17,20 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("actors", "services", "storage")
-TARGETS = ("setup", "demo", "test", "check", "sim", "bench", "soak", "clean", "types", "help")
+TARGETS = (
+    "setup",
+    "demo",
+    "test",
+    "check",
+    "sim",
+    "bench",
+    "soak",
+    "clean",
+    "types",
+    "help",
+    "test-hosts",
+    "wheel",
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,150 @@
+"""A Ray cluster on a playground: a head without instances and three regions, a host each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from raylay.services.client import Server
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.fabric_plan import FabricRecord, servers
+
+ROOT = Path(__file__).parents[2]
+PLAYGROUND = ROOT / "deploy" / "playground"
+NAME = "test"
+NETWORK = "10.78"
+PATIENCE_S = 420.0
+"""For anything, on a machine that is busy with other things."""
+HOSTS = {"head": "head-1", "Chicago": "chicago-1", "NewYork": "newyork-1", "London": "london-1"}
+FABRIC = """
+fabric: flights
+topics: [{name: flights/.*, message_type: json}]
+regions: {Chicago: 2, NewYork: 1, London: 1}
+connect_regions: async
+downgrade: {age: 2s}
+logs: {target: file}
+"""
+DIRECTORY = "flights"
+"""In the home of the hosts' user."""
+
+
+def run(*command: str | Path, check: bool = True, given: str | None = None) -> str:
+    """Runs a command here; its output."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        cwd=ROOT,
+        check=False,
+    )
+    assert not check or done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def wait_until(what: str, found: Callable[[], object], every_s: float = 0.5) -> None:
+    """Returns when `found()` is true."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not found():
+        assert time.monotonic() < deadline_s, f"after {PATIENCE_S:.0f} s: not {what}"
+        time.sleep(every_s)
+
+
+class Cluster:
+    """The playground with Ray on it and a fabric on that."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.file = directory / "cluster.yaml"
+        self.root = Path(
+            os.environ.get("RAYLAY_PLAYGROUND_DIR", "/var/lib/raylay-playground"), NAME
+        )
+
+    def ground(self, *arguments: str) -> str:
+        """A command of the playground."""
+        return run(sys.executable, PLAYGROUND, "--name", NAME, *arguments)
+
+    def on(self, region: str, command: str, *, check: bool = True, given: str | None = None) -> str:
+        """A command on the host of a region, in a shell."""
+        config = self.root / "ssh_config"
+        return run("ssh", "-F", config, HOSTS[region], command, check=check, given=given)
+
+    def ray(self, *arguments: str) -> str:
+        """A command of Ray's cluster launcher, here."""
+        return run(Path(sys.executable).with_name("ray"), *arguments)
+
+    def living(self) -> int:
+        """How many nodes the head counts among the living."""
+        program = (
+            "import os; from ray._raylet import GcsClient; c = GcsClient(os.environ['RAY_ADDRESS'])"
+            "; print(sum(n.state == 0 for n in c.get_all_node_info(timeout=5).values()))"
+        )
+        return int(self.on("head", f'python -c "{program}"', check=False) or 0)
+
+    def home(self, region: str) -> Path:
+        """The home directory of a host's user, seen from here."""
+        return self.root / HOSTS[region] / "srv" / "raylay"
+
+    def record(self) -> FabricRecord:
+        """What the driver on the head's host keeps of the fabric."""
+        found = FabricRecord.load(self.home("head") / DIRECTORY)
+        assert found is not None
+        return found
+
+    def servers(self, group: str) -> list[Server]:
+        """The addresses for clients."""
+        record = self.record()
+        return servers(FabricSettings.from_json(record.settings), record, group)
+
+    def journal(self, name: str) -> Path:
+        """The journal of an instance, seen from here."""
+        return self.home(name.partition("-")[0]) / DIRECTORY / name / "journal"
+
+    def status(self, region: str = "head") -> dict[str, dict[str, object]]:
+        """Of each instance, by name, as `raylay status --json` on that host says it."""
+        text = self.on(region, "raylay status --json", check=False)
+        if not text.startswith("{"):
+            return {}
+        return {found["name"]: found for found in json.loads(text)["instances"]}
+
+    def is_whole(self) -> bool:
+        """Whether every instance is ready and every destination has caught up."""
+        found = self.status()
+        return bool(found) and all(
+            instance["ready"]
+            and all(each["caught_up"] for each in instance["destinations"].values())  # type: ignore[attr-defined]
+            for instance in found.values()
+        )
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """`ray up` and `raylay up`, as deploy/README.md says; at the end the hosts are removed."""
+    made = Cluster(tmp_path_factory.mktemp("hosts"))
+    made.ground("down")
+    regions = [part for region in HOSTS for part in ("--region", region)]
+    # Ray's own state of the launcher, which must not meet that of other clusters of this machine.
+    os.environ["RAY_TMPDIR"] = os.environ["TMPDIR"] = str(made.directory)
+    token = Path.home() / ".ray" / "auth_token"
+    try:
+        made.ground("up", *regions, "--network", NETWORK)
+        if not token.exists():
+            made.ray("get-auth-token", "--generate")
+        run("make", "wheel")
+        packages = next(path for path in sys.path if path.endswith("site-packages"))
+        made.file.write_text(made.ground("cluster", "--packages", packages))
+        made.ray("up", "--yes", "--no-config-cache", str(made.file))
+        wait_until("four nodes", lambda: made.living() == len(HOSTS))
+        made.on("head", "cat > flights.yaml", given=FABRIC)
+        made.on("head", f"raylay up flights.yaml --directory {DIRECTORY} --node-label region")
+        yield made
+    finally:
+        made.ground("down")
