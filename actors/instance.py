@@ -60,6 +60,11 @@ class Instance:
         self._thread.inject(kind, seconds, options)
 
     @ray.method(num_returns=1)
+    def placed(self, told: list[list[Any]]) -> None:
+        """Instances were moved: name, generation, replication and client address each."""
+        self._thread.placed(told)
+
+    @ray.method(num_returns=1)
     def admit(self, force: bool = False) -> None:
         """Admits clients although no peer of the group has brought what it has."""
         self._thread.admit(force)

@@ -45,7 +45,9 @@ from raylay.services.drill_commands import drill_command
 from raylay.services.errors import ConfigurationError, FabricError, RaylayError
 from raylay.services.fabric_check import fabric_app
 from raylay.services.host_commands import check_app
+from raylay.services.left_over import left_over_lines
 from raylay.services.pipeline.commands import pipeline_app
+from raylay.services.relocation import parse_target, relocation_lines
 from raylay.services.trace_report import trace_command
 
 STOP_TIMEOUT_S = 60.0
@@ -331,7 +333,11 @@ def _print_status(found: dict[str, Any], as_json: bool) -> None:
     if not console.is_terminal:
         console = Console(width=FILE_COLUMNS)
     console.print(table)
-    for line in (*disconnected_lines(found["instances"]), *unavailable_lines(found["instances"])):
+    for line in (
+        *disconnected_lines(found["instances"]),
+        *unavailable_lines(found["instances"]),
+        *left_over_lines(found.get("left_over", [])),
+    ):
         typer.echo(line)
 
 
@@ -415,6 +421,28 @@ def admit(
     with Fabric.attach(_running(fabric).name) as attached:
         attached.admit(instance, force=force)
     typer.echo(f"{instance}: clients are admitted")
+
+
+@app.command()
+def relocate(
+    instance: Annotated[str, typer.Argument(help="An instance whose host is lost.")],
+    to: Annotated[
+        str, typer.Option("--to", help="A host's name, or labels: key=value,…; default: any.")
+    ] = "",
+    fabric: FabricOption = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where it lives, or nobody can fill it.")
+    ] = False,
+) -> None:
+    """Move an instance to another node of its region: a new data directory, filled from its group.
+    What it was before is retired for good."""
+    from raylay.services.fabric import Fabric
+
+    labels = parse_target(to)
+    with Fabric.attach(_running(fabric).name) as attached:
+        done = attached.relocate(instance, labels, force=force)
+    for line in relocation_lines(done):
+        typer.echo(line)
 
 
 @app.command()

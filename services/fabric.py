@@ -29,6 +29,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from raylay.services import fabric_registry as registry
+from raylay.services import relocation
 from raylay.services.client import Client, Server, SyncClient
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.files import load_fabric, refuse_not_running
@@ -44,15 +45,20 @@ from raylay.services.fabric_nodes import Node, NodePlace, labelled, placed
 from raylay.services.fabric_plan import (
     Changes,
     FabricRecord,
+    addresses_of,
     bring_up_to_date,
     changes,
     client_options,
     data_directory,
     instance_config,
     record_of,
+    replication_address,
     tracing_options,
 )
 from raylay.services.fabric_plan import servers as servers_of_group
+from raylay.services.fabric_record import LeftOver, Move
+from raylay.services.left_over import left_over_status
+from raylay.services.relocation import Relocation, away_since, incarnation_of, with_moves
 from raylay.services.tracing import ClientTracer, Tracing, start_tracing
 
 START_TIMEOUT_S_DEFAULT = 120.0
@@ -199,6 +205,8 @@ class Fabric(FabricBuilder):
         deadline_s = time.monotonic() + timeout_s
         try:
             before = FabricRecord.load(place)
+            if before is not None:
+                settings = with_moves(settings, before.moves, before.nodes)
             node_label = node_label or (before.node_label if before else "")
             if node_label:
                 settings = labelled(settings, node_label)
@@ -378,6 +386,7 @@ class Fabric(FabricBuilder):
         settings = declared.declared if isinstance(declared, Fabric) else declared
         before, record = self._known()
         wanted = replace(record)
+        settings = with_moves(settings, record.moves, record.nodes)
         if record.node_label:
             settings = labelled(settings, record.node_label)
         if record.nodes:
@@ -512,6 +521,7 @@ class Fabric(FabricBuilder):
             "fabric": self.name,
             "directory": record.directory,
             "instances": self._statuses([instance.name for instance in settings.instances]),
+            "left_over": left_over_status(record, settings),
         }
 
     def _statuses(
@@ -539,10 +549,17 @@ class Fabric(FabricBuilder):
                 handle = self._handle(name)
                 state = _actor_state(handle) if handle is not None else {}
                 reason = str(state.get("reason") or _first_line(error))
-                found.append(
-                    {**base, "phase": str(state.get("state", "unknown")).lower(), "reason": reason}
-                )
+                phase = str(state.get("state", "unknown")).lower()
+                away = self._host_away(name) if phase != "alive" else ""
+                if away:
+                    phase, reason = "pending", away
+                found.append({**base, "phase": phase, "reason": reason})
         return found
+
+    def _host_away(self, name: str) -> str:
+        """Since when the node that holds an instance's data is away; empty: it is not."""
+        place = self._known()[1].nodes.get(name)
+        return away_since(place, _nodes(), _dead_nodes()) if place is not None else ""
 
     def events(
         self, *, follow: bool = False, after_us: int = 0, stop: Callable[[], bool] | None = None
@@ -621,6 +638,7 @@ class Fabric(FabricBuilder):
     ) -> dict[str, Any]:
         settings, record = self._known()
         made = client_options(settings, record, group or "", name)
+        made["servers"] = self._resolver(made["group"])
         tracing = tracing_options(settings, record)
         if tracing.enabled:
             if self._tracing is None:
@@ -628,6 +646,16 @@ class Fabric(FabricBuilder):
             made["sampling_ratio"] = tracing.sampling_ratio
             made["tracer"] = ClientTracer(self._tracing, name)
         return {**made, **options}
+
+    def _resolver(self, group: str) -> Callable[[], list[Server]]:
+        """Where the instances of a group are, looked up anew each time: one may be moved."""
+        known = self._known()[1]
+
+        def find() -> list[Server]:
+            record = FabricRecord.load(known.directory) or known
+            return servers_of_group(FabricSettings.from_json(record.settings), record, group)
+
+        return find
 
     # -- breaking and mending ----------------------------------------------------------------
     def pid(self, name: str) -> int:
@@ -794,6 +822,125 @@ class Fabric(FabricBuilder):
             return ray.get(asked, timeout=timeout_s)
         except ray.exceptions.RayError as error:
             raise FabricError(f"the node of {name} did not do it: {_first_line(error)}") from None
+
+    def relocate(
+        self,
+        name: str,
+        to: Mapping[str, str] | None = None,
+        *,
+        force: bool = False,
+        timeout_s: float = START_TIMEOUT_S_DEFAULT,
+    ) -> Relocation:
+        """Moves an instance whose host is lost to another node of its region: under its name, with
+        a new incarnation, filled from its group. What it was is retired for good, at once where
+        others can be told, else when they are back. Its former data directory is left as it is.
+
+        Args:
+            to: labels of the node; None: the node of its region with the fewest instances.
+            force: also where somebody still sees it alive (it is then stopped first), or where no
+                member of its group is ready to fill it.
+            timeout_s: until it is ready.
+
+        Raises:
+            FabricError: it is not moved, and why; or it is, and did not become ready in time.
+        """
+        settings, record = self._known()
+        instance = settings.instance(name)
+        statuses = self._statuses([each.name for each in settings.instances])
+        alive = relocation.seen_alive(name, statuses)
+        filled_by = relocation.sources(settings, name, statuses)
+        refused = relocation.refusal(name, alive, filled_by, force=force)
+        if refused:
+            raise FabricError(refused)
+        place = relocation.choose(settings, record.nodes, _nodes(), name, to or {})
+        risk = relocation.risk(settings, name, bool(alive))
+        self._end_for_good(name, timeout_s)
+        mine = next(status for status in statuses if status["name"] == name)
+        left_over = self._move(instance, place, filled_by, statuses, mine.get("incarnation", ""))
+        move = self._known()[1].moves[name]
+        done = Relocation(name, move.generation, place, risk, left_over)
+        self._tell_moved(done)
+        self._launch_again(self._known()[0].instance(name), timeout_s)
+        self.wait_ready(name, timeout_s)
+        return done
+
+    def _end_for_good(self, name: str, timeout_s: float) -> None:
+        handle = self._handle(name)
+        if handle is None:
+            return
+        state = _actor_state(handle)
+        if state.get("state") == "ALIVE":
+            _ray().wait([handle.stop.remote()], timeout=STOP_TIMEOUT_S_DEFAULT)
+        self._end(name)
+        if _is_here(str(state.get("node") or "")):
+            await_process_end(int(state.get("pid") or 0), timeout_s)
+
+    def _move(
+        self,
+        instance: InstanceSettings,
+        place: NodePlace,
+        filled_by: list[str],
+        statuses: list[dict[str, Any]],
+        incarnation: str,
+    ) -> LeftOver:
+        """Writes the move down: from then on a restart, and whoever asks for addresses, finds the
+        instance there."""
+        settings, record = self._known()
+        name = instance.name
+        before = record.moves.get(name)
+        known = before.generation if before is not None else 0
+        left_over = LeftOver(
+            name,
+            known,
+            instance.host,
+            dict(instance.node_labels),
+            str(data_directory(record, instance)),
+            replication_address(record, instance),
+            time.time_ns() // 1000,
+            incarnation or incarnation_of(name, statuses),
+        )
+        generation = relocation.next_generation(name, known, statuses)
+        folder = f"{instance.directory or name}.g{generation}"
+        record.left_over.append(left_over)
+        record.moves[name] = Move(generation, folder, filled_by)
+        record.nodes = {**record.nodes, name: place}
+        if place.address == instance.host:
+            # On one machine what it was may hold its ports for as long as it does not know.
+            del record.ports[name]
+        self._settings = settings = with_moves(settings, record.moves, record.nodes)
+        bring_up_to_date(record, settings)
+        self._keep(record)
+        return left_over
+
+    def _tell_moved(self, done: Relocation) -> None:
+        settings, record = self._known()
+        told = [[done.name, done.generation, *addresses_of(record, settings.instance(done.name))]]
+        ray = _ray()
+        asked = {}
+        for each in settings.instances:
+            handle = self._handle(each.name) if each.name != done.name else None
+            if handle is not None:
+                asked[each.name] = handle.placed.remote(told)
+        if asked:
+            ray.wait(list(asked.values()), num_returns=len(asked), timeout=STATUS_TIMEOUT_S)
+        for name, ref in asked.items():
+            try:
+                ray.get(ref, timeout=0)
+                done.told.append(name)
+            except ray.exceptions.RayError:
+                done.untold.append(name)
+
+    def _launch_again(self, instance: InstanceSettings, timeout_s: float) -> None:
+        """Ray gives the name of an actor free a moment after its end."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                self._launch(instance)
+                return
+            except FabricError as error:
+                if "runs in" not in str(error) or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(POLL_S)
 
     def _control(self, name: str, destination: str, verb: str, *options: bool) -> None:
         instance = self.declared.instance(name)
@@ -1024,6 +1171,17 @@ def _nodes() -> list[Node]:
     ]
 
 
+def _dead_nodes() -> list[tuple[Node, int]]:
+    """Nodes that are gone, and when: milliseconds since 1970."""
+    raylet: Any = importlib.import_module("ray._raylet")
+    client = raylet.GcsClient(address=str(_ray().get_runtime_context().gcs_address))
+    return [
+        (Node(found.node_manager_address, dict(found.labels)), int(found.end_time_ms))
+        for found in client.get_all_node_info().values()
+        if found.end_time_ms
+    ]
+
+
 def _is_here(node: str) -> bool:
     """Whether this process is on that node: a pid of another one says nothing here."""
     return not node or node == _ray().get_runtime_context().get_node_id()
@@ -1063,7 +1221,7 @@ def _kill_process(pid: int) -> None:
 
 
 def _save_config(text: str, directory: str, record: str, entry: registry.Entry) -> None:
-    """On the node of an instance: there the fabric is known by name from now on, head or no head."""
+    """On the node of an instance: there the fabric is known by name, head or no head."""
     from raylay.services.server.config import InstanceConfig
 
     InstanceConfig.from_json(text).save(Path(directory))

@@ -24,6 +24,7 @@ from raylay.services.configuration.model import (
 )
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric_nodes import NodePlace
+from raylay.services.fabric_record import LeftOver, Move
 from raylay.services.logs import LogOptions
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import TopicRule
@@ -58,6 +59,8 @@ class FabricRecord:
         restarting: instances that still run with earlier settings.
         nodes: where instances with node labels were put; they stay there.
         node_label: of nodes whose value is a group's name, for instances that name no node.
+        moves: instances that live elsewhere than where they began.
+        left_over: their former data directories.
     """
 
     name: str
@@ -68,6 +71,8 @@ class FabricRecord:
     restarting: list[str] = field(default_factory=list)
     nodes: dict[str, NodePlace] = field(default_factory=dict)
     node_label: str = ""
+    moves: dict[str, Move] = field(default_factory=dict)
+    left_over: list[LeftOver] = field(default_factory=list)
 
     def save(self, directory: Path | None = None) -> None:
         """Writes it into its directory, or as a copy into another, whole or not at all."""
@@ -99,6 +104,8 @@ class FabricRecord:
             values["nodes"] = {
                 name: NodePlace(**place) for name, place in values.get("nodes", {}).items()
             }
+            values["moves"] = {name: Move(**move) for name, move in values.get("moves", {}).items()}
+            values["left_over"] = [LeftOver(**each) for each in values.get("left_over", ())]
             return cls(**values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise FabricError(f"{where} is no record of a fabric: {error}") from None
@@ -277,7 +284,8 @@ def _ephemeral_port_min() -> int:
 # -- configurations ----------------------------------------------------------------------------
 def data_directory(record: FabricRecord, instance: InstanceSettings) -> Path:
     """Where the instance keeps its data."""
-    directory = instance.directory or instance.name
+    move = record.moves.get(instance.name)
+    directory = move.directory if move is not None else instance.directory or instance.name
     return Path(record.directory) / directory
 
 
@@ -414,16 +422,48 @@ def instance_config(
         metrics_port=ports.metrics,
         metrics_host=instance.host,
         bootstrap=_bootstrap_config(settings, record, instance),
+        generation=_generation(record, instance.name),
+        placements=tuple(
+            (name, move.generation, *addresses_of(record, settings.instance(name)))
+            for name, move in sorted(record.moves.items())
+        ),
+        announce_to=_announce_to(settings, record, instance),
         drills=settings.drills == "allowed",
     )
     config.check()
     return config
 
 
+def _generation(record: FabricRecord, name: str) -> int:
+    move = record.moves.get(name)
+    return move.generation if move is not None else 0
+
+
+def addresses_of(record: FabricRecord, instance: InstanceSettings) -> tuple[str, str]:
+    """Replication address and client address."""
+    return replication_address(record, instance), client_address(record, instance)
+
+
+def _announce_to(
+    settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
+) -> tuple[str, ...]:
+    """Whom a moved instance tells where it lives now: the others, and itself where it was."""
+    if instance.name not in record.moves:
+        return ()
+    others = [each for each in settings.instances if each.name != instance.name]
+    formers = [each.address for each in record.left_over if each.name == instance.name]
+    return (*(replication_address(record, other) for other in others), *formers)
+
+
 def _bootstrap_config(
     settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
 ) -> BootstrapConfig | None:
     wanted = instance.bootstrap
+    move = record.moves.get(instance.name)
+    if move is not None and move.filled_by:
+        return BootstrapConfig(
+            tuple(replication_address(record, settings.instance(name)) for name in move.filled_by)
+        )
     if wanted is None:
         return None
     return BootstrapConfig(

@@ -316,12 +316,14 @@ def _unacknowledged(
 
 
 def nothing_lost(history: History) -> list[Violation]:
-    """What was acked is in some log at the end, unless every disk that had it then was lost."""
+    """What was acked is in some log at the end, unless every disk that had it then was lost. What
+    retention had removed from a disk before its instance was moved, no reunion brings back."""
     topology = history.topology
     logs = Logs(topology)
     holders: dict[Key, dict[str, int]] = {}
     incarnation_of: dict[str, int] = {}
     lost: set[int] = set()
+    removed_to: dict[int, int] = {}
     for operation in history.operations:
         logs.take(operation)
         if isinstance(operation, Started):
@@ -332,6 +334,8 @@ def nothing_lost(history: History) -> list[Violation]:
                 incarnation_of[operation.former] = operation.incarnation
         elif isinstance(operation, Reunited):
             lost.discard(operation.incarnation)
+        elif isinstance(operation, Removed):
+            removed_to[operation.incarnation] = operation.up_to_txid
         elif isinstance(operation, Acked):
             for sequence in operation.sequences:
                 key = (operation.publisher, sequence)
@@ -340,6 +344,11 @@ def nothing_lost(history: History) -> list[Violation]:
                     {n: incarnation_of[n] for n, copies in logs.copies.items() if key in copies},
                 )
     held = {key for final in history.final.values() for key in final.ever}
+    for former in {name for names in logs.formers.values() for name in names}:
+        incarnation = incarnation_of[former]
+        for key, copy in logs.copies[former].items():
+            if copy.txid <= removed_to.get(incarnation, 0) and key in holders:
+                held.add(key)
     return [
         Violation("nothing lost", f"{key[1]} of {key[0]} was acked, {sorted(had)} had it, none has")
         for key, had in holders.items()

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from raylay.services import logs
 from raylay.services.errors import FabricError, InstanceRetired, RaylayError
+from raylay.services.replication.placement import from_wire
 from raylay.services.server.config import InstanceConfig, LinkConfig
 from raylay.services.server.injected import await_release, is_held
 from raylay.services.server.instance_server import InstanceServer
@@ -160,6 +161,10 @@ class InstanceThread:
     def inject(self, kind: str, seconds: float, options: dict[str, Any]) -> None:
         """For a drill: breaks something for a while."""
         self._call(lambda server: server.inject(kind, seconds, options))
+
+    def placed(self, told: list[list[Any]]) -> None:
+        """Instances were moved: what a placement is, says replication/placement.py."""
+        self._call(lambda server: server.learn(from_wire(told)))
 
     def admit(self, force: bool = False) -> None:
         """By hand: admits clients of an instance that waits for a peer."""

@@ -1,0 +1,43 @@
+"""What a fabric's record says of moved instances, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Move:
+    """Where a moved instance lives; its node is in the record's `nodes`.
+
+    Attributes:
+        generation: how often it was moved.
+        directory: its data directory, from the fabric's directory on.
+        filled_by: members of its group that it begins as a copy of.
+    """
+
+    generation: int
+    directory: str
+    filled_by: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class LeftOver:
+    """A data directory that was an instance's before it was moved.
+
+    Attributes:
+        generation: the one that is retired.
+        host: the node's address, and its labels.
+        directory: as a path on that host.
+        address: of its replication transport, where it is told that it is over.
+        at_us: when it was moved: microseconds since 1970.
+        incarnation: as hexadecimal digits; empty: not known.
+    """
+
+    name: str
+    generation: int
+    host: str
+    labels: dict[str, str]
+    directory: str
+    address: str
+    at_us: int
+    incarnation: str = ""

@@ -1,0 +1,226 @@
+"""Moving an instance to another node of its region: whether, where to, and what is at risk.
+
+Values in, values out: what peers say of it (`Fabric.status`), the living nodes, the fabric's
+record. `Fabric.relocate` asks and acts. The new home begins with a higher generation and a data
+directory of its own; the former one is kept in the record as left over, and nobody uses or deletes
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from raylay.services.configuration.model import FabricSettings, InstanceSettings
+from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric_nodes import HOST_LABEL, Node, NodePlace, placed
+from raylay.services.fabric_record import LeftOver, Move
+
+
+@dataclass(slots=True)
+class Relocation:
+    """What was done.
+
+    Attributes:
+        generation: of the instance from now on.
+        place: the node where it lives.
+        told: instances that know that the former incarnation is retired.
+        untold: those that could not be asked; the moved instance tells them when they are back.
+        risk: what may be on the former host alone, in a sentence.
+        left_over: the former data directory.
+    """
+
+    name: str
+    generation: int
+    place: NodePlace
+    risk: str
+    left_over: LeftOver
+    told: list[str] = field(default_factory=list)
+    untold: list[str] = field(default_factory=list)
+
+
+def parse_target(text: str) -> dict[str, str]:
+    """The labels that `--to` means: `key=value`, several with commas, or a host's name alone.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if not text:
+        return {}
+    labels: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if not key or (equals and not value) or (not equals and "," in text):
+            raise ConfigurationError(
+                f"--to {text!r}: give a label as key=value, several with commas, or the name of a "
+                f"host, which is its label `{HOST_LABEL}`"
+            )
+        labels[key if equals else HOST_LABEL] = value if equals else key
+    return labels
+
+
+def seen_alive(name: str, statuses: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Who is connected to the instance, or answers for it, a phrase each."""
+    found = []
+    for status in statuses:
+        if status["name"] == name:
+            if status.get("ready"):
+                found.append("it answers itself")
+            continue
+        for destination in status.get("destinations", {}).values():
+            if destination.get("connected") and destination.get("peer") == name:
+                found.append(f"{status['name']} is connected to it")
+                break
+        else:
+            if any(upstream.get("name") == name for upstream in status.get("upstreams", ())):
+                found.append(f"it is connected to {status['name']}")
+    return found
+
+
+def sources(
+    settings: FabricSettings, name: str, statuses: Iterable[Mapping[str, Any]]
+) -> list[str]:
+    """The members of its group that can fill it, in the order declared."""
+    group = settings.instance(name).group
+    ready = {status["name"] for status in statuses if status.get("ready")}
+    return [each.name for each in settings.group(group) if each.name != name and each.name in ready]
+
+
+def next_generation(name: str, known: int, statuses: Iterable[Mapping[str, Any]]) -> int:
+    """One above all that anybody knows, of the record or at an instance."""
+    told = [
+        int(entry["generation"])
+        for status in statuses
+        for entry in status.get("moved", ())
+        if entry.get("name") == name
+    ]
+    return 1 + max([known, *told])
+
+
+def refusal(name: str, alive: list[str], filled_by: list[str], *, force: bool) -> str:
+    """Why it is not moved; empty: it is."""
+    if force:
+        return ""
+    if alive:
+        return (
+            f"instance {name} is alive ({'; '.join(alive)}): moving it ends it where it is; with "
+            "--force it is first asked to stop"
+        )
+    if not filled_by:
+        return (
+            f"instance {name}: no member of its group is ready to fill it, so what was "
+            "acknowledged may be on its host alone: start one first, or the host; with --force it "
+            "begins with what others bring it"
+        )
+    return ""
+
+
+def risk(settings: FabricSettings, name: str, alive: bool) -> str:
+    """What may be nowhere but on the former host, in a sentence."""
+    instance = settings.instance(name)
+    if alive:
+        return "nothing where it stopped in time: it sends what it took before it ends"
+    syncs = [each.name for each in instance.destinations if each.sync]
+    if not syncs:
+        return (
+            "what clients published there and its links, all of them async, had not sent yet, "
+            "although it was acknowledged"
+        )
+    if settings.downgrade_of(instance).age_ms is None:
+        return (
+            "nothing that was acknowledged, as its acks waited for "
+            f"{', '.join(syncs)} unless somebody downgraded these by hand; unacknowledged messages "
+            "are sent again by their publishers"
+        )
+    return (
+        f"what it acknowledged while none of {', '.join(syncs)} took part, that is from a "
+        "downgrade until its host was lost; all else that was acknowledged is with its group"
+    )
+
+
+def choose(
+    settings: FabricSettings,
+    nodes: Mapping[str, NodePlace],
+    living: Iterable[Node],
+    name: str,
+    to: Mapping[str, str],
+) -> NodePlace:
+    """The node where it is to live: another one of its region, with the labels that are asked for.
+
+    Raises:
+        FabricError: there is none, or nothing tells it from others.
+    """
+    before = nodes.get(name)
+    if before is None:
+        raise FabricError(
+            f"instance {name} is bound to no node: give it node_labels, or start the fabric with "
+            "`--node-label region`, so that it has a node to be moved from"
+        )
+    region = {key: value for key, value in before.labels.items() if key != HOST_LABEL}
+    wanted = {**region, **to}
+    elsewhere = [node for node in living if not _is(node, before)]
+    alone = settings.instance(name).model_copy(update={"node_labels": wanted})
+    others = {other: place for other, place in nodes.items() if other != name}
+    only = settings.model_copy(update={"instances": (alone,)})
+    return placed(only, others, elsewhere)[1][name]
+
+
+def with_moves(
+    settings: FabricSettings, moves: Mapping[str, Move], nodes: Mapping[str, NodePlace]
+) -> FabricSettings:
+    """Settings as declared, with the moved instances where they live now."""
+
+    def where(instance: InstanceSettings) -> InstanceSettings:
+        place = nodes.get(instance.name)
+        if instance.name not in moves or place is None:
+            return instance
+        update = {"node_labels": dict(place.labels), "host": place.address}
+        return instance.model_copy(update=update)
+
+    return settings.model_copy(update={"instances": tuple(map(where, settings.instances))})
+
+
+def away_since(place: NodePlace, living: Iterable[Node], dead: Iterable[tuple[Node, int]]) -> str:
+    """Why an instance is not restarted: the node that holds its data is away. Empty: it is there.
+
+    Args:
+        dead: nodes that are gone, and when: milliseconds since 1970.
+    """
+    if any(_is(node, place) for node in living):
+        return ""
+    shown = place.labels.get(HOST_LABEL) or place.address
+    gone_ms = max((at_ms for node, at_ms in dead if _is(node, place)), default=0)
+    if not gone_ms:
+        return f"its host {shown} is not in the cluster"
+    moment = datetime.fromtimestamp(gone_ms / 1000, UTC)
+    return f"its host {shown} is away since {moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _is(node: Node, place: NodePlace) -> bool:
+    return all(node.labels.get(key) == value for key, value in place.labels.items())
+
+
+def incarnation_of(name: str, statuses: Iterable[Mapping[str, Any]]) -> str:
+    """The incarnation that its peers last saw, as hexadecimal digits; empty: none says it."""
+    for status in statuses:
+        for destination in status.get("destinations", {}).values():
+            seen = str(destination.get("incarnation", ""))
+            if destination.get("peer") == name and seen.strip("0"):
+                return seen
+    return ""
+
+
+def relocation_lines(done: Relocation) -> list[str]:
+    """For people."""
+    where = ", ".join(f"{key}={value}" for key, value in sorted(done.place.labels.items()))
+    lines = [
+        f"{done.name} lives on {where} ({done.place.address}) as generation {done.generation}",
+        f"retired at {', '.join(done.told) or 'nobody yet'}"
+        + (f"; {', '.join(done.untold)} will hear of it when back" if done.untold else ""),
+        f"left over: {done.left_over.directory} on {done.left_over.host}",
+        f"at risk, on that host alone: {done.risk}",
+        "when the host is back: `raylay journal reunite` with that directory, there",
+    ]
+    return lines
