@@ -70,35 +70,48 @@ def read_journal(directory: Path, after_txid: int, publishers: Iterable[int] = (
 
 
 def reaching(members: Mapping[str, Member], topic: str, message_type: str) -> dict[str, set[str]]:
-    """By region: the regions whose messages on a topic reach it, over links as they are declared.
+    """By region: the regions whose messages on a topic reach all of its instances, from whichever
+    instance of theirs, over links as they are declared.
 
     Args:
         members: of the recorded topology: destinations have instance names for addresses.
     """
-    reached: dict[str, set[str]] = {each.group: {each.group} for each in members.values()}
-    for start in members.values():
-        # (where it is, the group it came from last, whether it was ever in another group)
-        waiting = [(start.name, "", False)]
-        met = set(waiting)
-        while waiting:
-            name, sender, crossed = waiting.pop()
-            here = members[name]
-            reached[here.group].add(start.group)
-            run = Run(
-                0, 0, 0, 0, b"", topic.encode(), message_type.encode(),
-                path=(1,) if sender else (), group=sender,
-                flags=Flag.CROSSED if crossed else 0,
-            )  # fmt: skip
-            for destination in here.destinations:
-                if not Router(destination).routed(run, -1):
-                    continue
-                for server in destination.addresses:
-                    away = crossed or members[server].group != here.group
-                    state = (server, here.group, away)
-                    if state not in met:
-                        met.add(state)
-                        waiting.append(state)
-    return reached
+    met_from = {name: _met_from(name, members, topic, message_type) for name in members}
+    groups = list(dict.fromkeys(member.group for member in members.values()))
+    of = {group: {n for n, member in members.items() if member.group == group} for group in groups}
+    return {
+        group: {
+            source
+            for source in groups
+            if source == group or all(of[group] <= met_from[name] for name in of[source])
+        }
+        for group in groups
+    }
+
+
+def _met_from(start: str, members: Mapping[str, Member], topic: str, message_type: str) -> set[str]:
+    """The instances that what is published at one of them comes to."""
+    # (where it is, the group it came from last, whether it was ever in another group)
+    waiting = [(start, "", False)]
+    met = set(waiting)
+    while waiting:
+        name, sender, crossed = waiting.pop()
+        here = members[name]
+        run = Run(
+            0, 0, 0, 0, b"", topic.encode(), message_type.encode(),
+            path=(1,) if sender else (), group=sender,
+            flags=Flag.CROSSED if crossed else 0,
+        )  # fmt: skip
+        for destination in here.destinations:
+            if not Router(destination).routed(run, -1):
+                continue
+            for server in destination.addresses:
+                away = crossed or members[server].group != here.group
+                state = (server, here.group, away)
+                if state not in met:
+                    met.add(state)
+                    waiting.append(state)
+    return {name for name, _, _ in met}
 
 
 def judged(

@@ -352,7 +352,7 @@ class Recording:
             if time_us < self.since_us:
                 continue
             place = (event, str(told.get("destination")), str(told.get("incarnation")))
-            if time_us - last.get(place, -SAME_US) > SAME_US:
+            if time_us - last.get(place, -2 * SAME_US) > SAME_US:
                 found.append(each)
             last[place] = time_us
         return found

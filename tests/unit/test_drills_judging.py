@@ -1,0 +1,175 @@
+"""services/drills/judging.py: what is owed to whom, and that mistakes are seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.drills.history import Member
+from raylay.services.drills.judging import Judgement, judge_laws, judged, reaching, seen
+from raylay.services.drills.recorded import Recording, members_of
+from raylay.services.fabric_plan import FabricRecord, InstancePorts, instance_config
+from raylay.services.messages.records import Flag, Run
+from raylay.services.verdict import Record, Stretch
+
+A1, A2, B1 = 101, 102, 103
+INCARNATIONS = {"A-1": A1, "A-2": A2, "B-1": B1}
+
+
+def members(builder: FabricBuilder) -> dict[str, Member]:
+    settings = builder.settings()
+    ports = {each.name: InstancePorts(1, 2) for each in settings.instances}
+    record = FabricRecord("f", "/x", settings.to_json(), ports)
+    return members_of(
+        (
+            instance.name,
+            instance.group,
+            [
+                (found.destination(), found.server_names)
+                for found in instance_config(settings, record, instance).destinations
+            ],
+        )
+        for instance in settings.instances
+    )
+
+
+@pytest.fixture(scope="module")
+def regions() -> dict[str, Member]:
+    builder = FabricBuilder("f").region("A", 2).region("B", 1)
+    return members(builder.connect_regions("async"))
+
+
+def run(txid: int, publisher: int, first: int, last: int, **more: object) -> Run:
+    values = {"topic": b"t", "message_type": b"json", "receive_time_us": txid, **more}
+    return Run(publisher, first, last, last - first + 1, b"", first_txid=txid, **values)  # type: ignore[arg-type]
+
+
+# -- who gets what -------------------------------------------------------------------------------
+def test_connected_regions_reach_each_other(regions: dict[str, Member]) -> None:
+    assert reaching(regions, "t", "json") == {"A": {"A", "B"}, "B": {"A", "B"}}
+
+
+@pytest.mark.parametrize(
+    ("pass_through", "orders"),
+    [("A", {"A": {"A"}, "B": {"A", "B"}}), (None, {"A": {"A"}, "B": {"B"}})],
+)
+def test_a_one_way_link_reaches_one_way_and_only_its_topics(
+    pass_through: str | None, orders: dict[str, set[str]]
+) -> None:
+    """Without PassThrough only what clients publish at A-1 goes there: B is not owed the region."""
+    builder = FabricBuilder("f").region("A", 2).region("B", 1)
+    builder.destination("A-1", "B-1", topics=("orders",), pass_through=pass_through)
+    found = members(builder)
+    assert reaching(found, "orders", "json") == orders
+    assert reaching(found, "other", "json") == {"A": {"A"}, "B": {"B"}}
+
+
+# -- places --------------------------------------------------------------------------------------
+def verdict_of(
+    journals: dict[str, list[Run]], got: list[Stretch], *, splits: bool = False
+) -> Judgement:
+    record = Record()
+    record.add(7, 1, 10, 8)
+    verdict, late = judged(
+        {"A": ["A-1", "A-2"], "B": ["B-1"]},
+        journals,
+        {"A": {"reader": got}, "B": {}},
+        {"A": record, "B": record},
+        record,
+        splits,
+    )
+    return Judgement(verdict, late=late)
+
+
+WHOLE = {name: [run(1, 7, 1, 10)] for name in INCARNATIONS}
+GOT = [Stretch(7, 1, 8)]
+
+
+def test_everything_everywhere_is_clean() -> None:
+    found = verdict_of(WHOLE, GOT)
+    assert found.valid
+    assert [place.place for place in found.verdict.places] == [
+        "journal A-1", "journal A-2", "subscriber reader", "journal B-1"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("runs", "wrong"),
+    [
+        ([run(1, 7, 1, 7)], "lost"),
+        ([run(1, 7, 1, 8), run(9, 7, 8, 8)], "duplicated"),
+        ([run(1, 7, 5, 8), run(5, 7, 1, 4)], "out_of_order"),
+        ([run(1, 7, 1, 11)], "unexpected"),
+    ],
+)
+def test_a_mistake_of_one_journal_is_seen(runs: list[Run], wrong: str) -> None:
+    found = verdict_of({**WHOLE, "A-2": runs}, GOT)
+    assert not found.valid
+    assert {name for name in ("lost", "duplicated", "out_of_order", "unexpected")
+            if getattr(found.verdict, name)} == {wrong}  # fmt: skip
+
+
+def test_a_subscriber_s_loss_is_seen() -> None:
+    assert verdict_of(WHOLE, [Stretch(7, 1, 3), Stretch(7, 5, 8)]).verdict.lost == 1
+
+
+def test_late_copies_are_allowed_where_paths_split_and_flagged() -> None:
+    late = [run(1, 7, 5, 8), run(5, 7, 1, 4, flags=Flag.CONTIGUOUS | Flag.LATE)]
+    found = verdict_of({**WHOLE, "B-1": late}, GOT, splits=True)
+    assert found.valid and found.late == 4
+    assert not verdict_of({**WHOLE, "B-1": late}, GOT).valid
+    unflagged = [run(1, 7, 5, 8), run(5, 7, 1, 4)]
+    assert not verdict_of({**WHOLE, "B-1": unflagged}, GOT, splits=True).valid
+
+
+# -- a load that nobody wrote down ---------------------------------------------------------------
+def test_what_was_journaled_first_between_two_moments_is_owed(regions: dict[str, Member]) -> None:
+    journals = {
+        "A-1": [run(1, 7, 1, 5), run(6, 7, 6, 9), run(10, 7, 10, 12)],
+        "A-2": [run(1, 7, 1, 9, path=(A1,), group="A"), run(10, 8, 1, 2)],
+        "B-1": [run(1, 7, 1, 9, path=(A1,), group="A")],
+    }
+    after = {"A-1": 5, "A-2": 9, "B-1": 9}
+    records, total = seen(journals, after, {"A-1": 9, "A-2": 11, "B-1": 9}, regions)
+    assert records["B"].persisted.get(7) is not None
+    assert list(records["B"].persisted.of(7)) == [(6, 9)]
+    assert list(records["A"].persisted.of(8)) == [(1, 2)]
+    assert total.persisted_messages == 6 and total.published_messages == 14
+    verdict, _ = judged(
+        {"A": ["A-1", "A-2"], "B": ["B-1"]}, journals, {"A": {}, "B": {}}, records, total, False
+    )
+    lost = {place.place: place.lost for place in verdict.places}
+    assert lost == {"journal A-1": 2, "journal A-2": 0, "journal B-1": 2}
+
+
+# -- laws ----------------------------------------------------------------------------------------
+def statuses() -> dict[str, dict[str, object]]:
+    return {
+        name: {"incarnation": f"{incarnation:016x}", "destinations": {}, "pending": 0}
+        for name, incarnation in INCARNATIONS.items()
+    }
+
+
+def recording(regions: dict[str, Member]) -> Recording:
+    made = Recording(regions, None, "t", uniform=False)
+    made.missed = [
+        {"instance": name, "time_us": 0, "event": "started", "incarnation": f"{incarnation:016x}"}
+        for name, incarnation in INCARNATIONS.items()
+    ]
+    return made
+
+
+def test_laws_are_judged_without_clients_too(regions: dict[str, Member]) -> None:
+    round_trip = run(2, 7, 2, 2, path=(A2, A1), group="A")
+    journals = {"A-1": [run(1, 7, 1, 1), round_trip], "A-2": [], "B-1": []}
+    found, history = judge_laws(recording(regions), journals, statuses(), {}, own_load=True)
+    assert history is not None
+    assert [each.law for each in found] == ["loops"]
+
+
+def test_a_history_that_is_too_long_is_not_judged(
+    regions: dict[str, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raylay.services.drills.judging.COPIES_MAX", 9)
+    journals = {"A-1": [run(1, 7, 1, 10)], "A-2": [], "B-1": []}
+    assert judge_laws(recording(regions), journals, statuses(), {}) == ([], None)
