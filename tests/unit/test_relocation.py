@@ -1,0 +1,213 @@
+"""Moving an instance: whether, where to, what is at risk, and how it is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric_nodes import Node, NodePlace
+from raylay.services.fabric_plan import (
+    FabricRecord,
+    data_directory,
+    instance_config,
+    record_of,
+    replication_address,
+)
+from raylay.services.fabric_record import LeftOver, Move
+from raylay.services.left_over import left_over_lines, left_over_status
+from raylay.services.relocation import (
+    Relocation,
+    away_since,
+    choose,
+    incarnation_of,
+    next_generation,
+    parse_target,
+    refusal,
+    relocation_lines,
+    risk,
+    seen_alive,
+    sources,
+    with_moves,
+)
+from raylay.services.server.reuniting import REUNITED_FILE
+
+LABELS = {"region": "east", "host": "a"}
+NODES = [Node(f"10.0.0.{at}", {"region": "east", "host": host}) for at, host in enumerate("abc", 1)]
+PLACES = {
+    "east-1": NodePlace(dict(LABELS), "10.0.0.1"),
+    "east-2": NodePlace({"region": "east", "host": "b"}, "10.0.0.2"),
+}
+
+
+def settings(**sections: Any) -> FabricSettings:
+    fabric = FabricBuilder("moving", **sections)
+    fabric.region("east", instances=2)
+    for name, place in PLACES.items():
+        fabric.instance(name, node_labels=place.labels, host=place.address)
+    return fabric.settings()
+
+
+def status(name: str, ready: bool = True, **more: Any) -> dict[str, Any]:
+    return {"name": name, "ready": ready, **more}
+
+
+def linked(name: str, connected: bool) -> dict[str, Any]:
+    return {"to": {"peer": name, "connected": connected, "incarnation": "00ab"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("", {}),
+        ("c", {"host": "c"}),
+        ("region=east", {"region": "east"}),
+        ("region=east,host=c", {"region": "east", "host": "c"}),
+    ],
+)
+def test_a_target_is_a_host_or_labels(text: str, labels: dict[str, str]) -> None:
+    assert parse_target(text) == labels
+
+
+@pytest.mark.parametrize("text", ["=c", "host=", "a,b", "host=a,"])
+def test_what_is_no_target_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="give a label as key=value"):
+        parse_target(text)
+
+
+def test_who_sees_it_alive() -> None:
+    away = status("east-1", ready=False)
+    assert (
+        seen_alive("east-1", [away, status("east-2", destinations=linked("east-1", False))]) == []
+    )
+    assert seen_alive("east-1", [status("east-1")]) == ["it answers itself"]
+    there = status("east-2", destinations=linked("east-1", True))
+    assert seen_alive("east-1", [away, there]) == ["east-2 is connected to it"]
+    back = status("east-2", upstreams=[{"name": "east-1"}])
+    assert seen_alive("east-1", [away, back]) == ["it is connected to east-2"]
+
+
+def test_it_is_moved_only_where_it_is_gone_and_can_be_filled_or_by_force() -> None:
+    assert refusal("east-1", [], ["east-2"], force=False) == ""
+    assert "is alive (it answers itself)" in refusal(
+        "east-1", ["it answers itself"], ["east-2"], force=False
+    )
+    assert "no member of its group is ready" in refusal("east-1", [], [], force=False)
+    assert refusal("east-1", ["it answers itself"], [], force=True) == ""
+    ready = [status("east-1"), status("east-2")]
+    assert sources(settings(), "east-1", ready) == ["east-2"]
+    assert sources(settings(), "east-1", [status("east-2", ready=False)]) == []
+
+
+def test_its_generation_is_above_all_that_anybody_knows() -> None:
+    assert next_generation("east-1", 0, []) == 1
+    told = [
+        status("x", moved=[{"name": "east-1", "generation": 4}, {"name": "y", "generation": 9}])
+    ]
+    assert next_generation("east-1", 2, told) == 5
+    assert (
+        incarnation_of("east-1", [status("east-2", destinations=linked("east-1", False))]) == "00ab"
+    )
+    assert incarnation_of("east-1", [status("east-2")]) == ""
+
+
+def test_it_goes_to_another_node_of_its_region() -> None:
+    chosen = choose(settings(), PLACES, NODES, "east-1", {})
+    assert chosen == NodePlace({"region": "east", "host": "c"}, "10.0.0.3"), "the least used"
+    assert choose(settings(), PLACES, NODES, "east-1", {"host": "b"}).address == "10.0.0.2"
+    with pytest.raises(FabricError, match="no node has host=z, region=east"):
+        choose(settings(), PLACES, NODES, "east-1", {"host": "z"})
+    with pytest.raises(FabricError, match="no node has host=a, region=east"):
+        choose(settings(), PLACES, NODES, "east-1", {"host": "a"})
+    with pytest.raises(FabricError, match="is bound to no node"):
+        choose(settings(), {}, NODES, "east-1", {})
+
+
+def test_what_is_at_risk_depends_on_who_its_acks_waited_for() -> None:
+    assert "acks waited for east-2" in risk(settings(), "east-1", False)
+    assert "from a downgrade" in risk(settings(downgrade_age="5s"), "east-1", False)
+    assert "it sends what it took" in risk(settings(), "east-1", True)
+    alone = FabricBuilder("alone")
+    alone.region("east", instances=1)
+    assert "all of them async" in risk(alone.settings(), alone.settings().instances[0].name, False)
+
+
+def test_since_when_a_host_is_away() -> None:
+    place = PLACES["east-1"]
+    assert away_since(place, NODES, []) == ""
+    gone = away_since(place, NODES[1:], [(NODES[0], 1_700_000_000_000)])
+    assert gone == "its host a is away since 2023-11-14 22:13:20 UTC"
+    assert away_since(place, NODES[1:], []) == "its host a is not in the cluster"
+
+
+def moved(tmp_path: Path) -> tuple[FabricSettings, FabricRecord]:
+    """What `Fabric.relocate` writes down."""
+    record = record_of(settings(), tmp_path)
+    record.nodes = {**PLACES, "east-1": NodePlace({"region": "east", "host": "c"}, "10.0.0.3")}
+    record.moves["east-1"] = Move(2, "east-1.g2", ["east-2"])
+    former = LeftOver("east-1", 1, "10.0.0.1", dict(LABELS), "/d/east-1", "10.0.0.1:7", 5, "ab")
+    record.left_over.append(former)
+    effective = with_moves(settings(), record.moves, record.nodes)
+    record.settings = effective.to_json()
+    return effective, record
+
+
+def test_a_move_outlives_the_driver_and_what_the_file_says(tmp_path: Path) -> None:
+    effective, record = moved(tmp_path)
+    record.save()
+    assert FabricRecord.load(tmp_path) == record
+    instance = effective.instance("east-1")
+    assert instance.host == "10.0.0.3" and instance.node_labels["host"] == "c"
+    assert effective.instance("east-2") == settings().instance("east-2")
+    assert data_directory(record, instance) == tmp_path / "east-1.g2"
+
+
+def test_what_a_moved_instance_and_its_peers_are_started_with(tmp_path: Path) -> None:
+    effective, record = moved(tmp_path)
+    own = instance_config(effective, record, effective.instance("east-1"))
+    peer = effective.instance("east-2")
+    there = replication_address(record, peer)
+    assert own.generation == 2
+    assert own.bootstrap is not None and own.bootstrap.sources == (there,)
+    assert own.announce_to == (there, "10.0.0.1:7"), "the others, and itself where it was"
+    config = instance_config(effective, record, peer)
+    assert config.generation == 0 and config.announce_to == () and config.bootstrap is None
+    assert config.placements == own.placements
+    ((name, generation, replication, client),) = config.placements
+    assert (name, generation) == ("east-1", 2)
+    assert replication.startswith("10.0.0.3:") and client.startswith("10.0.0.3:")
+
+
+def test_left_over_directories_are_named_with_what_is_known(tmp_path: Path) -> None:
+    effective, record = moved(tmp_path)
+    former = tmp_path / "east-1"
+    former.mkdir()
+    record.left_over[0].directory = str(former)
+    (line,) = left_over_lines(left_over_status(record, effective))
+    assert line.startswith(f"left over of east-1: {former} on 10.0.0.1 (generation 1, ")
+    assert "not known whether" in line and f"raylay journal reunite {former}" in line
+    (former / REUNITED_FILE).write_text('{"done": false, "lacking": 1200, "unreached": []}')
+    assert "lacks 1,200 messages" in left_over_lines(left_over_status(record, effective))[0]
+    (former / REUNITED_FILE).write_text('{"done": true, "lacking": 0}')
+    (found,) = left_over_status(record, effective)
+    assert found["reunited"] and "lacks nothing" in left_over_lines([found])[0]
+    # One that the fabric never knew, beside its own.
+    stranger = tmp_path / "stranger"
+    stranger.mkdir()
+    for name in ("instance.json", "state.lmdb"):
+        (stranger / name).write_text("{}")
+    assert [each["name"] for each in left_over_status(record, effective)] == ["east-1", "stranger"]
+
+
+def test_what_was_done_is_said_plainly() -> None:
+    former = LeftOver("east-1", 0, "10.0.0.1", {}, "/d/east-1", "10.0.0.1:7", 5)
+    place = NodePlace({"host": "c"}, "10.0.0.3")
+    done = Relocation("east-1", 1, place, "nothing", former, ["east-2"], ["west-1"])
+    lines = relocation_lines(done)
+    assert lines[0] == "east-1 lives on host=c (10.0.0.3) as generation 1"
+    assert lines[1] == "retired at east-2; west-1 will hear of it when back"
+    assert "/d/east-1 on 10.0.0.1" in lines[2] and lines[3].endswith("alone: nothing")
