@@ -24,6 +24,13 @@ for pair in $REGIONS; do
     address=${pair%%=*}
   fi
 done
+# In a cloud Ray says the labels of the node type, at the first start only.
+if [[ ${RAY_OVERRIDE_LABELS:-} ]]; then
+  echo "$RAY_OVERRIDE_LABELS" >labels
+elif [[ -f labels ]]; then
+  RAY_OVERRIDE_LABELS=$(<labels)
+  export RAY_OVERRIDE_LABELS
+fi
 labels="host=$(hostname)${region:+,region=$region}"
 
 if [[ $role == head ]]; then
