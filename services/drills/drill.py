@@ -201,6 +201,7 @@ class Drill:
         self._crowd = result.crowd = Crowd(self.fabric, scenario.load, self.number, self._topic)
         result.topic = self._crowd.topic
         self._watcher = Watcher(self.fabric)
+        self._places.known = self._watcher.statuses
         self._watcher.start()
         steps: list[asyncio.Task[None]] = []
         try:

@@ -26,6 +26,7 @@ from raylay.services.drills.recorded import Lost, now_us
 from raylay.services.drills.scenario import Hit, Step
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric, await_process_end
+from raylay.services.fabric_registry import process_start
 from raylay.services.server.injected import SECONDS_MAX, hold, release
 
 LEASE_S = 5.0
@@ -62,6 +63,8 @@ class Places:
         self.fabric = fabric
         self.names = [instance.name for instance in fabric.declared.instances]
         here = os.getpid(), socket.gethostname()
+        self.known: Mapping[str, Mapping[str, Any]] = {}
+        """What instances said last, where somebody asks them by and by."""
         self._here = {name: fabric.on_node_of(name, _who) == here for name in self.names}
 
     def is_here(self, name: str) -> bool:
@@ -83,6 +86,18 @@ class Places:
         found: dict[str, Any] = self.fabric.ask(name, "status")
         return found
 
+    def last_status(self, name: str) -> dict[str, Any]:
+        """What an instance said last, where it is still that process: one that stands still does
+        not answer now.
+
+        Raises:
+            FabricError: it has to be asked, and does not answer.
+        """
+        found = self.known.get(name)
+        if found is not None and self._here[name] and process_start(int(found.get("pid") or 0)):
+            return dict(found)
+        return self.status(name)
+
     def directory(self, name: str) -> Path:
         """An instance's data directory, on its host."""
         return self.fabric.data_directory(name)
@@ -93,8 +108,11 @@ class Places:
         Raises:
             FabricError: it has none now.
         """
-        found = self.status(name).get("destinations", {}).get(destination, {})
+        found = self.last_status(name).get("destinations", {}).get(destination, {})
         pid = int(found.get("pid") or 0)
+        if self._here[name] and not process_start(pid):
+            found = self.status(name).get("destinations", {}).get(destination, {})
+            pid = int(found.get("pid") or 0)
         if not pid:
             raise FabricError(f"link {destination} of {name} has no process now")
         return pid
@@ -122,7 +140,7 @@ class KillInstances(Once):
         places = self._places
         pids: dict[str, list[int]] = {}
         for name in hit.instances:
-            status = places.status(name)
+            status = places.last_status(name)
             pids[name] = [int(status["pid"])]
             if self._links_too:
                 found = status.get("destinations", {}).values()
@@ -175,7 +193,7 @@ class Stop(Once):
             _, destination, _ = hit.ways[0]
             pid = self._places.link_pid(name, destination)
         else:
-            pid = int(self._places.status(name)["pid"])
+            pid = int(self._places.last_status(name)["pid"])
         self._pids[step] = name, pid
         self._places.errand(name, stop_for, pid, step.lasts_ms / 1000)
         return []
