@@ -186,7 +186,7 @@ class World:
         if not self.instances[name].alive:
             disk = self.disks[name]
             if disk.copies_from:
-                if not copy_log(disk, self.instances[disk.copies_from]):
+                if not any(copy_log(disk, self.instances[each]) for each in self._sources(disk)):
                     self.after(self.timing.dial_us, self.restart, name)
                     return
                 disk.copies_from = ""
@@ -263,6 +263,14 @@ class World:
                 self.reunions.append(ReunitingDisk(disk))
         if any(disk.reunites and disk.lives for disk in self.former.values()):
             self.after(50_000, self._reunite)
+
+    def _sources(self, disk: Disk) -> list[str]:
+        """Where an instance may be filled from: a moved one from any of its group."""
+        if not disk.generation:
+            return [disk.copies_from]
+        name, group = disk.member.name, disk.member.group
+        members = [each.name for each in self.topology.members.values() if each.group == group]
+        return [disk.copies_from, *(each for each in members if each != name)]
 
     def crash_link(self, name: str, destination: str) -> None:
         """Kills one link of an instance; its instance starts it again."""
