@@ -1,0 +1,166 @@
+"""What deploy/ holds can be read by what it is for, and refers to what there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from raylay.services import metrics
+from raylay.services.configuration.files import load_fabric
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+TELEMETRY = DEPLOY / "telemetry"
+CLUSTERS = ("cluster.yaml", "deploy/aws.yaml", "deploy/gcp.yaml")
+
+
+def read(path: str) -> dict[str, Any]:
+    found = yaml.safe_load((ROOT / path).read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("path", CLUSTERS)
+def test_rays_launcher_takes_the_cluster_files(path: str) -> None:
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    config = prepare_config(read(path))
+    validate_config(config)
+    types = {name: kind.get("labels") for name, kind in config["available_node_types"].items()}
+    if config["provider"]["type"] != "local":
+        regions = {name: labels for name, labels in types.items() if labels}
+        assert len(regions) == 3
+        assert all(labels == {"region": name} for name, labels in regions.items())
+
+
+@pytest.mark.parametrize("path", CLUSTERS)
+def test_cluster_files_mount_what_there_is_and_start_it(path: str) -> None:
+    config = read(path)
+    mounts = config["file_mounts"]
+    assert (ROOT / mounts["~/raylay/deploy"]).is_dir()
+    commands = [*config["head_start_ray_commands"], *config["worker_start_ray_commands"]]
+    commands += config["setup_commands"]
+    scripts = re.findall(r"~/raylay/deploy/([\w.]+)", "\n".join(commands))
+    assert set(scripts) == {"install.sh", "start.sh"}
+    assert all((DEPLOY / "node" / name).is_file() for name in scripts)
+
+
+@pytest.mark.parametrize("path", CLUSTERS)
+def test_every_setting_that_the_scripts_use_is_given(path: str, tmp_path: Path) -> None:
+    written = read(path)["setup_commands"][0].replace("~/raylay", str(tmp_path))
+    subprocess.run(["bash", "-eu", "-c", written], check=True, timeout=60)
+    given = set(re.findall(r"^([A-Z_]+)=", (tmp_path / "settings").read_text(), re.MULTILINE))
+    used = set()
+    for script in ("install.sh", "start.sh"):
+        text = (DEPLOY / "node" / script).read_text()
+        used |= set(re.findall(r"\$\{?([A-Z][A-Z_]+)\b", text))
+    of_the_shell = {"PWD", "HOME", "PATH", "RAY_HEAD_IP", "RAY_OVERRIDE_LABELS"}
+    assert used - of_the_shell == given
+
+
+@pytest.mark.parametrize("path", sorted((DEPLOY / "node").glob("*.sh")), ids=lambda path: path.name)
+def test_scripts_are_bash(path: Path) -> None:
+    subprocess.run(["bash", "-n", str(path)], check=True, timeout=60)
+    assert "set -euo pipefail" in path.read_text()
+
+
+def test_the_manifests_refer_to_one_another() -> None:
+    documents = [
+        document
+        for name in ("kuberay.yaml", "redis.yaml")
+        for document in yaml.safe_load_all((DEPLOY / name).read_text())
+    ]
+    named = {(each["kind"], each["metadata"]["name"]): each for each in documents}
+    assert len(named) == len(documents)
+    spec = named["RayCluster", "raylay"]["spec"]
+    groups = spec["workerGroupSpecs"]
+    labels = [
+        dict(pair.split("=") for pair in g["rayStartParams"]["labels"].split(",")) for g in groups
+    ]
+    fabric = load_fabric([ROOT / "examples" / "three_regions.yaml"])
+    assert {each["region"] for each in labels} == set(fabric.groups())
+    assert len({each["host"] for each in labels}) == len(groups)
+    for group in groups:
+        pod = group["template"]["spec"]
+        claims = {v["name"]: v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"]}
+        assert all(("PersistentVolumeClaim", claim) in named for claim in claims.values())
+        (container,) = pod["containers"]
+        assert {mount["name"] for mount in container["volumeMounts"]} == set(claims)
+    host, port = spec["gcsFaultToleranceOptions"]["redisAddress"].split(":")
+    service = named["Service", host.partition(".")[0]]
+    assert [each["port"] for each in service["spec"]["ports"]] == [int(port)]
+    job = named["RayJob", "raylay-up"]["spec"]
+    assert job["clusterSelector"] == {"ray.io/cluster": "raylay"}
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd here")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    unit = tmp_path / "raylay-node@root.service"
+    shutil.copy(DEPLOY / "node" / "raylay-node@.service", unit)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
+def served() -> set[str]:
+    """The names of the metrics that an instance serves."""
+    units = {"": "", "By": "_bytes", "ms": "_milliseconds"}
+    names = {
+        f"raylay_{item.name}{units[item.unit]}{'_total' if item.counter else ''}"
+        for item in (*metrics._OF_INSTANCE, *metrics._OF_DESTINATION)
+    }
+    return names | {"raylay_commit_latency_seconds_bucket"}
+
+
+def expressions() -> list[str]:
+    board = json.loads((TELEMETRY / "grafana" / "dashboards" / "raylay.json").read_text())
+    rules = yaml.safe_load((TELEMETRY / "alerts.yml").read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return found + [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+
+
+def test_dashboard_and_alerts_name_metrics_that_there_are() -> None:
+    named = {name for text in expressions() for name in re.findall(r"raylay_\w+", text)}
+    assert named <= served(), named - served()
+    # And the dashboard shows every one, so that a new metric is not forgotten.
+    assert served() - named <= {"raylay_commits_total", "raylay_duplicates_skipped_total"}
+
+
+def test_the_board_reads_the_source_that_is_provisioned() -> None:
+    board = json.loads((TELEMETRY / "grafana" / "dashboards" / "raylay.json").read_text())
+    provisioning = TELEMETRY / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "raylay.yaml").read_text())[
+        "datasources"
+    ]
+    assert {panel["datasource"]["uid"] for panel in board["panels"]} == {source["uid"]}
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+def test_the_collectors_pipelines_use_what_is_declared() -> None:
+    collector = yaml.safe_load((TELEMETRY / "collector.yaml").read_text())
+    for pipeline in collector["service"]["pipelines"].values():
+        for kind, names in pipeline.items():
+            assert set(names) <= set(collector[kind])
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="no Prometheus here")
+def test_prometheus_takes_its_files() -> None:
+    for kind, name in (("config", "prometheus.yml"), ("rules", "alerts.yml")):
+        done = subprocess.run(
+            ["promtool", "check", kind, name],
+            cwd=TELEMETRY,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
