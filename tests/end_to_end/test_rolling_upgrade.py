@@ -1,0 +1,103 @@
+"""A pair of an earlier release is upgraded one by one under its publishers' eyes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from end_to_end.old_release import install
+from end_to_end.test_bootstrap import Empty
+from end_to_end.test_instance import Client, Servers, free_ports, servers
+
+from raylay.services.messages.records import publisher_id
+from raylay.services.server.config import DestinationConfig, InstanceConfig
+
+__all__ = ["servers"]  # a fixture
+
+OLD_COMMIT = "a50de4a"
+"""The last one that spoke replication version 1 only."""
+STEP = 50
+
+
+class Upgradable(Empty):
+    """An instance's process, of the release whose environment it is given."""
+
+    def __init__(
+        self, directory: Path, config: InstanceConfig, environment: dict[str, str]
+    ) -> None:
+        self.environment: dict[str, str] | None = environment
+        super().__init__(directory, config)
+        # As that release wrote it: a later one reads it.
+        kept = json.loads((directory / "instance.json").read_text())
+        for key in ("generation", "placements", "announce_to", "drills"):
+            kept.pop(key, None)
+        (directory / "instance.json").write_text(json.dumps(kept))
+        self.launch()
+
+    def start(self) -> None:
+        """Only when its configuration is as the release knows it."""
+
+    def launch(self) -> None:
+        self.log = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "raylay.services.server.run_instance", str(self.directory)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+        )
+        self._log_of(self.process)
+        self.serves()
+
+    def upgrade(self) -> None:
+        assert self.stop() == 0
+        self.environment = None
+        self.launch()
+
+
+@pytest.mark.timeout(600)
+def test_a_pair_is_upgraded_one_by_one_and_loses_no_ack(servers: Servers, tmp_path: Path) -> None:
+    """Old and old, old and new, new and new: sync both ways in each, and clients at both."""
+    environment = install(OLD_COMMIT, tmp_path / "old")
+    ports = dict(zip("AB", free_ports(2), strict=True))
+    made: dict[str, Upgradable] = {}
+    for name, other in (("A", "B"), ("B", "A")):
+        to = DestinationConfig(
+            other, "group", True, (f"127.0.0.1:{ports[other]}",), retry_ms_max=200
+        )
+        config = InstanceConfig(
+            name, "group", destinations=(to,), replication_port=ports[name], first=True
+        )
+        made[name] = Upgradable(tmp_path / name, config, environment)
+        servers.append(made[name])
+    a, b = made["A"], made["B"]
+
+    published = 0
+    for upgraded in (None, b, a):
+        if upgraded is not None:
+            before = {server: server.events("link_caught_up") for server in (a, b)}
+            upgraded.upgrade()
+            # The one that stayed connects to it again; the new process counts from none.
+            before[upgraded] = 0
+            for server, times in before.items():
+                server.wait_for("link_caught_up", times + 1)
+        else:
+            for server in (a, b):
+                server.wait_for("link_caught_up")
+        for server in (a, b):
+            client = Client(server.address, f"at {server.config.name}")
+            assert client.answer["highest"] == published, "all that was acknowledged is there"
+            client.publish(range(published + 1, published + STEP + 1))
+            client.persisted(published + STEP)
+            client.close()
+        published += STEP
+    wanted = {
+        (publisher_id(f"at {name}"), number) for name in "AB" for number in range(1, published + 1)
+    }
+    for server in (a, b):
+        assert server.stop() == 0
+        journal = server.journal()
+        assert len(journal) == len(wanted) and set(journal) == wanted
