@@ -118,7 +118,7 @@ def test_down_ends_all_and_every_journal_has_what_was_acknowledged(cluster: Clus
     cluster.on("head", "bash ~/raylay/deploy/stop.sh")
     cluster.ray("down", "--yes", str(cluster.file))
     for region in HOSTS:
-        assert cluster.on(region, "pgrep -fa 'raylet|gcs_server|ray::' || true") == ""
+        assert cluster.on(region, "pgrep -fa '[r]aylet|[g]cs_server|[r]ay::' || true") == ""
     assert EXPECTED
     for name in names:
         held: list[Stretch] = []
