@@ -11,6 +11,7 @@ from typing import Any
 
 from raylay.services.drills.drill import Result
 from raylay.services.drills.judging import Judgement
+from raylay.services.drills.load import Crowd
 from raylay.services.drills.measure import (
     Failover,
     Injected,
@@ -359,44 +360,46 @@ def _rates(page: Page, result: Result) -> None:
         charts.Mark(at(each.began_us), each.fault.replace("_", " ")) for each in result.injected
     ]
     bands = _bands(result, at)
-    if not crowd.publishers:
-        page.chart(
-            "Messages a second",
-            charts.lines(
-                [
-                    series("published", _counted(result, "published")),
-                    series("delivered", _counted(result, "delivered")),
-                ],
-                x_label="seconds from the first fault",
-                y_label="messages/s",
-                marks=marks,
-                bands=bands,
-                x_range=(at(began), at(ended)),
+    if crowd.publishers:
+        normal = [s for s in crowd.subscribers if not s.name.endswith("-slow")]
+        shown = [
+            series("published", (each for p in crowd.publishers for each in p.rates)),
+            series(
+                "acknowledged", ((a.time_us, a.messages) for p in crowd.publishers for a in p.acks)
             ),
-            "By the counters of the instances.",
-        )
-        _ages(page, result, at, marks, bands)
-        return
-    acks = [ack for publisher in crowd.publishers for ack in publisher.acks]
-    published = [each for publisher in crowd.publishers for each in publisher.rates]
-    normal = [s for s in crowd.subscribers if not s.name.endswith("-slow")]
-    delivered = [each for subscriber in normal for each in subscriber.times]
+            series("delivered, to all subscribers", (each for s in normal for each in s.times)),
+        ]
+        note = "What is published is the load's rate; the others dip and then catch up."
+    else:
+        shown = [series(name, _counted(result, name)) for name in ("published", "delivered")]
+        note = "By the counters of the instances."
     page.chart(
         "Messages a second",
         charts.lines(
-            [
-                series("published", published),
-                series("acknowledged", [(ack.time_us, ack.messages) for ack in acks]),
-                series("delivered, to all subscribers", delivered),
-            ],
+            shown,
             x_label="seconds from the first fault",
             y_label="messages/s",
             marks=marks,
             bands=bands,
             x_range=(at(began), at(ended)),
         ),
-        "What is published is the load's rate; acknowledged and delivered dip and then catch up.",
+        note,
     )
+    if crowd.publishers:
+        _ack_times(page, result, crowd, xs, marks, bands)
+    _ages(page, result, at, marks, bands)
+
+
+def _ack_times(
+    page: Page,
+    result: Result,
+    crowd: Crowd,
+    xs: Sequence[float],
+    marks: list[charts.Mark],
+    bands: list[charts.Band],
+) -> None:
+    """How long publishers waited, by region."""
+    began, ended, origin = result.began_us, result.ended_us, _origin_us(result)
     ages = [
         charts.Series(
             region,
@@ -424,12 +427,11 @@ def _rates(page: Page, result: Result) -> None:
             y_label="ms",
             marks=marks,
             bands=bands,
-            x_range=(at(began), at(ended)),
+            x_range=((began - origin) / 1e6, (ended - origin) / 1e6),
             log_y=True,
         ),
         "The oldest message of each quarter of a second, from publish to persisted, by region.",
     )
-    _ages(page, result, at, marks, bands)
 
 
 def _counted(result: Result, counter: str) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from raylay.services.configuration.builder import FabricBuilder
@@ -40,8 +42,8 @@ def regions() -> dict[str, Member]:
 
 
 def run(txid: int, publisher: int, first: int, last: int, **more: object) -> Run:
-    values = {"topic": b"t", "message_type": b"json", "receive_time_us": txid, **more}
-    return Run(publisher, first, last, last - first + 1, b"", first_txid=txid, **values)  # type: ignore[arg-type]
+    made = Run(publisher, first, last, last - first + 1, b"", b"t", b"json", first_txid=txid)
+    return replace(made, receive_time_us=txid, **more)  # type: ignore[arg-type]
 
 
 # -- who gets what -------------------------------------------------------------------------------
