@@ -6,6 +6,12 @@ import json
 import re
 import shutil
 import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +20,7 @@ import yaml
 
 from raylay.services import metrics
 from raylay.services.configuration.files import load_fabric
+from raylay.services.fabric_plan import free_port
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -164,3 +171,86 @@ def test_prometheus_takes_its_files() -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Prometheus that has scraped an instance's metrics and read the alerts; its address."""
+    pytest.importorskip("opentelemetry.exporter.prometheus")
+    if not shutil.which("prometheus"):
+        pytest.skip("no Prometheus here")
+    directory = tmp_path_factory.mktemp("prometheus")
+    numbers = dict.fromkeys(metrics.KEYS - {"commit_latency", "destinations"}, 7)
+    latency = metrics.LatencyHistogram()
+    latency.record(2_000_000)
+    destinations = {"London": dict.fromkeys(metrics.DESTINATION_KEYS, 1)}
+    served = metrics.Metrics(
+        "Chicago-1", lambda: {**numbers, "commit_latency": latency, "destinations": destinations}
+    )
+    taken: set[int] = set()
+    ports = (free_port(taken), free_port(taken))
+    served.start(ports[0])
+    config = read("deploy/telemetry/prometheus.yml")
+    config["global"]["scrape_interval"] = "200ms"
+    config["rule_files"] = [str(TELEMETRY / "alerts.yml")]
+    config["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{ports[0]}"]}]
+    del config["scrape_configs"][1:]
+    (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
+    address = f"127.0.0.1:{ports[1]}"
+    with (directory / "log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={directory / 'prometheus.yml'}",
+                f"--storage.tsdb.path={directory / 'data'}",
+                f"--web.listen-address={address}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        deadline_s = time.monotonic() + 120
+        while not ask(address, 'count_over_time(up{job="raylay"}[1m]) > 3'):
+            assert process.poll() is None, (directory / "log").read_text()
+            assert time.monotonic() < deadline_s, (directory / "log").read_text()
+            time.sleep(0.1)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+        served.stop()
+
+
+def ask(address: str, expression: str) -> list[Any]:
+    """What Prometheus answers; nothing while it does not."""
+    query = urllib.parse.urlencode({"query": expression})
+    try:
+        with urllib.request.urlopen(f"http://{address}/api/v1/query?{query}", timeout=30) as answer:
+            found: list[Any] = json.load(answer)["data"]["result"]
+            return found
+    except urllib.error.HTTPError as error:
+        if error.code == HTTPStatus.SERVICE_UNAVAILABLE:  # it has just been started
+            return []
+        raise AssertionError(f"{expression}: {error.read().decode()}") from None
+    except OSError:
+        return []
+
+
+def test_every_panel_shows_something_of_a_real_instance(prometheus: str) -> None:
+    board = json.loads((TELEMETRY / "grafana" / "dashboards" / "raylay.json").read_text())
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            found = ask(prometheus, target["expr"])
+            assert found, target["expr"]
+            for name in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
+                assert name in found[0]["metric"], (target["expr"], found[0]["metric"])
+
+
+def test_alerts_are_read_and_ask_for_what_there_is(prometheus: str) -> None:
+    with urllib.request.urlopen(f"http://{prometheus}/api/v1/rules", timeout=30) as answer:
+        (group,) = json.load(answer)["data"]["groups"]
+    for rule in group["rules"]:
+        assert rule["health"] != "err", rule
+        for name in re.findall(r"raylay_\w+", rule["query"]):
+            assert ask(prometheus, name), name
+    assert not ask(prometheus, 'up{job="raylay"} == 0')
