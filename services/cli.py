@@ -54,6 +54,8 @@ STOP_TIMEOUT_S = 60.0
 DETACH_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 30.0
 READY_LINE = "raylay is up"
+WATCH_S = 5.0
+"""Between two looks at who is away."""
 _PLACE = re.compile(r"[^\s:]+:\d+: ")
 FILE_COLUMNS = 160
 """A table that is written to a file or a pipe has room for what it says."""
@@ -443,6 +445,34 @@ def relocate(
         done = attached.relocate(instance, labels, force=force)
     for line in relocation_lines(done):
         typer.echo(line)
+
+
+@app.command()
+def watch(fabric: FabricOption = "") -> None:
+    """Move instances whose host is away for longer than `relocate_after` of the settings, until it
+    is stopped. Start it where Ray's head can be reached, once; without the setting it refuses."""
+    from raylay.services.fabric import Fabric
+
+    stopping = threading.Event()
+    told = ""
+    with _stop_signals(stopping), Fabric.attach(_running(fabric).name) as attached:
+        after_ms = attached.declared.relocate_after_ms
+        if after_ms is None:
+            raise ConfigurationError(
+                f"fabric {attached.name} has no `relocate_after`: nothing is to be moved by itself"
+            )
+        typer.echo(f"watching {attached.name}: moved is who is away for {after_ms / 1000:g} s")
+        while not stopping.wait(WATCH_S):
+            try:
+                lines = [
+                    line for done in attached.relocate_due() for line in relocation_lines(done)
+                ]
+            except FabricError as error:
+                lines = [str(error)] if str(error) != told else []
+                told = str(error)
+            for line in lines:
+                typer.echo(line)
+            sys.stdout.flush()
 
 
 @app.command()

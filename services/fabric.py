@@ -844,6 +844,7 @@ class Fabric(FabricBuilder):
         Raises:
             FabricError: it is not moved, and why; or it is, and did not become ready in time.
         """
+        self._refresh()
         settings, record = self._known()
         instance = settings.instance(name)
         statuses = self._statuses([each.name for each in settings.instances])
@@ -862,7 +863,34 @@ class Fabric(FabricBuilder):
         self._tell_moved(done)
         self._launch_again(self._known()[0].instance(name), timeout_s)
         self.wait_ready(name, timeout_s)
+        for told in done.told:
+            # Each node knows the fabric by name, and each directory its peers, for a restart.
+            self._write_config(self._known()[0].instance(told))
         return done
+
+    def _refresh(self) -> None:
+        """Takes what other processes have changed meanwhile."""
+        record = _stored_record(self.name)
+        if record is not None:
+            self._record, self._settings = record, FabricSettings.from_json(record.settings)
+
+    def relocate_due(self) -> list[Relocation]:
+        """Moves the instances whose host is away for longer than `relocate_after` of the settings.
+        `raylay watch` calls it again and again.
+
+        Raises:
+            FabricError: one cannot be moved, and why.
+        """
+        self._refresh()
+        settings, record = self._known()
+        living, dead = _nodes(), _dead_nodes()
+        gone_ms = {
+            name: relocation.gone_since_ms(place, living, dead)
+            for name, place in record.nodes.items()
+        }
+        now_ms = time.time_ns() // 1_000_000
+        names = relocation.due(gone_ms, now_ms, settings.relocate_after_ms)
+        return [self.relocate(name) for name in names]
 
     def _end_for_good(self, name: str, timeout_s: float) -> None:
         handle = self._handle(name)

@@ -188,14 +188,34 @@ def away_since(place: NodePlace, living: Iterable[Node], dead: Iterable[tuple[No
     Args:
         dead: nodes that are gone, and when: milliseconds since 1970.
     """
-    if any(_is(node, place) for node in living):
+    gone_ms = gone_since_ms(place, living, dead)
+    if gone_ms is None:
         return ""
     shown = place.labels.get(HOST_LABEL) or place.address
-    gone_ms = max((at_ms for node, at_ms in dead if _is(node, place)), default=0)
     if not gone_ms:
         return f"its host {shown} is not in the cluster"
     moment = datetime.fromtimestamp(gone_ms / 1000, UTC)
     return f"its host {shown} is away since {moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def gone_since_ms(
+    place: NodePlace, living: Iterable[Node], dead: Iterable[tuple[Node, int]]
+) -> int | None:
+    """Since when a node is away, in milliseconds since 1970; 0: Ray does not know; None: it is
+    there."""
+    if any(_is(node, place) for node in living):
+        return None
+    return max((at_ms for node, at_ms in dead if _is(node, place)), default=0)
+
+
+def due(gone_ms: Mapping[str, int | None], now_ms: int, after_ms: int | None) -> list[str]:
+    """Instances to be moved, by the policy that the operator chose: those whose host is away for
+    so long. One of which Ray does not know since when is left to people."""
+    if after_ms is None:
+        return []
+    return [
+        name for name, since_ms in gone_ms.items() if since_ms and now_ms - since_ms >= after_ms
+    ]
 
 
 def _is(node: Node, place: NodePlace) -> bool:

@@ -44,6 +44,7 @@ class FabricBuilder:
         logs: LogSettings | Mapping[str, Any] | None = None,
         client: ClientSettings | Mapping[str, Any] | None = None,
         drills: Literal["refused", "allowed"] | None = None,
+        relocate_after: str | int | None = None,
         downgrade_age: str | None = None,
     ) -> None:
         """
@@ -52,6 +53,8 @@ class FabricBuilder:
             topics: journaled topics: names or regular expressions; default is every topic.
             journal, downgrade, tracing, metrics, logs, client: sections as in the file.
             drills: whether drills may break it while it runs; default: refused.
+            relocate_after: `raylay watch` moves an instance whose host is away for so long, `10m`
+                say; default: nobody does.
             downgrade_age: short for `downgrade={"age": …}`.
 
         Raises:
@@ -70,6 +73,7 @@ class FabricBuilder:
             ("logs", logs),
             ("client", client),
             ("drills", drills),
+            ("relocate_after", relocate_after),
         ):
             if value is not None:
                 sections[key] = value

@@ -305,6 +305,10 @@ class FabricSettings(Section):
     client: ClientSettings = ClientSettings()
     drills: Literal["refused", "allowed"] = "refused"
     """Whether drills may break it while it runs (docs/drills.md)."""
+    relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(
+        default=None, alias="relocate_after"
+    )
+    """An instance whose host is away for so long is moved by `raylay watch`. None: by hand."""
 
     def instance(self, name: str) -> InstanceSettings:
         """The instance of this name.

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -134,6 +134,9 @@ class _File(Section):
     logs: LogSettings = LogSettings()
     client: ClientSettings = ClientSettings()
     drills: Literal["refused", "allowed"] = "refused"
+    relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(
+        default=None, alias="relocate_after"
+    )
 
 
 def load(path: str | Path) -> FabricSettings:
@@ -203,6 +206,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         logs=file.logs,
         client=file.client,
         drills=file.drills,
+        relocate_after=file.relocate_after_ms,
     )
     for region, entry in file.regions.items():
         place = origin("regions", region)

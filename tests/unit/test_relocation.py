@@ -24,6 +24,7 @@ from raylay.services.relocation import (
     Relocation,
     away_since,
     choose,
+    due,
     incarnation_of,
     next_generation,
     parse_target,
@@ -142,6 +143,17 @@ def test_since_when_a_host_is_away() -> None:
     gone = away_since(place, NODES[1:], [(NODES[0], 1_700_000_000_000)])
     assert gone == "its host a is away since 2023-11-14 22:13:20 UTC"
     assert away_since(place, NODES[1:], []) == "its host a is not in the cluster"
+
+
+def test_the_policy_moves_who_is_away_for_long_and_nobody_else() -> None:
+    now_ms = 1_000_000
+    gone = {"there": None, "unknown": 0, "short": now_ms - 5_000, "long": now_ms - 600_000}
+    assert due(gone, now_ms, 600_000) == ["long"]
+    assert due(gone, now_ms, None) == [], "off by default"
+    assert settings().relocate_after_ms is None
+    assert settings(relocate_after="10m").relocate_after_ms == 600_000
+    with pytest.raises(ConfigurationError):
+        settings(relocate_after="0s")
 
 
 def moved(tmp_path: Path) -> tuple[FabricSettings, FabricRecord]:
