@@ -1,0 +1,165 @@
+"""services/drills/report.py: the page and the JSON of what a drill came to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raylay.services.drills import report
+from raylay.services.drills.checkers import Violation
+from raylay.services.drills.drill import Result
+from raylay.services.drills.judging import Judgement
+from raylay.services.drills.load import Crowd
+from raylay.services.drills.measure import (
+    Ack,
+    Downgrade,
+    Failover,
+    Injected,
+    Link,
+    Recovery,
+    Sample,
+)
+from raylay.services.drills.scenario import Scenario, find
+from raylay.services.fabric import Fabric
+from raylay.services.verdict import PlaceVerdict, Verdict
+
+T0_US = 1_700_000_000_000_000
+FAULT_US = T0_US + 5_000_000
+MOVED = Failover(
+    "drill-1-A-pub1", "publisher", FAULT_US + 1_000, FAULT_US + 13_000, "A-1", "A-2", "reset", 4
+)
+
+
+def sample(ms: int, name: str, ready: bool) -> Sample:
+    link = Link(True, True, True, True, True, 0, 3.0)
+    return Sample(T0_US + ms * 1000, name, 1, ready, "", {"other": link} if ready else {}, ms)
+
+
+def a_result(scenario: Scenario, **judged: Any) -> Result:
+    fabric = Fabric("shops").region("A", instances=2)
+    crowd = Crowd(fabric, scenario.load, "1", "t")
+    for publisher in crowd.publishers:
+        publisher.acks = [Ack(T0_US + ms * 1000, 5, 4.0, "A-1") for ms in range(0, 9_000, 50)]
+        publisher.rates = [(T0_US + ms * 1000, 5) for ms in range(0, 9_000, 50)]
+    places = judged.pop(
+        "places", [PlaceVerdict("journal A-1", 900), PlaceVerdict("subscriber x", 900)]
+    )
+    began = Failover("drill-1-A-pub1", "publisher", 0, T0_US, "", "A-1", "", 0)
+    injected = Injected(
+        1, "kill_instance", "A-1", "SIGKILL of <A-1>", FAULT_US, FAULT_US + 900, ("A-1",), 7
+    )
+    return Result(
+        "shops", "1", scenario, T0_US, T0_US + 9_000_000, T0_US + 9_500_000, "t",
+        {"A": ["A-1", "A-2"]},
+        injected=[injected],
+        recoveries=[Recovery(1, {"A": 1_234.0}, {"A": 90.0}, (MOVED,), 3_060.0, None)],
+        downgrades=[Downgrade("A-2", "A-1", FAULT_US + 1, FAULT_US + 2)],
+        acked_at_risk=17,
+        samples=[
+            sample(ms, name, name != "A-1" or not 5_000 < ms < 8_000)
+            for ms in range(0, 9_000, 200)
+            for name in ("A-1", "A-2")
+        ],
+        events=[{"instance": "A-2", "time_us": FAULT_US, "event": "downgraded", "number": 1}],
+        failovers=[began, MOVED],
+        crowd=crowd,
+        judgement=Judgement(Verdict(places, 905, 900), **judged),
+    )  # fmt: skip
+
+
+def test_a_clean_drill_reads_as_one(tmp_path: Path) -> None:
+    result = a_result(find("kill-instance"))
+    page = report.write(result, tmp_path)
+    text = page.read_text(encoding="utf-8")
+    assert "Clean." in text
+    assert "All 900 acknowledged messages are in every journal they belong in (1)" in text
+    assert "SIGKILL of &lt;A-1&gt;, while 7 messages waited for an ack." in text
+    assert "1 publisher and 0 subscribers lost their connection" in text
+    assert "waited for an ack was 1.23 s" in text
+    assert "served again after 3.06 s" in text
+    assert "The fabric was not whole again." in text
+    assert "17 messages had their ack meanwhile" in text
+    assert text.count("<svg") == 4
+    told = json.loads((tmp_path / report.JSON_NAME).read_text(encoding="utf-8"))
+    assert told["valid"] and told["verdict"]["persisted"] == 900
+    assert told["failover_gap_ms"] == {"p50": 12.0, "p95": 12.0, "all": [12.0]}
+    assert told["faults"][0]["unacknowledged"] == 7
+    assert told["recoveries"][0] == {
+        "fault": 1, "acks_stood_ms": {"A": 1234.0}, "deliveries_stood_ms": {"A": 90.0},
+        "failovers": 1, "ready_ms": 3060.0, "whole_ms": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("judged", "told"),
+    [
+        ({"places": [PlaceVerdict("journal A-1", 9, lost=2, examples=["7|1|"])]}, "2 lost"),
+        ({"places": [PlaceVerdict("journal A-1", 9, duplicated=3)]}, "3 duplicated"),
+        ({"places": [PlaceVerdict("journal A-1", 9, out_of_order=4)]}, "4 out of order"),
+        ({"broken": [Violation("safety", "it lacks 5")]}, "1 laws broken"),
+        ({"complaints": ["pub1 waits for acks"]}, "1 complaints"),
+    ],
+)
+def test_what_is_wrong_is_told_first(judged: dict[str, Any], told: str, tmp_path: Path) -> None:
+    result = a_result(find("kill-instance"), **judged)
+    assert not result.valid
+    assert report.verdict_sentence(result) == f"Of 900 acknowledged messages: {told}."
+    text = report.write(result, tmp_path).read_text(encoding="utf-8")
+    assert "Failed." in text and "Clean." not in text
+    for each in (*judged.get("broken", ()), *judged.get("complaints", ())):
+        assert (each.text if isinstance(each, Violation) else each) in text
+
+
+def test_of_a_load_of_the_fabrics_own_only_what_was_seen_is_told(tmp_path: Path) -> None:
+    result = a_result(find("kill-instance").with_own_load())
+    result.failovers, result.recoveries = [], [Recovery(1, {}, {}, (), 3_060.0, 12.0)]
+    text = report.write(result, tmp_path).read_text(encoding="utf-8")
+    assert "All 900 journaled messages" in text and "under its own load" in text
+    assert "waited for an ack" not in text
+    assert text.count("<svg") == 3
+
+
+def span(name: str, start_ms: float, ms: float, trace: str, parent: str = "", **more: Any) -> str:
+    start_ns = FAULT_US * 1000 + int(start_ms * 1e6)
+    return json.dumps(
+        {
+            "trace_id": trace, "span_id": f"{name}-{trace}"[:16], "parent_id": parent or None,
+            "name": name, "start_ns": start_ns, "end_ns": start_ns + int(ms * 1e6), "process": "p",
+            "attributes": {"topic": "t", "bookmark": "7|1|", **more},
+        }
+    )  # fmt: skip
+
+
+def test_the_message_that_was_on_its_way_and_the_one_that_waited_longest(tmp_path: Path) -> None:
+    flying, waiting, quick, before = ("f" * 32, "a" * 32, "b" * 32, "c" * 32)
+    (tmp_path / "p-1.jsonl").write_text(
+        "\n".join(
+            [
+                span("publish", -2.0, 40.0, flying, client="pub"),
+                span("commit", -1.0, 3.0, flying, "publish-ffffffff", instance="A-1"),
+                span("publish", 5.0, 900.0, waiting, client="pub"),
+                span("link send", 9_000.0, 1.0, waiting, "publish-aaaaaaaa", instance="A-2"),
+                span("publish", 1.0, 2.0, quick, client="pub"),
+                span("publish", -500.0, 2.0, before, client="pub"),
+            ]
+        )
+        + "\n"
+    )
+    result = a_result(find("kill-instance"))
+    result.traces = tmp_path
+    found = report.in_flight(result)
+    assert [(spans[0].trace_id, len(spans)) for _, spans in found] == [(flying, 2), (waiting, 2)]
+    text = report.write(result, tmp_path / "out").read_text(encoding="utf-8")
+    assert "was on its way when this happened" in text
+    assert "was published 5 ms after this happened" in text
+    assert "1 spans of sending it again later are left out" in text
+
+
+@pytest.mark.parametrize(
+    ("ms", "shown"), [(None, "never"), (12.4, "12 ms"), (1_234.0, "1.23 s"), (12_340.0, "12.3 s")]
+)
+def test_durations(ms: float | None, shown: str) -> None:
+    assert report.seconds(ms) == shown
