@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,7 @@ class Cluster:
         """The journal of an instance, seen from here."""
         return self.home(name.partition("-")[0]) / DIRECTORY / name / "journal"
 
-    def status(self, region: str = "head") -> dict[str, dict[str, object]]:
+    def status(self, region: str = "head") -> dict[str, dict[str, Any]]:
         """Of each instance, by name, as `raylay status --json` on that host says it."""
         text = self.on(region, "raylay status --json", check=False)
         if not text.startswith("{"):
@@ -120,7 +121,7 @@ class Cluster:
         found = self.status()
         return bool(found) and all(
             instance["ready"]
-            and all(each["caught_up"] for each in instance["destinations"].values())  # type: ignore[attr-defined]
+            and all(each["caught_up"] for each in instance["destinations"].values())
             for instance in found.values()
         )
 

@@ -8,6 +8,7 @@ import socket
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -97,7 +98,7 @@ def packet(source: bytes, target: bytes, body: bytes = b"") -> bytes:
     return bytes([0x45]) + bytes(11) + source + target + body
 
 
-def wires(delay_s: float = 0.0, loss: float = 0.0, **options: int) -> relay.Wires:  # type: ignore[name-defined]
+def wires(delay_s: float = 0.0, loss: float = 0.0, **options: int) -> Any:
     made = relay.Wires(**options)
     for address, region in ((A, "A"), (B, "B"), (C, "C")):
         made.attach(address, region)
