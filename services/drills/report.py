@@ -30,6 +30,7 @@ TRACES_MAX = 4
 TRACED_WITHIN_US = 2_000_000
 """Of messages that were published so soon after a fault, the one that waited longest is shown."""
 EVENTS_MAX = 400
+LINKS_MAX = 4
 SHOWN_MORE_MS = 100.0
 """Of a trace, what begins as long after the publish had its ack, or in four times as long."""
 JSON_NAME = "report.json"
@@ -125,12 +126,16 @@ def story(result: Result) -> list[str]:
         paragraphs.append(" ".join(_told(result, injected, found)))
     if result.downgrades:
         first = result.downgrades[0]
-        paragraphs.append(
-            f"{_many(len(result.downgrades), 'downgrade')} of a sync link let publishers be "
-            f"answered without it, {first.instance} to {first.destination} first. "
+        risk = (
             f"{_many(result.acked_at_risk, 'message')} had their ack meanwhile: until the upgrade "
             "they were on fewer disks than configured, and clients were told not to fail over "
             "there."
+            if result.acked_at_risk
+            else "Nothing was acknowledged meanwhile."
+        )
+        paragraphs.append(
+            f"{_many(len(result.downgrades), 'downgrade')} of a sync link let publishers be "
+            f"answered without it, {first.instance} to {first.destination} first. {risk}"
         )
     else:
         paragraphs.append(
@@ -454,14 +459,14 @@ def _ages(
     bands: list[charts.Band],
 ) -> None:
     """How long each sync link has owed the oldest of what it owes."""
-    links = dict.fromkeys(
-        (sample.instance, name)
-        for sample in result.samples
-        for name, link in sample.links.items()
-        if link.configured_sync
-    )
+    oldest: dict[tuple[str, str], float] = {}
+    for sample in result.samples:
+        for name, link in sample.links.items():
+            if link.configured_sync:
+                link_of = (sample.instance, name)
+                oldest[link_of] = max(oldest.get(link_of, 0.0), link.age_ms)
     series = []
-    for instance, name in links:
+    for instance, name in sorted(oldest, key=lambda each: -oldest[each])[:LINKS_MAX]:
         own = [s for s in result.samples if s.instance == instance and name in s.links]
         series.append(
             charts.Series(
@@ -483,7 +488,8 @@ def _ages(
                 x_range=(at(result.began_us), at(result.ended_us)),
             ),
             "The age of the oldest message that an instance waits for a persisted ack of, by link. "
-            "At the age of the downgrade acks are given without it.",
+            "At the age of the downgrade acks are given without it."
+            + (f" The {LINKS_MAX} that owed longest." if len(oldest) > LINKS_MAX else ""),
         )
 
 
