@@ -1,0 +1,102 @@
+"""A Ray cluster of several nodes on one machine, one of which is lost: run by test_relocate.py in
+a process of its own, because the other tests of this folder share one Ray. Prints JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+import ray
+from ray.cluster_utils import Cluster
+
+from raylay.services.errors import FabricError
+from raylay.services.fabric import Fabric
+
+STORE_BYTES = 80 * 1024 * 1024
+DEADLINE_S = 120.0
+ATTEMPTS = 3
+
+
+def node_of(cluster: Any, host: str) -> Any:
+    labels = {"region": "east", "host": host}
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return cluster.add_node(num_cpus=1, object_store_memory=STORE_BYTES, labels=labels)
+        except Exception:  # a bare one, where the machine is too busy for Ray's own time limits
+            if attempt == ATTEMPTS:
+                raise
+
+
+def until_pending(fabric: Fabric) -> str:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline_s:
+        (status,) = (s for s in fabric.status()["instances"] if s["name"] == "east-1")
+        if status["phase"] == "pending":
+            return str(status["reason"])
+    raise TimeoutError(f"east-1 is {status}")
+
+
+def publish(fabric: Fabric, name: str, count: int) -> None:
+    with fabric.sync_client(name) as client:
+        for _ in range(count):
+            client.publish("orders", b"x")
+        client.flush()
+
+
+def reunite(directory: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "raylay.services.cli", "journal", "reunite", directory]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    found: dict[str, Any] = json.loads(done.stdout or json.dumps({"error": done.stderr}))
+    return found
+
+
+def main(directory: Path) -> dict[str, Any]:
+    head = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": STORE_BYTES}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    nodes = {host: node_of(cluster, host) for host in "ab"}
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    fabric = Fabric("relocating", downgrade_age="1s", relocate_after="1s")
+    fabric.region("east", instances=2)
+    for name, host in (("east-1", "a"), ("east-2", "b")):
+        fabric.instance(name, node_labels={"region": "east", "host": host})
+    told: dict[str, Any] = {}
+    with fabric.start(directory):
+        fabric.wait_connected()
+        publish(fabric, "before", 20)
+        try:
+            fabric.relocate("east-1")
+        except FabricError as error:
+            told["refused"] = str(error)
+        cluster.remove_node(nodes["a"], allow_graceful=False)
+        told["pending"] = until_pending(fabric)
+        node_of(cluster, "c")
+        moved: list[Any] = []
+        while not moved:
+            moved = fabric.relocate_due()
+        (done,) = moved
+        told["moved"] = [done.name, done.generation, done.place.labels, done.told]
+        fabric.wait_connected()
+        publish(fabric, "after", 5)
+        told["left_over"] = fabric.status()["left_over"]
+        told["reunited"] = reunite(done.left_over.directory)
+        status = fabric.status()
+        told["status"] = status["left_over"]
+        told["logs"] = {each["name"]: each["committed_txid"] for each in status["instances"]}
+        told["again"] = fabric.relocate_due()
+    ray.shutdown()
+    cluster.shutdown()
+    return told
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as runtime:
+        os.environ["RAYLAY_RUNTIME_DIR"] = runtime
+        print(json.dumps(main(Path(sys.argv[1]))))
