@@ -126,6 +126,7 @@ class Logs:
             ever = self.ever[operation.instance]
             sender = operation.path[-1] if operation.path else 0
             root = operation.path[0] if operation.path else operation.incarnation
+            crossed = self.crossed(operation.instance, operation.path)
             for i, sequence in enumerate(operation.sequences):
                 key = (operation.publisher, sequence)
                 ever.add(key)
@@ -136,7 +137,7 @@ class Logs:
                     operation.path,
                     operation.group,
                     {root: sender} if operation.awaited else {},
-                    self.crossed(operation.instance, operation.path),
+                    crossed,
                 )
         elif isinstance(operation, Noted):
             copies = self.copies[operation.instance]

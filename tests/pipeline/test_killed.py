@@ -240,3 +240,36 @@ def test_killed_at_any_moment(
         killed.end()
     child.run(spark, job, source.directory, tmp_path, *given[3:])
     check(spark, job, source, tmp_path, instance, topic)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("job", ["archive", "topic"])
+def test_a_cluster_that_loses_an_executor(
+    spark: Any, instance: Any, source: Log, tmp_path: Path, job: str
+) -> None:
+    """Executors are Javas of their own, tasks have speculative twins; one executor is killed."""
+    topic = f"cluster/{job}"
+    given = arguments(job, source, tmp_path, instance, topic)
+    running = Child(*given, **{child.MASTER_VARIABLE: "local-cluster[2,1,1024]"})
+    try:
+        running.ready()
+        deadline_s = time.monotonic() + CHILD_TIMEOUT_S
+        while not (executors := executors_of(running.process.pid)):
+            assert time.monotonic() < deadline_s and running.process.poll() is None
+            time.sleep(0.05)
+        os.kill(executors[0], signal.SIGKILL)
+        assert not running.killed(), "the driver ended with its executor"
+    finally:
+        running.end()
+    check(spark, job, source, tmp_path, instance, topic)
+
+
+def executors_of(leader: int) -> list[int]:
+    """The executors of a session of processes."""
+    found = []
+    for pid in session_of(leader):
+        with contextlib.suppress(OSError):
+            if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
