@@ -21,6 +21,7 @@ import importlib.metadata
 import io
 import json
 import sys
+import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
@@ -389,9 +390,9 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield from (f"    {example}" for example in place.examples)
 
 
-def audited(directory: Path, console: Console) -> dict[str, Any] | None:
-    """Spark's audit of the six journals, with its report in the demo's directory; None where Spark
-    cannot run here."""
+def audited(directory: Path, report: Path, console: Console) -> dict[str, Any] | None:
+    """Spark's audit of the six journals, with its report as a page; None where Spark cannot run
+    here."""
     from raylay.services.pipeline import session
 
     started_s = time.monotonic()
@@ -410,8 +411,8 @@ def audited(directory: Path, console: Console) -> dict[str, Any] | None:
         spark.stop()
     state = "ok" if found.valid else f"WRONG: {', '.join(found.faults())}"
     lines = [f"{'audit of all journals':<22} {found.messages:>9,} messages: {state}"]
-    report = directory / "audit.html"
     try:
+        report.parent.mkdir(parents=True, exist_ok=True)
         write_page(found, report, "the three regions", f"raylay pipeline audit {directory}")
         lines.append(f"report: {report}")
     except ConfigurationError as error:
@@ -426,12 +427,14 @@ def audited(directory: Path, console: Console) -> dict[str, Any] | None:
     }
 
 
-async def run(arguments: argparse.Namespace, console: Console) -> int:
+async def run(
+    arguments: argparse.Namespace, directory: Path, report: Path, console: Console
+) -> int:
     """The whole demo; the exit code."""
     started_s = time.monotonic()
     fabric = declare()
     console.print("starting six instances on a local Ray, reading the flights …")
-    starting = asyncio.create_task(asyncio.to_thread(fabric.start, arguments.directory))
+    starting = asyncio.create_task(asyncio.to_thread(fabric.start, directory))
     try:
         flights = await asyncio.to_thread(read_flights, arguments.messages)
     finally:
@@ -442,12 +445,11 @@ async def run(arguments: argparse.Namespace, console: Console) -> int:
         console.print(f"up after {time.monotonic() - started_s:.1f} s")
         demo = Demo(fabric, flights, console)
         verdict = await demo.run(arguments.seconds)
-        directory = fabric.directory
     finally:
         await asyncio.to_thread(fabric.stop)
     for line in verdict_lines(verdict):
         console.print(line, highlight=False, soft_wrap=True)
-    audit = await asyncio.to_thread(audited, directory, console)
+    audit = await asyncio.to_thread(audited, directory, report, console)
     gap_ms = demo.failover_gap_ms
     whole = verdict.valid and gap_ms is not None and verdict.persisted == demo.total
     whole = whole and (audit is None or audit["valid"])
@@ -469,11 +471,16 @@ async def run(arguments: argparse.Namespace, console: Console) -> int:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--directory", help="keep the data here; default: a temporary one")
+    parser.add_argument("--directory", help="keep the data here; else it is removed at the end")
     parser.add_argument("--messages", type=int, default=0, help="only the first N flights")
     parser.add_argument("--seconds", type=float, default=PUBLISH_S, help="of publishing")
+    arguments = parser.parse_args()
+    kept = Path(arguments.directory).absolute() if arguments.directory else None
     try:
-        return asyncio.run(run(parser.parse_args(), Console()))
+        with tempfile.TemporaryDirectory(prefix="raylay-demo-") as temporary:
+            directory = kept or Path(temporary)
+            report = (kept or Path("build").absolute()) / "audit.html"
+            return asyncio.run(run(arguments, directory, report, Console()))
     except RaylayError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
