@@ -20,6 +20,7 @@ from latency import deliver_1000_ms, deliver_10000_ms, pair_ack_window1_ms
 from machine import log_append_fsync, socket_echo, two_fsyncs_ms
 from memory import instance_memory_mb
 from pipeline import pipeline, pipeline_audit, pipeline_audit_beside
+from pipeline_lag import pipeline_lag
 from throughput import (
     pair_persisted_1KiB_1pub,
     pair_persisted_128B_1pub,
@@ -42,6 +43,11 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (("pair_persisted_128B_1pub",), pair_persisted_128B_1pub, ""),
     (("pair_persisted_128B_4pub",), pair_persisted_128B_4pub, ""),
     (("pair_persisted_1KiB_1pub",), pair_persisted_1KiB_1pub, ""),
+    (
+        ("pipeline_lag_s_p50", "pipeline_lag_s_p99", "pipeline_lag_rate"),
+        pipeline_lag,
+        "",
+    ),
     (
         (
             "pipeline_audit_beside",
