@@ -413,7 +413,7 @@ def audited(directory: Path, report: Path, console: Console) -> dict[str, Any] |
     lines = [f"{'audit of all journals':<22} {found.messages:>9,} messages: {state}"]
     try:
         report.parent.mkdir(parents=True, exist_ok=True)
-        write_page(found, report, "the three regions", f"raylay pipeline audit {directory}")
+        write_page(found, report, "the three regions", "make demo")
         lines.append(f"report: {report}")
     except ConfigurationError as error:
         lines.append(f"no report: {error}")

@@ -22,6 +22,9 @@ LINES_HEIGHT_IN = 2.9
 ROW_HEIGHT_IN = 0.32
 BAR_SHARE = 0.62
 WORD_HEIGHT_PT = 10
+LEGEND_COLUMNS_MAX = 6
+LEGEND_LETTERS = 120
+LEGEND_ROW_IN = 0.18
 WORD_ROWS_MAX = 3
 # What the page's style sheet calls them; matplotlib knows plain colours only.
 INK, SOFT, LINE = "#010101", "#020202", "#030303"
@@ -86,7 +89,9 @@ def lines(
     height_in: float = LINES_HEIGHT_IN,
 ) -> str:
     """Lines, steps, areas or points over a common x, as SVG."""
-    figure, axes = _axes(height_in)
+    columns = _columns([each.name for each in series])
+    legend_rows = -(-len(series) // columns)
+    figure, axes = _axes(height_in + LEGEND_ROW_IN * (legend_rows - 1))
     for number, each in enumerate(series):
         color = each.color or PALETTE[number % len(PALETTE)]
         ys = [float("nan") if y is None else y for y in each.ys]
@@ -110,7 +115,7 @@ def lines(
     _thousands(axes.yaxis, log_y)
     _label(axes, x_label, y_label)
     if len(series) > 1:
-        _legend(axes, len(series))
+        _legend(axes, columns)
     return _svg(figure)
 
 
@@ -136,7 +141,7 @@ def stacked(
         lefts = [left + value for left, value in zip(lefts, values, strict=True)]
     _rows(axes, x_label)
     if parts:
-        _legend(axes, len(parts))
+        _legend(axes, _columns(list(parts)))
     return _svg(figure)
 
 
@@ -220,11 +225,17 @@ def _label(axes: Axes, x_label: str, y_label: str) -> None:
     )  # fmt: skip
 
 
-def _legend(axes: Axes, entries: int) -> None:
+def _columns(names: Sequence[str]) -> int:
+    """How many names of a legend fit side by side."""
+    longest = max(map(len, names), default=0)
+    return max(1, min(LEGEND_COLUMNS_MAX, LEGEND_LETTERS // (longest + 5)))
+
+
+def _legend(axes: Axes, columns: int) -> None:
     axes.legend(
         loc="lower right",
         bbox_to_anchor=(1, 1),
-        ncols=min(entries, 6),
+        ncols=columns,
         frameon=False,
         fontsize=9,
         labelcolor=INK,
