@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_an_instance_whose_node_is_lost_is_moved_by_policy(tmp_path: Path) -> None:
     """On real Ray nodes: bound to its host, refused while it lives, pending while that is away."""
