@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+OFFSETS = "offsets"
+"""Where Spark keeps, in a checkpoint, what each micro-batch reads."""
 QUERY_FILE = "raylay-aggregate.json"
 POLL_S = 0.2
 STOP_WAIT_S = 60.0
@@ -252,6 +254,9 @@ def aggregate(
         finally:
             query.stop()
     except PySparkException as error:
+        if not (directory / OFFSETS).exists():
+            # It never began: the checkpoint is nobody's.
+            (directory / QUERY_FILE).unlink(missing_ok=True)
         raise ConfigurationError(one_line(error)) from None
     staging = directory / STAGING_OF_CHECKPOINT
     if (staging / STATE_FILE).is_file():

@@ -97,13 +97,14 @@ def audit(
         StorageError: a journal cannot be read.
     """
     started_s = time.monotonic()
-    now_us = time.time_ns() // 1000
     names = [place.instance for place in places]
     if len(set(names)) < len(names):
         raise ConfigurationError(
             "two of the journals lie in directories of one name: give the fabric's directory"
         )
     ends = {place.instance: last_txid(place) for place in places}
+    # Not before: what is received while the ends are read is not from the future.
+    now_us = time.time_ns() // 1000
     stretches = _planned(places, ends, Predicate(), partition_bytes)
     progress(f"reading {sum(ends.values()):,} records at {len(places)} instances")
     spread = spark.sparkContext.parallelize(stretches, max(1, len(stretches)))

@@ -93,6 +93,12 @@ def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _check_report(path: Path) -> None:
+    """Refuses a report that cannot be written, before the work."""
+    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise ConfigurationError(f"--report {path}: {path.parent} is no directory to write to")
+
+
 def _report(name: str, started_s: float, values: dict[str, Any]) -> None:
     values["seconds"] = round(time.monotonic() - started_s, 1)
     print(json.dumps({name: values}), flush=True)
@@ -148,6 +154,7 @@ def audit_command(
 
     if report is not None:
         check_reports()
+        _check_report(report)
     started_s = time.monotonic()
     found = _places(source, instance)
     with _spark(master, "audit") as spark:
@@ -297,6 +304,7 @@ def latency_command(
 
     if report is not None:
         check_reports()
+        _check_report(report)
     started_s = time.monotonic()
     choice = Choice(
         *parse_range(from_time, to_time),

@@ -132,6 +132,14 @@ def places(
     ]
     if not found:
         raise ConfigurationError(f"no instance is of group {group}")
+    # Of those that are wanted: a host has the journals of its own instances only.
+    for each in found:
+        if not Path(each.journal).is_dir():
+            raise StorageError(
+                f"{each.journal} is not there: instance {each.instance} never ran, or its data is "
+                "elsewhere: name the instances that are here",
+                each.journal,
+            )
     return found
 
 
@@ -176,12 +184,6 @@ def _of_record(record: FabricRecord, settings: FabricSettings) -> list[Place]:
     found = []
     for instance in settings.instances:
         journal = data_directory(record, instance) / JOURNAL_DIRECTORY
-        if not journal.is_dir():
-            raise StorageError(
-                f"{journal} is not there: instance {instance.name} never ran, or its data is "
-                "elsewhere",
-                str(journal),
-            )
         found.append(Place(instance.name, instance.group, str(journal)))
     return found
 

@@ -20,7 +20,7 @@ from raylay.services.client import Client, SyncClient
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.errors import ConfigurationError, ConnectionLost
 from raylay.services.fabric_plan import FabricRecord, InstancePorts
-from raylay.services.pipeline.aggregate import Windows, aggregate
+from raylay.services.pipeline.aggregate import QUERY_FILE, Windows, aggregate
 from raylay.services.pipeline.journals import places
 
 ROOT = Path(__file__).parents[2]
@@ -147,6 +147,8 @@ def test_each_window_once(spark: Any, instance: Any, log: Log, tmp_path: Path) -
         run(into="other")
     with pytest.raises(ConfigurationError, match="carier"):
         aggregate(spark, place, windows(by=("carier",)), "x", publish, tmp_path / "new")
+    # What never began claims nothing: the mistyped name may be corrected.
+    assert not (tmp_path / "new" / QUERY_FILE).exists()
 
 
 @pytest.fixture

@@ -192,6 +192,7 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
         (["--window", "long"], "--window"),
         (["--max-p99", "50"], "--max-p99"),
         (["--to", "never"], "--to is 'never': give a UTC time such as"),
+        (["--report", "no/such/report.html"], "no/such is no directory to write to"),
         ([], "nowhere is no file, no directory and no fabric"),
     ],
 )

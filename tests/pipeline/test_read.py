@@ -34,7 +34,7 @@ from raylay.services.errors import (
 from raylay.services.messages.records import RecordBuilder
 from raylay.services.pipeline import check_java
 from raylay.services.pipeline.columns import COLUMNS
-from raylay.services.pipeline.journals import StretchReader
+from raylay.services.pipeline.journals import StretchReader, places
 from raylay.services.pipeline.source import BatchReader, RaylaySource, ReadOptions, StreamReader
 from raylay.services.replication.routing import TopicRule
 from raylay.services.server.config import InstanceConfig
@@ -81,6 +81,15 @@ def test_one_several_or_all_instances(spark: Any, fabric: Path) -> None:
     assert one.count() == 165
     both = f"{fabric}/Chicago-1,{fabric}/Chicago-2/journal"
     assert spark.read.format("raylay").option("columns", "instance").load(both).count() == 325
+
+
+def test_a_host_may_have_some_instances_only(tmp_path: Path) -> None:
+    directory = write_fabric(tmp_path)
+    write_log(directory / "Chicago-1", mixed_runs(2))
+    (place,) = places(fabric=str(directory), instances=["Chicago-1"])
+    assert place.instance == "Chicago-1"
+    with pytest.raises(StorageError, match="instance Chicago-2 never ran, or its data is elsewhe"):
+        places(fabric=str(directory))
 
 
 # -- what is not opened --------------------------------------------------------------------------
