@@ -68,6 +68,7 @@ def test_a_benchmark_prints_one_json_line(tmp_path: Path) -> None:
     assert (figure["figure"], figure["unit"]) == ("two_fsyncs_ms", "ms")
 
 
+@pytest.mark.soak  # four starts of Ray
 def test_two_clusters(tmp_path: Path) -> None:
     lines = run(sys.executable, str(EXAMPLES / "two_clusters.py"), cwd=tmp_path).stdout.splitlines()
     assert lines[0].startswith("1000 orders at east-")
