@@ -230,3 +230,19 @@ def made_by(log: Log, incarnation: int) -> None:
     state = LmdbStateStore(log.directory / "state.lmdb")
     state.put({"incarnation": incarnation.to_bytes(8, "big")})
     state.close()
+
+
+def journaled(instance: Any, topic: str) -> list[tuple[int, int, bytes]]:
+    """(publisher, sequence, body) of a topic's messages, in the order of the log."""
+    found = []
+    with LmdbJournalReader(instance.directory / "journal") as reader:
+        after = 0
+        while runs := reader.read(after):
+            found += [
+                (record.publisher, record.sequence, record.body)
+                for run in runs
+                for record in iterate_records(run.payload)
+                if record.topic == topic
+            ]
+            after = runs[-1].last_txid
+    return found

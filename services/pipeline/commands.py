@@ -94,7 +94,10 @@ def _progress(line: str) -> None:
 
 
 def _check_report(path: Path) -> None:
-    """Refuses a report that cannot be written, before the work."""
+    """Refuses a report that cannot be made or written, before the work."""
+    from raylay.services.reports.page import check_reports
+
+    check_reports()
     if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise ConfigurationError(f"--report {path}: {path.parent} is no directory to write to")
 
@@ -150,10 +153,8 @@ def audit_command(
     """Judges whether every message is where it should be, once and in order. Exits 1 if not."""
     check_spark()
     from raylay.services.pipeline.audit import audit_source, write_page
-    from raylay.services.reports.page import check_reports
 
     if report is not None:
-        check_reports()
         _check_report(report)
     started_s = time.monotonic()
     found = _places(source, instance)
@@ -300,10 +301,8 @@ def latency_command(
     from raylay.services.pipeline.latency import Choice, latency, link_types_of, traces_of
     from raylay.services.pipeline.latency_page import page_of
     from raylay.services.pipeline.selection import parse_range
-    from raylay.services.reports.page import check_reports
 
     if report is not None:
-        check_reports()
         _check_report(report)
     started_s = time.monotonic()
     choice = Choice(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 JAVA_VERSION_MIN = 17
 JAVA_ANSWER_TIMEOUT_S = 60.0
 SHUFFLE_PARTITIONS_A_CORE = 2
-BITMAP_GROUPS_MAX = 10_000
+HASHED_GROUPS_MAX = 10_000
 PYTHON_VARIABLE = "PYSPARK_PYTHON"
 WORKER_HELLO_S = 120
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
@@ -131,8 +131,8 @@ def session(
         PUSHDOWN_SETTING: "true",
         # On a busy machine a Python worker takes longer than Spark's 15 s to say hello.
         "spark.python.authenticate.socketTimeout": f"{WORKER_HELLO_S}s",
-        # The audit's bitmaps are 4 KiB a group; Spark would sort all rows from 128 groups on.
-        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": str(BITMAP_GROUPS_MAX),
+        # For `latency`, by link and window; Spark would sort all rows from 128 groups on.
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": str(HASHED_GROUPS_MAX),
     }
     if master.startswith("local"):
         wanted |= {

@@ -21,11 +21,10 @@ from typing import Any
 import pipeline_child as child
 import pytest
 from pipeline_cases import INCARNATION, Log, expected_rows, made_by, mixed_runs, write_log
+from pipeline_cases import journaled as logged
 
-from raylay.services.messages.records import iterate_records
 from raylay.services.pipeline.archive import read_lake
 from raylay.storage.files import FAULT_SESSION_VARIABLE, FAULT_VARIABLE
-from raylay.storage.journal_reader import LmdbJournalReader
 
 CHILD = Path(child.__file__)
 CHILD_TIMEOUT_S = 600
@@ -148,18 +147,7 @@ def check(spark: Any, job: str, source: Log, place: Path, instance: Any, topic: 
 
 def journaled(instance: Any, topic: str) -> list[tuple[int, bytes]]:
     """(sequence, body) of a topic's messages, in the order of the log."""
-    found = []
-    with LmdbJournalReader(instance.directory / "journal") as reader:
-        after = 0
-        while runs := reader.read(after):
-            found += [
-                (record.sequence, bytes(record.body))
-                for run in runs
-                if run.topic == topic.encode()
-                for record in iterate_records(run.payload)
-            ]
-            after = runs[-1].last_txid
-    return found
+    return [(sequence, bytes(body)) for _, sequence, body in logged(instance, topic)]
 
 
 def arguments(job: str, source: Log, place: Path, instance: Any, topic: str) -> list[str]:

@@ -18,6 +18,7 @@ import replay_child
 from pipeline_cases import (
     PUBLISHERS,
     START_US,
+    journaled,
     made_by,
     message_run,
     write_log,
@@ -26,7 +27,7 @@ from replay_child import CHUNK_ROWS, Numbers
 
 from raylay.services import cli
 from raylay.services.errors import ConfigurationError, ConnectionLost, StorageError
-from raylay.services.messages.records import decode_record, iterate_records
+from raylay.services.messages.records import decode_record
 from raylay.services.pipeline.archive import archive
 from raylay.services.pipeline.journals import places
 from raylay.services.pipeline.replay import REPLAYED, Chunk, Plan, replay
@@ -37,7 +38,6 @@ from raylay.services.pipeline.selection import parse_range, parse_speed
 from raylay.services.pipeline.sink import WriteOptions
 from raylay.services.pipeline.staging import Pending, stage
 from raylay.storage.files import FAULT_VARIABLE
-from raylay.storage.journal_reader import LmdbJournalReader
 
 CHILD = Path(replay_child.__file__)
 CHILD_TIMEOUT_S = 300
@@ -122,22 +122,6 @@ def test_what_servers_have_of_a_write(tmp_path: Path) -> None:
 
 
 # -- killed at every step ------------------------------------------------------------------------
-def journaled(instance: Any, topic: str) -> list[tuple[int, int, bytes]]:
-    """(publisher, sequence, body) of a topic's messages, in the order of the log."""
-    found = []
-    with LmdbJournalReader(instance.directory / "journal") as reader:
-        after = 0
-        while runs := reader.read(after):
-            found += [
-                (record.publisher, record.sequence, record.body)
-                for run in runs
-                for record in iterate_records(run.payload)
-                if record.topic == topic
-            ]
-            after = runs[-1].last_txid
-    return found
-
-
 @pytest.mark.parametrize(
     "point", ["replay.planned", "staging.pending:2", "replay.put:700", "staging.published:2"]
 )

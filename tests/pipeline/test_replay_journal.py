@@ -8,30 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_cases import START_US, Log, expected_rows
+from pipeline_cases import START_US, Log, expected_rows, journaled
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.messages.records import iterate_records
 from raylay.services.pipeline.replay import replay
 from raylay.services.pipeline.replay_source import Selection, SparkSource
 from raylay.services.pipeline.sink import WriteOptions
-from raylay.storage.journal_reader import LmdbJournalReader
-
-
-def journaled(instance: Any, topic: str) -> list[tuple[int, int, bytes]]:
-    """(publisher, sequence, body) of a topic's messages, in the order of the log."""
-    found = []
-    with LmdbJournalReader(instance.directory / "journal") as reader:
-        after = 0
-        while runs := reader.read(after):
-            found += [
-                (record.publisher, record.sequence, record.body)
-                for run in runs
-                for record in iterate_records(run.payload)
-                if record.topic == topic
-            ]
-            after = runs[-1].last_txid
-    return found
 
 
 def test_a_journal_is_replayed(spark: Any, instance: Any, tmp_path: Path, mixed: Log) -> None:
