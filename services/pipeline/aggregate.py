@@ -26,9 +26,10 @@ from raylay.services.pipeline.columns import COLUMNS
 from raylay.services.pipeline.journals import Place
 from raylay.services.pipeline.session import one_line
 from raylay.services.pipeline.sink import (
+    MESSAGE_TYPE_DEFAULT,
     STAGING_OF_CHECKPOINT,
     WriteOptions,
-    check_servers,
+    check_target,
     publish_pending,
 )
 from raylay.services.pipeline.staging import STATE_FILE
@@ -212,7 +213,8 @@ def aggregate(
         progress: called with a line a micro-batch that read something.
 
     Raises:
-        ConfigurationError: an expression is wrong, or the checkpoint is of another query.
+        ConfigurationError: an expression is wrong, the checkpoint is of another query, or the
+            results' topic is journaled nowhere.
         RaylayError: the journal cannot be read, or no server answers.
     """
     from pyspark.errors import PySparkException
@@ -223,7 +225,7 @@ def aggregate(
             f"the results' topic {into} is one of {windows.topic}: the job would read its own"
         )
     options = WriteOptions.of({**publish, "topic": into})
-    check_servers(options)
+    check_target(options, [(into, options.message_type or MESSAGE_TYPE_DEFAULT)])
     _claim(directory, place, windows, into)
     read = spark.readStream.format("raylay").options(
         path=place.journal,

@@ -386,7 +386,7 @@ def replay_command(
     from raylay.services.pipeline.replay import replay
     from raylay.services.pipeline.replay_source import Selection, SparkSource
     from raylay.services.pipeline.selection import parse_range, parse_speed
-    from raylay.services.pipeline.sink import WriteOptions, check_servers
+    from raylay.services.pipeline.sink import WriteOptions, check_target
 
     started_s = time.monotonic()
     first, last = parse_range(from_time, to_time)
@@ -397,7 +397,7 @@ def replay_command(
     if job and staging is None:
         raise ConfigurationError("a job is remembered in its staging directory: give --staging")
     target = WriteOptions.of({"servers": ",".join(server or ()), "fabric": fabric, "group": group})
-    check_servers(target)
+    check_target(target)
     job = job or f"replay-{os.urandom(4).hex()}"
     where = staging or Path(tempfile.mkdtemp(prefix="raylay-replay-"))
     try:

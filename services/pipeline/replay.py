@@ -29,7 +29,7 @@ from raylay.services.client import SyncClient
 from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.pipeline.replay_pacing import Schedule, ready
 from raylay.services.pipeline.replay_store import PacedRows
-from raylay.services.pipeline.sink import WriteOptions, check_servers
+from raylay.services.pipeline.sink import WriteOptions, check_target
 from raylay.services.pipeline.staging import STAGED, StagedFile, StagedRows, Staging
 from raylay.storage.files import fault_point, write_durably
 
@@ -63,6 +63,7 @@ class Plan:
         what: source and selection, as the options say it.
         instance: whose log.
         skipped: rows that were chosen and are no publishes (deletes, queue acknowledgments, …).
+        topics: [topic, message type] of what will be published.
     """
 
     what: dict[str, Any]
@@ -70,6 +71,7 @@ class Plan:
     incarnations: list[str]
     chunks: list[Chunk]
     skipped: int = 0
+    topics: list[list[str]] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -180,13 +182,14 @@ def replay(
         chunk_rows: about how many messages are staged at once.
 
     Raises:
-        ConfigurationError: the job replays something else, or the source holds nothing.
+        ConfigurationError: the job replays something else, the source holds nothing, or a topic
+            would be journaled nowhere.
         StorageLocked: the job runs elsewhere.
         RaylayError: no server answers, or a publish is refused. The job goes on when run again.
     """
     if not job or "/" in job or job.startswith("."):
         raise ConfigurationError(f"{job!r} is no name of a job: give letters and digits")
-    check_servers(target)
+    check_target(target)
     directory = (staging / job).absolute()
     known = Plan.load(directory / PLAN_FILE)
     if known is not None and known.what != source.what:
@@ -198,6 +201,7 @@ def replay(
     if known is not None:
         source.open(known)
     plan = known or source.plan(chunk_rows)
+    check_target(target, ((topic, message_type) for topic, message_type in plan.topics))
     with Staging(directory, f"replay-{job}") as opened:
         if known is None:
             if (directory / PLAN_FILE).exists():

@@ -31,9 +31,9 @@ TOPIC_PLACE = "{topic}"
 INCARNATION = "_incarnation"
 NUMBER = "_number"
 PUBLISH = "publish"
-COUNTED = ("txid", "receive_time", "command", "topic")
+COUNTED = ("txid", "receive_time", "command", "topic", "message_type")
 STAGED_COLUMNS = (
-    *COUNTED, "origin_time", "message_type", "body", "key", "correlation_id", "expiration_s",
+    *COUNTED, "origin_time", "body", "key", "correlation_id", "expiration_s",
 )  # fmt: skip
 STAGED_DDL = "path STRING, partition INT, rows BIGINT"
 
@@ -204,6 +204,9 @@ class SparkSource:
                 F.count(F.lit(1)).alias("rows"),
                 F.max("txid").alias("last"),
                 F.min("receive_time").alias("first"),
+                F.collect_set(
+                    F.struct(_renamed(self._selection.to_topic), F.col("message_type"))
+                ).alias("topics"),
             )
             .collect()
         )
@@ -230,6 +233,10 @@ class SparkSource:
             incarnations,
             [],
             sum(row["rows"] for row in mine if not row["publishes"]),
+            sorted(
+                [*each]
+                for each in {each for row in mine if row["publishes"] for each in row["topics"]}
+            ),
         )
         self.open(plan)
         if len(incarnations) > 1:

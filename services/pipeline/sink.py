@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from raylay.services import fabric_registry
-from raylay.services.client import SyncClient
-from raylay.services.errors import ConfigurationError
+from raylay.services.client import EPOCH, SyncClient
+from raylay.services.errors import CommandFailed, ConfigurationError
 from raylay.services.fabric_plan import FabricRecord, servers_of
 from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX
 from raylay.services.pipeline.session import plain_errors
@@ -49,6 +49,8 @@ CONNECT_WAIT_S_DEFAULT = 30.0
 MESSAGE_TYPE_DEFAULT = "json"
 BODY_BYTES_MAX = 8 * 1024 * 1024
 STAGING_OF_CHECKPOINT = "raylay-staging"
+TOPICS_NAMED_MAX = 10
+"""Topics that an error names."""
 
 
 @dataclass(slots=True)
@@ -209,14 +211,52 @@ def publish_rows(options: WriteOptions, rows: StagedRows) -> None:
         client.flush()
 
 
-def check_servers(options: WriteOptions) -> None:
-    """Refuses where no server answers, before anything is computed or staged.
+def check_target(options: WriteOptions, topics: Iterable[tuple[str, str]] = ()) -> None:
+    """Refuses where no server answers, or where the one that does journals not all of these: an
+    instance hands on such a message to those who listen at the moment, and nobody keeps it.
+
+    The instance is asked as a subscriber would ask: it refuses a bookmark subscription of a topic
+    that it does not journal.
+
+    Args:
+        topics: (topic, message type) of what will be published.
 
     Raises:
-        ConfigurationError: there is no such fabric or group.
+        ConfigurationError: there is no such fabric or group, or a topic is not journaled there.
         RaylayError: no server answers.
     """
-    _client(options, f"{options.name}-check-{os.urandom(4).hex()}").close()
+    refused = []
+    with contextlib.closing(
+        _client(options, f"{options.name}-check-{os.urandom(4).hex()}")
+    ) as client:
+        for topic, message_type in sorted(topics):
+            try:
+                client.subscribe(
+                    topic,
+                    message_type=message_type,
+                    bookmark=EPOCH,
+                    pause=True,  # the answer is all that is wanted
+                    non_regex_topic=True,
+                ).unsubscribe()
+            except CommandFailed as error:
+                if error.reason != "not_journaled":
+                    raise
+                refused.append(f"{topic} ({message_type})")
+        instance = client.client.instance
+    if refused:
+        more = f" and {len(refused) - TOPICS_NAMED_MAX} more" if refused[TOPICS_NAMED_MAX:] else ""
+        raise ConfigurationError(
+            f"{instance} does not journal {', '.join(refused[:TOPICS_NAMED_MAX])}{more}: nobody "
+            "would keep what is published there; add it to the fabric's topics, or choose another "
+            "topic or message type; nothing was published"
+        )
+
+
+def fixed_topics(options: WriteOptions, schema: StructType) -> list[tuple[str, str]]:
+    """What all rows of a table are published as, where the options say it and no column does."""
+    if {"topic", "message_type"} & set(schema.names):
+        return []
+    return [(options.topic, options.message_type or MESSAGE_TYPE_DEFAULT)]
 
 
 def publish_pending(directory: Path, options: WriteOptions) -> int:
@@ -275,7 +315,12 @@ class _Writing:
         files = [each.file for each in messages if isinstance(each, Staged)]
         with Staging(self.directory, self.options.name, owner) as staging:
             try:
-                return staging.commit(key, files, lambda rows: publish_rows(self.options, rows))
+                return staging.commit(
+                    key,
+                    files,
+                    lambda rows: publish_rows(self.options, rows),
+                    lambda topics: check_target(self.options, topics),
+                )
             except BaseException:
                 pending = staging.pending
                 if pending is not None:
@@ -318,9 +363,9 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
             directory = Path(made).absolute()
             self._job = options.job or f"save-{os.urandom(8).hex()}"
         super().__init__(options, schema, directory)
-        # A fabric that is down is told before anything is computed.
+        # A fabric that is down, or keeps nothing of the topic: told before anything is computed.
         try:
-            check_servers(options)
+            check_target(options, fixed_topics(options, schema))
         except BaseException:
             if self._own:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -357,7 +402,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         super().__init__(options, schema, directory)
         if not (directory / STATE_FILE).exists():
             # As for a batch. Later micro-batches are staged, and published when a server is back.
-            check_servers(options)
+            check_target(options, fixed_topics(options, schema))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stages a task's rows."""

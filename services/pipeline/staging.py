@@ -52,11 +52,16 @@ EXPIRATION_S_MAX = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """What one task staged."""
+    """What one task staged.
+
+    Attributes:
+        topics: (topic, message type) of its rows, where `stage` wrote it.
+    """
 
     path: str
     partition: int
     rows: int
+    topics: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(slots=True)
@@ -97,12 +102,14 @@ def stage(
     name = f"part-{partition:06d}-{os.urandom(6).hex()}.arrow"
     aside = run / f".{name}"
     rows = 0
+    topics: set[tuple[str, str]] = set()
     try:
         run.mkdir(parents=True, exist_ok=True)
         with pa.OSFile(str(aside), "wb") as file, pa.ipc.new_file(file, schema) as writer:
             for batch in batches:
                 writer.write_batch(batch)
                 rows += batch.num_rows
+                topics.update(_topics(batch))
         sync_file(aside)
         os.replace(aside, run / name)
         sync_directory(run)
@@ -112,7 +119,14 @@ def stage(
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    return StagedFile(str(run / name), partition, rows)
+    return StagedFile(str(run / name), partition, rows, frozenset(topics))
+
+
+def _topics(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+    """(topic, message type) of a batch's rows, each once."""
+    names = ["topic", "message_type"]
+    found = pa.Table.from_batches([batch]).group_by(names).aggregate([])
+    return zip(*(found[name].to_pylist() for name in names), strict=True)
 
 
 class Staging:
@@ -201,7 +215,11 @@ class Staging:
         return pending.rows
 
     def commit(
-        self, key: str, files: list[StagedFile], publish: Callable[[StagedRows], None]
+        self,
+        key: str,
+        files: list[StagedFile],
+        publish: Callable[[StagedRows], None],
+        check: Callable[[set[tuple[str, str]]], None] = lambda topics: None,
     ) -> int:
         """Publishes a write once; whatever was pending first. How many rows it published, 0 where
         it was done before.
@@ -210,6 +228,8 @@ class Staging:
             key: `batch-N` of a stream, or a job's name.
             files: what its tasks staged. Not looked at where this key is pending already.
             publish: returns when all of them are durable in the fabric.
+            check: raises where a (topic, message type) of the files cannot be published. Then
+                nothing is pending, and the files stay with the caller.
         """
         before = self._state.pending
         if before is not None:
@@ -221,6 +241,7 @@ class Staging:
             self._forget(files)
             return 0
         files = sorted(files, key=lambda each: each.partition)
+        check({each for file in files for each in file.topics})
         rows = sum(each.rows for each in files)
         pending = Pending(
             key,

@@ -14,6 +14,7 @@ from pipeline_cases import Log, mixed_log
 from pipeline_child import FOR_SMALL_QUERIES
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.replication.routing import TopicRule
 from raylay.services.server.config import InstanceConfig
 
 
@@ -41,9 +42,9 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Log:
 class RunningInstance:
     """One instance in a process of its own, and its data directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: Any) -> None:
         self.directory = directory
-        InstanceConfig(directory.name, "Chicago").save(directory)
+        InstanceConfig(directory.name, "Chicago", **settings).save(directory)
         self.start()
 
     def start(self) -> None:
@@ -67,5 +68,15 @@ class RunningInstance:
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInstance]:
     """A running instance that all tests share; each uses topics of its own."""
     made = RunningInstance(tmp_path_factory.mktemp("running") / "Chicago-1")
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def choosy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInstance]:
+    """A running instance that journals topics that begin with `kept/` or `orders`, of type json,
+    and no others."""
+    directory = tmp_path_factory.mktemp("choosy") / "Chicago-2"
+    made = RunningInstance(directory, topics=(TopicRule("^(kept/|orders)", "json"),))
     yield made
     made.stop()

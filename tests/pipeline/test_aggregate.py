@@ -91,7 +91,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
     return write_log(tmp_path_factory.mktemp("log") / "Chicago-1", runs)
 
 
-def test_a_job_that_cannot_begin(log: Log, tmp_path: Path) -> None:
+def test_a_job_that_cannot_begin(log: Log, choosy: Any, tmp_path: Path) -> None:
     (place,) = places(path=str(log.directory))
     spark: Any = None
     checkpoint = tmp_path / "checkpoint"
@@ -99,6 +99,8 @@ def test_a_job_that_cannot_begin(log: Log, tmp_path: Path) -> None:
         aggregate(spark, place, windows(), "flights/delays", NOWHERE, checkpoint)
     with pytest.raises(ConnectionLost, match="found no server"):
         aggregate(spark, place, windows(), "delays", NOWHERE, checkpoint)
+    with pytest.raises(ConfigurationError, match=r"Chicago-2 does not journal delays \(json\)"):
+        aggregate(spark, place, windows(), "delays", {"servers": choosy.address}, checkpoint)
     assert not checkpoint.exists()
 
 

@@ -56,3 +56,25 @@ def test_a_journal_is_replayed(spark: Any, instance: Any, tmp_path: Path, mixed:
         with pytest.raises(ConfigurationError) as raised:
             SparkSource(spark, str(mixed.directory), selection).plan(10)
         assert str(raised.value).startswith(text) and "\n" not in str(raised.value)
+
+
+def test_into_a_topic_that_is_not_journaled(
+    spark: Any, choosy: Any, tmp_path: Path, mixed: Log
+) -> None:
+    target = WriteOptions.of({"servers": choosy.address})
+    # Of two topics one would be kept: nothing is published of either.
+    source = SparkSource(
+        spark,
+        str(mixed.directory),
+        Selection(topics=("^orders$", "^flights/"), to_topic="{topic}/again"),
+    )
+    with pytest.raises(ConfigurationError) as raised:
+        replay(source, target, tmp_path, "job", speed=0)
+    assert str(raised.value).startswith(
+        "Chicago-2 does not journal flights/EWR/again (json), flights/JFK/again (json): "
+    )
+    assert not list(tmp_path.iterdir()) and not journaled(choosy, "orders/again")
+    into = Selection(topics=("^orders$",), to_topic="kept/{topic}")
+    source = SparkSource(spark, str(mixed.directory), into)
+    assert replay(source, target, tmp_path, "job", speed=0).published == 20
+    assert len(journaled(choosy, "kept/orders")) == 20

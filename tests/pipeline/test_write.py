@@ -311,6 +311,54 @@ def test_publishing_what_was_left(instance: Any, tmp_path: Path) -> None:
     assert [body for _, _, body in journaled(instance, "write/left")] == [b"left", b"behind"]
 
 
+@pytest.mark.parametrize(
+    ("topic", "message_type", "text"),
+    [
+        ("lost/one", "", r"^Chicago-2 does not journal lost/one \(json\): nobody would keep"),
+        ("kept/one", "text", r"kept/one \(text\)"),
+        ("kept/one", "", ""),
+        ("kept/(one", "", ""),  # a name, whatever its characters
+    ],
+)
+def test_a_topic_that_is_not_journaled(
+    choosy: Any, tmp_path: Path, topic: str, message_type: str, text: str
+) -> None:
+    options = WriteOptions.of(
+        {"servers": choosy.address, "topic": topic, "message_type": message_type}
+    )
+    stream = replace(options, staging=str(tmp_path / "stream"))
+    batch_in = replace(options, staging=str(tmp_path / "batch"))
+    for make in (
+        lambda: BatchWriter(batch_in, StructType([BODY]), False),
+        lambda: StreamWriter(stream, StructType([BODY]), False),
+    ):
+        if text:
+            with pytest.raises(ConfigurationError, match=text):
+                make()
+        else:
+            make()
+    assert not list(tmp_path.iterdir())
+    # What a column says is known later.
+    BatchWriter(batch_in, StructType([BODY, TOPIC]), False)
+
+
+def test_staged_rows_of_a_topic_that_is_not_journaled(choosy: Any, tmp_path: Path) -> None:
+    options = WriteOptions.of({"servers": choosy.address, "staging": str(tmp_path)})
+    writer = BatchWriter(options, StructType([BODY, TOPIC]), False)
+    topics = ["kept/staged", *(f"lost/{number:02d}" for number in range(12))]
+    bad = writer.write(iter([batch(body=["x"] * 13, topic=topics)]))
+    with pytest.raises(ConfigurationError, match=r"lost/09 \(json\) and 2 more: nobody would keep"):
+        writer.commit([bad])
+    writer.abort([bad])
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "state.json"}
+    good = writer.write(iter([batch(body=["y"], topic=topics[:1])]))
+    writer.commit([good])
+    assert journaled(choosy, "kept/staged") == [
+        (publisher, 1, b"y") for publisher, _, _ in journaled(choosy, "kept/staged")
+    ]
+    assert len(journaled(choosy, "kept/staged")) == 1
+
+
 # -- with Spark ----------------------------------------------------------------------------------
 def killed_once(marker: str) -> Any:
     """A step that ends its worker with SIGKILL in one partition, the first time."""
