@@ -2,8 +2,9 @@
 
 Spark reads every journal once, a task a stretch, and a task gives back only what its stretch says
 (audit_parts.py): sets of sequences, checksums of contents. They are put together and judged here
-(audit_judgement.py). Where the checksums of a block of sequences differ between instances, a
-second, narrow pass compares the contents one by one.
+(audit_judgement.py). Narrow passes over a few messages follow where they are needed: since when is
+missing what nothing explains, and, where the checksums of a block of sequences differ between
+instances, whether the contents do.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from raylay.services.errors import ConfigurationError, CorruptRecord, RaylayErro
 from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.messages.records import Flag
 from raylay.services.messages.records import Kind as RunKind
-from raylay.services.pipeline.audit_judgement import Audit, Why, conflicting, judge
+from raylay.services.pipeline.audit_ages import Age, Question, ages_of, clocks, merged
+from raylay.services.pipeline.audit_judgement import (
+    MAX_OWED_S_DEFAULT,
+    Audit,
+    Why,
+    conflicting,
+    judge,
+    settle,
+)
 from raylay.services.pipeline.audit_parts import (
     BLOCK,
     Kind,
@@ -77,6 +86,7 @@ def audit(
     why: Why,
     *,
     settle_s: float = SETTLE_S_DEFAULT,
+    max_owed_s: float = MAX_OWED_S_DEFAULT,
     on_corrupt: OnCorrupt = "stop",
     progress: Progress = lambda line: None,
     partition_bytes: int = PARTITION_BYTES_DEFAULT,
@@ -86,6 +96,7 @@ def audit(
     Args:
         why: what should be where; `expected_by(settings)` asks the configuration.
         settle_s: how long a message may be on its way.
+        max_owed_s: how long a link may owe one before the verdict is bad.
         on_corrupt: a damaged record: `stop` raises, `skip` goes on behind it and tells it in the
             result, whose verdict is bad.
         progress: takes a line now and then.
@@ -119,13 +130,19 @@ def audit(
             if on_corrupt == "stop":
                 raise
             log.damaged.append(str(error))
-    found = judge(
-        logs,
-        why,
-        {place.incarnation(): place.instance for place in places},
-        settled_us=now_us - int(settle_s * 1e6),
-        now_us=now_us,
-    )
+    origins = {place.incarnation(): place.instance for place in places}
+    found, left = judge(logs, why, origins)
+    found.max_owed_s = max_owed_s
+    if left:
+        count = sum(len(each.sequences) for each in left)
+        progress(f"looking up since when {count:,} messages are missing")
+        questions = {number: each.question for number, each in enumerate(left)}
+        lacking = PublisherRanges()
+        for question in questions.values():
+            lacking.of(question.publisher).update(question.sequences)
+        asked = _Asked(questions, clocks(logs, origins, now_us), int(settle_s * 1e6))
+        narrow = _planned(places, ends, _only(lacking), partition_bytes)
+        settle(found, left, _ages(spark, asked, lacking, narrow, on_corrupt, progress))
     suspected = open_blocks(logs.values())
     if suspected:
         progress(f"comparing the contents of {len(suspected):,} sequences one by one")
@@ -339,7 +356,7 @@ def stretch_parts(stretch: Stretch, on_corrupt: OnCorrupt = "stop") -> StretchPa
         )
     if gathered:
         codes, sequences, digests = (np.concatenate(each) for each in zip(*gathered, strict=True))
-        made.parts = parts_of(list(kinds.numbers), kinds.newest_us, codes, sequences, digests)
+        made.parts = parts_of(list(kinds.numbers), codes, sequences, digests)
     for note in notes:
         if note.kind == RunKind.UNAVAILABLE:
             made.unavailable.update(decode_unavailable(note))
@@ -354,7 +371,6 @@ class _Kinds:
 
     def __init__(self) -> None:
         self.numbers: dict[Kind, int] = {}
-        self.newest_us: list[int] = []
 
     def codes(self, rows: Rows, made: StretchParts) -> Any:
         """For each row the number of its kind; adds their times of receipt to `made`."""
@@ -365,13 +381,18 @@ class _Kinds:
         used = run[firsts]
         times: dict[int, int] = {}
         for at, count in zip(used.tolist(), counts.tolist(), strict=True):
-            second = runs[at][2] // 1_000_000
+            names, _, time_us = runs[at]
+            second = time_us // 1_000_000
             times[second] = times.get(second, 0) + count
+            origin = names.path[0] if names.path else ""
+            if time_us > made.received_us.get(origin, 0):
+                made.received_us[origin] = time_us
         made.times.add(times)
+        made.last_us = runs[used[-1]][2]
         whole = all(runs[at][0].topic for at in used.tolist())
         if whole and (np.repeat(publishers[firsts], counts) == publishers).all():
             units = [
-                self._number(int(publishers[first]), runs[at][0], *runs[at][1:])
+                self._number(int(publishers[first]), runs[at][0], runs[at][1])
                 for at, first in zip(used.tolist(), firsts.tolist(), strict=True)
             ]
             return np.repeat(np.array(units, np.int64), counts)
@@ -383,7 +404,7 @@ class _Kinds:
                 self._number(
                     publisher,
                     Names(topic, message_type, runs[at][0].path, "", True),
-                    *runs[at][1:],
+                    runs[at][1],
                 )
                 for publisher, topic, message_type, at in zip(
                     publishers.tolist(), topics, types, run.tolist(), strict=True
@@ -392,15 +413,74 @@ class _Kinds:
             np.int64,
         )
 
-    def _number(self, publisher: int, names: Names, flags: int, time_us: int) -> int:
+    def _number(self, publisher: int, names: Names, flags: int) -> int:
         origin = names.path[0] if names.path else ""
         kind = Kind(publisher, names.topic, names.message_type, origin, bool(flags & Flag.LATE))
-        number = self.numbers.setdefault(kind, len(self.newest_us))
-        if number == len(self.newest_us):
-            self.newest_us.append(time_us)
-        elif time_us > self.newest_us[number]:
-            self.newest_us[number] = time_us
-        return number
+        return self.numbers.setdefault(kind, len(self.numbers))
+
+
+# -- since when it is missing --------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a task looks for.
+
+    Attributes:
+        questions: by number.
+        now_us: by instance, the time there.
+        settle_us: how long a message may be on its way.
+    """
+
+    questions: dict[int, Question]
+    now_us: dict[str, int]
+    settle_us: int
+
+
+def _ages(
+    spark: SparkSession,
+    asked: _Asked,
+    lacking: PublisherRanges,
+    stretches: list[Stretch],
+    on_corrupt: OnCorrupt,
+    progress: Progress,
+) -> dict[int, Age]:
+    """The answers to all questions. `lacking`: all that they ask for."""
+    spread = spark.sparkContext.parallelize(stretches, max(1, len(stretches)))
+    read = spread.map(
+        partial(_ages_or_failure, asked=asked, lacking=lacking, on_corrupt=on_corrupt)
+    )
+    return merged(_collected(spark, read, progress))
+
+
+def _ages_or_failure(
+    stretch: Stretch, asked: _Asked, lacking: PublisherRanges, on_corrupt: OnCorrupt
+) -> dict[int, Age] | Failure:
+    try:
+        return _ages_in(stretch, asked, lacking, on_corrupt)
+    except RaylayError as error:
+        return Failure.of(error)
+
+
+def _ages_in(
+    stretch: Stretch, asked: _Asked, lacking: PublisherRanges, on_corrupt: OnCorrupt
+) -> dict[int, Age]:
+    publishers = np.array(list(lacking.sets), np.uint64)
+    gathered: list[tuple[Any, Any, Any]] = []
+    for rows in _StretchRows(stretch, on_corrupt, _only(lacking)):
+        mine = np.isin(rows.headers["publisher"], publishers)
+        headers = rows.headers[mine]
+        times_us = np.array([time_us for _, _, time_us in rows.runs()], np.int64)
+        gathered.append(
+            (
+                headers["publisher"],
+                headers["sequence"].astype(np.int64),
+                times_us[rows.run[mine]],
+            )
+        )
+    if not gathered:
+        return {}
+    columns = (np.concatenate(each) for each in zip(*gathered, strict=True))
+    now_us = asked.now_us[stretch.place.instance]
+    return ages_of(asked.questions, now_us, asked.settle_us, *columns)
 
 
 # -- contents, one by one ------------------------------------------------------------------------

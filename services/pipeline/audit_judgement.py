@@ -7,29 +7,37 @@ that has a reason:
     removed       it was held, and its segment was removed since
     unavailable   the instance noted that no upstream has it any more
     conflicting   the instance refused it: it holds the same sequence with another content
-    in_flight     it is behind what the instance has of its publisher, and newer than the time that
-                  a message may take
-    lost          none of these
+    in_flight     it is missing for no longer than a message may be on its way
+    owed          it is missing for longer, and it stands above all that the instance has from where
+                  it was published: it can still come, as behind a link that is down
+    lost          none of these: later messages of the same way are here
 
-What it lacks because the configuration does not bring it there is told apart, with the reason in
-the configuration. Neither that nor a reason above spoils the verdict, but for `lost`.
+`lost` spoils the verdict, and `owed` for longer than a bound. What an instance lacks because the
+configuration does not bring it there is told apart, with the reason in the configuration, and
+spoils nothing.
+
+`judge` tells all but the last three apart, which a second look at the journals decides, at what is
+left over alone: since when it is missing (audit_ages.py). `settle` takes what that found.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from raylay.services.pipeline.audit_ages import Age, Question
 from raylay.services.pipeline.audit_parts import Held, Log, Timeline
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
 RANGES_MAX = 10
 """Ranges that an entry names; it counts them all."""
 EXAMPLES_MAX = 10
-REASONS = ("lost", "in_flight", "conflicting", "unavailable", "removed")
+REASONS = ("lost", "owed", "in_flight", "conflicting", "unavailable", "removed")
 """Of what is lacking, the worst first."""
+MAX_OWED_S_DEFAULT = 60.0
+"""A link that reconnects after a restart, and brings what it owes, is done in that time."""
 
 Why = Callable[[str, str, str], Mapping[str, str] | None]
 """(instance where it was published, topic, message type) to instance to the reason why it is not
@@ -64,7 +72,8 @@ class Audit:
         published: distinct messages.
         unknown_origin: of these, those that were published at an instance that is none of these:
             nobody can say where they should be.
-        missing: what an instance lacks that it should hold, by publisher, topic and reason.
+        missing: what an instance lacks that it should hold, by publisher, topic and reason; what is
+            owed with the seconds since when, `for_s`.
         not_expected: what it lacks because the configuration does not bring it there.
         out_of_order, late, duplicates, conflicts_found: by publisher (and instance, topic), with
             ranges.
@@ -72,6 +81,7 @@ class Audit:
         damaged: what could not be read and was left out, a sentence each.
         matrix: by (topic, message type), by instance.
         times: by instance, messages by time of receipt.
+        max_owed_s: what is owed for longer spoils the verdict.
     """
 
     instances: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -89,6 +99,7 @@ class Audit:
     damaged: list[str] = field(default_factory=list)
     matrix: dict[tuple[str, str], dict[str, Share]] = field(default_factory=dict)
     times: dict[str, Timeline] = field(default_factory=dict)
+    max_owed_s: float = MAX_OWED_S_DEFAULT
     seconds: float = 0.0
 
     @property
@@ -104,11 +115,29 @@ class Audit:
         """A figure of `instances` over all of them."""
         return sum(each[name] for each in self.instances.values())
 
+    def owed(self) -> dict[str, tuple[int, float]]:
+        """By instance how many messages are owed to it, and the seconds since the first is."""
+        found: dict[str, tuple[int, float]] = {}
+        for each in self.missing:
+            if each["reason"] == "owed":
+                messages, for_s = found.get(each["instance"], (0, 0.0))
+                for_s = max(for_s, each["for_s"])
+                found[each["instance"]] = messages + each["messages"], for_s
+        return found
+
+    def owed_notes(self, *, overdue: bool) -> list[str]:
+        """What is owed, a few words an instance: longer than it may be, or not so long."""
+        return [
+            f"{messages:,} owed for up to {for_s:,.0f} s at {instance}"
+            for instance, (messages, for_s) in self.owed().items()
+            if (for_s > self.max_owed_s) is overdue
+        ]
+
     @property
     def valid(self) -> bool:
-        """Whether everything is where it should be, once, in order, with one content."""
-        wrong = self.count("duplicates") + self.count("out_of_order")
-        return not (self.lost or wrong or self.conflicts or self.damaged)
+        """Whether everything is where it should be, or not owed for long, once, in order, with one
+        content."""
+        return not self.faults()
 
     def faults(self) -> list[str]:
         """What spoils the verdict, a few words each."""
@@ -119,6 +148,7 @@ class Audit:
             (self.conflicts, "with different contents"),
         ]
         told = [f"{count:,} {what}" for count, what in found if count]
+        told += self.owed_notes(overdue=True)
         if self.damaged:
             told.append(f"{len(self.damaged):,} damaged places left out")
         return told
@@ -131,6 +161,11 @@ class Audit:
             "published": self.published,
             "publishers": self.publishers,
             "lost": self.lost,
+            "owed": {
+                instance: {"messages": messages, "for_s": for_s}
+                for instance, (messages, for_s) in self.owed().items()
+            },
+            "in_flight": self.lacking("in_flight"),
             "duplicates": self.count("duplicates"),
             "out_of_order": self.count("out_of_order"),
             "conflicts": self.conflicts,
@@ -150,22 +185,39 @@ class Audit:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """What an instance lacks, and nothing that the journals say of it explains.
+
+    Attributes:
+        reason: `owed` or `lost`, unless it may be on its way.
+    """
+
+    instance: str
+    publisher: int
+    topic: str
+    message_type: str
+    reason: str
+    sequences: SequenceSet
+
+    @property
+    def question(self) -> Question:
+        """What is to be found out."""
+        return Question(self.publisher, self.sequences)
+
+
 def judge(
-    logs: Mapping[str, Log],
-    why: Why,
-    origins: Mapping[str, str],
-    *,
-    settled_us: int,
-    now_us: int,
-) -> Audit:
-    """Judges what the logs hold. `conflicting` fills in contents, which take a second look.
+    logs: Mapping[str, Log], why: Why, origins: Mapping[str, str]
+) -> tuple[Audit, list[Unexplained]]:
+    """Judges what the logs hold.
 
     Args:
         logs: by instance.
         why: what should be where.
         origins: incarnation, 16 hex digits, to instance.
-        settled_us: what is older than this is no longer on its way.
-        now_us: the time of the audit; later times of receipt come from a clock that is wrong.
+
+    Returns:
+        the result, and what `settle` is still to fill in. `conflicting` fills in contents.
     """
     found = Audit()
     keys: set[tuple[int, str]] = set()
@@ -180,13 +232,54 @@ def judge(
     found.messages = found.count("messages")
     found.published = sum(map(len, distinct.values()))
     found.publishers = len(distinct)
+    left: list[Unexplained] = []
     for key in sorted(keys):
         here = {name: log.topics[key] for name, log in logs.items() if key in log.topics}
         for message_type, published in sorted(_published(here, origins).items()):
-            topic = _Topic(key, message_type, here, published, settled_us, now_us)
-            _judge_topic(topic, logs, why, found)
+            topic = _Topic(key, message_type, here, published, origins)
+            left += _judge_topic(topic, logs, why, found)
+    _sort(found)
+    return found, left
+
+
+def settle(found: Audit, left: Sequence[Unexplained], ages: Mapping[int, Age]) -> None:
+    """Fills in what nothing explains.
+
+    Args:
+        ages: by the place in `left` since when it is missing.
+    """
+    on_the_way: dict[tuple[str, int, str, str], SequenceSet] = defaultdict(SequenceSet)
+    for number, each in enumerate(left):
+        age = ages.get(number, Age())
+        what = each.instance, each.publisher, each.topic, each.message_type
+        old = each.sequences.intersection(age.old)
+        new = each.sequences.copy()
+        new.difference_update(old)
+        if new:
+            on_the_way[what].update(new)
+        if old:
+            more = {"for_s": round(age.age_us / 1e6, 1)} if each.reason == "owed" else {}
+            _add_missing(found, what, each.reason, old, more)
+    for what, new in on_the_way.items():
+        _add_missing(found, what, "in_flight", new, {})
+    _sort(found)
+
+
+def _sort(found: Audit) -> None:
     found.missing.sort(key=lambda each: REASONS.index(each["reason"]))
-    return found
+
+
+def _add_missing(
+    found: Audit,
+    what: tuple[str, int, str, str],
+    reason: str,
+    sequences: SequenceSet,
+    more: Mapping[str, Any],
+) -> None:
+    instance, _, topic, message_type = what
+    lacking = found.matrix[topic, message_type][instance].lacking
+    lacking[reason] = lacking.get(reason, 0) + len(sequences)
+    found.missing.append(_entry(*what, reason) | ranges_named(sequences) | more)
 
 
 def _instance(log: Log, found: Audit) -> dict[str, int]:
@@ -243,23 +336,47 @@ class _Topic:
     message_type: str
     here: Mapping[str, Held]
     published: Mapping[str, SequenceSet]
-    settled_us: int
-    now_us: int
+    origins: Mapping[str, str]
 
     def held(self, instance: str) -> SequenceSet:
         """What an instance holds of it, of whatever type."""
         found = self.here.get(instance)
         return found.held if found is not None else SequenceSet()
 
-    @property
-    def unsettled(self) -> bool:
-        """Whether something of it came so lately that more may be on its way."""
-        newest_us = max(each.newest_us for each in self.here.values())
-        return self.settled_us <= newest_us <= self.now_us
+    def highest(self, instance: str, origin: str) -> int:
+        """The highest sequence that an instance holds of what was published at another, or nobody
+        knows where."""
+        found = self.here.get(instance)
+        if found is None:
+            return 0
+        return max(
+            (
+                sequences.last() or 0
+                for (_, incarnation), sequences in found.origins.items()
+                if (self.origins.get(incarnation, "") if incarnation else instance) in ("", origin)
+            ),
+            default=0,
+        )
+
+    def to_come(self, instance: str, lacking: SequenceSet) -> SequenceSet:
+        """Of what an instance lacks that which stands above all that it has from where that was
+        published. What was published at the instance itself enters it no second time."""
+        found = SequenceSet()
+        for origin, sequences in self.published.items():
+            if origin == instance:
+                continue
+            first = self.highest(instance, origin) + 1
+            last = lacking.last() or 0
+            if first <= last:
+                above = SequenceSet(lacking.within(first, last))
+                found.update(above.intersection(sequences))
+        return found
 
 
-def _judge_topic(topic: _Topic, logs: Mapping[str, Log], why: Why, found: Audit) -> None:
-    name = topic.key[1]
+def _judge_topic(
+    topic: _Topic, logs: Mapping[str, Log], why: Why, found: Audit
+) -> Iterator[Unexplained]:
+    publisher, name = topic.key
     wanted: dict[str, SequenceSet] = defaultdict(SequenceSet)
     excused: dict[tuple[str, str], SequenceSet] = defaultdict(SequenceSet)
     sources: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -283,9 +400,17 @@ def _judge_topic(topic: _Topic, logs: Mapping[str, Log], why: Why, found: Audit)
         share = shares.setdefault(instance, Share())
         share.held += len(everything.intersection(topic.held(instance)))
         share.expected += len(wanted[instance])
-        for reason, lacking in _lacking(wanted[instance], topic, logs[instance]):
-            share.lacking[reason] = share.lacking.get(reason, 0) + len(lacking)
-            found.missing.append(_entry(instance, topic, reason) | ranges_named(lacking))
+        what = instance, publisher, name, topic.message_type
+        lacking = wanted[instance].copy()
+        lacking.difference_update(topic.held(instance))
+        for reason, explained in _explained(lacking, publisher, logs[instance]):
+            _add_missing(found, what, reason, explained, {})
+            lacking.difference_update(explained)
+        to_come = topic.to_come(instance, lacking)
+        lacking.difference_update(to_come)
+        for reason, unexplained in (("owed", to_come), ("lost", lacking)):
+            if unexplained:
+                yield Unexplained(*what, reason, unexplained)
     for (instance, reason), sequences in excused.items():
         # What another instance published as well is expected, whoever was first.
         sequences.difference_update(wanted[instance])
@@ -294,44 +419,32 @@ def _judge_topic(topic: _Topic, logs: Mapping[str, Log], why: Why, found: Audit)
             share = shares[instance]
             count = len(sequences)
             share.not_expected[reason] = share.not_expected.get(reason, 0) + count
-            entry = _entry(instance, topic, reason) | ranges_named(sequences)
+            entry = _entry(instance, publisher, name, topic.message_type, reason)
+            entry |= ranges_named(sequences)
             found.not_expected.append(entry | {"published_at": sorted(sources[instance, reason])})
 
 
-def _lacking(wanted: SequenceSet, topic: _Topic, log: Log) -> Iterable[tuple[str, SequenceSet]]:
-    """What an instance lacks of what it should hold, by reason. Empties `wanted`."""
-    publisher, _ = topic.key
-    held = topic.held(log.instance)
-    wanted.difference_update(held)
+def _explained(lacking: SequenceSet, publisher: int, log: Log) -> Iterator[tuple[str, SequenceSet]]:
+    """Of what an instance lacks what its journal explains, by reason; the caller takes each out."""
     for reason, noted in (
         ("removed", log.removed),
         ("unavailable", log.unavailable),
         ("conflicting", log.conflicting),
     ):
         sequences = noted.get(publisher)
-        if sequences is not None and wanted:
-            excused = wanted.intersection(sequences)
-            wanted.difference_update(excused)
-            if excused:
-                yield reason, excused
-    last = wanted.last()
-    behind = (held.last() or 0) + 1
-    if last is not None and behind <= last and topic.unsettled:
-        on_the_way = SequenceSet(wanted.within(behind, last))
-        wanted.difference_update(on_the_way)
-        yield "in_flight", on_the_way
-    if wanted:
-        yield "lost", wanted.copy()
-    wanted.clear()
+        explained = lacking.intersection(sequences) if sequences is not None else None
+        if explained:
+            yield reason, explained
 
 
-def _entry(instance: str, topic: _Topic, reason: str) -> dict[str, Any]:
-    publisher, name = topic.key
+def _entry(
+    instance: str, publisher: int, topic: str, message_type: str, reason: str
+) -> dict[str, Any]:
     return {
         "instance": instance,
         "publisher": publisher,
-        "topic": name,
-        "message_type": topic.message_type,
+        "topic": topic,
+        "message_type": message_type,
         "reason": reason,
     }
 

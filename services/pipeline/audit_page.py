@@ -18,6 +18,7 @@ RANGES_SHOWN = 3
 Tone = Literal["good", "bad", "warn", ""]
 LACKING_TEXTS = {
     "lost": "lost",
+    "owed": "still owed by a link",
     "in_flight": "still in flight",
     "conflicting": "refused: another content is held",
     "unavailable": "no upstream has it any more",
@@ -77,9 +78,10 @@ def _sentence(found: Audit) -> str:
         excused = sum(found.lacking(reason) for reason in REASONS)
         if excused:
             held = f"what it should, but for {excused:,} messages that are accounted for below"
+        owed = "".join(f" {each}." for each in found.owed_notes(overdue=False))
         return (
             f"{found.published:,} messages of {_publishers(found)}: each of {instances} instances "
-            f"holds {held}, once, in order, with the same content."
+            f"holds {held}, once, in order, with the same content.{owed}"
         )
     return (
         f"{', '.join(found.faults())}, of {found.published:,} messages of "
@@ -92,10 +94,16 @@ def _publishers(found: Audit) -> str:
 
 
 def _figures(page: Page, found: Audit) -> None:
-    excused = sum(map(found.lacking, REASONS[1:]))
+    owed = found.owed().values()
+    excused = sum(map(found.lacking, REASONS[2:]))
     tiles = [
         ("messages", found.published, f"{found.messages:,} copies"),
         ("lost", found.lost, f"and {excused:,} accounted for" if excused else ""),
+        (
+            "owed",
+            sum(messages for messages, _ in owed),
+            f"for up to {max(for_s for _, for_s in owed):,.0f} s" if owed else "",
+        ),
         ("twice", found.count("duplicates"), ""),
         ("out of order", found.count("out_of_order"), ""),
         ("different contents", found.conflicts, ""),
@@ -171,20 +179,26 @@ def _instances(page: Page, found: Audit) -> None:
         here[each["reason"]] = here.get(each["reason"], 0) + each["messages"]
     page.table(
         "By instance",
-        ["instance", "copies", "lost", "twice", "out of order", "late", "accounted for"],
+        ["instance", "copies", "lost", "owed", "twice", "out of order", "late", "accounted for"],
         [
             [
                 name,
                 counts["messages"],
                 _count(lacking[name].get("lost", 0), "bad"),
+                _count(*_owed(found, name)),
                 _count(counts["duplicates"], "bad"),
                 _count(counts["out_of_order"], "bad"),
                 _count(counts["late"], "warn"),
-                _count(sum(lacking[name].get(reason, 0) for reason in REASONS[1:]), "warn"),
+                _count(sum(lacking[name].get(reason, 0) for reason in REASONS[2:]), "warn"),
             ]
             for name, counts in found.instances.items()
         ],
     )
+
+
+def _owed(found: Audit, instance: str) -> tuple[int, Tone]:
+    messages, for_s = found.owed().get(instance, (0, 0.0))
+    return messages, "bad" if for_s > found.max_owed_s else "warn"
 
 
 def _count(count: int, tone: Tone) -> Cell:
@@ -202,13 +216,20 @@ def _missing(page: Page, found: Audit) -> None:
             lambda each: [
                 each["instance"],
                 each["topic"],
-                Cell(LACKING_TEXTS[each["reason"]], "bad" if each["reason"] == "lost" else "warn"),
+                _reason(each, found.max_owed_s),
                 each["messages"],
                 _bookmarks(each),
             ],
             "What an instance should hold and does not. raylay journal grep finds a bookmark at "
             "another instance.",
         )
+
+
+def _reason(entry: Mapping[str, Any], max_owed_s: float) -> Cell:
+    for_s = entry.get("for_s", 0.0)
+    bad = entry["reason"] == "lost" or for_s > max_owed_s
+    text = LACKING_TEXTS[entry["reason"]]
+    return Cell(f"{text}, {for_s:,.0f} s" if for_s else text, "bad" if bad else "warn")
 
 
 def _not_expected(page: Page, found: Audit) -> None:

@@ -89,7 +89,6 @@ class Part:
         ascending: of the first copies that are not flagged late those above all before them.
         behind: of these the others.
         late: flagged late.
-        newest_us: latest time of receipt.
         sums: checksum of sequences and digests, by block.
     """
 
@@ -103,7 +102,6 @@ class Part:
     behind: SequenceSet
     late: SequenceSet
     late_messages: int
-    newest_us: int
     sums: dict[int, int]
 
 
@@ -112,6 +110,9 @@ class StretchParts:
     """All that a stretch says.
 
     Attributes:
+        received_us: the latest time of receipt, by the incarnation where it was published; by the
+            empty text of what was published here.
+        last_us: when the last message was received.
         unavailable, conflicting: what its notes say.
         damaged: what was left out, a sentence each.
     """
@@ -120,6 +121,8 @@ class StretchParts:
     first_txid: int
     parts: list[Part] = field(default_factory=list)
     times: Timeline = field(default_factory=Timeline)
+    received_us: dict[str, int] = field(default_factory=dict)
+    last_us: int = 0
     unavailable: PublisherRanges = field(default_factory=PublisherRanges)
     conflicting: PublisherRanges = field(default_factory=PublisherRanges)
     damaged: list[str] = field(default_factory=list)
@@ -158,14 +161,11 @@ def sums_of(sequences: Any, digests: Any) -> dict[int, int]:
     return dict(zip(blocks[starts].tolist(), sums.tolist(), strict=True))
 
 
-def parts_of(
-    kinds: list[Kind], newest_us: list[int], codes: Any, sequences: Any, digests: Any
-) -> list[Part]:
+def parts_of(kinds: list[Kind], codes: Any, sequences: Any, digests: Any) -> list[Part]:
     """The parts of a stretch.
 
     Args:
         kinds: each kind of run that is there.
-        newest_us: by kind, the latest time of receipt.
         codes: for each message, in the order of the log, the number of its kind.
         sequences, digests: the messages' own, as int64 and uint64.
     """
@@ -182,18 +182,13 @@ def parts_of(
         cuts = np.flatnonzero(np.diff(numbers[order])) + 1
         rows = {int(numbers[each[0]]): each for each in np.split(order, cuts)}
     return [
-        _part(key, kinds, newest_us, codes[rows[at]], sequences[rows[at]], digests[rows[at]])
+        _part(key, kinds, codes[rows[at]], sequences[rows[at]], digests[rows[at]])
         for at, key in enumerate(groups)
     ]
 
 
 def _part(
-    key: tuple[int, str],
-    kinds: list[Kind],
-    newest_us: list[int],
-    codes: Any,
-    sequences: Any,
-    digests: Any,
+    key: tuple[int, str], kinds: list[Kind], codes: Any, sequences: Any, digests: Any
 ) -> Part:
     used = np.unique(codes).tolist()
     late = np.isin(codes, [code for code in used if kinds[code].late])
@@ -219,7 +214,6 @@ def _part(
         behind=behind,
         late=set_of(np.unique(sequences[late])),
         late_messages=int(late.sum()),
-        newest_us=max(newest_us[code] for code in used),
         sums=sums_of(sequences[by_sequence], digests[by_sequence]),
     )
 
@@ -252,7 +246,6 @@ class Held:
     out_of_order: SequenceSet = field(default_factory=SequenceSet)
     late: SequenceSet = field(default_factory=SequenceSet)
     late_messages: int = 0
-    newest_us: int = 0
     highest: int = 0
     sums: dict[int, int] = field(default_factory=dict)
 
@@ -272,7 +265,6 @@ class Held:
         self.messages += part.messages
         self.late.update(part.late)
         self.late_messages += part.late_messages
-        self.newest_us = max(self.newest_us, part.newest_us)
         self.highest = max(self.highest, part.held.last() or 0)
         for name, sequences in part.origins.items():
             self.origins.setdefault(name, SequenceSet()).update(sequences)
@@ -286,12 +278,15 @@ class Log:
 
     Attributes:
         topics: by (publisher, topic).
+        received_us, last_us: as in `StretchParts`.
         removed: sequences that were held once and are in no segment any more.
     """
 
     instance: str
     topics: dict[tuple[int, str], Held] = field(default_factory=dict)
     times: Timeline = field(default_factory=Timeline)
+    received_us: dict[str, int] = field(default_factory=dict)
+    last_us: int = 0
     removed: PublisherRanges = field(default_factory=PublisherRanges)
     unavailable: PublisherRanges = field(default_factory=PublisherRanges)
     conflicting: PublisherRanges = field(default_factory=PublisherRanges)
@@ -302,6 +297,9 @@ class Log:
         for part in stretch.parts:
             self.topics.setdefault((part.publisher, part.topic), Held()).append(part)
         self.times.update(stretch.times)
+        for origin, time_us in stretch.received_us.items():
+            self.received_us[origin] = max(time_us, self.received_us.get(origin, 0))
+        self.last_us = stretch.last_us or self.last_us
         self.unavailable.update(stretch.unavailable)
         self.conflicting.update(stretch.conflicting)
         self.damaged += stretch.damaged

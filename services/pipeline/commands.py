@@ -142,6 +142,10 @@ def audit_command(
     settle: Annotated[
         float, typer.Option("--settle", min=0.0, help="Seconds that a message may be on its way.")
     ] = 10.0,
+    max_owed: Annotated[
+        float,
+        typer.Option("--max-owed", min=0.0, help="Seconds that a link may owe one; exit code 1."),
+    ] = 60.0,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write the report to this file: FILE.html.")
     ] = None,
@@ -160,11 +164,19 @@ def audit_command(
     found = _places(source, instance)
     with _spark(master, "audit") as spark:
         result = audit_source(
-            spark, source, found, settle_s=settle, on_corrupt=on_corrupt.value, progress=_progress
+            spark,
+            source,
+            found,
+            settle_s=settle,
+            max_owed_s=max_owed,
+            on_corrupt=on_corrupt.value,
+            progress=_progress,
         )
     if report is not None:
         write_page(result, report, source, f"raylay pipeline audit {source} --report {report}")
         _progress(f"report: {report}")
+    for note in result.owed_notes(overdue=False):
+        _progress(note)
     _report("audit", started_s, result.to_json())
     if not result.valid:
         raise typer.Exit(1)

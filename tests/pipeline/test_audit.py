@@ -130,18 +130,23 @@ def test_every_fault_is_found(spark: Any, faulty: Path, tmp_path: Path) -> None:
     assert [each["ranges"] for each in found.out_of_order] == [[[151, 200]]]
     assert [each["ranges"] for each in found.late] == [[[101, 150]]]
     assert [(each["reason"], each["messages"], each["ranges"]) for each in found.missing] == [
-        ("lost", 70, [[601, 620], [951, 1000]]),
+        ("lost", 20, [[601, 620]]),
+        ("owed", 50, [[951, 1000]]),
         ("conflicting", 1, [[950, 950]]),
         ("unavailable", 10, [[301, 310]]),
     ]
     assert {each["instance"] for each in found.missing} == {"Chicago-3"}
-    assert found.to_json()["lost"] == 70
+    assert found.to_json()["lost"] == 20
+    (owed,) = found.owed_notes(overdue=True)
+    assert re.fullmatch(r"50 owed for up to [\d,]+ s at Chicago-3", owed)
     # The page says what the result says, and stands alone.
     write_audit_page(found, tmp_path / "audit.html", str(faulty), "raylay pipeline audit")
     page = (tmp_path / "audit.html").read_text()
     for text in (
-        "70 lost, 10 held more than once, 50 out of order, 1 with different contents",
-        f"{DESK}|601| to 620, {DESK}|951| to 1000",
+        "20 lost, 10 held more than once, 50 out of order, 1 with different contents",
+        owed,
+        f"{DESK}|601| to 620",
+        f"{DESK}|951| to 1000",
         f"{DESK}|151| to 200",
         f"{DESK}|900|",
         "no upstream has it any more",
@@ -157,16 +162,21 @@ def test_every_fault_is_found(spark: Any, faulty: Path, tmp_path: Path) -> None:
 def test_what_is_on_its_way_is_not_lost(spark: Any, tmp_path: Path) -> None:
     directory = write_fabric(tmp_path, NAMES[:2])
     now_us = time.time_ns() // 1000
-    published = runs_of((1, 100), (101, 20), forwarded=False)
-    published[1].receive_time_us = now_us
+    published = runs_of((1, 80), (81, 20), (101, 20), (121, 20), forwarded=False)
+    for run, seconds in zip(published, (7 * 86_400, 7 * 86_400, 5000, 0), strict=True):
+        run.receive_time_us = now_us - seconds * 1_000_000
     write_log(directory / "Chicago-1", published)
     write_log(directory / "Chicago-2", runs_of((1, 90), (96, 5), forwarded=True))
-    found = judged(spark, directory, settle_s=3600)
+    told: list[str] = []
+    found = judged(spark, directory, settle_s=3600, max_owed_s=7200, progress=told.append)
+    assert "looking up since when 45 messages are missing" in told
     assert [(each["reason"], each["ranges"]) for each in found.missing] == [
         ("lost", [[91, 95]]),
-        ("in_flight", [[101, 120]]),
+        ("owed", [[101, 120]]),
+        ("in_flight", [[121, 140]]),
     ]
-    assert not found.valid
+    assert 5000 <= found.missing[1]["for_s"] < 5600
+    assert found.faults() == ["5 lost"]
 
 
 CHAIN = """
@@ -270,5 +280,6 @@ def test_the_command(
     assert ended.value.code == 1
     told = capfd.readouterr()
     result = json.loads(told.out.splitlines()[-1])["audit"]
-    assert (result["valid"], result["lost"], result["duplicates"]) == (False, 70, 10)
+    assert (result["valid"], result["lost"], result["duplicates"]) == (False, 20, 10)
+    assert result["owed"]["Chicago-3"]["messages"] == 50
     assert f"report: {report}" in told.err and report.stat().st_size > 10_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -13,7 +14,8 @@ import pytest
 
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.files import load_fabric
-from raylay.services.pipeline.audit_judgement import Audit, conflicting, judge
+from raylay.services.pipeline.audit_ages import ages_of, clocks, merged
+from raylay.services.pipeline.audit_judgement import Audit, conflicting, judge, settle
 from raylay.services.pipeline.audit_parts import (
     BLOCK,
     TIMES_MAX,
@@ -31,7 +33,7 @@ from raylay.services.pipeline.audit_routes import expected_by, expected_everywhe
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
 NOW_US = 1_000_000_000_000
-SETTLED_US = NOW_US - 10_000_000
+SETTLE_US = 10_000_000
 LONG_AGO_US = 5_000_000
 
 
@@ -51,18 +53,16 @@ class Message(NamedTuple):
 def stretch(instance: str, first_txid: int, messages: list[Message]) -> StretchParts:
     """What a worker makes of consecutive messages of a log."""
     kinds: dict[Kind, int] = {}
-    newest_us: list[int] = []
     codes = []
+    made = StretchParts(instance, first_txid)
     for each in messages:
         kind = Kind(each.publisher, each.topic, each.message_type, each.origin, each.late)
         code = kinds.setdefault(kind, len(kinds))
-        newest_us += [0] * (len(kinds) - len(newest_us))
-        newest_us[code] = max(newest_us[code], each.time_us)
         codes.append(code)
-    made = StretchParts(instance, first_txid)
+        made.received_us[each.origin] = max(each.time_us, made.received_us.get(each.origin, 0))
+        made.last_us = each.time_us
     made.parts = parts_of(
         list(kinds),
-        newest_us,
         np.array(codes, np.int64),
         np.array([each.sequence for each in messages], np.int64),
         np.array([each.digest for each in messages], np.uint64),
@@ -71,7 +71,14 @@ def stretch(instance: str, first_txid: int, messages: list[Message]) -> StretchP
     return made
 
 
-def log_of(instance: str, messages: list[Message], cuts: list[int] | None = None) -> Log:
+@dataclass(slots=True)
+class ReadLog(Log):
+    """A log that can be looked at again."""
+
+    messages: list[Message] = field(default_factory=list)
+
+
+def log_of(instance: str, messages: list[Message], cuts: list[int] | None = None) -> ReadLog:
     """A log of stretches that begin at these places, read in any order."""
     edges = [0, *(cuts or []), len(messages)]
     stretches = [
@@ -80,17 +87,29 @@ def log_of(instance: str, messages: list[Message], cuts: list[int] | None = None
         if first < last
     ]
     random.Random(len(stretches)).shuffle(stretches)
-    return logs_of([instance], stretches)[instance]
-
-
-def judged(*logs: Log, why: Any = None, **origins: str) -> Audit:
-    return judge(
-        {log.instance: log for log in logs},
-        why or expected_everywhere(),
-        origins,
-        settled_us=SETTLED_US,
-        now_us=NOW_US,
+    made = logs_of([instance], stretches)[instance]
+    return ReadLog(
+        **{each.name: getattr(made, each.name) for each in fields(made)}, messages=messages
     )
+
+
+def judged(*logs: ReadLog, why: Any = None, **origins: str) -> Audit:
+    by_name = {log.instance: log for log in logs}
+    found, left = judge(by_name, why or expected_everywhere(), origins)
+    now_us = clocks(by_name, origins, NOW_US)
+    answers = [
+        ages_of(
+            {number: each.question for number, each in enumerate(left)},
+            now_us[log.instance],
+            SETTLE_US,
+            np.array([each.publisher for each in log.messages], np.uint64),
+            np.array([each.sequence for each in log.messages], np.int64),
+            np.array([each.time_us for each in log.messages], np.int64),
+        )
+        for log in logs
+    ]
+    settle(found, left, merged(answers))
+    return found
 
 
 # -- one naive pass ------------------------------------------------------------------------------
@@ -105,7 +124,6 @@ def naive(messages: list[Message]) -> dict[tuple[int, str], dict[str, Any]]:
             "late": set(),
             "late_messages": 0,
             "highest": 0,
-            "newest_us": 0,
             "origins": defaultdict(set),
         }
     )
@@ -121,7 +139,6 @@ def naive(messages: list[Message]) -> dict[tuple[int, str], dict[str, Any]]:
             here["out_of_order"].add(each.sequence)
         here["held"].add(each.sequence)
         here["highest"] = max(here["highest"], each.sequence)
-        here["newest_us"] = max(here["newest_us"], each.time_us)
         here["origins"][each.message_type, each.origin].add(each.sequence)
     return found
 
@@ -141,7 +158,6 @@ def plain(log: Log) -> dict[tuple[int, str], dict[str, Any]]:
             "late": values(held.late),
             "late_messages": held.late_messages,
             "highest": held.highest,
-            "newest_us": held.newest_us,
             "origins": {name: values(each) for name, each in held.origins.items()},
         }
         for key, held in log.topics.items()
@@ -236,33 +252,120 @@ def test_each_reason() -> None:
     there.conflicting.add(1, 25, 28)
     found = judged(here, there, aa="a")
     assert reasons(found) == [
-        ("b", "lost", [[29, 40], [91, 100]]),
+        ("b", "lost", [[29, 40]]),
+        ("b", "owed", [[91, 100]]),
         ("b", "conflicting", [[26, 28]]),
         ("b", "unavailable", [[21, 25]]),
         ("b", "removed", [[1, 10]]),
     ]
-    assert found.lost == 22 and not found.valid and found.faults() == ["22 lost"]
+    assert found.lost == 12 and not found.valid
+    assert found.faults() == ["12 lost", "10 owed for up to 999,995 s at b"]
     share = found.matrix["x", "json"]["b"]
     assert (share.expected, share.held) == (100, 60)
-    assert share.lacking == {"removed": 10, "unavailable": 5, "conflicting": 3, "lost": 22}
+    assert share.lacking == {
+        "removed": 10, "unavailable": 5, "conflicting": 3, "lost": 12, "owed": 10,
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("newest_us", "reason"),
-    [(NOW_US - 1, "in_flight"), (SETTLED_US - 1, "lost"), (NOW_US + 1, "lost")],
-    ids=["new", "old", "from a clock that is ahead"],
-)
-def test_what_may_be_on_its_way(newest_us: int, reason: str) -> None:
-    here = log_of("a", [*messages(1, 99), *messages(100, 100, time_us=newest_us)])
-    there = log_of("b", [*messages(1, 40, origin="aa"), *messages(43, 90, origin="aa")])
-    found = judged(here, there)
-    # What has a gap before what came later is lost, however new.
-    assert dict((each, ranges) for _, each, ranges in reasons(found)) == (
-        {"lost": [[41, 42]], "in_flight": [[91, 100]]}
-        if reason == "in_flight"
-        else {"lost": [[41, 42], [91, 100]]}
+SECOND_US = 1_000_000
+DAY_US = 86_400 * SECOND_US
+
+
+def ago(seconds: float) -> int:
+    return NOW_US - round(seconds * SECOND_US)
+
+
+def published(first: int, last: int, first_us: int) -> list[Message]:
+    """One a second, from that time on."""
+    return [
+        each._replace(time_us=first_us + number * SECOND_US)
+        for number, each in enumerate(messages(first, last))
+    ]
+
+
+def received(sent: list[Message], lag_us: int = 1_000) -> list[Message]:
+    return [each._replace(origin="aa", time_us=each.time_us + lag_us) for each in sent]
+
+
+def told(found: Audit) -> dict[str, list[list[int]]]:
+    """What is missing, by reason."""
+    assert len({each["reason"] for each in found.missing}) == len(found.missing)
+    return {each["reason"]: each["ranges"] for each in found.missing}
+
+
+def test_what_is_missing_is_judged_by_how_long_it_is() -> None:
+    here = published(1, 100, ago(99.5))
+    there = [each for each in received(here) if each.sequence <= 60 and each.sequence != 41]
+    found = judged(log_of("a", here), log_of("b", there), aa="a")
+    assert told(found) == {"lost": [[41, 41]], "owed": [[61, 90]], "in_flight": [[91, 100]]}
+    assert found.owed() == {"b": (30, 39.5)} and found.faults() == ["1 lost"]
+    assert found.owed_notes(overdue=False) == ["30 owed for up to 40 s at b"]
+    assert found.to_json()["owed"] == {"b": {"messages": 30, "for_s": 39.5}}
+    # A gap is on its way as long as anything else: another way may bring it.
+    there = [each for each in received(here) if each.sequence != 95]
+    found = judged(log_of("a", here), log_of("b", there), aa="a")
+    assert told(found) == {"in_flight": [[95, 95]]} and found.valid
+
+
+def test_a_link_that_is_dead_for_a_week_is_found_under_an_active_publisher() -> None:
+    here = [*messages(1, 50, time_us=ago(7 * 86_400)), *published(51, 100, ago(49.5))]
+    found = judged(log_of("a", here), log_of("b", received(here[:40])), aa="a")
+    assert told(found) == {"owed": [[41, 90]], "in_flight": [[91, 100]]}
+    assert not found.valid and found.faults() == ["50 owed for up to 604,800 s at b"]
+
+
+def test_what_is_owed_behind_a_publisher_that_paused_is_not_lost() -> None:
+    here = published(1, 20, ago(30))
+    found = judged(log_of("a", here), log_of("b", received(here[:15])), aa="a")
+    assert told(found) == {"owed": [[16, 20]]}
+    assert found.owed() == {"b": (5, 15.0)} and found.valid and not found.faults()
+    found.max_owed_s = 14.0
+    assert not found.valid and found.faults() == ["5 owed for up to 15 s at b"]
+
+
+def test_behind_is_what_comes_from_the_same_instance() -> None:
+    """A publisher that went on elsewhere leaves no gap, but what its first server owes."""
+    first, second = published(1, 40, ago(70)), published(41, 70, ago(30))
+    c = [each._replace(origin="bb") for each in second]
+    found = judged(
+        log_of("a", [*first, *c]),
+        log_of("b", [*received(first), *second]),
+        log_of("c", [*received(first[:30]), *c]),
+        aa="a",
+        bb="b",
     )
-    assert not found.valid
+    assert told(found) == {"owed": [[31, 40]]}
+    # What an instance published itself, and does not hold, enters it no second time.
+    found = judged(log_of("a", first[:30]), log_of("b", received(first)), aa="a")
+    assert told(found) == {"lost": [[31, 40]]}
+
+
+@pytest.mark.parametrize("off_us", [-DAY_US, DAY_US], ids=["behind", "ahead"])
+@pytest.mark.parametrize("which", "ab", ids=["where it was published", "where it lacks"])
+def test_a_clock_that_is_wrong(which: str, off_us: int) -> None:
+    """It makes nothing old that is new, and hides nothing that is old: under a publisher that goes
+    on, and with a third instance whose clock is right."""
+
+    def by(instance: str, log: list[Message]) -> list[Message]:
+        return [each._replace(time_us=each.time_us + off_us * (instance == which)) for each in log]
+
+    here = published(1, 100, ago(99.5))
+    there = [
+        each for each in received(here) if each.sequence not in (50, 95) and each.sequence < 99
+    ]
+    found = judged(
+        log_of("a", by("a", here)),
+        log_of("b", by("b", there)),
+        log_of("c", received(here)),
+        aa="a",
+    )
+    assert told(found) == {"lost": [[50, 50]], "in_flight": [[95, 95], [99, 100]]}
+
+
+def test_a_clock_that_was_set_back() -> None:
+    here = [*messages(1, 50, time_us=ago(-3600)), *published(51, 60, ago(9))]
+    found = judged(log_of("a", here), log_of("b", received(here[:55])), aa="a")
+    assert told(found) == {"in_flight": [[56, 60]]}
 
 
 def test_a_copy_tells_where_it_was_published() -> None:
@@ -326,8 +429,8 @@ def test_conflicts() -> None:
 
 
 def test_many_ranges_are_counted_and_a_few_named() -> None:
-    here = log_of("a", messages(1, 100))
-    there = log_of("b", [each for each in messages(1, 100, origin="aa") if each.sequence % 2])
+    here = log_of("a", messages(1, 101))
+    there = log_of("b", [each for each in messages(1, 101, origin="aa") if each.sequence % 2])
     (entry,) = judged(here, there).missing
     assert entry["messages"] == entry["ranges_in_all"] == 50
     assert entry["ranges"][0] == [2, 2] and len(entry["ranges"]) == 10
@@ -368,12 +471,12 @@ def test_why_it_does_not(tmp_path: Any) -> None:
     first = log_of("in", messages(1, 10))
     second = log_of("hub", messages(1, 10, origin="aa"))
     third = log_of("out", [])
-    found = judge(
-        {log.instance: log for log in (first, second, third)},
-        lambda origin, topic, kind: why(origin, "orders", kind),
-        {"aa": "in"},
-        settled_us=SETTLED_US,
-        now_us=NOW_US,
+    found = judged(
+        first,
+        second,
+        third,
+        why=lambda origin, topic, kind: why(origin, "orders", kind),
+        aa="in",
     )
     assert found.valid and not found.missing
     (entry,) = found.not_expected
