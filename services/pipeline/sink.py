@@ -34,6 +34,7 @@ from raylay.services.fabric_plan import FabricRecord, servers_of
 from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX
 from raylay.services.pipeline.session import plain_errors
 from raylay.services.pipeline.staging import (
+    BATCH,
     EXPIRATION_S_MAX,
     STAGED,
     STATE_FILE,
@@ -103,8 +104,8 @@ class WriteOptions:
             raise ConfigurationError("a job is remembered in its staging directory: give staging")
         if made.batch and (made.job or not made.batch.isdecimal()):
             raise ConfigurationError("batch is the number of a micro-batch, and such has no job")
-        if made.job.startswith("batch-"):
-            raise ConfigurationError("a job's name cannot begin with batch-")
+        if made.job.startswith(BATCH):
+            raise ConfigurationError(f"a job's name cannot begin with {BATCH}")
         return made
 
     def client_options(self) -> dict[str, Any]:
@@ -281,11 +282,23 @@ def _client(options: WriteOptions, name: str, rows: StagedRows | None = None) ->
     )
 
 
+QUERY_PROPERTY = "sql.streaming.queryId"
+"""Spark's, of the tasks of a micro-batch, in a foreachBatch as well: what the checkpoint is of."""
+RUN_PROPERTY = "spark.jobGroup.id"
+"""Of such tasks: one start of the query."""
+
+
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task tells the driver."""
+    """What a task tells the driver.
+
+    Attributes:
+        query, run: whose micro-batch it is part of; empty where it is of none.
+    """
 
     file: StagedFile
+    query: str = ""
+    run: str = ""
 
 
 class _Writing:
@@ -302,18 +315,42 @@ class _Writing:
         """One task attempt."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
+        query = run = ""
+        if context is not None:
+            query = context.getLocalProperty(QUERY_PROPERTY) or ""
+            run = context.getLocalProperty(RUN_PROPERTY) or ""
         topic, message_type = self.options.topic, self.options.message_type
         return Staged(
-            stage(self._run, partition, (normal(each, topic, message_type) for each in iterator))
+            stage(self._run, partition, (normal(each, topic, message_type) for each in iterator)),
+            query,
+            run if query else "",
         )
 
     @plain_errors()
+    def commit_batch(self, number: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publishes a micro-batch; one that was published before does nothing."""
+        staged = [each for each in messages if isinstance(each, Staged)]
+        queries = {each.query: each.run for each in staged if each.query}
+        owner, run = next(iter(queries.items()), (query_of(self.options), ""))
+        if not owner and any(each.file.rows for each in staged):
+            raise ConfigurationError(
+                f"{BATCH}{number}: the tasks do not know of which query, and a number alone does "
+                "not tell whether it was published before: write in the function of a "
+                "foreachBatch, or give checkpointLocation, the query's, in a local directory"
+            )
+        self.commit_all(f"{BATCH}{number}", messages, owner, run)
+
+    @plain_errors()
     def commit_all(
-        self, key: str, owner: str, messages: Sequence[WriterCommitMessage | None]
+        self,
+        key: str,
+        messages: Sequence[WriterCommitMessage | None],
+        owner: str = "",
+        run: str = "",
     ) -> int:
         """Publishes what the winning attempts staged."""
         files = [each.file for each in messages if isinstance(each, Staged)]
-        with Staging(self.directory, self.options.name, owner) as staging:
+        with Staging(self.directory, self.options.name, owner, run) as staging:
             try:
                 return staging.commit(
                     key,
@@ -353,10 +390,9 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise ConfigurationError("a log cannot be overwritten: use mode append")
-        self._own, self._owner = False, ""
+        self._own, self._job = False, ""
         if options.batch:
-            directory, self._owner = staging_of(options)
-            self._job = f"batch-{int(options.batch)}"
+            directory = staging_of(options)
         else:
             self._own = not options.staging
             made = options.staging or tempfile.mkdtemp(prefix="raylay-staging-")
@@ -376,8 +412,11 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         return self.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publishes; a job that was published before does nothing."""
-        published = self.commit_all(self._job, self._owner, messages)
+        """Publishes; a job or micro-batch that was published before does nothing."""
+        if not self._job:
+            self.commit_batch(int(self.options.batch), messages)
+            return
+        published = self.commit_all(self._job, messages)
         log.info("published %d messages as job %s", published, self._job)
         if self._own:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -398,7 +437,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
             )
         if options.job or options.batch:
             raise ConfigurationError("a stream is no job: its checkpoint says what is done")
-        directory, self._owner = staging_of(options)
+        directory = staging_of(options)
         super().__init__(options, schema, directory)
         if not (directory / STATE_FILE).exists():
             # As for a batch. Later micro-batches are staged, and published when a server is back.
@@ -410,36 +449,43 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publishes a micro-batch; one that was published before does nothing."""
-        self.commit_all(f"batch-{batchId}", self._owner, messages)
+        self.commit_batch(batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Removes what was staged."""
         self.abort_all(messages)
 
 
-def staging_of(options: WriteOptions) -> tuple[Path, str]:
-    """Where a stream stages, and the query it belongs to.
+def staging_of(options: WriteOptions) -> Path:
+    """Where micro-batches are staged.
 
     Raises:
         ConfigurationError: neither a staging directory nor a local checkpoint is given.
     """
-    parts = urlsplit(options.checkpointlocation)
-    checkpoint = None
-    if options.checkpointlocation and parts.scheme in ("", "file"):
-        checkpoint = Path(unquote(parts.path))
-    if not options.staging and checkpoint is None:
+    checkpoint = _checkpoint(options)
+    if options.staging:
+        return Path(options.staging).absolute()
+    if checkpoint is None:
         raise ConfigurationError(
             "give staging, a directory that the driver and the workers reach, or a checkpoint in "
             "a local directory"
         )
-    owner = options.checkpointlocation
-    if checkpoint is not None:
-        try:
-            owner = str(json.loads((checkpoint / "metadata").read_bytes())["id"])
-        except (OSError, ValueError, KeyError, TypeError):
-            owner = ""  # the query has none yet: its first micro-batch says it
-    directory = Path(options.staging) if options.staging else None
-    if directory is None:
-        assert checkpoint is not None
-        directory = checkpoint / STAGING_OF_CHECKPOINT
-    return directory.absolute(), owner
+    return (checkpoint / STAGING_OF_CHECKPOINT).absolute()
+
+
+def query_of(options: WriteOptions) -> str:
+    """The query of a local checkpoint; empty where it says none."""
+    checkpoint = _checkpoint(options)
+    if checkpoint is None:
+        return ""
+    try:
+        return str(json.loads((checkpoint / "metadata").read_bytes())["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _checkpoint(options: WriteOptions) -> Path | None:
+    parts = urlsplit(options.checkpointlocation)
+    if not options.checkpointlocation or parts.scheme not in ("", "file"):
+        return None
+    return Path(unquote(parts.path))

@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,6 +34,8 @@ from raylay.storage.files import FileLock, fault_point, sync_directory, sync_fil
 
 STATE_FILE = "state.json"
 LOCK_FILE = "lock"
+BATCH = "batch-"
+"""Leads the key of a micro-batch; its number follows."""
 STAGED = pa.schema(
     [
         ("topic", pa.string()),
@@ -70,6 +73,8 @@ class Pending:
 
     Attributes:
         origin_time_us: of all its messages, so that a second attempt sends the same bytes.
+        run: of the query whose micro-batch it is.
+        topics: a checksum of its topics and message types.
     """
 
     key: str
@@ -77,6 +82,8 @@ class Pending:
     rows: int
     origin_time_us: int
     files: list[str]
+    run: str = ""
+    topics: int = 0
 
 
 @dataclass(slots=True)
@@ -85,6 +92,9 @@ class _State:
     owner: str = ""
     next_sequence: int = 1
     last_batch: int = -1
+    last_run: str = ""
+    last_rows: int = 0
+    last_topics: int = 0
     jobs: list[str] = field(default_factory=list)
     pending: Pending | None = None
     leftovers: list[str] = field(default_factory=list)
@@ -138,6 +148,7 @@ class Staging:
         directory: made when it is missing.
         name: leads the publisher's name where the directory is new.
         owner: the query that the directory belongs to; a directory has one.
+        run: from one start of that query to its end.
 
     Raises:
         StorageLocked: another driver commits here.
@@ -145,10 +156,13 @@ class Staging:
         ConfigurationError: the directory belongs to another query.
     """
 
-    def __init__(self, directory: Path, name: str = "spark", owner: str = "") -> None:
+    def __init__(
+        self, directory: Path, name: str = "spark", owner: str = "", run: str = ""
+    ) -> None:
         self.directory = directory
         self._name = name
         self._owner = owner
+        self._run = run
 
     def __enter__(self) -> Staging:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -178,7 +192,8 @@ class Staging:
         if self._owner and state.owner and state.owner != self._owner:
             raise ConfigurationError(
                 f"{self.directory} is the staging directory of query {state.owner}, this one is "
-                f"{self._owner}: give each query, and each new checkpoint, a directory of its own"
+                f"{self._owner}: give each query, and each new checkpoint, a directory of its own; "
+                "nothing was published"
             )
         state.owner = state.owner or self._owner
         return state
@@ -198,8 +213,8 @@ class Staging:
 
     def is_done(self, key: str) -> bool:
         """Whether a write of this key was published. `batch-N` counts all before it as well."""
-        if key.startswith("batch-"):
-            return int(key.removeprefix("batch-")) <= self._state.last_batch
+        if key.startswith(BATCH):
+            return int(key.removeprefix(BATCH)) <= self._state.last_batch
         return key in self._state.jobs
 
     def holds(self, path: str) -> bool:
@@ -230,6 +245,10 @@ class Staging:
             publish: returns when all of them are durable in the fabric.
             check: raises where a (topic, message type) of the files cannot be published. Then
                 nothing is pending, and the files stay with the caller.
+
+        Raises:
+            ConfigurationError: the key is of a micro-batch before the last one, or of another table
+                of the last one. Nothing was published, and the files stay with the caller.
         """
         before = self._state.pending
         if before is not None:
@@ -237,18 +256,23 @@ class Staging:
             if before.key == key:
                 self._forget(files)
                 return before.rows
+        files = sorted(files, key=lambda each: each.partition)
+        rows = sum(each.rows for each in files)
+        topics = {each for file in files for each in file.topics}
+        checksum = zlib.crc32(repr(sorted(topics)).encode())
         if self.is_done(key):
+            self._check_repeated(key, rows, checksum)
             self._forget(files)
             return 0
-        files = sorted(files, key=lambda each: each.partition)
-        check({each for file in files for each in file.topics})
-        rows = sum(each.rows for each in files)
+        check(topics)
         pending = Pending(
             key,
             self._state.next_sequence,
             rows,
             time.time_ns() // 1000,
             [each.path for each in files if each.rows],
+            self._run,
+            checksum,
         )
         self._state.next_sequence += rows
         self._state.pending = pending
@@ -258,13 +282,35 @@ class Staging:
         self._forget(files)
         return rows
 
+    def _check_repeated(self, key: str, rows: int, topics: int) -> None:
+        """Refuses what only looks as if it was published before. A query that is restarted repeats
+        its last micro-batch, whose rows may be others then: what was written down first counts."""
+        state = self._state
+        if not key.startswith(BATCH):
+            return
+        if int(key.removeprefix(BATCH)) < state.last_batch:
+            raise ConfigurationError(
+                f"{self.directory} has published the micro-batches up to {state.last_batch}, and "
+                f"now comes {key}: the query's checkpoint was removed or put back; give a new "
+                "checkpoint a staging directory of its own; nothing was published"
+            )
+        same = (rows, topics) == (state.last_rows, state.last_topics)
+        if self._run and self._run == state.last_run and not same:
+            raise ConfigurationError(
+                f"{self.directory} has published {state.last_rows} rows as {key} of this very run, "
+                f"and now come {rows} others: give each table of a micro-batch a staging "
+                "directory of its own; nothing more was published"
+            )
+
     def _publish(self, pending: Pending, publish: Callable[[StagedRows], None]) -> None:
         if pending.rows:
             publish(StagedRows(self.publisher, pending))
         fault_point("staging.published")
         state = self._state
-        if pending.key.startswith("batch-"):
-            state.last_batch = int(pending.key.removeprefix("batch-"))
+        if pending.key.startswith(BATCH):
+            state.last_batch = int(pending.key.removeprefix(BATCH))
+            state.last_run, state.last_rows = pending.run, pending.rows
+            state.last_topics = pending.topics
         else:
             state.jobs = [*state.jobs, pending.key][-DONE_JOBS_MAX:]
         state.pending = None

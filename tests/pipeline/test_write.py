@@ -29,6 +29,7 @@ from raylay.services.messages.records import decode_record, iterate_records, pub
 from raylay.services.pipeline.session import quiet_pandas
 from raylay.services.pipeline.sink import (
     BatchWriter,
+    Staged,
     StreamWriter,
     WriteOptions,
     check_schema,
@@ -133,6 +134,45 @@ def test_what_was_pending_is_published_as_it_was(tmp_path: Path) -> None:
         assert staging.commit("two", [staged(tmp_path, 0, [b"2"])], last) == 1
         assert last.bodies == [(3, b"1"), (4, b"2")]
         assert staging.is_done("one") and staging.is_done("two") and not staging.is_done("three")
+
+
+def test_micro_batches_that_only_look_published(tmp_path: Path) -> None:
+    whole = Published()
+
+    def commit(number: int, bodies: list[bytes], run: str = "", topic: str = "t") -> int:
+        rows = normal(batch(body=pa.array(bodies, pa.binary())), topic, "")
+        file = stage(tmp_path / f"run-{run}", 0, [rows])
+        with Staging(tmp_path, owner="query", run=run) as staging:
+            return staging.commit(f"batch-{number}", [file], whole)
+
+    assert commit(0, [b"a"], "one") == commit(1, [b"b"], "one") == 1
+    # The restarted query repeats its last one, and its rows may be others then.
+    assert commit(1, [b"b", b"x"], "two") == 0
+    assert commit(2, [b"c", b"d"], "two") == 2
+    # The writer repeats what it wrote, in another order.
+    assert commit(2, [b"d", b"c"], "two") == 0
+    for bodies, topic in (([b"e"], "t"), ([b"e", b"f"], "u")):
+        with pytest.raises(ConfigurationError, match="published 2 rows as batch-2 of this very ru"):
+            commit(2, bodies, "two", topic)
+    with pytest.raises(
+        ConfigurationError, match="batches up to 2, and now comes batch-0"
+    ):
+        commit(0, [b"g"], "three")
+    assert whole.bodies == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
+
+
+def test_a_micro_batch_of_no_query(instance: Any, tmp_path: Path) -> None:
+    options = WriteOptions.of(
+        {"servers": instance.address, "staging": str(tmp_path), "topic": "write/none", "batch": "0"}
+    )
+    writer = BatchWriter(options, StructType([BODY]), False)
+    staged_rows = writer.write(iter([batch(body=["x"])]))
+    with pytest.raises(ConfigurationError, match="batch-0: the tasks do not know of which query"):
+        writer.commit([staged_rows])
+    writer.abort([staged_rows])
+    assert not journaled(instance, "write/none")
+    writer.commit([Staged(writer.write(iter([batch(body=["x"])])).file, "a query", "a run")])
+    assert len(journaled(instance, "write/none")) == 1
 
 
 def test_a_staging_directory_has_one_driver_and_one_query(tmp_path: Path) -> None:
@@ -428,3 +468,40 @@ def test_a_stream_that_is_restarted(spark: Any, instance: Any, tmp_path: Path) -
     found = journaled(instance, "write/stream")
     assert [body for _, _, body in found] == expected
     assert [sequence for _, sequence, _ in found] == list(range(1, 501))
+
+
+def test_a_renewed_checkpoint(spark: Any, instance: Any, tmp_path: Path) -> None:
+    """Its micro-batches begin at 0 again, and are not those that were published."""
+    log = write_log(tmp_path / "from", [message_run(1, 7, 1, 50)])
+
+    def run(checkpoint: str, staging: str, *topics: str) -> None:
+        def publish(rows: Any, number: int) -> None:
+            for topic in topics:
+                rows.write.format("raylay").mode("append").options(
+                    servers=instance.address,
+                    topic=topic,
+                    staging=str(tmp_path / staging),
+                    batch=str(number),
+                ).save()
+
+        query = (
+            spark.readStream.format("raylay")
+            .options(columns="body")
+            .load(str(log.directory))
+            .writeStream.foreachBatch(publish)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run("first", "staging", "write/renewed")
+    with pytest.raises(PySparkException, match=r"is the staging directory of query .* this one"):
+        run("second", "staging", "write/renewed")
+    assert len(journaled(instance, "write/renewed")) == 50
+    # What was refused is not marked as done.
+    run("second", "other", "write/renewed")
+    assert len(journaled(instance, "write/renewed")) == 100
+    with pytest.raises(PySparkException, match="give each table of a micro-batch a staging"):
+        run("third", "third", "write/one", "write/two")
+    assert len(journaled(instance, "write/one")) == 50 and not journaled(instance, "write/two")
