@@ -248,7 +248,9 @@ class Staging:
 
         Raises:
             ConfigurationError: the key is of a micro-batch before the last one, or of another table
-                of the last one. Nothing was published, and the files stay with the caller.
+                of the last one, or the files are not there. Nothing was published, and the files
+                stay with the caller.
+            StorageError: files of what was pending are gone.
         """
         before = self._state.pending
         if before is not None:
@@ -264,6 +266,13 @@ class Staging:
             self._check_repeated(key, rows, checksum)
             self._forget(files)
             return 0
+        missing = _missing([each.path for each in files if each.rows])
+        if missing:
+            raise ConfigurationError(
+                f"{len(missing)} of {len(files)} files that the workers staged are not there, such "
+                f"as {missing[0]}: {self.directory} has to be one directory for the driver and "
+                "all workers; give staging on storage that they share; nothing was published"
+            )
         check(topics)
         pending = Pending(
             key,
@@ -303,6 +312,15 @@ class Staging:
             )
 
     def _publish(self, pending: Pending, publish: Callable[[StagedRows], None]) -> None:
+        missing = _missing(pending.files)
+        if missing:
+            raise StorageError(
+                f"{len(missing)} of {len(pending.files)} files staged as {pending.key} are gone, "
+                f"such as {missing[0]}, and some of its {pending.rows} rows may be published: put "
+                "them back, or begin anew with another staging directory, which may publish some "
+                "rows twice",
+                missing[0],
+            )
         if pending.rows:
             publish(StagedRows(self.publisher, pending))
         fault_point("staging.published")
@@ -328,6 +346,10 @@ class Staging:
                     shutil.rmtree(run, ignore_errors=True)
             except FileNotFoundError:
                 pass
+
+
+def _missing(paths: list[str]) -> list[str]:
+    return [path for path in paths if not os.path.isfile(path)]
 
 
 def _remove(paths: list[str]) -> None:

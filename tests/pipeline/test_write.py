@@ -154,11 +154,33 @@ def test_micro_batches_that_only_look_published(tmp_path: Path) -> None:
     for bodies, topic in (([b"e"], "t"), ([b"e", b"f"], "u")):
         with pytest.raises(ConfigurationError, match="published 2 rows as batch-2 of this very ru"):
             commit(2, bodies, "two", topic)
-    with pytest.raises(
-        ConfigurationError, match="batches up to 2, and now comes batch-0"
-    ):
+    with pytest.raises(ConfigurationError, match="batches up to 2, and now comes batch-0"):
         commit(0, [b"g"], "three")
     assert whole.bodies == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
+
+
+def test_files_that_the_driver_does_not_see(tmp_path: Path) -> None:
+    whole, home = Published(), tmp_path / "staging"
+    here, there = (staged(home, number, [b"%d" % number]) for number in range(2))
+    Path(there.path).rename(tmp_path / "elsewhere")
+    with Staging(home) as staging:
+        with pytest.raises(
+            ConfigurationError, match="^1 of 2 files that the workers staged are not"
+        ):
+            staging.commit("batch-0", [here, there], whole)
+        assert staging.pending is None and not whole.records
+        # It is not stuck.
+        assert staging.commit("batch-0", [here], whole) == 1
+        with pytest.raises(ConnectionLost):
+            staging.commit("batch-1", [staged(home, 0, [b"2"])], Published(fail_after=0))
+        assert staging.pending is not None
+        Path(staging.pending.files[0]).rename(tmp_path / "gone")
+        with pytest.raises(StorageError, match="1 of 1 files staged as batch-1 are gone, such as"):
+            staging.finish(whole)
+        (home / "run-1").mkdir(exist_ok=True)
+        (tmp_path / "gone").rename(staging.pending.files[0])
+        assert staging.finish(whole) == 1
+    assert whole.bodies == [(1, b"0"), (2, b"2")]
 
 
 def test_a_micro_batch_of_no_query(instance: Any, tmp_path: Path) -> None:
