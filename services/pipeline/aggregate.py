@@ -37,7 +37,7 @@ from raylay.services.subscriptions.matching import topic_filter
 from raylay.storage.files import write_durably
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -49,6 +49,10 @@ STOP_WAIT_S = 60.0
 """How long a micro-batch that is under way may take to end when the job is told to."""
 EVERY_MS_DEFAULT = 1_000
 VALUE = "value"
+START_FORMAT = "yyyyMMdd'T'HHmmss"
+START_FORMAT_MS = f"{START_FORMAT}.SSS"
+KEY_OF_NULL = "\\N"
+"""In a key, where other backslashes are doubled."""
 FIELDS_OF_ALL = ("window_start", "window_end", "messages")
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -139,8 +143,8 @@ class Summary:
 
 
 def results(rows: DataFrame, windows: Windows) -> DataFrame:
-    """One row a window and group, as messages: `key`, the window's start and the group's names, and
-    `body`, JSON.
+    """One row a window and group, as messages: `key`, the window's start and the groups, different
+    for each, and `body`, JSON.
 
     Args:
         rows: of a journal, a batch or a stream, with the column `value`.
@@ -175,10 +179,21 @@ def results(rows: DataFrame, windows: Windows) -> DataFrame:
         *by,
         *(name for name in grouped.columns if name not in ("window", *by)),
     )
-    key = F.concat_ws("|", F.date_format(start, "yyyyMMdd'T'HHmmss"), *by)
+    shown = START_FORMAT if windows.window_ms % 1000 == 0 else START_FORMAT_MS
+    key = F.concat_ws("|", F.date_format(start, shown), *map(_key_part, by))
     return grouped.select(
         key.alias("key"), F.to_json(result, {"ignoreNullFields": "false"}).alias("body")
     )
+
+
+def _key_part(name: str) -> Column:
+    """A group as text. One without a value, and one that holds the separator, are told apart from
+    all others."""
+    from pyspark.sql import functions as F
+
+    text = F.replace(F.col(name).cast("string"), F.lit("\\"), F.lit("\\\\"))
+    text = F.replace(text, F.lit("|"), F.lit("\\|"))
+    return F.coalesce(text, F.lit(KEY_OF_NULL))
 
 
 def aggregate(
@@ -278,7 +293,7 @@ def _updating(writer: DataStreamWriter, sink: dict[str, str]) -> DataStreamWrite
 
 def _claim(directory: Path, place: Place, windows: Windows, into: str) -> None:
     """Writes down what the checkpoint is of, or compares."""
-    wanted = {"journal": place.journal, "into": into, **asdict(windows)}
+    wanted = {"journal": _whole_path(place.journal), "into": into, **asdict(windows)}
     wanted = json.loads(json.dumps(wanted))
     path = directory / QUERY_FILE
     try:
@@ -289,12 +304,19 @@ def _claim(directory: Path, place: Place, windows: Windows, into: str) -> None:
         return
     except (OSError, ValueError) as error:
         raise StorageError(f"{path} cannot be read: {error}", str(path)) from None
+    if "journal" in found:
+        found["journal"] = _whole_path(found["journal"])
     for name, value in wanted.items():
         if found.get(name) != value:
             raise ConfigurationError(
                 f"{directory} is the checkpoint of another query: its {name} is "
                 f"{found.get(name)!r}, this one's {value!r}; give each query its own"
             )
+
+
+def _whole_path(journal: str) -> str:
+    """The same for a journal however its directory was named."""
+    return str(Path(journal).resolve())
 
 
 def _published(directory: Path) -> int:

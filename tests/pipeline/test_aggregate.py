@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import re
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from raylay.services.client import Client, SyncClient
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.errors import ConfigurationError, ConnectionLost
 from raylay.services.fabric_plan import FabricRecord, InstancePorts
-from raylay.services.pipeline.aggregate import QUERY_FILE, Windows, aggregate
+from raylay.services.pipeline.aggregate import QUERY_FILE, Windows, aggregate, results
 from raylay.services.pipeline.journals import places
 
 ROOT = Path(__file__).parents[2]
@@ -105,6 +107,22 @@ def test_a_job_that_cannot_begin(log: Log, choosy: Any, tmp_path: Path) -> None:
 
 
 # -- with Spark ----------------------------------------------------------------------------------
+def test_each_result_has_a_key_of_its_own(spark: Any) -> None:
+    groups = ("('a', NULL)", "(NULL, 'a')", "('a|b', 'c')", "('a', 'b|c')", r"('\\N', 'a')")
+    rows = spark.sql(
+        "SELECT timestamp'2026-01-01 00:00:00' + make_dt_interval(0, 0, 0, half / 2) AS at,"
+        " named_struct('x', x, 'y', y) AS value"
+        f" FROM VALUES {', '.join(groups)} AS t(x, y) CROSS JOIN VALUES (0), (1) AS u(half)"
+    )
+    made = windows(schema="x STRING, y STRING", by=("x", "y"), time="at", window_ms=500)
+    keys = {row["key"] for row in results(rows, made).collect()}
+    assert keys == {
+        f"20260101T000000.{half}00|{group}"
+        for half in (0, 5)
+        for group in (r"a|\N", r"\N|a", r"a\|b|c", r"a|b\|c", r"\\N|a")
+    }
+
+
 def test_each_window_once(spark: Any, instance: Any, log: Log, tmp_path: Path) -> None:
     (place,) = places(path=str(log.directory))
     summed = windows(
@@ -121,6 +139,8 @@ def test_each_window_once(spark: Any, instance: Any, log: Log, tmp_path: Path) -
     first = run()
     assert (first.records, first.dropped_late, first.ended) == (200, 0, "caught up")
     assert first.watermark and any(line.startswith("batch 0: 200 messages") for line in lines)
+    # The same journal, named from here.
+    place = replace(place, journal=os.path.relpath(place.journal))
     again = run()
     assert (again.records, again.published) == (0, 0)
     expected: Counter[tuple[int, str]] = Counter()

@@ -165,7 +165,7 @@ def test_files_that_the_driver_does_not_see(tmp_path: Path) -> None:
     Path(there.path).rename(tmp_path / "elsewhere")
     with Staging(home) as staging:
         with pytest.raises(
-            ConfigurationError, match="^1 of 2 files that the workers staged are not"
+            ConfigurationError, match="1 of 2 files that the workers staged are"
         ):
             staging.commit("batch-0", [here, there], whole)
         assert staging.pending is None and not whole.records
