@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, CorruptRecord, RaylayError, StorageError
 from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.messages.records import Flag
@@ -34,6 +35,7 @@ from raylay.services.pipeline.audit_judgement import (
     judge,
     settle,
 )
+from raylay.services.pipeline.audit_origins import Known, origins_of
 from raylay.services.pipeline.audit_parts import (
     BLOCK,
     Kind,
@@ -53,7 +55,7 @@ from raylay.services.pipeline.journals import (
     last_txid,
     plan,
     position,
-    settings_of,
+    record_of,
 )
 from raylay.services.pipeline.predicates import Predicate
 from raylay.services.replication.ranges import PublisherRanges
@@ -75,6 +77,7 @@ SETTLE_S_DEFAULT = 10.0
 PROGRESS_S = 2.0
 JOINED_BYTES = 256 * 1024
 JOB_GROUP = "raylay audit"
+NOTHING = Known()
 
 OnCorrupt = Literal["stop", "skip"]
 Progress = Callable[[str], None]
@@ -85,6 +88,7 @@ def audit(
     places: list[Place],
     why: Why,
     *,
+    known: Known = NOTHING,
     settle_s: float = SETTLE_S_DEFAULT,
     max_owed_s: float = MAX_OWED_S_DEFAULT,
     on_corrupt: OnCorrupt = "stop",
@@ -95,6 +99,7 @@ def audit(
 
     Args:
         why: what should be where; `expected_by(settings)` asks the configuration.
+        known: what tells which instance a former incarnation was.
         settle_s: how long a message may be on its way.
         max_owed_s: how long a link may owe one before the verdict is bad.
         on_corrupt: a damaged record: `stop` raises, `skip` goes on behind it and tells it in the
@@ -130,8 +135,10 @@ def audit(
             if on_corrupt == "stop":
                 raise
             log.damaged.append(str(error))
-    origins = {place.incarnation(): place.instance for place in places}
-    found, left = judge(logs, why, origins)
+    incarnations = [(place.incarnation(), place.instance) for place in places]
+    current = {incarnation: name for incarnation, name in incarnations if incarnation}
+    peers = [place.peers() for place in places]
+    found, left = judge(logs, why, origins_of(current, peers, known, logs))
     found.max_owed_s = max_owed_s
     if left:
         count = sum(len(each.sequences) for each in left)
@@ -140,7 +147,7 @@ def audit(
         lacking = PublisherRanges()
         for question in questions.values():
             lacking.of(question.publisher).update(question.sequences)
-        asked = _Asked(questions, clocks(logs, origins, now_us), int(settle_s * 1e6))
+        asked = _Asked(questions, clocks(logs, current, now_us), int(settle_s * 1e6))
         narrow = _planned(places, ends, _only(lacking), partition_bytes)
         settle(found, left, _ages(spark, asked, lacking, narrow, on_corrupt, progress))
     suspected = open_blocks(logs.values())
@@ -155,9 +162,15 @@ def audit(
 def audit_source(spark: SparkSession, source: str, places: list[Place], **options: Any) -> Audit:
     """As `audit`, of a fabric's directory or name; what should be where its configuration says.
     Where the source is journals without a configuration, everything should be everywhere."""
-    settings = settings_of(source)
-    why = expected_by(settings) if settings is not None else expected_everywhere()
-    return audit(spark, places, why, **options)
+    record = record_of(source)
+    if record is None:
+        return audit(spark, places, expected_everywhere(), **options)
+    settings = FabricSettings.from_json(record.settings)
+    known = Known(
+        {instance.name: instance.group for instance in settings.instances},
+        {each.incarnation: each.name for each in record.left_over if each.incarnation},
+    )
+    return audit(spark, places, expected_by(settings), known=known, **options)
 
 
 def write_page(found: Audit, path: Path, source: str, again: str = "") -> None:
@@ -363,6 +376,7 @@ def stretch_parts(stretch: Stretch, on_corrupt: OnCorrupt = "stop") -> StretchPa
         elif note.kind == RunKind.CONFLICT:
             made.conflicting.add(note.publisher, note.first_sequence, note.last_sequence)
     made.damaged = rows.damaged
+    made.senders = {(names.path[-1], names.group) for names in rows.batches.names if names.path}
     return made
 
 

@@ -23,11 +23,12 @@ left over alone: since when it is missing (audit_ages.py). `settle` takes what t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from raylay.services.pipeline.audit_ages import Age, Question
+from raylay.services.pipeline.audit_origins import UNKNOWN, Origin
 from raylay.services.pipeline.audit_parts import Held, Log, Timeline
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
@@ -39,10 +40,20 @@ REASONS = ("lost", "owed", "in_flight", "conflicting", "unavailable", "removed")
 MAX_OWED_S_DEFAULT = 60.0
 """A link that reconnects after a restart, and brings what it owes, is done in that time."""
 
-Why = Callable[[str, str, str], Mapping[str, str] | None]
-"""(instance where it was published, topic, message type) to instance to the reason why it is not
-surely there; an instance that is not named should have it. The first is empty where nobody knows
-the instance; the answer is None where nothing can be said then."""
+
+class Why(Protocol):
+    """What should be where."""
+
+    def __call__(
+        self, origin: str, topic: str, message_type: str, former: bool = False
+    ) -> Mapping[str, str] | None:
+        """By instance the reason why a message is not surely there; an instance that is not named
+        should have it. None where nothing can be said.
+
+        Args:
+            origin: the instance where it was published; empty where nobody knows it.
+            former: whether that was before the instance lost its data or was moved.
+        """
 
 
 @dataclass(slots=True)
@@ -70,8 +81,8 @@ class Audit:
         instances: per instance messages, duplicates, out_of_order, late.
         messages: copies, at all instances.
         published: distinct messages.
-        unknown_origin: of these, those that were published at an instance that is none of these:
-            nobody can say where they should be.
+        unknown_origin: of these, those that were published nobody knows where, so that nobody can
+            say where they should be.
         missing: what an instance lacks that it should hold, by publisher, topic and reason; what is
             owed with the seconds since when, `for_s`.
         not_expected: what it lacks because the configuration does not bring it there.
@@ -207,14 +218,14 @@ class Unexplained:
 
 
 def judge(
-    logs: Mapping[str, Log], why: Why, origins: Mapping[str, str]
+    logs: Mapping[str, Log], why: Why, origins: Mapping[str, Origin]
 ) -> tuple[Audit, list[Unexplained]]:
     """Judges what the logs hold.
 
     Args:
         logs: by instance.
         why: what should be where.
-        origins: incarnation, 16 hex digits, to instance.
+        origins: by incarnation, 16 hex digits (audit_origins.py).
 
     Returns:
         the result, and what `settle` is still to fill in. `conflicting` fills in contents.
@@ -308,24 +319,27 @@ def _instance(log: Log, found: Audit) -> dict[str, int]:
 
 
 def _published(
-    here: Mapping[str, Held], origins: Mapping[str, str]
-) -> dict[str, dict[str, SequenceSet]]:
-    """By message type and by instance what was published there, as far as any copy tells it; by the
-    empty name what was published at none of these."""
-    made: dict[str, dict[str, SequenceSet]] = defaultdict(lambda: defaultdict(SequenceSet))
+    here: Mapping[str, Held], origins: Mapping[str, Origin]
+) -> dict[str, dict[Origin, SequenceSet]]:
+    """By message type and by origin what was published there, as far as any copy tells it."""
+    made: dict[str, dict[Origin, SequenceSet]] = defaultdict(lambda: defaultdict(SequenceSet))
     for instance, held in here.items():
-        for (message_type, origin), sequences in held.origins.items():
-            name = origins.get(origin, "") if origin else instance
-            made[message_type][name].update(sequences)
+        for (message_type, incarnation), sequences in held.origins.items():
+            made[message_type][_origin(instance, incarnation, origins)].update(sequences)
     for by_origin in made.values():
-        unknown = by_origin.pop("", None)
+        unknown = by_origin.pop(UNKNOWN, None)
         if unknown is None:
             continue
         for sequences in by_origin.values():
             unknown.difference_update(sequences)
         if unknown:
-            by_origin[""] = unknown
+            by_origin[UNKNOWN] = unknown
     return made
+
+
+def _origin(instance: str, incarnation: str, origins: Mapping[str, Origin]) -> Origin:
+    """Where an instance says that something was published; without an incarnation there itself."""
+    return origins.get(incarnation, UNKNOWN) if incarnation else Origin((instance,))
 
 
 @dataclass(slots=True)
@@ -335,17 +349,17 @@ class _Topic:
     key: tuple[int, str]
     message_type: str
     here: Mapping[str, Held]
-    published: Mapping[str, SequenceSet]
-    origins: Mapping[str, str]
+    published: Mapping[Origin, SequenceSet]
+    origins: Mapping[str, Origin]
 
     def held(self, instance: str) -> SequenceSet:
         """What an instance holds of it, of whatever type."""
         found = self.here.get(instance)
         return found.held if found is not None else SequenceSet()
 
-    def highest(self, instance: str, origin: str) -> int:
-        """The highest sequence that an instance holds of what was published at another, or nobody
-        knows where."""
+    def highest(self, instance: str, origin: Origin) -> int:
+        """The highest sequence that an instance holds of what was published there, or nobody knows
+        where."""
         found = self.here.get(instance)
         if found is None:
             return 0
@@ -353,7 +367,7 @@ class _Topic:
             (
                 sequences.last() or 0
                 for (_, incarnation), sequences in found.origins.items()
-                if (self.origins.get(incarnation, "") if incarnation else instance) in ("", origin)
+                if _origin(instance, incarnation, self.origins) in (UNKNOWN, origin)
             ),
             default=0,
         )
@@ -363,7 +377,7 @@ class _Topic:
         published. What was published at the instance itself enters it no second time."""
         found = SequenceSet()
         for origin, sequences in self.published.items():
-            if origin == instance:
+            if origin == Origin((instance,)):
                 continue
             first = self.highest(instance, origin) + 1
             last = lacking.last() or 0
@@ -381,7 +395,7 @@ def _judge_topic(
     excused: dict[tuple[str, str], SequenceSet] = defaultdict(SequenceSet)
     sources: dict[tuple[str, str], set[str]] = defaultdict(set)
     for origin, sequences in topic.published.items():
-        reasons = why(origin, name, topic.message_type)
+        reasons = _reasons(origin, name, topic.message_type, why)
         if reasons is None:
             found.unknown_origin += len(sequences)
             continue
@@ -391,7 +405,7 @@ def _judge_topic(
                 wanted[instance].update(sequences)
             else:
                 excused[instance, reason].update(sequences)
-                sources[instance, reason].add(origin)
+                sources[instance, reason].add(str(origin))
     shares = found.matrix.setdefault((name, topic.message_type), {})
     everything = SequenceSet()
     for sequences in topic.published.values():
@@ -422,6 +436,17 @@ def _judge_topic(
             entry = _entry(instance, publisher, name, topic.message_type, reason)
             entry |= ranges_named(sequences)
             found.not_expected.append(entry | {"published_at": sorted(sources[instance, reason])})
+
+
+def _reasons(origin: Origin, topic: str, message_type: str, why: Why) -> Mapping[str, str] | None:
+    """See `Why`. Where it was one of several instances, what each of them brings somewhere."""
+    found: dict[str, str] = {}
+    for name in origin.names or ("",):
+        reasons = why(name, topic, message_type, origin.former)
+        if reasons is None:
+            return None
+        found = {**reasons, **found}
+    return found
 
 
 def _explained(lacking: SequenceSet, publisher: int, log: Log) -> Iterator[tuple[str, SequenceSet]]:

@@ -113,6 +113,7 @@ class StretchParts:
         received_us: the latest time of receipt, by the incarnation where it was published; by the
             empty text of what was published here.
         last_us: when the last message was received.
+        senders: incarnations that sent messages here, and their groups.
         unavailable, conflicting: what its notes say.
         damaged: what was left out, a sentence each.
     """
@@ -123,6 +124,7 @@ class StretchParts:
     times: Timeline = field(default_factory=Timeline)
     received_us: dict[str, int] = field(default_factory=dict)
     last_us: int = 0
+    senders: set[tuple[str, str]] = field(default_factory=set)
     unavailable: PublisherRanges = field(default_factory=PublisherRanges)
     conflicting: PublisherRanges = field(default_factory=PublisherRanges)
     damaged: list[str] = field(default_factory=list)
@@ -278,7 +280,7 @@ class Log:
 
     Attributes:
         topics: by (publisher, topic).
-        received_us, last_us: as in `StretchParts`.
+        received_us, last_us, senders: as in `StretchParts`.
         removed: sequences that were held once and are in no segment any more.
     """
 
@@ -287,6 +289,7 @@ class Log:
     times: Timeline = field(default_factory=Timeline)
     received_us: dict[str, int] = field(default_factory=dict)
     last_us: int = 0
+    senders: set[tuple[str, str]] = field(default_factory=set)
     removed: PublisherRanges = field(default_factory=PublisherRanges)
     unavailable: PublisherRanges = field(default_factory=PublisherRanges)
     conflicting: PublisherRanges = field(default_factory=PublisherRanges)
@@ -300,6 +303,7 @@ class Log:
         for origin, time_us in stretch.received_us.items():
             self.received_us[origin] = max(time_us, self.received_us.get(origin, 0))
         self.last_us = stretch.last_us or self.last_us
+        self.senders |= stretch.senders
         self.unavailable.update(stretch.unavailable)
         self.conflicting.update(stretch.conflicting)
         self.damaged += stretch.damaged

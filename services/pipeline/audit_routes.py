@@ -1,7 +1,9 @@
 """What a fabric's configuration brings where for certain, and why not elsewhere.
 
 It asks the topology check's routes (services/topology/reach.py) with all instances up. What does
-not surely arrive at an instance has one of these reasons:
+not surely arrive at an instance has one of the reasons below. What an instance was before it lost
+its data, or was moved, counts as an instance of its own to which nothing leads: its later self gets
+what was published there as far as others bring it.
 
     not_journaled   the topic is not in its transaction log
     filter          it would for certain, but for a destination's content filter
@@ -13,7 +15,7 @@ not surely arrive at an instance has one of these reasons:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from raylay.services.configuration.model import FabricSettings
@@ -24,6 +26,8 @@ from raylay.services.topology.members import Member, TopicClass
 from raylay.services.topology.reach import Flow, Routes, Scenario, bits
 
 ALL = (TopicRule(".*"),)
+FORMER = "\0"
+"""Behind the name of an instance: what it was before."""
 UNDISTURBED = Scenario("all up", "")
 REASON_TEXTS = {
     "not_journaled": "the topic is not in its transaction log",
@@ -55,29 +59,36 @@ class ConfiguredRoutes:
         sets += [each.topics for member in self._members for each in member.destinations]
         sets += self._filtering.values()
         self._matchers = [TopicMatcher(rules) for rules in dict.fromkeys(sets)]
-        self._answers: dict[tuple[tuple[bool, ...], int], dict[str, str]] = {}
+        self._answers: dict[tuple[tuple[bool, ...], int, bool], dict[str, str]] = {}
 
-    def why(self, origin: str, topic: str, message_type: str) -> Mapping[str, str] | None:
+    def why(
+        self, origin: str, topic: str, message_type: str, former: bool = False
+    ) -> Mapping[str, str] | None:
         """See `Why`."""
         start = self._numbers.get(origin)
         if start is None:
             return None
         names = topic.encode(), message_type.encode()
-        key = tuple(matcher.matches(*names) for matcher in self._matchers), start
+        key = tuple(matcher.matches(*names) for matcher in self._matchers), start, former
         found = self._answers.get(key)
         if found is None:
-            found = self._answers[key] = self._why(start, TopicClass(topic, message_type, (topic,)))
+            members = self._members
+            if former:
+                was = members[start]
+                start, members = len(members), [*members, replace(was, name=was.name + FORMER)]
+            asked = TopicClass(topic, message_type, (topic,))
+            found = self._answers[key] = self._why(members, start, asked)
         return found
 
-    def _why(self, start: int, topic: TopicClass) -> dict[str, str]:
-        plain = Routes(self._members, topic)
+    def _why(self, members: Sequence[Member], start: int, topic: TopicClass) -> dict[str, str]:
+        plain = Routes(members, topic)
         arrives = _flow(plain, start)
         surely = arrives.certain
         if self._filtering:
-            unfiltered = _changed(self._members, self._unfiltered)
+            unfiltered = _changed(members, self._unfiltered)
             surely &= _flow(Routes(unfiltered, topic), start).certain
-        free = _flow(Routes(_changed(self._members, _passing_on), topic), start).possible
-        everything = [replace(member, journaled=ALL) for member in self._members]
+        free = _flow(Routes(_changed(members, _passing_on), topic), start).possible
+        everything = [replace(member, journaled=ALL) for member in members]
         linked = _flow(Routes(_changed(everything, _taking_all), topic), start).possible
         reasons = (
             (~plain.journaling, "not_journaled"),
@@ -87,14 +98,15 @@ class ConfiguredRoutes:
             (linked, "topic"),
             (-1, "not_connected"),
         )
-        lacking = ~(surely | 1 << start) & ((1 << len(self._members)) - 1)
+        lacking = ~(surely | 1 << start) & ((1 << len(members)) - 1)
         return {
-            self._members[at].name: next(reason for mask, reason in reasons if mask >> at & 1)
+            members[at].name: next(reason for mask, reason in reasons if mask >> at & 1)
             for at in bits(lacking)
         }
 
     def _unfiltered(self, member: Member, destination: Destination) -> Destination:
-        topics = self._filtering.get((member.name, destination.name), destination.topics)
+        name = member.name.removesuffix(FORMER)
+        topics = self._filtering.get((name, destination.name), destination.topics)
         return replace(destination, topics=topics)
 
 
@@ -130,4 +142,4 @@ def expected_by(settings: FabricSettings) -> Why:
 
 def expected_everywhere() -> Why:
     """Every instance should hold everything: for journals without a configuration."""
-    return lambda origin, topic, message_type: {}
+    return lambda origin, topic, message_type, former=False: {}

@@ -165,6 +165,11 @@ class Batches:
         self.runs_passed = 0
         """Runs of which only the header was looked at."""
 
+    @property
+    def names(self) -> Sequence[Names]:
+        """What the headers of the runs so far said, each once."""
+        return self._names
+
     # -- runs --------------------------------------------------------------------------------
     def batch(self, blocks: Sequence[tuple[int, bytes]]) -> pa.RecordBatch | None:
         """The rows of these blocks, (first transaction id, block) in order; None where there are

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import lmdb
+import msgpack
 
 from raylay.services import fabric_registry
 from raylay.services.configuration.files import load_fabric
@@ -38,6 +39,7 @@ log = logging.getLogger("raylay.pipeline")
 
 JOURNAL_DIRECTORY = "journal"
 STATE_FILE = "state.lmdb"
+PEER_PREFIX = b"peer/"
 PARTITION_BYTES_DEFAULT = 32 * 1024 * 1024
 READ_BYTES = 4 * 1024 * 1024
 COMPRESSION_RATIO = 4
@@ -73,18 +75,38 @@ class Place:
         Raises:
             StorageError: the state cannot be read.
         """
+        value = self._state(b"incarnation").get(b"incarnation")
+        return f"{int.from_bytes(value, 'big'):016x}" if value else ""
+
+    def peers(self) -> dict[str, str]:
+        """The instances that it sends to, as it last knew them: incarnation, 16 hex digits, to
+        name.
+
+        Raises:
+            StorageError: the state cannot be read.
+        """
+        values = [msgpack.unpackb(value) for value in self._state(PEER_PREFIX).values()]
+        return {f"{incarnation:016x}": name for incarnation, name, *_ in values}
+
+    def _state(self, prefix: bytes) -> dict[bytes, bytes]:
+        """What the instance's state has under keys that begin so; nothing where there is none."""
         path = Path(self.journal).parent / STATE_FILE
         if not path.is_file():
-            return ""
+            return {}
+        found = {}
         try:
             with (
                 lmdb.open(str(path), subdir=False, readonly=True, max_dbs=0) as opened,
                 opened.begin() as transaction,
+                transaction.cursor() as cursor,
             ):
-                value = transaction.get(b"incarnation")
+                at = cursor.set_range(prefix)
+                while at and cursor.key().startswith(prefix):
+                    found[cursor.key()] = cursor.value()
+                    at = cursor.next()
         except lmdb.Error as error:
             raise StorageError(f"{path} cannot be read: {error}", str(path)) from None
-        return f"{int.from_bytes(value, 'big'):016x}" if value else ""
+        return found
 
 
 # -- which journals ------------------------------------------------------------------------------
@@ -172,11 +194,16 @@ def _of_fabric(fabric: str, directory: str) -> list[Place]:
     return _of_fabric(entry.directory, "")
 
 
-def settings_of(source: str) -> FabricSettings | None:
-    """The settings of a fabric's directory or of a running fabric's name; None where the source
-    is something else."""
+def record_of(source: str) -> FabricRecord | None:
+    """The record of a fabric's directory or of a running fabric's name; None where the source is
+    something else."""
     entry = fabric_registry.find(source) if not Path(source).exists() else None
-    record = FabricRecord.load(entry.directory if entry is not None else source)
+    return FabricRecord.load(entry.directory if entry is not None else source)
+
+
+def settings_of(source: str) -> FabricSettings | None:
+    """The settings in it (`record_of`)."""
+    record = record_of(source)
     return FabricSettings.from_json(record.settings) if record is not None else None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import msgpack
 import pytest
 from pipeline_cases import made_by, message_run, write_fabric, write_log
 
@@ -25,6 +26,7 @@ from raylay.services.replication.unavailable import encode_unavailable
 from raylay.storage.maintenance import SegmentMaintenance
 from raylay.storage.segment_index import HEADER_KEY, with_checksum
 from raylay.storage.segments import META_PREFIX
+from raylay.storage.state import LmdbStateStore
 
 NAMES = ("Chicago-1", "Chicago-2", "Chicago-3")
 DESK = 7
@@ -177,6 +179,38 @@ def test_what_is_on_its_way_is_not_lost(spark: Any, tmp_path: Path) -> None:
     ]
     assert 5000 <= found.missing[1]["for_s"] < 5600
     assert found.faults() == ["5 lost"]
+
+
+def test_what_an_instance_published_before_it_lost_its_data(spark: Any, tmp_path: Path) -> None:
+    """Chicago-1 began anew and got it back from a peer; Chicago-3 lacks some of it."""
+    directory = write_fabric(tmp_path, NAMES)
+    back = runs_of((1, 100), forwarded=True)
+    back[0].path = (ORIGIN, 0xB2)
+    made_by(write_log(directory / "Chicago-1", back), 0xA2)
+    made_by(write_log(directory / "Chicago-2", runs_of((1, 100), forwarded=True)), 0xB2)
+    made_by(write_log(directory / "Chicago-3", runs_of((1, 40), (61, 20), forwarded=True)), 0xC2)
+    found = judged(spark, directory)
+    assert [(e["instance"], e["reason"], e["ranges"]) for e in found.missing] == [
+        ("Chicago-3", "lost", [[41, 60]]),
+        ("Chicago-3", "owed", [[81, 100]]),
+    ]
+    assert not found.unknown_origin
+
+
+def test_a_peer_remembers_an_incarnation(spark: Any, tmp_path: Path) -> None:
+    """Of a fabric of which one journal alone is read."""
+    directory = write_fabric(tmp_path, NAMES[:2])
+    log = write_log(directory / "Chicago-2", runs_of((1, 40), (61, 20), forwarded=True))
+    made_by(log, 0xB2)
+    (place,) = places(path=str(log.directory))
+    assert place.peers() == {}
+    state = LmdbStateStore(log.directory / "state.lmdb")
+    state.put({"peer/Chicago-1": msgpack.packb([ORIGIN, "Chicago-1", "127.0.0.1:1"])})
+    state.close()
+    assert place.peers() == {f"{ORIGIN:016x}": "Chicago-1"}
+    assert place.incarnation() == f"{0xB2:016x}"
+    found = audit_source(spark, str(directory), [place])
+    assert found.valid and not found.unknown_origin and found.published == 60
 
 
 CHAIN = """

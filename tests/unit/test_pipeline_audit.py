@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.files import load_fabric
 from raylay.services.pipeline.audit_ages import ages_of, clocks, merged
 from raylay.services.pipeline.audit_judgement import Audit, conflicting, judge, settle
+from raylay.services.pipeline.audit_origins import Known, Origin, origins_of
 from raylay.services.pipeline.audit_parts import (
     BLOCK,
     TIMES_MAX,
@@ -93,9 +96,15 @@ def log_of(instance: str, messages: list[Message], cuts: list[int] | None = None
     )
 
 
-def judged(*logs: ReadLog, why: Any = None, **origins: str) -> Audit:
+def judged(
+    *logs: ReadLog,
+    why: Any = None,
+    former: Mapping[str, Origin] = MappingProxyType({}),
+    **origins: str,
+) -> Audit:
     by_name = {log.instance: log for log in logs}
-    found, left = judge(by_name, why or expected_everywhere(), origins)
+    known = {incarnation: Origin((name,)) for incarnation, name in origins.items()}
+    found, left = judge(by_name, why or expected_everywhere(), {**former, **known})
     now_us = clocks(by_name, origins, NOW_US)
     answers = [
         ages_of(
@@ -385,6 +394,62 @@ def test_a_copy_tells_where_it_was_published() -> None:
     assert found.unknown_origin == 3
 
 
+def test_an_instance_that_began_anew() -> None:
+    """What it published before is judged; where it is to be by the links of now."""
+    builder = FabricBuilder("two")
+    builder.region("Chicago", ["a", "b"])
+    builder.region("London", ["c"])
+    builder.connect_regions("async")
+    why = expected_by(builder.settings())
+    before = messages(1, 50, origin="old")
+    logs = (log_of("a", before[:45]), log_of("b", before), log_of("c", before[:40]))
+    was = {"old": Origin(("a",), True)}
+    assert reasons(judged(*logs, why=why, former=was)) == [
+        ("a", "owed", [[46, 50]]), ("c", "owed", [[41, 50]]),
+    ]  # fmt: skip
+    # Either of two: what both of them would have brought there.
+    was = {"old": Origin(("a", "b"), True)}
+    assert {each["instance"] for each in judged(*logs, why=why, former=was).missing} == {"a", "c"}
+    found = judged(*logs, why=why)
+    assert not found.missing and found.unknown_origin == 50
+
+
+@pytest.mark.parametrize(("passes", "reasons"), [(".*", {}), ("hub", {"in": "pass_through"})])
+def test_what_it_published_before_comes_back_if_others_bring_it(
+    tmp_path: Any, passes: str, reasons: dict[str, str]
+) -> None:
+    path = tmp_path / "two.yaml"
+    path.write_text(TWO.format(passes=passes))
+    why = expected_by(load_fabric([str(path)]))
+    assert why("in", "orders", "json", True) == reasons
+    assert why("in", "orders", "json") == {}, "and what it holds needs nobody"
+
+
+def test_which_instance_an_incarnation_was() -> None:
+    groups = {"a": "Chicago", "b": "Chicago", "c": "Chicago", "d": "London"}
+    logs = {name: log_of(name, []) for name in groups}
+    logs["b"].senders = {("old", "Chicago"), ("aa", "Chicago"), ("lon", "London")}
+    logs["c"].senders = {("old", "Chicago"), ("lon", "London"), ("far", "Tokyo")}
+    logs["d"].senders = {("old", "Chicago"), ("cc", "Chicago"), ("some", "Chicago")}
+    current = {"aa": "a", "bb": "b", "cc": "c", "dd": "d"}
+    found = origins_of(current, [{"some": "b"}], Known(groups, {"moved": "d"}), logs)
+    assert found == {
+        **{incarnation: Origin((name,)) for incarnation, name in current.items()},
+        "old": Origin(("a",), True),
+        "lon": Origin(("d",), True),
+        "some": Origin(("b",), True),
+        "moved": Origin(("d",), True),
+    }, "nobody is of Tokyo"
+    assert str(found["old"]) == "a, before it began anew"
+    # Without what a peer remembers it was one of three.
+    found = origins_of(current, [], Known(groups), logs)
+    assert found["some"] == Origin(("a", "b", "c"), True) and "moved" not in found
+    # Of a journal that is not read nobody knows what it was sent; it may be what it was.
+    del logs["c"], logs["a"]
+    found = origins_of({"bb": "b", "dd": "d"}, [], Known(groups), logs)
+    assert found["old"] == Origin(("a", "c"))
+
+
 def test_faults_of_one_log() -> None:
     log = log_of(
         "a",
@@ -460,6 +525,16 @@ links:
 """
 
 
+TWO = """
+fabric: two
+topics: [{{name: .*, message_type: json}}]
+instances: {{in: {{group: inside}}, hub: {{group: hub}}}}
+links:
+  - {{from: in, to: [hub]}}
+  - {{from: hub, to: [in], pass_through: {passes}}}
+"""
+
+
 def test_why_it_does_not(tmp_path: Any) -> None:
     path = tmp_path / "chain.yaml"
     path.write_text(CHAIN)
@@ -475,7 +550,7 @@ def test_why_it_does_not(tmp_path: Any) -> None:
         first,
         second,
         third,
-        why=lambda origin, topic, kind: why(origin, "orders", kind),
+        why=lambda origin, topic, kind, former: why(origin, "orders", kind, former),
         aa="in",
     )
     assert found.valid and not found.missing
