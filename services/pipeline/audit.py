@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,6 +49,7 @@ from raylay.services.pipeline.audit_routes import expected_by, expected_everywhe
 from raylay.services.pipeline.columns import Batches, Names, Rows
 from raylay.services.pipeline.journals import (
     PARTITION_BYTES_DEFAULT,
+    OnCorrupt,
     Place,
     Stretch,
     StretchReader,
@@ -79,7 +80,6 @@ JOINED_BYTES = 256 * 1024
 JOB_GROUP = "raylay audit"
 NOTHING = Known()
 
-OnCorrupt = Literal["stop", "skip"]
 Progress = Callable[[str], None]
 
 
@@ -118,7 +118,7 @@ def audit(
         raise ConfigurationError(
             "two of the journals lie in directories of one name: give the fabric's directory"
         )
-    ends = {place.instance: last_txid(place) for place in places}
+    ends = {place.instance: last_txid(place, on_corrupt) for place in places}
     # Not before: what is received while the ends are read is not from the future.
     now_us = time.time_ns() // 1000
     stretches = _planned(places, ends, Predicate(), partition_bytes)
@@ -302,7 +302,6 @@ class _StretchRows:
 
     def __init__(self, stretch: Stretch, on_corrupt: OnCorrupt, predicate: Predicate) -> None:
         self.damaged: list[str] = []
-        self._stretch = stretch
         self._reader = StretchReader(stretch, on_corrupt)
         self.batches = Batches(
             stretch.place.instance,
@@ -321,22 +320,15 @@ class _StretchRows:
         return made
 
     def __iter__(self) -> Iterator[Rows]:
-        opened = False
         try:
             for blocks in self._reader.blocks():
-                opened = True
                 for few in _divided(blocks):
                     rows = self.batches.rows(few)
                     if rows is not None:
                         yield rows
         finally:
             self._reader.close()
-        if not opened:
-            place = self._stretch.place
-            self.damaged.append(
-                f"{place.journal}: the segment of transaction id {self._stretch.segment} is "
-                "damaged and left out"
-            )
+        self.damaged += self._reader.left_out
 
 
 def _parts_or_failure(stretch: Stretch, on_corrupt: OnCorrupt) -> StretchParts | Failure:

@@ -306,7 +306,8 @@ class Log:
         self.senders |= stretch.senders
         self.unavailable.update(stretch.unavailable)
         self.conflicting.update(stretch.conflicting)
-        self.damaged += stretch.damaged
+        # A damaged block is met by each stretch that begins in it.
+        self.damaged += [each for each in stretch.damaged if each not in self.damaged]
 
 
 def logs_of(instances: Iterable[str], stretches: Iterable[StretchParts]) -> dict[str, Log]:

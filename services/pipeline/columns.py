@@ -193,7 +193,7 @@ class Batches:
             end = at + len(block)
             while at < end:
                 at = self._take(data, at, end, key, end - len(block), runs)
-        return self._rows(data, runs) if runs.count else None
+        return self._rows(blocks, data, runs) if runs.count else None
 
     def _take(self, data: bytes, at: int, end: int, key: int, block_at: int, runs: _Runs) -> int:
         """Takes the run at `at`, if it is wanted; where the next one begins."""
@@ -311,7 +311,7 @@ class Batches:
         return number
 
     # -- rows --------------------------------------------------------------------------------
-    def _rows(self, data: bytes, runs: _Runs) -> Rows | None:
+    def _rows(self, blocks: Sequence[tuple[int, bytes]], data: bytes, runs: _Runs) -> Rows | None:
         counts = np.array(runs.count, np.int64)
         starts = np.concatenate([np.asarray(each, np.int64) for each in runs.starts])
         run = np.repeat(np.arange(len(counts)), counts)
@@ -328,9 +328,31 @@ class Batches:
             starts, run, txids, headers = starts[keep], run[keep], txids[keep], headers[keep]
         if not len(starts):
             return None
-        rows = Rows(self._instance, self._segment, self._names, data, runs, starts, run, txids)
-        rows.check(headers)
-        return rows
+        rows = Rows(
+            self._instance, self._segment, self._names, data, runs, starts, run, txids, headers
+        )
+        sound = rows.sound()
+        if sound is None:
+            return rows
+        at = int(np.argmin(sound))
+        self._unsound(blocks, int(starts[at]), int(txids[at]), int((~sound).sum()))
+        return rows.only(sound) if sound.any() else None
+
+    def _unsound(self, blocks: Sequence[tuple[int, bytes]], at: int, txid: int, count: int) -> None:
+        """So many records, the first of them at this byte of the blocks, cannot be read."""
+        number = 0
+        while at >= len(blocks[number][1]):
+            at -= len(blocks[number][1])
+            number += 1
+        more = f" and {count - 1} more records have" if count > 1 else " has"
+        text = (
+            f"record at byte {at}, of transaction id {txid},{more} lengths that do not fit, or "
+            f"another version than {RECORD_VERSION}"
+        )
+        made = self._damaged(blocks[number][0], CorruptRecord(text, offset=at))
+        if not self._skips:
+            raise made
+        log.warning("%s: left out", made)
 
     def _kept(self, headers: Any, txids: Any) -> Any:
         """Which rows may be wanted; None: all of them."""
@@ -406,6 +428,7 @@ class Rows:
         starts: Any,
         run: Any,
         txids: Any,
+        headers: Any,
     ) -> None:
         self._instance = instance
         self._segment = segment
@@ -416,27 +439,32 @@ class Rows:
         self._run = run
         self._txids = txids
         self._count = len(starts)
-
-    def check(self, headers: Any) -> None:
-        """Takes the gathered headers.
-
-        Raises:
-            CorruptRecord: their lengths do not fit, or their version is another.
-        """
         self._headers = headers
-        at = self._starts + RECORD_BYTES
+        at = starts + RECORD_BYTES
         self._ends = []
         for name in ("topic_length", "type_length", "key_length", "correlation_length"):
             at = at + headers[name]
             self._ends.append(at)
-        self._body_end = self._starts + headers["length"] - headers["trace_length"]
-        wrong = (at > self._body_end) | (headers["version"] != RECORD_VERSION)
-        if wrong.any():
-            txid = int(self._txids[np.argmax(wrong)])
-            raise CorruptRecord(
-                f"{self._instance}: the record of transaction id {txid} has lengths that do not "
-                f"fit, or another version than {RECORD_VERSION}"
-            )
+        self._body_end = starts + headers["length"] - headers["trace_length"]
+
+    def sound(self) -> Any:
+        """Which rows have lengths that fit and a version that can be read; None: all of them."""
+        wrong = (self._ends[-1] > self._body_end) | (self._headers["version"] != RECORD_VERSION)
+        return ~wrong if wrong.any() else None
+
+    def only(self, chosen: Any) -> Rows:
+        """The chosen rows."""
+        return Rows(
+            self._instance,
+            self._segment,
+            self._all_names,
+            self._data,
+            self._runs,
+            self._starts[chosen],
+            self._run[chosen],
+            self._txids[chosen],
+            self._headers[chosen],
+        )
 
     @property
     def headers(self) -> Any:

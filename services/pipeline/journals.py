@@ -24,9 +24,10 @@ from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
 from raylay.services.fabric_plan import FABRIC_FILE, FabricRecord, data_directory
 from raylay.services.messages.bookmarks import Point, parse_position
+from raylay.services.messages.records import Run
 from raylay.services.pipeline.predicates import Predicate
 from raylay.storage.journal_reader import LmdbJournalReader
-from raylay.storage.segment_index import SegmentIndex
+from raylay.storage.segment_index import SegmentIndex, read_header
 from raylay.storage.segments import (
     OpenSegment,
     SegmentFile,
@@ -42,12 +43,17 @@ STATE_FILE = "state.lmdb"
 PEER_PREFIX = b"peer/"
 PARTITION_BYTES_DEFAULT = 32 * 1024 * 1024
 READ_BYTES = 4 * 1024 * 1024
+WHOLE_SEGMENT_BYTES = 1 << 62
+TXID_MAX = (1 << 63) - 1
 COMPRESSION_RATIO = 4
 """How much larger a compressed segment is taken to be when it is divided."""
 CLOCK_STEP_US = 600_000_000
 """How far a clock may have been set back inside a segment: by more than ten minutes, and a query
 for the time before may pass over the segment."""
 LISTINGS_MAX = 64
+
+OnCorrupt = Literal["stop", "skip"]
+"""What a damaged record does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,13 +242,51 @@ def _of_path(path: Path) -> list[Place]:
 
 
 # -- where to begin and end ----------------------------------------------------------------------
-def last_txid(place: Place) -> int:
-    """The newest committed transaction id; 0 where there is none."""
+def last_txid(place: Place, on_corrupt: OnCorrupt = "stop") -> int:
+    """The newest committed transaction id; 0 where there is none.
+
+    Args:
+        on_corrupt: where the end of the journal is damaged: `stop` raises; `skip` gives the newest
+            one before the damage that lets a read meet it.
+
+    Raises:
+        CorruptRecord: see `on_corrupt`.
+        StorageError: the journal cannot be read.
+    """
     reader = place.reader()
     try:
         return reader.last_txid
+    except CorruptRecord:
+        if on_corrupt == "stop":
+            raise
     finally:
         reader.close()
+    return _last_sound_txid(place)
+
+
+def _last_sound_txid(place: Place) -> int:
+    file = place.files()[-1]
+    reader = StretchReader(Stretch(place, file.first_txid, file.first_txid, TXID_MAX), "skip")
+    last = file.first_txid
+    try:
+        for blocks in reader.blocks(to_the_end=False):
+            key, block = blocks[-1]
+            last = max(last, key, *(run.last_txid for run in sound_runs(block)))
+    finally:
+        reader.close()
+    return last
+
+
+def sound_runs(block: bytes) -> Iterator[Run]:
+    """The runs of a block before the first that is damaged, their headers alone."""
+    offset = 0
+    while offset < len(block):
+        try:
+            header = read_header(block, offset)
+        except CorruptRecord:
+            return
+        yield header.run
+        offset += header.length_bytes
 
 
 def position(place: Place, text: str) -> int:
@@ -426,13 +470,17 @@ def _may_hold_sequences(
 class StretchReader:
     """Reads the blocks of one stretch.
 
+    Attributes:
+        left_out: what `skip` passed over without a block that tells it, a sentence each.
+
     Owner: one task. Lifecycle: `opened`, `blocks` once, `close`.
     """
 
     opened_segments = 0
     """Segments that this process opened to read rows, for tests and measurements."""
 
-    def __init__(self, stretch: Stretch, on_corrupt: Literal["stop", "skip"] = "stop") -> None:
+    def __init__(self, stretch: Stretch, on_corrupt: OnCorrupt = "stop") -> None:
+        self.left_out: list[str] = []
         self._stretch = stretch
         self._skips = on_corrupt == "skip"
         self._segment: OpenSegment | None = None
@@ -453,7 +501,7 @@ class StretchReader:
             except CorruptRecord as error:
                 if not self._skips:
                     raise
-                log.warning("%s: the segment is left out", error)
+                self._leave_out(f"{error}: the segment is left out")
                 return None
             StretchReader.opened_segments += 1
             return segment
@@ -472,15 +520,23 @@ class StretchReader:
 
         Raises:
             StorageError: the segment was removed, or ends too early.
-            CorruptRecord: it is damaged; names the file.
+            CorruptRecord: it is damaged, and `on_corrupt` is `stop`; names the file.
         """
         segment = self._segment = self._open()
         if segment is None:
             return
         at, last = self._stretch.first_txid, self._stretch.last_txid
+        damaged = False
         while at <= last:
-            found = segment.blocks(at, READ_BYTES)
-            if not found and not to_the_end:
+            try:
+                found = segment.blocks(at, READ_BYTES)
+            except CorruptRecord as error:
+                if not self._skips:
+                    raise
+                self._leave_out(f"{error}: transaction ids from {at} on are left out")
+                return
+            # Behind damage nobody knows where a segment ended.
+            if not found and (damaged or not to_the_end):
                 return
             if not found:
                 raise StorageError(
@@ -493,7 +549,26 @@ class StretchReader:
             if not found:
                 return
             yield found
-            at = max(at, block_last_txid(found[-1][1], segment.file.path)) + 1
+            key, block = found[-1]
+            try:
+                at = max(at, block_last_txid(block, segment.file.path)) + 1
+            except CorruptRecord as error:
+                if not self._skips:
+                    raise self.damaged(key, error) from None
+                damaged = True
+                at = self._behind(segment, key)
+
+    def _behind(self, segment: OpenSegment, key: int) -> int:
+        """Where the block begins that follows a damaged one, whose runs tell what is lost."""
+        try:
+            rest = segment.blocks(key + 1, WHOLE_SEGMENT_BYTES)
+        except CorruptRecord:
+            rest = []  # it is the last one
+        return next((each for each, _ in rest if each > key), TXID_MAX)
+
+    def _leave_out(self, text: str) -> None:
+        log.warning("%s", text)
+        self.left_out.append(text)
 
     def damaged(self, key: int, error: CorruptRecord) -> CorruptRecord:
         """An error that names the segment's file."""

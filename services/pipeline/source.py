@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,6 +36,7 @@ from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.pipeline.columns import COLUMNS, Batches
 from raylay.services.pipeline.journals import (
     PARTITION_BYTES_DEFAULT,
+    OnCorrupt,
     Place,
     Stretch,
     StretchReader,
@@ -89,7 +90,7 @@ class ReadOptions:
     mode: Mode = "failfast"
     starting: str = EPOCH
     ending: str = ""
-    on_corrupt: Literal["stop", "skip"] = "stop"
+    on_corrupt: OnCorrupt = "stop"
     on_data_loss: str = "fail"
     verify: str = "true"
     partition_bytes: int = PARTITION_BYTES_DEFAULT
@@ -119,10 +120,12 @@ class ReadOptions:
             ("on_data_loss", DATA_LOSS),
             ("verify", ("true", "false")),
         ):
-            if getattr(made, name).lower() not in allowed:
+            value = getattr(made, name).lower()
+            if value not in allowed:
                 raise ConfigurationError(
                     f"{name} is {getattr(made, name)!r}: give {' or '.join(allowed)}"
                 )
+            setattr(made, name, value)
         return made
 
     def places(self) -> list[Place]:
@@ -242,7 +245,7 @@ class _Reading:
             list(needed),
             self.predicate,
             reader.damaged,
-            verify=options.verify.lower() == "true",
+            verify=options.verify == "true",
             on_corrupt=options.on_corrupt,
         )
         try:
@@ -306,7 +309,7 @@ class BatchReader(_Reading, DataSourceReader):
             check_held(options.topic, wanted)
         for place in wanted:
             after = _bound(place, begins, options.starting)
-            last = last_txid(place)
+            last = last_txid(place, options.on_corrupt)
             if options.ending:
                 last = min(last, _bound(place, ends, options.ending))
             found += map(
@@ -376,7 +379,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends at what is committed now."""
         self._target = {
-            place.instance: _offset(place, last_txid(place)) for place in self.options.places()
+            place.instance: _offset(place, last_txid(place, self.options.on_corrupt))
+            for place in self.options.places()
         }
 
     @plain_errors()
@@ -393,7 +397,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             name = place.instance
             newest = self._target.get(name) if self._target is not None else None
             if newest is None:
-                newest = _offset(place, last_txid(place))
+                newest = _offset(place, last_txid(place, self.options.on_corrupt))
             if self._target is not None and name not in self._target:
                 continue  # appeared after the query's target was set
             begins[name] = self._begin(place, start, newest)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 from pipeline_cases import (
     PUBLISHERS,
@@ -31,8 +32,8 @@ from raylay.services.errors import (
     RemoteProtocolError,
     StorageError,
 )
-from raylay.services.messages.records import RecordBuilder
-from raylay.services.pipeline import check_java
+from raylay.services.messages.records import RecordBuilder, iterate_records
+from raylay.services.pipeline import check_java, journals
 from raylay.services.pipeline.columns import COLUMNS
 from raylay.services.pipeline.journals import StretchReader, places
 from raylay.services.pipeline.source import BatchReader, RaylaySource, ReadOptions, StreamReader
@@ -278,6 +279,24 @@ def test_errors_reach_the_user_through_spark(spark: Any, mixed: Log, tmp_path: P
         spark.read.format("raylay").schema("txid STRING").load(str(mixed.directory)).collect()
 
 
+def journals_blocks(path: Path) -> tuple[int, int]:
+    """First transaction ids of the second and of the last block of a segment."""
+    with lmdb.open(str(path), subdir=False, max_dbs=0, lock=False) as env, env.begin() as read:
+        keys = [key for key, _ in read.cursor() if len(key) == 8]
+    return int.from_bytes(keys[1], "big"), int.from_bytes(keys[-1], "big")
+
+
+def change_block(path: Path, txid: int, change: Callable[[bytearray], None]) -> None:
+    """Changes a block of a segment on disk."""
+    with (
+        lmdb.open(str(path), subdir=False, max_dbs=0, map_size=1 << 26) as env,
+        env.begin(write=True) as written,
+    ):
+        block = bytearray(written.get(txid.to_bytes(8, "big")))
+        change(block)
+        written.put(txid.to_bytes(8, "big"), bytes(block))
+
+
 @pytest.fixture
 def damaged(tmp_path: Path) -> tuple[Log, Path]:
     """A log of which one record of the second run of the first sealed segment is damaged."""
@@ -298,8 +317,51 @@ def test_a_damaged_record(damaged: tuple[Log, Path]) -> None:
     assert raised.value.path == str(path) and str(path) in str(raised.value)
     assert raised.value.offset == 0  # of the block of transaction id 21
     assert "block 21" in str(raised.value)
-    found, _ = read_here(reader_of(log, on_corrupt="skip"))
+    found, _ = read_here(reader_of(log, on_corrupt="SKIP"))
     assert found == [txid for txid in range(1, 201) if not 21 <= txid <= 40]
+
+
+@pytest.mark.parametrize("suffix", ["sealed", "live", "zst"])
+@pytest.mark.parametrize("read_bytes", [1, 4 << 20], ids=["each block", "the last block"])
+def test_a_damaged_length_in_the_last_block_of_a_read(
+    tmp_path: Path, suffix: str, read_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells no longer where its block ends: the next block does, if there is one."""
+    monkeypatch.setattr(journals, "READ_BYTES", read_bytes)
+    log = write_log(
+        tmp_path / "hurt", [message_run(first, 7, first, 20) for first in range(1, 321, 20)]
+    )
+    path = sorted(log.journal.glob(f"journal-*.{'live' if suffix == 'live' else 'sealed'}"))[0]
+    begins, ends = journals_blocks(path)
+    hurt = begins if read_bytes == 1 else ends
+
+    def shorten(block: bytearray) -> None:
+        block[0:4] = (7).to_bytes(4, "little")
+
+    change_block(path, hurt, shorten)
+    if suffix == "zst":
+        SegmentMaintenance(log.journal).compress(int(path.stem.rpartition("-")[2], 16))
+    with pytest.raises(CorruptRecord, match="lengths that do not fit") as raised:
+        read_here(reader_of(log))
+    assert raised.value.path and Path(raised.value.path).stem == path.stem
+    found, _ = read_here(reader_of(log, on_corrupt="skip"))
+    assert found == [txid for txid in range(1, 321) if not hurt <= txid < hurt + 20]
+
+
+def test_a_record_of_another_version(tmp_path: Path) -> None:
+    runs = [message_run(first, 7, first, 20) for first in range(1, 101, 20)]
+    payload = bytearray(runs[2].payload)
+    third = list(iterate_records(runs[2].payload))[:2]
+    assert [each.sequence for each in third] == [41, 42]
+    at = len(runs[2].payload) // 20 * 2  # records of one length
+    payload[at + 12] = 9
+    runs[2].payload = bytes(payload)
+    log = write_log(tmp_path / "newer", runs)
+    told = r"journal-\w+\.\w+, block 41: record at byte \d+, of transaction id 43, has .* version"
+    with pytest.raises(CorruptRecord, match=told):
+        read_here(reader_of(log))
+    found, _ = read_here(reader_of(log, on_corrupt="skip"))
+    assert found == [txid for txid in range(1, 101) if txid != 43]
 
 
 def test_a_segment_of_another_version(tmp_path: Path, mixed: Log) -> None:
