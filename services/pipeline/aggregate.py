@@ -209,6 +209,7 @@ def aggregate(
     every_ms: int = EVERY_MS_DEFAULT,
     starting: str = "0",
     records_per_batch: int = 0,
+    on_corrupt: str = "stop",
     stop: threading.Event | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Summary:
@@ -224,6 +225,7 @@ def aggregate(
         every_ms: how often to look for new messages.
         starting: of a new checkpoint: from where on.
         records_per_batch: at most so many at a time; 0: all that wait.
+        on_corrupt: at a damaged record: `stop`, or `skip`, which logs it.
         stop: ends the job when it is set.
         progress: called with a line a micro-batch that read something.
 
@@ -248,6 +250,7 @@ def aggregate(
         columns=windows.columns(),
         schema=windows.schema,
         starting=starting,
+        on_corrupt=on_corrupt,
         **({"archive": place.archive} if place.archive else {}),
         **({"max_records_per_trigger": str(records_per_batch)} if records_per_batch else {}),
     )

@@ -60,6 +60,18 @@ class OnCorrupt(StrEnum):
     SKIP = "skip"
 
 
+OnCorruptOption = Annotated[
+    OnCorrupt, typer.Option("--on-corrupt", help="At a damaged record: stop, or go on.")
+]
+
+
+class BodyMode(StrEnum):
+    """What a body that does not fit the schema does."""
+
+    FAILFAST = "failfast"
+    PERMISSIVE = "permissive"
+
+
 class ReplayClock(StrEnum):
     """Which of a message's times a replay keeps."""
 
@@ -149,9 +161,7 @@ def audit_command(
     report: Annotated[
         Path | None, typer.Option("--report", help="Write the report to this file: FILE.html.")
     ] = None,
-    on_corrupt: Annotated[
-        OnCorrupt, typer.Option("--on-corrupt", help="At a damaged record: stop, or go on.")
-    ] = OnCorrupt.STOP,
+    on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
 ) -> None:
     """Judges whether every message is where it should be, once and in order. Exits 1 if not."""
@@ -224,6 +234,7 @@ def aggregate_command(
     instance: Annotated[
         str, typer.Option("--instance", help="Whose journal to read; the fabric's first.")
     ] = "",
+    on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
 ) -> None:
     """Sums a topic up in windows of time and publishes the results, until Ctrl-C."""
@@ -262,6 +273,7 @@ def aggregate_command(
             for_s=for_s,
             every_ms=every_ms,
             starting=starting,
+            on_corrupt=on_corrupt.value,
             stop=stop,
             progress=_progress,
         )
@@ -374,6 +386,9 @@ def replay_command(
     schema: Annotated[
         str, typer.Option("--schema", help="DDL of JSON bodies, for `value` in the filter.")
     ] = "",
+    mode: Annotated[
+        BodyMode, typer.Option("--mode", help="Of bodies that do not fit the schema.")
+    ] = BodyMode.FAILFAST,
     speed: Annotated[
         str, typer.Option("--speed", help="1: the original; 10: ten times; full: no pauses.")
     ] = "1",
@@ -391,6 +406,7 @@ def replay_command(
     chunk: Annotated[
         int, typer.Option("--chunk", min=1, help="Messages staged at once.")
     ] = 100_000,
+    on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
 ) -> None:
     """Publishes what a lake or a journal holds again, in order, at any speed, each message once."""
@@ -403,7 +419,7 @@ def replay_command(
     started_s = time.monotonic()
     first, last = parse_range(from_time, to_time)
     selection = Selection(
-        first, last, tuple(topic or ()), spark_where, schema, to_topic, clock.value
+        first, last, tuple(topic or ()), spark_where, schema, to_topic, clock.value, mode.value
     )
     factor, gap_max_us = parse_speed(speed), parse_milliseconds(gap_max, "--gap-max") * 1000
     if job and staging is None:
@@ -414,7 +430,7 @@ def replay_command(
     where = staging or Path(tempfile.mkdtemp(prefix="raylay-replay-"))
     try:
         with _spark(master, "replay") as spark:
-            found = SparkSource(spark, source, selection, instance, _progress)
+            found = SparkSource(spark, source, selection, instance, _progress, on_corrupt.value)
             summary = replay(
                 found,
                 target,

@@ -64,6 +64,8 @@ class Plan:
         instance: whose log.
         skipped: rows that were chosen and are no publishes (deletes, queue acknowledgments, …).
         topics: [topic, message type] of what will be published.
+        left_out: messages of the times and topics that the filter left out; of `left_out_null` it
+            was neither true nor false: a field that it asks for is not there.
     """
 
     what: dict[str, Any]
@@ -72,6 +74,8 @@ class Plan:
     chunks: list[Chunk]
     skipped: int = 0
     topics: list[list[str]] = field(default_factory=list)
+    left_out: int = 0
+    left_out_null: int = 0
 
     @property
     def rows(self) -> int:
@@ -124,6 +128,7 @@ class Summary:
     Attributes:
         published: by this run; `published_before`: by earlier ones of the job.
         skipped: chosen, and no publishes.
+        left_out, left_out_null: as in the plan.
         behind_max_ms, behind_mean_ms: how long after its time a message was handed to the client.
     """
 
@@ -134,6 +139,8 @@ class Summary:
     published: int = 0
     published_before: int = 0
     skipped: int = 0
+    left_out: int = 0
+    left_out_null: int = 0
     seconds: float = 0.0
     behind_max_ms: float = 0.0
     behind_mean_ms: float = 0.0
@@ -193,7 +200,8 @@ def replay(
     directory = (staging / job).absolute()
     known = Plan.load(directory / PLAN_FILE)
     if known is not None and known.what != source.what:
-        differing = [name for name in known.what if known.what[name] != source.what.get(name)]
+        names = known.what.keys() | source.what.keys()
+        differing = sorted(n for n in names if known.what.get(n) != source.what.get(n))
         raise ConfigurationError(
             f"job {job} replays something else, {', '.join(differing)} differ: give the options "
             "that it was begun with, or another --job"
@@ -257,6 +265,8 @@ class _Replay:
             self._published,
             self._before,
             self.plan.skipped,
+            self.plan.left_out,
+            self.plan.left_out_null,
             seconds,
             behind.max_us / 1000,
             behind.sum_us / 1000 / behind.count if behind.count else 0.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial, reduce
 from pathlib import Path
@@ -18,18 +19,20 @@ from raylay.services.pipeline.archive import META, read_lake
 from raylay.services.pipeline.journals import Place, last_txid, places
 from raylay.services.pipeline.replay import REPLAYED, TIME, Chunk, Plan
 from raylay.services.pipeline.selection import topic_condition
-from raylay.services.pipeline.session import one_line, quiet_pandas
+from raylay.services.pipeline.session import one_line, plain_errors, quiet_pandas
 from raylay.services.pipeline.sink import normal
 from raylay.services.pipeline.staging import StagedFile, stage
+from raylay.services.pipeline.values import BodyParser, Mode
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 GRAIN_TXIDS = 10_000
 """Transaction ids that are counted together; chunks are cut between these."""
 TOPIC_PLACE = "{topic}"
 INCARNATION = "_incarnation"
 NUMBER = "_number"
+KEPT = "_kept"
 PUBLISH = "publish"
 COUNTED = ("txid", "receive_time", "command", "topic", "message_type")
 STAGED_COLUMNS = (
@@ -38,6 +41,7 @@ STAGED_COLUMNS = (
 STAGED_DDL = "path STRING, partition INT, rows BIGINT"
 
 Clock = Literal["receive_time", "origin_time"]
+OnCorrupt = Literal["stop", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class Selection:
             parsed by `schema`.
         to_topic: where they are published; `{topic}` in it is the original one; empty: there.
         clock: whose differences are kept.
+        mode: of a message to publish whose body does not fit the schema: an error, or a null value.
     """
 
     first: dt.datetime | None = None
@@ -60,9 +65,10 @@ class Selection:
     schema: str = ""
     to_topic: str = ""
     clock: Clock = "receive_time"
+    mode: Mode = "failfast"
 
-    def condition(self, rows: DataFrame) -> DataFrame:
-        """The rows that are chosen.
+    def marked(self, rows: DataFrame) -> DataFrame:
+        """The rows of the times and topics, with what the filter says of each as `_kept`.
 
         Raises:
             ConfigurationError: Spark does not understand the expression or the schema.
@@ -78,21 +84,27 @@ class Selection:
         if topic is not None:
             rows = rows.where(topic)
         if self.schema:
-            parsed = F.from_json(F.col("body").cast("string"), self.schema)
             try:
-                rows = rows.withColumn("value", F.when(F.col("message_type") == "json", parsed))
+                rows = rows.withColumn("value", _value(self.schema, self.mode))
             except PySparkException as error:
                 raise ConfigurationError(
                     f"schema {self.schema!r} cannot be used: {one_line(error)}"
                 ) from None
-        if self.where:
-            try:
-                rows = rows.where(self.where)
-            except PySparkException as error:
-                raise ConfigurationError(
-                    f"filter {self.where!r} cannot be used: {one_line(error)}"
-                ) from None
-        return rows
+        try:
+            rows.where(self.where or "true")  # it is a condition
+            return rows.withColumn(KEPT, F.expr(self.where or "true"))
+        except PySparkException as error:
+            raise ConfigurationError(
+                f"filter {self.where!r} cannot be used: {one_line(error)}"
+            ) from None
+
+    def condition(self, rows: DataFrame) -> DataFrame:
+        """The rows that are chosen.
+
+        Raises:
+            ConfigurationError: as `marked`.
+        """
+        return self.marked(rows).where(KEPT).drop(KEPT)
 
     def to_json(self) -> dict[str, Any]:
         """What is compared when a job goes on."""
@@ -100,6 +112,45 @@ class Selection:
         for name in ("first", "last"):
             values[name] = values[name] and values[name].isoformat()
         return values | {"topics": list(self.topics)}
+
+
+def _value(schema: str, mode: Mode) -> Column:
+    """The column `value`. Only of what would be published a body has to fit the schema."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    declared = StructType.fromDDL(schema)
+    kind = pa.struct(list(to_arrow_schema(declared, timezone="UTC")))
+
+    def value(
+        bodies: pa.Array, message_types: pa.Array, bookmarks: pa.Array, commands: pa.Array
+    ) -> pa.Array:
+        found = BodyParser(kind, "permissive").values(bodies, message_types, bookmarks)
+        if mode == "failfast":
+            doubtful = pc.and_(pc.is_null(found), pc.equal(commands, PUBLISH))
+            rows = pc.indices_nonzero(doubtful)
+            with plain_errors():
+                BodyParser(kind, mode).values(
+                    bodies.take(rows), message_types.take(rows), bookmarks.take(rows)
+                )
+        return found
+
+    with quiet_pandas():
+        parse: Any = F.arrow_udf(value, declared)
+    made: Column = parse("body", "message_type", "bookmark", "command")
+    return made
+
+
+@contextmanager
+def _told_in_one_line() -> Iterator[None]:
+    """What Spark says of an error of ours, or of its own."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise ConfigurationError(one_line(error)) from None
 
 
 class SparkSource:
@@ -110,6 +161,7 @@ class SparkSource:
     Args:
         location: a lake's directory, a fabric's name or directory, data directories with commas.
         instance: whose log; empty: that which holds most of what is chosen.
+        on_corrupt: of a damaged record in a journal: `stop`, or `skip`, which logs it.
 
     Raises:
         StorageError: it is neither a lake nor a journal.
@@ -123,15 +175,22 @@ class SparkSource:
         selection: Selection,
         instance: str = "",
         progress: Callable[[str], None] = lambda line: None,
+        on_corrupt: OnCorrupt = "stop",
     ) -> None:
         self._spark = spark
         self._location = location
         self._selection = selection
         self._wanted = instance
         self._progress = progress
+        self._on_corrupt = on_corrupt
         self.is_lake = (Path(location) / META / "manifest.json").is_file()
         self._places = [] if self.is_lake else _places(location, instance)
-        self.what = {"source": location, "instance": instance, **selection.to_json()}
+        self.what = {
+            "source": _whole(location),
+            "instance": instance,
+            "on_corrupt": on_corrupt,
+            **selection.to_json(),
+        }
         self._rows: DataFrame | None = None
         self._incarnations: list[str] = []
 
@@ -160,6 +219,7 @@ class SparkSource:
                 path=place.journal,
                 columns=",".join(dict.fromkeys((*columns, *self._mentioned()))),
                 ending=json.dumps({"*": last_txid(place)}),
+                on_corrupt=self._on_corrupt,
                 **({"archive": place.archive} if place.archive else {}),
             )
             .load()
@@ -171,7 +231,7 @@ class SparkSource:
         from raylay.services.pipeline.columns import COLUMNS
 
         if self._selection.schema:
-            yield from ("message_type", "body")
+            yield from ("message_type", "body", "bookmark")
         where = self._selection.where.lower()
         yield from (name for name in COLUMNS if name != "instance" and name in where)
 
@@ -179,7 +239,8 @@ class SparkSource:
         """Counts what is chosen and cuts it into chunks.
 
         Raises:
-            ConfigurationError: nothing is chosen, or the selection cannot be used.
+            ConfigurationError: nothing is chosen, a body does not fit the schema, or the selection
+                cannot be used.
             StorageError: the source cannot be read.
         """
         from pyspark.sql import functions as F
@@ -192,36 +253,41 @@ class SparkSource:
                 (self._journal(place, COUNTED) for place in self._places),
             )
         )
-        chosen = self._selection.condition(rows)
-        counted = (
-            chosen.groupBy(
-                "instance",
-                INCARNATION,
-                F.floor(F.col("txid") / GRAIN_TXIDS).alias("grain"),
-                (F.col("command") == PUBLISH).alias("publishes"),
+        marked = self._selection.marked(rows)
+        kept = F.col(KEPT)
+        published_as = F.struct(_renamed(self._selection.to_topic), F.col("message_type"))
+        with _told_in_one_line():
+            counted = (
+                marked.groupBy(
+                    "instance",
+                    INCARNATION,
+                    F.floor(F.col("txid") / GRAIN_TXIDS).alias("grain"),
+                    (F.col("command") == PUBLISH).alias("publishes"),
+                )
+                .agg(
+                    F.count_if(kept).alias("rows"),
+                    F.max(F.when(kept, F.col("txid"))).alias("last"),
+                    F.min(F.when(kept, F.col("receive_time"))).alias("first"),
+                    F.collect_set(F.when(kept, published_as)).alias("topics"),
+                    F.count_if(~F.coalesce(kept, F.lit(False))).alias("left_out"),
+                    F.count_if(kept.isNull()).alias("left_out_null"),
+                )
+                .collect()
             )
-            .agg(
-                F.count(F.lit(1)).alias("rows"),
-                F.max("txid").alias("last"),
-                F.min("receive_time").alias("first"),
-                F.collect_set(
-                    F.struct(_renamed(self._selection.to_topic), F.col("message_type"))
-                ).alias("topics"),
-            )
-            .collect()
-        )
         by_instance: dict[str, int] = {}
         for row in counted:
             count = by_instance.get(row["instance"], 0)
             by_instance[row["instance"]] = count + row["publishes"] * row["rows"]
-        if not any(by_instance.values()):
+        order = [place.instance for place in self._places] or sorted(by_instance)
+        instance = max(order, key=lambda name: by_instance.get(name, 0), default="")
+        mine = [row for row in counted if row["instance"] == instance]
+        left_out = _summed(mine, "left_out"), _summed(mine, "left_out_null")
+        if not by_instance.get(instance):
             raise ConfigurationError(
                 f"{self._location} holds no message that is chosen: look at --topic, --from, --to, "
-                "--instance and the filter; nothing was published"
+                f"--instance and the filter{_left_out(*left_out)}; nothing was published"
             )
-        order = [place.instance for place in self._places] or sorted(by_instance)
-        instance = max(order, key=lambda name: by_instance.get(name, 0))
-        mine = [row for row in counted if row["instance"] == instance]
+        mine = [row for row in mine if row["rows"]]
         began: dict[str, dt.datetime] = {}
         for row in mine:
             known = began.get(row[INCARNATION])
@@ -237,25 +303,28 @@ class SparkSource:
                 [*each]
                 for each in {each for row in mine if row["publishes"] for each in row["topics"]}
             ),
+            *left_out,
         )
         self.open(plan)
         if len(incarnations) > 1:
             # What an instance got back after it lost its data is not replayed again.
-            counted = (
-                self._chosen()
-                .groupBy(NUMBER, F.floor(F.col("txid") / GRAIN_TXIDS).alias("grain"))
-                .agg(F.count(F.lit(1)).alias("rows"), F.max("txid").alias("last"))
-                .collect()
-            )
+            with _told_in_one_line():
+                counted = (
+                    self._chosen()
+                    .groupBy(NUMBER, F.floor(F.col("txid") / GRAIN_TXIDS).alias("grain"))
+                    .agg(F.count(F.lit(1)).alias("rows"), F.max("txid").alias("last"))
+                    .collect()
+                )
             grains = {(row[NUMBER], row["grain"]): (row["rows"], row["last"]) for row in counted}
         else:
             grains = {
                 (0, row["grain"]): (row["rows"], row["last"]) for row in mine if row["publishes"]
             }
         plan.chunks = cut(grains, chunk_rows)
-        others = len(by_instance) - 1
+        others = sum(map(bool, by_instance.values())) - 1
         self._progress(
             f"{instance}: {plan.rows:,} messages in {len(plan.chunks)} chunks"
+            + _left_out(*left_out)
             + (f"; {others} more instances hold such, --instance chooses one" if others else "")
         )
         return plan
@@ -333,7 +402,7 @@ class SparkSource:
             .repartition(1)
             .sortWithinPartitions("txid")
         )
-        with quiet_pandas():
+        with quiet_pandas(), _told_in_one_line():
             staged = rows.mapInArrow(partial(_stage_rows, run=str(run)), STAGED_DDL).collect()
         (found,) = staged
         return StagedFile(found["path"], found["partition"], found["rows"])
@@ -389,9 +458,31 @@ def cut(grains: dict[tuple[int, int], tuple[int, int]], chunk_rows: int) -> list
     return found
 
 
+def _summed(rows: list[Any], name: str) -> int:
+    """Of the publishes."""
+    return sum(row[name] for row in rows if row["publishes"])
+
+
+def _left_out(rows: int, of_null: int) -> str:
+    if not rows:
+        return ""
+    why = f", of {of_null:,} of them it is null" if of_null else ""
+    return f"; the filter left {rows:,} out{why}"
+
+
+def _whole(location: str) -> str:
+    """The same for directories however they were named."""
+    parts = [Path(each.strip()) for each in location.split(",")]
+    return ",".join(str(each.resolve()) for each in parts) if _all_there(location) else location
+
+
+def _all_there(location: str) -> bool:
+    return all(Path(each.strip()).exists() for each in location.split(","))
+
+
 def _places(location: str, instance: str) -> list[Place]:
     wanted: Sequence[str] = (instance,) if instance else ()
-    if not all(Path(each.strip()).exists() for each in location.split(",")):
+    if not _all_there(location):
         return places(fabric=location, instances=wanted)
     try:
         return places(path=location, instances=wanted)

@@ -173,6 +173,24 @@ def test_each_window_once(spark: Any, instance: Any, log: Log, tmp_path: Path) -
     assert not (tmp_path / "new" / QUERY_FILE).exists()
 
 
+def test_a_damaged_record_stops_or_is_left_out(spark: Any, choosy: Any, tmp_path: Path) -> None:
+    runs = [message_run(first, 7, first, 20) for first in range(1, 201, 20)]
+    log = write_log(tmp_path / "hurt", runs)
+    path = min(log.journal.glob("journal-*.sealed"))
+    path.write_bytes(path.read_bytes().replace(b'"number": 25,', b'"number": 29,'))
+    (place,) = places(path=str(log.directory))
+
+    def run(on_corrupt: str) -> Any:
+        return aggregate(
+            spark, place, windows(), "kept/hurt", {"servers": choosy.address},
+            tmp_path / "checkpoint", until_caught_up=True, on_corrupt=on_corrupt,
+        )  # fmt: skip
+
+    with pytest.raises(ConfigurationError, match="fails its checksum"):
+        run("stop")
+    assert 0 < run("skip").records < 200
+
+
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> Any:
     """examples/flight_delays.py."""

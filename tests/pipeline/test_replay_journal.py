@@ -8,9 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_cases import START_US, Log, expected_rows, journaled
+from pipeline_cases import (
+    START_US,
+    Log,
+    expected_rows,
+    journaled,
+    message_run,
+    write_log,
+)
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.pipeline.archive import archive
+from raylay.services.pipeline.journals import places
 from raylay.services.pipeline.replay import replay
 from raylay.services.pipeline.replay_source import Selection, SparkSource
 from raylay.services.pipeline.sink import WriteOptions
@@ -46,6 +55,12 @@ def test_a_journal_is_replayed(spark: Any, instance: Any, tmp_path: Path, mixed:
     ]
     assert sorted(sequences) == list(range(1, summary.published + 1))
     assert summary.skipped > 0 and summary.instance == "Chicago-1"
+    of_time_and_topic = sum(
+        row["topic"].startswith("flights/") and row["receive_time"] >= START_US + 10_000_000
+        for row in held
+    )
+    assert summary.left_out == of_time_and_topic - summary.published > 0
+    assert not summary.left_out_null
     with pytest.raises(ConfigurationError, match="holds no message that is chosen"):
         SparkSource(spark, str(mixed.directory), Selection(topics=("nothing",))).plan(10)
     for selection, text in (
@@ -78,3 +93,52 @@ def test_into_a_topic_that_is_not_journaled(
     source = SparkSource(spark, str(mixed.directory), into)
     assert replay(source, target, tmp_path, "job", speed=0).published == 20
     assert len(journaled(choosy, "kept/orders")) == 20
+
+
+@pytest.mark.parametrize("lake", [False, True])
+def test_a_schema_that_does_not_fit(spark: Any, mixed: Log, tmp_path: Path, lake: bool) -> None:
+    where = str(mixed.directory)
+    if lake:
+        archive(spark, tmp_path / "lake", places(path=where))
+        where = str(tmp_path / "lake")
+    wrong = {"topics": ("orders",), "where": "value.carrier > 1", "schema": "carrier INT"}
+    with pytest.raises(ConfigurationError) as raised:
+        SparkSource(spark, where, Selection(**wrong)).plan(10)
+    assert "does not fit the schema carrier int32" in str(raised.value)
+    assert "\n" not in str(raised.value) and str(raised.value).startswith("the body of message ")
+    with pytest.raises(ConfigurationError, match=r"filter left 20 out, of 20 of them it is null"):
+        SparkSource(spark, where, Selection(**wrong, mode="permissive")).plan(10)
+    lines: list[str] = []
+    # A field that no body has is null, as in every read.
+    some = Selection(
+        topics=("orders",), where="value.gate = 'A1' OR value.carrier = 'DL'",
+        schema="carrier STRING, gate STRING",
+    )  # fmt: skip
+    plan = SparkSource(spark, where, some, progress=lines.append).plan(10)
+    assert (plan.rows, plan.left_out, plan.left_out_null) == (7, 13, 13)
+    assert lines[-1].endswith(
+        "7 messages in 1 chunks; the filter left 13 out, of 13 of them it is null"
+    )
+
+
+def test_a_damaged_record_stops_or_is_left_out(spark: Any, instance: Any, tmp_path: Path) -> None:
+    runs = [message_run(first, 7, first, 20) for first in range(1, 201, 20)]
+    log = write_log(tmp_path / "hurt", runs)
+    path = min(log.journal.glob("journal-*.sealed"))
+    sound = path.read_bytes()
+    assert b'"number": 25,' in sound
+    path.write_bytes(sound.replace(b'"number": 25,', b'"number": 29,'))
+    target = WriteOptions.of({"servers": instance.address})
+    into = Selection(to_topic="replayed/hurt")
+    with pytest.raises(ConfigurationError, match="fails its checksum"):
+        replay(SparkSource(spark, str(log.directory), into), target, tmp_path, "stop", speed=0)
+    source = SparkSource(spark, str(log.directory), into, on_corrupt="skip")
+    published = replay(source, target, tmp_path, "skip", speed=0).published
+    found = [json.loads(body)["number"] for _, _, body in journaled(instance, "replayed/hurt")]
+    assert published == len(found) < 200
+    assert found == [number for number in range(1, 201) if number in found] and 25 not in found
+    # Named by another path it is the same job.
+    again = SparkSource(spark, f"{log.directory}/../hurt", into, on_corrupt="skip")
+    assert replay(again, target, tmp_path, "skip", speed=0).published_before == published
+    with pytest.raises(ConfigurationError, match="replays something else, on_corrupt differ"):
+        replay(SparkSource(spark, str(log.directory), into), target, tmp_path, "skip", speed=0)
