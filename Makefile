@@ -17,6 +17,9 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 # Of `make sim`: SEEDS is how many to run, SEED the first one. A SEED alone replays that one.
 SIM_ARGUMENTS = --seeds $(or $(SEEDS),$(if $(SEED),1,1000)) $(if $(SEED),--seed $(SEED))
 
+# Each actor is a process that imports Raylay: without its bytecode that costs half a second each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo drill test check sim bench soak clean types java wheel wheelhouse \
 	test-hosts

@@ -247,7 +247,8 @@ def _ready_line(log: Path) -> str:
 @app.command()
 def down(fabric: FabricOption = "") -> None:
     """Stop a fabric: its data stays."""
-    from raylay.services.fabric import Fabric, await_process_end
+    from raylay.services.fabric import Fabric
+    from raylay.services.fabric_ray import await_process_end
 
     entry = _running(fabric)
     if entry.host_pid:

@@ -13,13 +13,9 @@ Messages never pass through here: clients talk to instances, whose addresses `se
 
 from __future__ import annotations
 
-import importlib
 import os
-import select
 import shutil
-import signal
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -41,7 +37,7 @@ from raylay.services.configuration.model import (
 )
 from raylay.services.configuration.model import TopicSettings as _TopicSettings
 from raylay.services.errors import FabricError
-from raylay.services.fabric_nodes import Node, NodePlace, labelled, placed
+from raylay.services.fabric_nodes import NodePlace, labelled, placed
 from raylay.services.fabric_plan import (
     Changes,
     FabricRecord,
@@ -56,21 +52,35 @@ from raylay.services.fabric_plan import (
     tracing_options,
 )
 from raylay.services.fabric_plan import servers as servers_of_group
+from raylay.services.fabric_ray import (
+    AUTH_VARIABLE,
+    START_TIMEOUT_S_DEFAULT,
+    STATUS_TIMEOUT_S,
+    HeadSilent,
+    actor_state,
+    adopt_auth_mode,
+    ask_head,
+    await_process_end,
+    dead_nodes,
+    first_line,
+    is_here,
+    join_ray,
+    kill_on_node,
+    leave_ray,
+    living_nodes,
+    on_node,
+    ray_module,
+    task,
+)
 from raylay.services.fabric_record import LeftOver, Move
 from raylay.services.left_over import left_over_status
 from raylay.services.relocation import Relocation, away_since, incarnation_of, with_moves
 from raylay.services.tracing import ClientTracer, Tracing, start_tracing
 
-START_TIMEOUT_S_DEFAULT = 120.0
 STOP_TIMEOUT_S_DEFAULT = 15.0
-STATUS_TIMEOUT_S = 5.0
+HEAD_DIRECTORY = "head"
 POLL_S = 0.05
 FOLLOW_S = 0.25
-OBJECT_STORE_BYTES = 80 * 1024 * 1024
-"""Nothing but control calls goes through Ray: its least possible object store."""
-AUTH_VARIABLE = "RAY_AUTH_MODE"
-HEAD_OUTAGE_S = 600
-"""How long the nodes of a Ray that we start outlive its head."""
 
 
 def Topic(name: str, message_type: str = "*", *, journaled: bool = True) -> _TopicSettings:
@@ -143,8 +153,8 @@ class Fabric(FabricBuilder):
             )
         where = address or (entry.address if entry else None)
         if entry is not None:
-            _adopt_auth_mode(entry.auth_mode)
-        started_ray = _join_ray(where)
+            adopt_auth_mode(entry.auth_mode)
+        started_ray = join_ray(where)
         record = None
         if entry is not None and not entry.copied:
             record = FabricRecord.load(entry.directory)
@@ -156,7 +166,7 @@ class Fabric(FabricBuilder):
             if entry is not None and entry.copied:
                 registry.unregister(name)
             if started_ray:
-                _leave_ray()
+                leave_ray()
             raise FabricError(f"the Ray at {where} has no fabric {name}")
         fabric = cls.of(FabricSettings.from_json(record.settings))
         fabric._record = record
@@ -203,6 +213,8 @@ class Fabric(FabricBuilder):
         place = Path(directory or tempfile.mkdtemp(prefix=f"raylay-{self.name}-")).absolute()
         self._settings = settings
         deadline_s = time.monotonic() + timeout_s
+        # For drills that kill it, the head of a Ray that we begin remembers.
+        head = place / HEAD_DIRECTORY if settings.drills == "allowed" else None
         try:
             before = FabricRecord.load(place)
             if before is not None:
@@ -212,14 +224,14 @@ class Fabric(FabricBuilder):
                 settings = labelled(settings, node_label)
             nodes: dict[str, NodePlace] = {}
             if any(instance.node_labels for instance in settings.instances):
-                self._started_ray = _join_ray(address, start=address is None)
-                settings, nodes = placed(settings, before.nodes if before else {}, _nodes())
+                self._started_ray = join_ray(address, start=address is None, head_directory=head)
+                settings, nodes = placed(settings, before.nodes if before else {}, living_nodes())
                 self._settings = settings
             self._record = record = record_of(settings, place)
             record.nodes, record.node_label = nodes, node_label
             self._check_ports(settings, record, [each.name for each in settings.instances])
             record.save()
-            self._started_ray |= _join_ray(address, start=address is None)
+            self._started_ray |= join_ray(address, start=address is None, head_directory=head)
             _store_record(record)
             self._owns = True
             for instance in settings.instances:
@@ -255,7 +267,7 @@ class Fabric(FabricBuilder):
                 record.to_json(),
                 _entry(record, holds_ray=False),
             )
-            _on_node(instance.node_labels, _save_config, *told)
+            on_node(instance.node_labels, _save_config, *told)
         else:
             config.save(directory)
 
@@ -390,7 +402,7 @@ class Fabric(FabricBuilder):
         if record.node_label:
             settings = labelled(settings, record.node_label)
         if record.nodes:
-            settings, wanted.nodes = placed(settings, record.nodes, _nodes())
+            settings, wanted.nodes = placed(settings, record.nodes, living_nodes())
         bring_up_to_date(wanted, settings)
         found = changes(record, wanted)
         self._check_ports(settings, wanted, found.started)
@@ -431,7 +443,12 @@ class Fabric(FabricBuilder):
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S_DEFAULT) -> None:
         """Stops every instance: each first commits and sends what it took. A second call does
-        nothing."""
+        nothing.
+
+        Raises:
+            HeadSilent: Ray's head does not answer, and the Ray is another one's: nothing is
+                stopped. One that was begun here ends all the same.
+        """
         if self._record is None:
             return
         # Another process may have applied other settings.
@@ -439,30 +456,40 @@ class Fabric(FabricBuilder):
         settings = FabricSettings.from_json(record.settings)
         ended: list[tuple[str, int]] = []
         asked: list[Any] = []
-        ray = _ray()
+        ray = ray_module()
+        silent = False
         for instance in settings.instances:
-            handle = self._handle(instance.name)
+            try:
+                handle = self._handle(instance.name)
+                state = actor_state(handle) if handle is not None and not silent else {}
+            except HeadSilent:
+                if not self._started_ray:
+                    raise
+                # Those that live hear what is said to them; the rest goes with this Ray.
+                silent, state = True, {}
+                handle = self._handles.get(instance.name)
             if handle is None:
                 continue
-            state = _actor_state(handle)
             ended.append((str(state.get("node") or ""), int(state.get("pid") or 0)))
             asked.append(handle.stop.remote())
         if asked:
             ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
         for instance in settings.instances:
-            self._end(instance.name)
+            if not silent:
+                self._end(instance.name)
         for node, pid in ended:
-            if _is_here(node):
+            if is_here(node):
                 await_process_end(pid, timeout_s)
         registry.unregister(self.name)
-        _forget_record(self.name)
+        if not silent:
+            _forget_record(self.name)
         self._finish()
 
     def _end(self, name: str) -> None:
         handle = self._handle(name)
         self._handles.pop(name, None)
         if handle is not None:
-            _ray().kill(handle, no_restart=True)
+            ray_module().kill(handle, no_restart=True)
 
     def _finish(self) -> None:
         if self._tracing is not None:
@@ -472,7 +499,7 @@ class Fabric(FabricBuilder):
         if record is not None and self._temporary:
             shutil.rmtree(record.directory, ignore_errors=True)
         if self._started_ray:
-            _leave_ray()
+            leave_ray()
             self._started_ray = False
 
     def leave(self) -> None:
@@ -480,7 +507,7 @@ class Fabric(FabricBuilder):
         self._record = None
         self._handles.clear()
         if self._started_ray:
-            _leave_ray()
+            leave_ray()
             self._started_ray = False
 
     def __enter__(self) -> Self:
@@ -528,7 +555,7 @@ class Fabric(FabricBuilder):
         self, names: Iterable[str], timeout_s: float = STATUS_TIMEOUT_S
     ) -> list[dict[str, Any]]:
         settings, _ = self._known()
-        ray = _ray()
+        ray = ray_module()
         asked: dict[str, Any] = {}
         for name in names:
             handle = self._handle(name)
@@ -546,9 +573,13 @@ class Fabric(FabricBuilder):
                 told = ray.get(ref, timeout=0)
                 found.append({**base, "phase": "", "reason": told.get("why", ""), **told})
             except ray.exceptions.RayError as error:
-                handle = self._handle(name)
-                state = _actor_state(handle) if handle is not None else {}
-                reason = str(state.get("reason") or _first_line(error))
+                try:
+                    handle = self._handle(name)
+                    state = actor_state(handle) if handle is not None else {}
+                except HeadSilent as silent:
+                    found.append({**base, "phase": "unknown", "reason": str(silent)})
+                    continue
+                reason = first_line(error)
                 phase = str(state.get("state", "unknown")).lower()
                 away = self._host_away(name) if phase != "alive" else ""
                 if away:
@@ -559,7 +590,7 @@ class Fabric(FabricBuilder):
     def _host_away(self, name: str) -> str:
         """Since when the node that holds an instance's data is away; empty: it is not."""
         place = self._known()[1].nodes.get(name)
-        return away_since(place, _nodes(), _dead_nodes()) if place is not None else ""
+        return away_since(place, living_nodes(), dead_nodes()) if place is not None else ""
 
     def events(
         self, *, follow: bool = False, after_us: int = 0, stop: Callable[[], bool] | None = None
@@ -575,7 +606,7 @@ class Fabric(FabricBuilder):
             stop: asked between rounds of `follow`.
         """
         settings, _ = self._known()
-        ray = _ray()
+        ray = ray_module()
         cursors: dict[str, tuple[int, int]] = {}
         while True:
             asked: list[tuple[str, int, Any]] = []
@@ -583,8 +614,8 @@ class Fabric(FabricBuilder):
                 handle = self._handle(instance.name)
                 if handle is None:
                     continue
-                pid = int(_actor_state(handle).get("pid") or 0)
-                seen_pid, number = cursors.get(instance.name, (pid, 0))
+                seen_pid, number = cursors.get(instance.name, (0, 0))
+                pid = int(actor_state(handle).get("pid") or 0)
                 # A new process counts from 1 again.
                 asked.append((instance.name, pid, handle.events.remote(number * (pid == seen_pid))))
             refs = [ref for _, _, ref in asked]
@@ -661,7 +692,7 @@ class Fabric(FabricBuilder):
     def pid(self, name: str) -> int:
         """The process of an instance; 0 while it has none."""
         handle = self._handle(name)
-        return int(_actor_state(handle).get("pid") or 0) if handle is not None else 0
+        return int(actor_state(handle).get("pid") or 0) if handle is not None else 0
 
     def kill(self, name: str, *, restart: bool = True) -> int:
         """SIGKILL to the process of an instance. Returns its pid.
@@ -674,14 +705,14 @@ class Fabric(FabricBuilder):
         """
         self.declared.instance(name)
         handle = self._handle(name)
-        state = _actor_state(handle) if handle is not None else {}
+        state = actor_state(handle) if handle is not None else {}
         pid = int(state.get("pid") or 0)
         if handle is None or not pid or state.get("state") != "ALIVE":
             raise FabricError(f"instance {name} does not run: {state.get('state', 'no actor')}")
         if not restart:
             self._handles.pop(name, None)
-            _ray().kill(handle, no_restart=True)
-        _kill_on_node(str(state.get("node") or ""), pid)
+            ray_module().kill(handle, no_restart=True)
+        kill_on_node(str(state.get("node") or ""), pid)
         return pid
 
     def kill_link(self, name: str, destination: str) -> int:
@@ -698,8 +729,8 @@ class Fabric(FabricBuilder):
         if not pid:
             raise FabricError(f"link {destination} of {name} has no process now")
         handle = self._handle(name)
-        node = str(_actor_state(handle).get("node") or "") if handle is not None else ""
-        _kill_on_node(node, pid)
+        node = str(actor_state(handle).get("node") or "") if handle is not None else ""
+        kill_on_node(node, pid)
         return pid
 
     def restart(
@@ -723,11 +754,11 @@ class Fabric(FabricBuilder):
             self._launch(instance)
         else:
             self._write_config(instance)
-            state = _actor_state(handle)
+            state = actor_state(handle)
             if graceful:
-                _ray().wait([handle.stop.remote()], timeout=STOP_TIMEOUT_S_DEFAULT)
-            _ray().kill(handle, no_restart=False)
-            if _is_here(str(state.get("node") or "")):
+                ray_module().wait([handle.stop.remote()], timeout=STOP_TIMEOUT_S_DEFAULT)
+            ray_module().kill(handle, no_restart=False)
+            if is_here(str(state.get("node") or "")):
                 await_process_end(int(state.get("pid") or 0), timeout_s)
         self.wait_ready(name, timeout_s)
 
@@ -795,11 +826,11 @@ class Fabric(FabricBuilder):
         handle = self._handle(name)
         if handle is None:
             raise FabricError(f"instance {name} does not run")
-        ray = _ray()
+        ray = ray_module()
         try:
             return ray.get(getattr(handle, verb).remote(*arguments), timeout=timeout_s)
         except ray.exceptions.RayError as error:
-            raise FabricError(f"{verb} of {name}: {_first_line(error)}") from None
+            raise FabricError(f"{verb} of {name}: {first_line(error)}") from None
 
     def on_node_of(
         self, name: str, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0
@@ -810,18 +841,18 @@ class Fabric(FabricBuilder):
             FabricError: the node did not answer.
         """
         handle = self._handle(name)
-        node = str(_actor_state(handle).get("node") or "") if handle is not None else ""
-        ray = _ray()
+        node = str(actor_state(handle).get("node") or "") if handle is not None else ""
+        ray = ray_module()
         if not node or node == ray.get_runtime_context().get_node_id():
             return function(*arguments)
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         try:
-            asked = _task(function, scheduling_strategy=there).remote(*arguments)
+            asked = task(function, scheduling_strategy=there).remote(*arguments)
             return ray.get(asked, timeout=timeout_s)
         except ray.exceptions.RayError as error:
-            raise FabricError(f"the node of {name} did not do it: {_first_line(error)}") from None
+            raise FabricError(f"the node of {name} did not do it: {first_line(error)}") from None
 
     def relocate(
         self,
@@ -853,7 +884,7 @@ class Fabric(FabricBuilder):
         refused = relocation.refusal(name, alive, filled_by, force=force)
         if refused:
             raise FabricError(refused)
-        place = relocation.choose(settings, record.nodes, _nodes(), name, to or {})
+        place = relocation.choose(settings, record.nodes, living_nodes(), name, to or {})
         risk = relocation.risk(settings, name, bool(alive))
         self._end_for_good(name, timeout_s)
         mine = next(status for status in statuses if status["name"] == name)
@@ -883,7 +914,7 @@ class Fabric(FabricBuilder):
         """
         self._refresh()
         settings, record = self._known()
-        living, dead = _nodes(), _dead_nodes()
+        living, dead = living_nodes(), dead_nodes()
         gone_ms = {
             name: relocation.gone_since_ms(place, living, dead)
             for name, place in record.nodes.items()
@@ -896,11 +927,11 @@ class Fabric(FabricBuilder):
         handle = self._handle(name)
         if handle is None:
             return
-        state = _actor_state(handle)
+        state = actor_state(handle)
         if state.get("state") == "ALIVE":
-            _ray().wait([handle.stop.remote()], timeout=STOP_TIMEOUT_S_DEFAULT)
+            ray_module().wait([handle.stop.remote()], timeout=STOP_TIMEOUT_S_DEFAULT)
         self._end(name)
-        if _is_here(str(state.get("node") or "")):
+        if is_here(str(state.get("node") or "")):
             await_process_end(int(state.get("pid") or 0), timeout_s)
 
     def _move(
@@ -943,7 +974,7 @@ class Fabric(FabricBuilder):
     def _tell_moved(self, done: Relocation) -> None:
         settings, record = self._known()
         told = [[done.name, done.generation, *addresses_of(record, settings.instance(done.name))]]
-        ray = _ray()
+        ray = ray_module()
         asked = {}
         for each in settings.instances:
             handle = self._handle(each.name) if each.name != done.name else None
@@ -980,11 +1011,11 @@ class Fabric(FabricBuilder):
         handle = self._handle(name)
         if handle is None:
             raise FabricError(f"instance {name} does not run")
-        ray = _ray()
+        ray = ray_module()
         try:
             ray.get(getattr(handle, verb).remote(*arguments), timeout=STATUS_TIMEOUT_S)
         except ray.exceptions.RayError as error:
-            raise FabricError(f"{what}: {_first_line(error)}") from None
+            raise FabricError(f"{what}: {first_line(error)}") from None
 
     # -- helpers -----------------------------------------------------------------------------
     def _known(self) -> tuple[FabricSettings, FabricRecord]:
@@ -995,8 +1026,9 @@ class Fabric(FabricBuilder):
     def _handle(self, name: str) -> Any:
         handle = self._handles.get(name)
         if handle is None:
+            namespace = namespace_of(self.name)
             try:
-                handle = _ray().get_actor(name, namespace=namespace_of(self.name))
+                handle = ask_head(lambda: ray_module().get_actor(name, namespace=namespace))
             except ValueError:
                 return None
             self._handles[name] = handle
@@ -1034,14 +1066,14 @@ def fetch(address: str) -> None:
     Raises:
         FabricError: no Ray can be reached there.
     """
-    started_ray = _join_ray(address)
+    started_ray = join_ray(address)
     try:
         for name in _stored_names():
             if registry.find(name) is None and (record := _stored_record(name)) is not None:
                 _remember(record)
     finally:
         if started_ray:
-            _leave_ray()
+            leave_ray()
 
 
 def _remember(record: FabricRecord) -> None:
@@ -1056,7 +1088,7 @@ def _keep_copy(record: FabricRecord, entry: registry.Entry) -> None:
 
 def _entry(record: FabricRecord, holds_ray: bool) -> registry.Entry:
     pid = os.getpid() if holds_ray else 0
-    address = str(_ray().get_runtime_context().gcs_address)
+    address = str(ray_module().get_runtime_context().gcs_address)
     return registry.Entry(
         record.name,
         record.directory,
@@ -1067,187 +1099,6 @@ def _entry(record: FabricRecord, holds_ray: bool) -> registry.Entry:
     )
 
 
-# -- Ray -----------------------------------------------------------------------------------------
-def _ray() -> Any:
-    # Imported late: it takes half a second, which `raylay --help` should not.
-    import ray
-
-    return ray
-
-
-def _adopt_auth_mode(mode: str) -> None:
-    """Takes over how a running Ray authenticates, unless the user says how: Ray itself does not
-    look for its token when it is given an address."""
-    if not mode or AUTH_VARIABLE in os.environ:
-        return
-    os.environ[AUTH_VARIABLE] = mode
-    if "ray" in sys.modules:
-        # Ray read the variable when it was imported.
-        raylet: Any = importlib.import_module("ray._raylet")
-        raylet.Config.initialize("")
-
-
-def _join_ray(address: str | None, *, start: bool = False) -> bool:
-    """Connects to Ray unless this process is connected. Returns whether it did.
-
-    `start`: begin one on this machine, which ends with this process.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray prints every start and death of workers on the driver's terminal, log_to_driver=False or
-    # not; the fabric's events tell the same in one line.
-    os.environ.setdefault(
-        "RAY_DEDUP_LOGS_SKIP_REGEX",
-        "A worker died or was killed|worker processes have been started",
-    )
-    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_OUTAGE_S))
-    ray = _ray()
-    if ray.is_initialized():
-        return False
-    if not start:
-        _refuse_silent_head(address)
-    quiet = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "raylay"}
-    if start:
-        _start_ray(quiet)
-        return True
-    try:
-        ray.init(address=address or "auto", **quiet)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise FabricError(
-            f"no Ray can be reached at {address or 'this machine'}: {_first_line(error)}"
-            + ("" if AUTH_VARIABLE in os.environ else f"; does it want {AUTH_VARIABLE}=token?")
-        ) from None
-    return True
-
-
-def _refuse_silent_head(address: str | None) -> None:
-    """Ray itself waits as long for a head as nodes outlive one.
-
-    Raises:
-        FabricError: nothing listens there.
-    """
-    host, _, port = (address or "").rpartition(":")
-    if not host or "/" in host or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), STATUS_TIMEOUT_S).close()
-    except OSError as error:
-        raise FabricError(
-            f"Ray's head at {address} does not answer ({error.strerror or error}): what asks "
-            "instances for their status, starts or stops them needs it; clients do not"
-        ) from None
-
-
-def _start_ray(options: dict[str, Any]) -> None:
-    """Begins a Ray on this machine. Where the machine is too busy for Ray's own time limits, once
-    more.
-
-    Raises:
-        FabricError: it did not start.
-    """
-    ray = _ray()
-    # Ray makes its workers nice, so that any other process goes before them: a broker is not that.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    for attempt in (1, 2):
-        try:
-            ray.init(
-                address="local",
-                num_cpus=os.cpu_count() or 1,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                **options,
-            )
-            return
-        except Exception as error:  # Ray raises a bare one when its node is too slow to start
-            ray.shutdown()
-            if attempt == 2:
-                raise FabricError(
-                    f"Ray does not start on this machine: {_first_line(error)}; is it very busy, "
-                    "or out of memory or disk?"
-                ) from None
-
-
-def _leave_ray() -> None:
-    _ray().shutdown()
-
-
-def _actor_state(handle: Any) -> dict[str, Any]:
-    """State, pid, node and reason of death of an actor, as Ray's head knows them; works for an
-    actor that does not answer. Empty where it is not known."""
-    from ray._private import state as ray_state
-
-    try:
-        found = ray_state.actors(handle._actor_id.hex())
-    except Exception:
-        return {}
-    if not found:
-        return {}
-    address = found.get("Address") or {}
-    return {
-        "state": found.get("State", ""),
-        "pid": found.get("Pid") or 0,
-        "node": address.get("NodeID", ""),
-        "restarts": found.get("NumRestarts", 0),
-    }
-
-
-def _nodes() -> list[Node]:
-    """The living nodes of the cluster."""
-    return [
-        Node(found["NodeManagerAddress"], found.get("Labels") or {})
-        for found in _ray().nodes()
-        if found.get("Alive")
-    ]
-
-
-def _dead_nodes() -> list[tuple[Node, int]]:
-    """Nodes that are gone, and when: milliseconds since 1970."""
-    raylet: Any = importlib.import_module("ray._raylet")
-    client = raylet.GcsClient(address=str(_ray().get_runtime_context().gcs_address))
-    return [
-        (Node(found.node_manager_address, dict(found.labels)), int(found.end_time_ms))
-        for found in client.get_all_node_info().values()
-        if found.end_time_ms
-    ]
-
-
-def _is_here(node: str) -> bool:
-    """Whether this process is on that node: a pid of another one says nothing here."""
-    return not node or node == _ray().get_runtime_context().get_node_id()
-
-
-def _kill_on_node(node: str, pid: int) -> None:
-    ray = _ray()
-    if _is_here(node):
-        _kill_process(pid)
-        return
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    ray.get(_task(_kill_process, scheduling_strategy=there).remote(pid), timeout=STATUS_TIMEOUT_S)
-
-
-def _on_node(labels: dict[str, str], function: Callable[..., None], *arguments: Any) -> None:
-    ray = _ray()
-    try:
-        reference = _task(function, label_selector=labels).remote(*arguments)
-        ray.get(reference, timeout=START_TIMEOUT_S_DEFAULT)
-    except ray.exceptions.RayError as error:
-        raise FabricError(f"no node with labels {labels} answered: {_first_line(error)}") from None
-
-
-def _task(function: Callable[..., None], **options: Any) -> Any:
-    from raylay.actors.launch import task
-
-    return task(function, **options)
-
-
-def _kill_process(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # it is gone, which was the aim
-
-
 def _save_config(text: str, directory: str, record: str, entry: registry.Entry) -> None:
     """On the node of an instance: there the fabric is known by name, head or no head."""
     from raylay.services.server.config import InstanceConfig
@@ -1256,30 +1107,6 @@ def _save_config(text: str, directory: str, record: str, entry: registry.Entry) 
     known = registry.find(entry.name)
     if known is None or known.copied:
         _keep_copy(FabricRecord.from_json(record, "what the driver sent"), entry)
-
-
-def await_process_end(pid: int, timeout_s: float) -> None:
-    """Returns when the process is gone, so that its directory and ports are free."""
-    if not pid:
-        return
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        return
-    try:
-        poller = select.poll()
-        poller.register(descriptor, select.POLLIN)
-        poller.poll(timeout_s * 1000)
-    finally:
-        os.close(descriptor)
-
-
-def _first_line(error: BaseException) -> str:
-    """What went wrong, in one line: of an error inside an actor its own text, not Ray's frame."""
-    cause = getattr(error, "cause", None)
-    text = str(cause if isinstance(cause, BaseException) else error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines and "Traceback" in text else (lines[0] if lines else repr(error))
 
 
 # -- the record in Ray's head, for drivers on other machines ---------------------------------
@@ -1297,16 +1124,15 @@ def _store_record(record: FabricRecord) -> None:
 def _stored_record(name: str) -> FabricRecord | None:
     from ray.experimental import internal_kv
 
-    text = internal_kv._internal_kv_get(name.encode(), namespace=_KV_NAMESPACE)
+    text = ask_head(lambda: internal_kv._internal_kv_get(name.encode(), namespace=_KV_NAMESPACE))
     return FabricRecord.from_json(text.decode(), f"the record of {name}") if text else None
 
 
 def _stored_names() -> list[str]:
     from ray.experimental import internal_kv
 
-    return sorted(
-        key.decode() for key in internal_kv._internal_kv_list(b"", namespace=_KV_NAMESPACE)
-    )
+    keys = ask_head(lambda: internal_kv._internal_kv_list(b"", namespace=_KV_NAMESPACE))
+    return sorted(key.decode() for key in keys)
 
 
 def _forget_record(name: str) -> None:

@@ -17,6 +17,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,15 +26,19 @@ from typing import Any, Protocol
 from raylay.services.drills.recorded import Lost, now_us
 from raylay.services.drills.scenario import Hit, Step
 from raylay.services.errors import FabricError
-from raylay.services.fabric import Fabric, await_process_end
+from raylay.services.fabric import Fabric
+from raylay.services.fabric_ray import await_process_end
 from raylay.services.fabric_registry import process_start
 from raylay.services.server.injected import SECONDS_MAX, hold, release
 
 LEASE_S = 5.0
 RENEW_S = 1.0
+RUNS_S_MAX = 60.0
+"""How long a kill waits for a process of its target: Ray may be starting it again."""
 HOLD_S = 60.0
 """How long an instance whose disk is being taken away waits at most."""
 END_S_MAX = 30.0
+POLL_S = 0.2
 
 
 class Injector(Protocol):
@@ -98,6 +103,21 @@ class Places:
             return dict(found)
         return self.status(name)
 
+    def running(self, name: str) -> dict[str, Any]:
+        """As `last_status`, but waits while Ray starts it again.
+
+        Raises:
+            FabricError: it does not answer for a minute.
+        """
+        deadline_s = time.monotonic() + RUNS_S_MAX
+        while True:
+            try:
+                return self.last_status(name)
+            except FabricError:
+                if time.monotonic() > deadline_s:
+                    raise
+            time.sleep(POLL_S)
+
     def directory(self, name: str) -> Path:
         """An instance's data directory, on its host."""
         return self.fabric.data_directory(name)
@@ -140,7 +160,7 @@ class KillInstances(Once):
         places = self._places
         pids: dict[str, list[int]] = {}
         for name in hit.instances:
-            status = places.last_status(name)
+            status = places.running(name)
             pids[name] = [int(status["pid"])]
             if self._links_too:
                 found = status.get("destinations", {}).values()
@@ -331,11 +351,12 @@ class Head(Once):
         Raises:
             FabricError: it runs on another host, or would not come back.
         """
-        _, command, _ = gcs_process(gcs_port())
-        if self._kill and not is_durable(command):
+        _, command, environment = gcs_process(gcs_port())
+        if self._kill and not is_durable(command, environment):
             raise FabricError(
                 "Ray's GCS keeps what it knows in memory only: killed, it would take this Ray "
-                "with it. Run Ray with GCS fault tolerance (Redis), or take stop_gcs"
+                "with it. Let it keep it in RocksDB or Redis (GCS_STORAGE of cluster.yaml; the "
+                "Ray of a fabric that is marked for drills when it starts does), or take stop_gcs"
             )
 
     def inject(self, step: Step, hit: Hit) -> list[str]:
@@ -347,7 +368,7 @@ class Head(Once):
             return []
         self._command = command, environment
         _signal_all([self._pid], signal.SIGKILL)
-        return ["it is started again by the same command, on its Redis"]
+        return ["it is started again by the same command, on its storage"]
 
     def heal(self, step: Step, hit: Hit) -> None:
         """It goes on, or is started again."""
@@ -356,14 +377,7 @@ class Head(Once):
             _signal_all([self._pid], signal.SIGCONT)
         elif command:
             self._command = ([], {})
-            subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            start_gcs(command, environment, raylet_pid(gcs_port()))
 
 
 def mend(places: Places) -> list[str]:
@@ -466,6 +480,36 @@ def _listening(port: int) -> set[str]:
     return found
 
 
-def is_durable(command: list[str]) -> bool:
-    """Whether a GCS that is started by this command keeps what it knows in Redis."""
-    return any(each.startswith("--redis_address=") and len(each) > 16 for each in command)
+def is_durable(command: list[str], environment: Mapping[str, str]) -> bool:
+    """Whether a GCS that is started so keeps what it knows in Redis or RocksDB."""
+    return environment.get("RAY_gcs_storage") == "rocksdb" or any(
+        each.startswith("--redis_address=") and len(each) > 16 for each in command
+    )
+
+
+def raylet_pid(port: int) -> int:
+    """The raylet on this host that belongs to the GCS with this port; 0: there is none."""
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(OSError):
+                command = (path / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+                if command[0].endswith("/raylet") and any(
+                    each.startswith("--gcs-address=") and each.endswith(f":{port}")
+                    for each in command
+                ):
+                    return int(path.name)
+    return 0
+
+
+def start_gcs(command: list[str], environment: Mapping[str, str], raylet: int) -> None:
+    """Starts a GCS again. Whoever began this Ray knows nothing of it and does not end it: it ends
+    when the head's raylet has."""
+    guard = '"$@" & while kill -0 $! && kill -0 "$RAYLET"; do sleep 1; done; kill $!'
+    subprocess.Popen(
+        ["/bin/sh", "-c", f"RAYLET={raylet}; {guard}", "raylay-gcs", *command],
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

@@ -14,6 +14,7 @@ import pytest
 
 from raylay.services.drills import report
 from raylay.services.drills.drill import MARK_FILE, Drill, clean
+from raylay.services.drills.faults import gcs_port, gcs_process, is_durable, raylet_pid
 from raylay.services.drills.scenario import parse
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
@@ -50,6 +51,27 @@ def test_a_drill_is_judged_and_reported(whole: Fabric, tmp_path: Path) -> None:
     assert partition["near"] > 500
     assert told["acknowledged_at_risk"] > 0
     assert not (whole.directory / MARK_FILE).exists()
+
+
+def test_the_head_is_killed_and_an_instance_meanwhile(whole: Fabric) -> None:
+    """Acks go on, and who died without a head is started when it is back."""
+    scenario = {
+        "name": "headless",
+        "before": "1s",
+        "after": "1s",
+        "load": {"rate": 50},
+        "steps": [
+            {"fault": "kill_gcs", "for": "5s"},
+            {"at": "1s", "fault": "kill_instance", "target": "near-2"},
+        ],
+    }
+    result = Drill(whole, parse(scenario, "test")).run()
+    assert result.valid, report.as_json(result)
+    head, instance = result.recoveries
+    assert instance.ready_ms is not None and instance.ready_ms > 3_000, "without a head"
+    assert head.acks_stood_ms["far"] < 1_000
+    pid, command, environment = gcs_process(gcs_port())
+    assert is_durable(command, environment) and raylet_pid(gcs_port()) not in (0, pid)
 
 
 def test_what_an_ended_drill_broke_is_whole_again(whole: Fabric, tmp_path: Path) -> None:

@@ -17,16 +17,13 @@ from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric, Topic
 
 PREFIX = "drill "
-HEAD_NEEDED = frozenset(("kill-gcs",))
-"""A Ray that a driver starts keeps what its head knows in memory: it would not come back."""
 
 
 def next_drill(done: Iterable[Entry], chance: random.Random) -> str:
     """Of those that were clean the fewest times one by chance."""
     counts = Counter(e.scenario.removeprefix(PREFIX) for e in done if e.valid)
-    names = [name for name in built_in() if name not in HEAD_NEEDED]
-    fewest = min(counts[name] for name in names)
-    return chance.choice([name for name in names if counts[name] == fewest])
+    fewest = min(counts[name] for name in built_in())
+    return chance.choice([name for name in built_in() if counts[name] == fewest])
 
 
 def declare(seed: int) -> Fabric:

@@ -42,7 +42,7 @@ from soak import relay as relays
 
 from raylay.services.drills.recorded import Lost, now_us
 from raylay.services.errors import FabricError
-from raylay.services.fabric import await_process_end
+from raylay.services.fabric_ray import await_process_end
 from raylay.services.verdict import judge
 
 if TYPE_CHECKING:

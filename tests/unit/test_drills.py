@@ -130,9 +130,10 @@ def test_what_is_not_as_it_should_be() -> None:
 
 # -- the head ------------------------------------------------------------------------------------
 def test_a_head_that_keeps_nothing_is_not_killed() -> None:
-    assert is_durable(["gcs_server", "--redis_address=127.0.0.1"])
-    assert not is_durable(["gcs_server", "--redis_address="])
-    assert not is_durable(["gcs_server"])
+    assert is_durable(["gcs_server", "--redis_address=127.0.0.1"], {})
+    assert is_durable(["gcs_server"], {"RAY_gcs_storage": "rocksdb"})
+    assert not is_durable(["gcs_server", "--redis_address="], {})
+    assert not is_durable(["gcs_server"], {"RAY_gcs_storage": "memory"})
     with pytest.raises(FabricError, match="no GCS with port 1 runs on this host"):
         gcs_process(1)
 

@@ -1,0 +1,72 @@
+"""A fabric whose Ray head is gone says so within seconds, and ends when it is told to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.cluster
+
+SCRIPT = """
+import json, os, signal, sys, time
+from raylay.services.drills.faults import gcs_port, gcs_process
+from raylay.services.errors import FabricError
+from raylay.services.fabric import Fabric
+
+fabric = Fabric("headless", topics=["notes"])
+fabric.region("here", instances=1)
+fabric.start(sys.argv[1])
+pid = fabric.status()["instances"][0]["pid"]
+client = fabric.sync_client("writer", group="here")
+gcs, *_ = gcs_process(gcs_port())
+os.kill(gcs, signal.SIGKILL)
+told = {"ready": fabric.status()["instances"][0]["ready"], "process": pid}
+for name, ask in (("kill", lambda: fabric.kill("here-1")), ("pid", lambda: fabric.pid("here-1"))):
+    began_s = time.monotonic()
+    try:
+        ask()
+    except FabricError as error:
+        told[name] = str(error)
+    told[name + "_s"] = time.monotonic() - began_s
+client.publish("notes", b"after")
+client.flush(10)
+told["acknowledged"] = client.persisted_sequence > 0
+client.close()
+began_s = time.monotonic()
+fabric.stop()
+told["stop_s"] = time.monotonic() - began_s
+print(json.dumps(told))
+"""
+
+
+def test_a_fabric_without_its_head_ends(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        cwd=tmp_path,
+        env={**os.environ, "RAYLAY_RUNTIME_DIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    # Asked itself an instance answers: no call to it passes the head.
+    assert told["ready"] and told["acknowledged"]
+    for name in ("kill", "pid"):
+        assert "Ray's head at" in told[name] and "does not answer" in told[name]
+        assert told[name + "_s"] < 10
+    assert told["stop_s"] < 60
+    assert has_ended(told["process"])
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or nobody's but its reaper's."""
+    try:
+        return not Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        return True
