@@ -9,20 +9,27 @@ A stretch of the log is written aside, read back and compared with the journal b
 checksum; then one durable file says which files belong where, they are moved, and the manifest is
 replaced. A job that is killed at any point leaves a stretch either not begun, or pending: the next
 one finishes it. So a lake holds each record of an instance once.
+
+A journal that lies alone, without its instance's state, goes by a hash of its path in place of an
+incarnation. A topic whose name is too long for a directory's stands in `topic=` with its beginning
+and a hash, and whole in the column `long_topic`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raylay.services.errors import CorruptRecord, StorageError
+from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
+from raylay.services.pipeline.columns import COLUMNS
 from raylay.services.pipeline.journals import Place, last_txid
 from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file, write_durably
 
@@ -33,9 +40,17 @@ log = logging.getLogger("raylay.pipeline")
 
 CHUNK_RECORDS_DEFAULT = 5_000_000
 LAKE_VERSION = 1
+_SHORTENED = re.compile(r"/topic=[^/]*~[0-9a-f]{16}/")
 MESSAGES = "messages"
 META = "_raylay"
 PARTITIONED_BY = ("instance", "topic", "date")
+LONG_TOPIC = "long_topic"
+TOPIC_NAME_BYTES_MAX = 255 - len("topic=")
+"""Of a topic in a directory's name, as Spark writes it."""
+TOPIC_BEGINNING = 48
+"""Characters kept of a longer one: at most 192 bytes."""
+SPARK_ESCAPES = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""
+"""What Spark writes with three bytes each."""
 
 
 @dataclass(slots=True)
@@ -189,15 +204,26 @@ def archive(
         progress: called with a line a step.
 
     Raises:
+        ConfigurationError: two journals are of one name.
         StorageLocked: another job archives there.
-        StorageError: records were removed from a journal before they were archived.
+        StorageError: records were removed from a journal before they were archived, or the lake
+            cannot be written.
         CorruptRecord: a journal is damaged, or what was written is not what the journal holds.
     """
+    if len({place.instance for place in places}) < len(places):
+        raise ConfigurationError(
+            "two of the journals lie in directories of one name, by which a lake tells instances "
+            "apart: give the fabric's directory, or each a lake of its own"
+        )
     directory = Path(lake_directory).absolute()
-    (directory / META).mkdir(parents=True, exist_ok=True)
-    with FileLock(directory / META / "lock"):
-        lake = Lake.opened(directory)
-        return [_archive_one(spark, lake, place, chunk_records, progress) for place in places]
+    try:
+        (directory / META).mkdir(parents=True, exist_ok=True)
+        with FileLock(directory / META / "lock"):
+            lake = Lake.opened(directory)
+            return [_archive_one(spark, lake, place, chunk_records, progress) for place in places]
+    except OSError as error:
+        where = error.filename or directory
+        raise StorageError(f"{where} cannot be written: {error.strerror}", str(where)) from None
 
 
 def _archive_one(
@@ -207,8 +233,8 @@ def _archive_one(
     chunk_records: int,
     progress: Callable[[str], None],
 ) -> Summary:
-    incarnation = place.incarnation()
-    key = f"{place.instance}/{incarnation}"
+    identity = _identity(place)
+    key = f"{place.instance}/{identity}"
     newest = last_txid(place)
     files = place.files()
     upto = lake.archived_upto(key)
@@ -218,7 +244,7 @@ def _archive_one(
     while upto < newest:
         last = min(newest, upto + chunk_records)
         try:
-            stretch = _write(spark, lake, place, incarnation, upto, last)
+            stretch = _write(spark, lake, place, identity, upto, last)
         except Exception:
             if not (lake.meta / "pending.json").exists():
                 shutil.rmtree(lake.staging, ignore_errors=True)
@@ -230,6 +256,15 @@ def _archive_one(
     return Summary(place.instance, rows, stretches, upto, _removable(place, upto))
 
 
+def _identity(place: Place) -> str:
+    """What tells a journal from another one of its instance's name."""
+    found = place.incarnation()
+    if found:
+        return found
+    path = str(Path(place.journal).resolve())
+    return f"at-{hashlib.sha256(path.encode()).hexdigest()[:16]}"
+
+
 def _removable(place: Place, upto: int) -> int:
     """Where the segment begins that holds what is not archived; 0: no segment is archived."""
     firsts = [file.first_txid for file in place.files()]
@@ -238,7 +273,7 @@ def _removable(place: Place, upto: int) -> int:
 
 
 def _write(
-    spark: SparkSession, lake: Lake, place: Place, incarnation: str, after: int, last: int
+    spark: SparkSession, lake: Lake, place: Place, identity: str, after: int, last: int
 ) -> Archived:
     from pyspark.sql import functions as F
 
@@ -254,6 +289,7 @@ def _write(
         .withColumn("instance", F.lit(place.instance))
         .withColumn("date", F.to_date("receive_time"))
     )
+    rows = _with_short_topics(rows)
     shutil.rmtree(lake.staging, ignore_errors=True)
     out = lake.staging / "out"
     expected = _written(rows, out)
@@ -270,7 +306,7 @@ def _write(
             f"{found[1]}: nothing was archived, look at the disk and run the job again",
             str(out),
         )
-    name = f"{incarnation or '0'}-{after + 1:016x}-{last:016x}"
+    name = f"{identity}-{after + 1:016x}-{last:016x}"
     moves = []
     for number, path in enumerate(written):
         inside = path.relative_to(out)
@@ -278,8 +314,23 @@ def _write(
             [str(path.relative_to(lake.staging)), str(inside.parent / f"{name}-{number}.parquet")]
         )
     stretch = Archived(after + 1, last, *expected, [target for _, target in moves])
-    lake.take(f"{place.instance}/{incarnation}", stretch, moves)
+    lake.take(f"{place.instance}/{identity}", stretch, moves)
     return stretch
+
+
+def _with_short_topics(rows: DataFrame) -> DataFrame:
+    """`topic` as it can stand in a directory's name, and `long_topic` where that is another."""
+    from pyspark.sql import functions as F
+
+    topic = F.col("topic")
+    escaped = F.regexp_replace(topic, SPARK_ESCAPES, "%XX")
+    is_long = F.octet_length(escaped) > TOPIC_NAME_BYTES_MAX
+    short = F.concat(
+        F.substring(topic, 1, TOPIC_BEGINNING), F.lit("~"), F.substring(F.sha2(topic, 256), 1, 16)
+    )
+    return rows.withColumns(
+        {LONG_TOPIC: F.when(is_long, topic), "topic": F.when(is_long, short).otherwise(topic)}
+    )
 
 
 def _written(rows: DataFrame, out: Path) -> tuple[int, int]:
@@ -334,6 +385,18 @@ def read_lake(spark: SparkSession, lake_directory: str | Path) -> DataFrame:
     ]
     if not files:
         raise StorageError(f"{directory} holds no archived messages", str(directory))
-    # By its name a partition could be taken for a number.
-    spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
-    return spark.read.option("basePath", str(directory / MESSAGES)).parquet(*files)
+    from pyspark.sql import functions as F
+
+    from raylay.services.pipeline.source import DDL_OF
+
+    # With its types given, no partition is taken for a number by its name.
+    schema = ", ".join(f"{name} {DDL_OF[kind]}" for name, kind in COLUMNS.items())
+    rows = (
+        spark.read.schema(f"{schema}, {LONG_TOPIC} STRING, date DATE")
+        .option("basePath", str(directory / MESSAGES))
+        .parquet(*files)
+    )
+    if any(_SHORTENED.search(name) for name in files):
+        # Only then: Spark passes over the folders of other topics by the bare column alone.
+        rows = rows.withColumn("topic", F.coalesce(LONG_TOPIC, "topic"))
+    return rows.select(*COLUMNS, "date")

@@ -46,19 +46,19 @@ from raylay.services.pipeline.audit_parts import (
     parts_of,
 )
 from raylay.services.pipeline.audit_routes import expected_by, expected_everywhere
-from raylay.services.pipeline.columns import Batches, Names, Rows
+from raylay.services.pipeline.columns import Names, Rows
 from raylay.services.pipeline.journals import (
     PARTITION_BYTES_DEFAULT,
     OnCorrupt,
     Place,
     Stretch,
-    StretchReader,
     last_txid,
     plan,
     position,
     record_of,
 )
 from raylay.services.pipeline.predicates import Predicate
+from raylay.services.pipeline.stretch_rows import StretchRows
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.unavailable import decode_unavailable
 
@@ -76,7 +76,6 @@ __all__ = [
 
 SETTLE_S_DEFAULT = 10.0
 PROGRESS_S = 2.0
-JOINED_BYTES = 256 * 1024
 JOB_GROUP = "raylay audit"
 NOTHING = Known()
 
@@ -284,53 +283,6 @@ def _tell(context: Any, progress: Progress) -> None:
 
 
 # -- one stretch ---------------------------------------------------------------------------------
-def _divided(blocks: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """The blocks in lists of about JOINED_BYTES: putting more together costs more than it saves."""
-    few: list[tuple[int, bytes]] = []
-    taken_bytes = 0
-    for each in blocks:
-        if few and taken_bytes + len(each[1]) > JOINED_BYTES:
-            yield few
-            few, taken_bytes = [], 0
-        few.append(each)
-        taken_bytes += len(each[1])
-    yield few
-
-
-class _StretchRows:
-    """The rows of one stretch, and what stands beside them. Lifecycle: iterated once."""
-
-    def __init__(self, stretch: Stretch, on_corrupt: OnCorrupt, predicate: Predicate) -> None:
-        self.damaged: list[str] = []
-        self._reader = StretchReader(stretch, on_corrupt)
-        self.batches = Batches(
-            stretch.place.instance,
-            stretch.segment,
-            stretch.first_txid,
-            stretch.last_txid,
-            (),
-            predicate,
-            self._note_damage,
-            on_corrupt=on_corrupt,
-        )
-
-    def _note_damage(self, key: int, error: CorruptRecord) -> CorruptRecord:
-        made = self._reader.damaged(key, error)
-        self.damaged.append(str(made))
-        return made
-
-    def __iter__(self) -> Iterator[Rows]:
-        try:
-            for blocks in self._reader.blocks():
-                for few in _divided(blocks):
-                    rows = self.batches.rows(few)
-                    if rows is not None:
-                        yield rows
-        finally:
-            self._reader.close()
-        self.damaged += self._reader.left_out
-
-
 def _parts_or_failure(stretch: Stretch, on_corrupt: OnCorrupt) -> StretchParts | Failure:
     try:
         return stretch_parts(stretch, on_corrupt)
@@ -346,7 +298,7 @@ def stretch_parts(stretch: Stretch, on_corrupt: OnCorrupt = "stop") -> StretchPa
         StorageError: it cannot be read.
     """
     made = StretchParts(stretch.place.instance, stretch.first_txid)
-    rows = _StretchRows(stretch, on_corrupt, Predicate())
+    rows = StretchRows(stretch, on_corrupt)
     notes = rows.batches.notes = []
     kinds = _Kinds()
     gathered: list[tuple[Any, Any, Any]] = []
@@ -471,7 +423,7 @@ def _ages_in(
 ) -> dict[int, Age]:
     publishers = np.array(list(lacking.sets), np.uint64)
     gathered: list[tuple[Any, Any, Any]] = []
-    for rows in _StretchRows(stretch, on_corrupt, _only(lacking)):
+    for rows in StretchRows(stretch, on_corrupt, _only(lacking)):
         mine = np.isin(rows.headers["publisher"], publishers)
         headers = rows.headers[mine]
         times_us = np.array([time_us for _, _, time_us in rows.runs()], np.int64)
@@ -537,7 +489,7 @@ def contents_of(
         )
         for publisher, ranges in suspected.sets.items()
     }
-    for rows in _StretchRows(stretch, on_corrupt, _only(suspected)):
+    for rows in StretchRows(stretch, on_corrupt, _only(suspected)):
         publishers = rows.headers["publisher"]
         for publisher in set(np.unique(publishers).tolist()) & blocks.keys():
             mine = rows.headers[publishers == publisher]

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_cases import INCARNATION, expected_rows, made_by, mixed_runs, plain, write_log
+from pipeline_cases import (
+    INCARNATION,
+    expected_rows,
+    made_by,
+    message_run,
+    mixed_runs,
+    plain,
+    write_log,
+)
+from pyspark.sql import functions as F
 
 from raylay.services import cli
-from raylay.services.errors import CorruptRecord, StorageError, StorageLocked
+from raylay.services.errors import (
+    ConfigurationError,
+    CorruptRecord,
+    StorageError,
+    StorageLocked,
+)
 from raylay.services.pipeline import archive as job
 from raylay.services.pipeline.archive import Archived, Lake, archive, read_lake
+from raylay.services.pipeline.columns import COLUMNS
 from raylay.services.pipeline.journals import places
 from raylay.storage.files import FileLock
 
@@ -146,6 +162,68 @@ def test_a_lake_holds_what_the_journal_held(
     assert found == expected
     manifest = json.loads((lake / "_raylay" / "manifest.json").read_text())
     assert list(manifest["stretches"]) == [f"Chicago-1/{INCARNATION:016x}"]
+
+
+def test_bare_journals_of_one_name(spark: Any, tmp_path: Path) -> None:
+    """What of one of them is in a lake says nothing of the other."""
+    logs = [write_log(tmp_path / region / "same", mixed_runs(20)) for region in ("east", "west")]
+    lake = tmp_path / "lake"
+    first, second = (
+        archive(spark, lake, places(path=str(log.directory)), chunk_records=10**9)[0]
+        for log in logs
+    )
+    assert first.archived_records == second.archived_records == 360
+    assert read_lake(spark, lake).count() == 720
+    assert archive(spark, lake, places(path=str(logs[0].directory)))[0].archived_records == 0
+    both = ",".join(str(log.directory) for log in logs)
+    with pytest.raises(ConfigurationError, match="lie in directories of one name"):
+        archive(spark, lake, places(path=both))
+
+
+def test_topics_that_are_too_long_for_a_directory(spark: Any, tmp_path: Path) -> None:
+    topics = [
+        "007",
+        "x" * 249,
+        "x" * 250,
+        "x" * 250 + "y",
+        "a/b=c:" * 40,
+        "a/b=c:" * 40 + "d",
+        "ü" * 500,
+        "𝄞" * 256,
+    ]
+    runs, txid = [], 1
+    for number, topic in enumerate(topics):
+        runs.append(message_run(txid, 7, 100 * number + 1, 5, topic))
+        txid += 5
+    log = write_log(tmp_path / "a", runs)
+    lake = tmp_path / "lake"
+    assert archive(spark, lake, places(path=str(log.directory)))[0].archived_records == 40
+    rows = read_lake(spark, lake)
+    assert rows.columns == [*COLUMNS, "date"]
+    assert sorted(row["topic"] for row in rows.collect()) == sorted(topics * 5)
+    assert rows.where(F.col("topic") == topics[3]).count() == 5
+    folders = [path.name for path in (lake / "messages" / "instance=a").iterdir()]
+    assert len(folders) == len(topics) and f"topic={'x' * 249}" in folders
+    assert any(re.fullmatch("topic=x{48}~[0-9a-f]{16}", name) for name in folders)
+
+
+def test_reading_a_lake_leaves_the_session_as_it_is(spark: Any, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "0012", [message_run(1, 7, 1, 5, "007")])
+    archive(spark, tmp_path / "lake", places(path=str(log.directory)))
+    option = "spark.sql.sources.partitionColumnTypeInference.enabled"
+    before = spark.conf.get(option)
+    (row,) = read_lake(spark, tmp_path / "lake").select("instance", "topic").distinct().collect()
+    assert (row["instance"], row["topic"]) == ("0012", "007")
+    assert spark.conf.get(option) == before == "true"
+
+
+def test_a_lake_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    spark: Any = None
+    with pytest.raises(StorageError, match=r"file/lake\S* cannot be written: Not a directory"):
+        archive(spark, tmp_path / "file" / "lake", [])
+    with pytest.raises(StorageError, match=r"file\S* cannot be written: "):
+        archive(spark, tmp_path / "file", [])
 
 
 def test_what_is_not_what_was_written_is_not_taken(
