@@ -1,6 +1,6 @@
 """One job in a process of its own, with a Spark of its own, which a test has killed.
 
-    python pipeline_child.py archive|parquet|topic|aggregate SOURCE PLACE [ADDRESS TOPIC]
+    python pipeline_child.py archive|parquet|topic|aggregate|replay SOURCE PLACE [ADDRESS TOPIC]
 
 Prints `ready` when Spark is up and `done` at the end.
 """
@@ -16,6 +16,9 @@ from raylay.services.pipeline import session
 from raylay.services.pipeline.aggregate import Windows, aggregate
 from raylay.services.pipeline.archive import archive
 from raylay.services.pipeline.journals import places
+from raylay.services.pipeline.replay import replay
+from raylay.services.pipeline.replay_source import Selection, SparkSource
+from raylay.services.pipeline.sink import WriteOptions
 
 FOR_SMALL_QUERIES = {
     "spark.sql.shuffle.partitions": "2",
@@ -32,6 +35,7 @@ FOR_A_CLUSTER = {
 }
 MASTER_VARIABLE = "PIPELINE_MASTER"
 CHUNK_RECORDS = 150
+REPLAY_JOB = "again"
 RECORDS_PER_BATCH = 150
 WINDOWS = Windows(
     topic="^flights/EWR$",
@@ -79,6 +83,18 @@ def run_aggregate(spark: Any, source: Path, place: Path, address: str, topic: st
     )
 
 
+def run_replay(spark: Any, source: Path, place: Path, address: str, topic: str) -> Any:
+    """All messages, in several chunks, as fast as it goes."""
+    return replay(
+        SparkSource(spark, str(source), Selection(to_topic=topic)),
+        WriteOptions.of({"servers": address}),
+        place,
+        REPLAY_JOB,
+        speed=0.0,
+        chunk_rows=CHUNK_RECORDS,
+    )
+
+
 def run(spark: Any, job: str, source: Path, place: Path, *where: str) -> None:
     """One of the jobs."""
     if job == "archive":
@@ -87,6 +103,8 @@ def run(spark: Any, job: str, source: Path, place: Path, *where: str) -> None:
         run_stream(spark, source, place, "parquet", path=str(place / "table"))
     elif job == "topic":
         run_stream(spark, source, place, "raylay", servers=where[0], topic=where[1])
+    elif job == "replay":
+        run_replay(spark, source, place, *where)
     else:
         run_aggregate(spark, source, place, *where)
 

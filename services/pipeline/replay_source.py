@@ -27,7 +27,8 @@ from raylay.services.pipeline.values import BodyParser, Mode
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-GRAIN_TXIDS = 10_000
+GRAIN_TXIDS_MIN = 100
+GRAIN_TXIDS_MAX = 10_000
 """Transaction ids that are counted together; chunks are cut between these."""
 TOPIC_PLACE = "{topic}"
 INCARNATION = "_incarnation"
@@ -245,6 +246,8 @@ class SparkSource:
         """
         from pyspark.sql import functions as F
 
+        grain_txids = max(GRAIN_TXIDS_MIN, min(chunk_rows, GRAIN_TXIDS_MAX))
+        grain = F.floor(F.col("txid") / grain_txids).alias("grain")
         rows = (
             self._lake()
             if self.is_lake
@@ -261,7 +264,7 @@ class SparkSource:
                 marked.groupBy(
                     "instance",
                     INCARNATION,
-                    F.floor(F.col("txid") / GRAIN_TXIDS).alias("grain"),
+                    grain,
                     (F.col("command") == PUBLISH).alias("publishes"),
                 )
                 .agg(
@@ -311,7 +314,7 @@ class SparkSource:
             with _told_in_one_line():
                 counted = (
                     self._chosen()
-                    .groupBy(NUMBER, F.floor(F.col("txid") / GRAIN_TXIDS).alias("grain"))
+                    .groupBy(NUMBER, grain)
                     .agg(F.count(F.lit(1)).alias("rows"), F.max("txid").alias("last"))
                     .collect()
                 )
@@ -320,7 +323,7 @@ class SparkSource:
             grains = {
                 (0, row["grain"]): (row["rows"], row["last"]) for row in mine if row["publishes"]
             }
-        plan.chunks = cut(grains, chunk_rows)
+        plan.chunks = cut(grains, grain_txids, chunk_rows)
         others = sum(map(bool, by_instance.values())) - 1
         self._progress(
             f"{instance}: {plan.rows:,} messages in {len(plan.chunks)} chunks"
@@ -440,16 +443,18 @@ def _stage_rows(batches: Iterator[pa.RecordBatch], run: str) -> Iterator[pa.Reco
     )
 
 
-def cut(grains: dict[tuple[int, int], tuple[int, int]], chunk_rows: int) -> list[Chunk]:
+def cut(
+    grains: dict[tuple[int, int], tuple[int, int]], grain_txids: int, chunk_rows: int
+) -> list[Chunk]:
     """Chunks of about so many rows, in the order of the log. What is appended later is in none.
 
     Args:
-        grains: (number of the incarnation, transaction id divided by `GRAIN_TXIDS`) to (rows, last
+        grains: (number of the incarnation, transaction id divided by `grain_txids`) to (rows, last
             transaction id of them).
     """
     found: list[Chunk] = []
     for (number, grain), (rows, last) in sorted(grains.items()):
-        first = grain * GRAIN_TXIDS
+        first = grain * grain_txids
         before = found[-1] if found else None
         if before and before.incarnation == number and before.rows + rows <= chunk_rows:
             found[-1] = Chunk(number, before.first_txid, last, before.rows + rows)

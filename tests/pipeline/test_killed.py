@@ -123,6 +123,9 @@ def check(spark: Any, job: str, source: Log, place: Path, instance: Any, topic: 
     published = journaled(instance, topic)
     if job == "topic":
         assert [int(body) for _, body in published] == [row["txid"] for row in rows]
+    elif job == "replay":
+        wanted = [row["body"] for row in rows if row["command"] == "publish"]
+        assert [body for _, body in published] == wanted
     else:
         results = [json.loads(body) for _, body in published]
         keys = Counter((each["window_start"], each["carrier"]) for each in results)
@@ -139,7 +142,10 @@ def check(spark: Any, job: str, source: Log, place: Path, instance: Any, topic: 
         assert sorted(each["messages"] for each in results) == closed
     assert [sequence for sequence, _ in published] == list(range(1, len(published) + 1))
     staging = place / "checkpoint" / "raylay-staging"
-    assert {path.name for path in staging.iterdir()} <= {"lock", "state.json"} | {
+    if job == "replay":
+        staging = place / child.REPLAY_JOB
+        assert len(json.loads((staging / "replay.json").read_text())["chunks"]) > 3
+    assert {path.name for path in staging.iterdir()} <= {"lock", "state.json", "replay.json"} | {
         path.name for path in staging.glob("run-*")
     }
     assert json.loads((staging / "state.json").read_text())["pending"] is None
@@ -193,8 +199,13 @@ POINTS = [
     ("archive", "archive.manifest:3"),
     *((job, f"staging.{point}") for job in ("topic", "aggregate")
       for point in ("pending:1", "record:1", "record:2", "published:1", "done:1")),
+    ("replay", "replay.planned:1"),
+    ("replay", "staging.pending:2"),
+    ("replay", "replay.put:200"),
+    ("replay", "staging.published:3"),
+    ("replay", "staging.done:1"),
 ]  # fmt: skip
-JOBS = ("archive", "parquet", "topic", "aggregate")
+JOBS = ("archive", "parquet", "topic", "aggregate", "replay")
 RANDOM = [(job, number) for job in JOBS for number in (1, 2)]
 
 

@@ -196,7 +196,7 @@ def test_a_lake_of_an_instance_that_began_anew(spark: Any, tmp_path: Path) -> No
 
 def test_chunks() -> None:
     grains = {(0, 0): (6, 9_000), (0, 1): (4, 19_999), (0, 3): (1, 30_500), (1, 0): (2, 7)}
-    assert cut(grains, 10) == [
+    assert cut(grains, 10_000, 10) == [
         Chunk(0, 0, 19_999, 10),
         Chunk(0, 30_000, 30_500, 1),
         Chunk(1, 0, 7, 2),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 import threading
 import time
 from pathlib import Path
@@ -31,6 +32,8 @@ from raylay.storage.maintenance import SegmentMaintenance
 TXID = StructType([StructField("txid", LongType())])
 LIVE_MESSAGES = 2_000
 LIVE_TIMEOUT_S = 120
+LIVE_LAG_S_MAX = 30.0
+"""Of half of the messages, on a machine with other work: a micro-batch takes a second."""
 
 
 def reader_of(log: Log, **options: str) -> StreamReader:
@@ -199,5 +202,7 @@ def test_live_beside_the_running_instance(spark: Any, instance: Any, tmp_path: P
     finally:
         query.stop()
     assert seen.keys() == published.keys()
-    lags_s = sorted(seen[number] - published[number] for number in seen)
-    print(f"lag: median {lags_s[len(lags_s) // 2]:.2f} s, worst {lags_s[-1]:.2f} s")
+    # The newest comes into the micro-batch behind it, not at the next restart; how fast that is on a
+    # quiet machine is measured in benchmarks/pipeline_lag.py.
+    lags_s = [seen[number] - published[number] for number in seen]
+    assert min(lags_s) >= 0.0 and statistics.median(lags_s) < LIVE_LAG_S_MAX

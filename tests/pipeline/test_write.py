@@ -164,9 +164,7 @@ def test_files_that_the_driver_does_not_see(tmp_path: Path) -> None:
     here, there = (staged(home, number, [b"%d" % number]) for number in range(2))
     Path(there.path).rename(tmp_path / "elsewhere")
     with Staging(home) as staging:
-        with pytest.raises(
-            ConfigurationError, match="1 of 2 files that the workers staged are"
-        ):
+        with pytest.raises(ConfigurationError, match="1 of 2 files that the workers staged are"):
             staging.commit("batch-0", [here, there], whole)
         assert staging.pending is None and not whole.records
         # It is not stuck.
