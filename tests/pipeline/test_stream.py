@@ -202,7 +202,7 @@ def test_live_beside_the_running_instance(spark: Any, instance: Any, tmp_path: P
     finally:
         query.stop()
     assert seen.keys() == published.keys()
-    # The newest comes into the micro-batch behind it, not at the next restart; how fast that is on a
-    # quiet machine is measured in benchmarks/pipeline_lag.py.
+    # Each with the micro-batch behind it, not when the query ends; how fast that is on a quiet
+    # machine is measured in benchmarks/pipeline_lag.py.
     lags_s = [seen[number] - published[number] for number in seen]
     assert min(lags_s) >= 0.0 and statistics.median(lags_s) < LIVE_LAG_S_MAX
