@@ -78,7 +78,7 @@ wheelhouse: wheel  ## and all that it requires, for hosts without internet (PIP_
 
 soak: $(STAMP)  ## faults on real fabrics for MINUTES=10 (or SECONDS); SEED=n for their order
 	$(PY) -m pytest -m soak -s tests/soak tests/cluster/test_relocate.py \
-		tests/cluster/test_commands.py
+		tests/cluster/test_commands.py tests/pipeline/test_killed.py
 
 clean:  ## remove what the tools made; the virtual environment stays
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
