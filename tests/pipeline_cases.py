@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import lmdb
 from journal_cases import StepJournal, a_note
 
 from raylay.services.configuration.builder import FabricBuilder
@@ -246,3 +247,14 @@ def journaled(instance: Any, topic: str) -> list[tuple[int, int, bytes]]:
             ]
             after = runs[-1].last_txid
     return found
+
+
+def change_block(path: Path, txid: int, change: Callable[[bytearray], None]) -> None:
+    """Changes a block of a segment on disk."""
+    with (
+        lmdb.open(str(path), subdir=False, max_dbs=0, map_size=1 << 26) as env,
+        env.begin(write=True) as written,
+    ):
+        block = bytearray(written.get(txid.to_bytes(8, "big")))
+        change(block)
+        written.put(txid.to_bytes(8, "big"), bytes(block))

@@ -30,7 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
 from raylay.services.pipeline.columns import COLUMNS
-from raylay.services.pipeline.journals import Place, last_txid
+from raylay.services.pipeline.journals import OnCorrupt, Place, Stretch, last_txid, plan
+from raylay.services.pipeline.predicates import Predicate
+from raylay.services.pipeline.stretch_rows import StretchRows
 from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file, write_durably
 
 if TYPE_CHECKING:
@@ -55,13 +57,18 @@ SPARK_ESCAPES = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""
 
 @dataclass(slots=True)
 class Archived:
-    """One stretch in the lake: transaction ids, inclusive, and what was verified."""
+    """One stretch in the lake: transaction ids, inclusive, and what was verified.
+
+    Attributes:
+        damaged: segments, by their first transaction id, of which something was left out.
+    """
 
     first_txid: int
     last_txid: int
     rows: int
     checksum: int
     files: list[str]
+    damaged: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -79,6 +86,7 @@ class Summary:
     Attributes:
         removable_before: segments that lie wholly below this transaction id are in the lake,
             verified, and may be removed as far as that goes.
+        damaged: what this run left out, a sentence each; the segments are never removable.
     """
 
     instance: str
@@ -86,6 +94,7 @@ class Summary:
     stretches: int
     last_txid: int
     removable_before: int
+    damaged: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -194,6 +203,7 @@ def archive(
     places: list[Place],
     *,
     chunk_records: int = CHUNK_RECORDS_DEFAULT,
+    on_corrupt: OnCorrupt = "stop",
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Summary]:
     """Brings a lake up to what the journals hold now.
@@ -201,6 +211,8 @@ def archive(
     Args:
         lake_directory: a directory that the driver and the workers reach; made when missing.
         chunk_records: how much is written, verified and taken in one step.
+        on_corrupt: a damaged record: `stop` raises; `skip` leaves it out, tells it, and never says
+            that its segment may be removed. Each step is read twice then.
         progress: called with a line a step.
 
     Raises:
@@ -208,7 +220,8 @@ def archive(
         StorageLocked: another job archives there.
         StorageError: records were removed from a journal before they were archived, or the lake
             cannot be written.
-        CorruptRecord: a journal is damaged, or what was written is not what the journal holds.
+        CorruptRecord: a journal is damaged (see `on_corrupt`), or what was written is not what the
+            journal holds.
     """
     if len({place.instance for place in places}) < len(places):
         raise ConfigurationError(
@@ -220,7 +233,10 @@ def archive(
         (directory / META).mkdir(parents=True, exist_ok=True)
         with FileLock(directory / META / "lock"):
             lake = Lake.opened(directory)
-            return [_archive_one(spark, lake, place, chunk_records, progress) for place in places]
+            return [
+                _archive_one(spark, lake, place, chunk_records, on_corrupt, progress)
+                for place in places
+            ]
     except OSError as error:
         where = error.filename or directory
         raise StorageError(f"{where} cannot be written: {error.strerror}", str(where)) from None
@@ -231,20 +247,22 @@ def _archive_one(
     lake: Lake,
     place: Place,
     chunk_records: int,
+    on_corrupt: OnCorrupt,
     progress: Callable[[str], None],
 ) -> Summary:
     identity = _identity(place)
     key = f"{place.instance}/{identity}"
-    newest = last_txid(place)
+    newest = last_txid(place, on_corrupt)
     files = place.files()
     upto = lake.archived_upto(key)
     if not upto and files:
         upto = files[0].first_txid - 1
     rows = stretches = 0
+    told: list[str] = []
     while upto < newest:
         last = min(newest, upto + chunk_records)
         try:
-            stretch = _write(spark, lake, place, identity, upto, last)
+            stretch, damage = _write(spark, lake, place, identity, upto, last, on_corrupt)
         except Exception:
             if not (lake.meta / "pending.json").exists():
                 shutil.rmtree(lake.staging, ignore_errors=True)
@@ -252,8 +270,13 @@ def _archive_one(
         rows += stretch.rows
         stretches += 1
         upto = last
+        told += [each for each in damage if each not in told]
+        for each in damage:
+            progress(f"left out: {each}")
         progress(f"{place.instance}: {last:,} of {newest:,}, {rows:,} records archived")
-    return Summary(place.instance, rows, stretches, upto, _removable(place, upto))
+    damaged = {first for each in lake.stretches.get(key, ()) for first in each.damaged}
+    removable = _removable(place, upto, damaged)
+    return Summary(place.instance, rows, stretches, upto, removable, told)
 
 
 def _identity(place: Place) -> str:
@@ -265,16 +288,24 @@ def _identity(place: Place) -> str:
     return f"at-{hashlib.sha256(path.encode()).hexdigest()[:16]}"
 
 
-def _removable(place: Place, upto: int) -> int:
-    """Where the segment begins that holds what is not archived; 0: no segment is archived."""
+def _removable(place: Place, upto: int, damaged: set[int]) -> int:
+    """Where the first segment begins of which something is not archived; 0: it is the oldest."""
     firsts = [file.first_txid for file in place.files()]
     whole = [first for first in firsts if first <= upto + 1]
-    return whole[-1] if len(whole) > 1 else 0
+    kept = next((at for at, first in enumerate(whole) if first in damaged), len(whole) - 1)
+    return whole[kept] if kept > 0 else 0
 
 
 def _write(
-    spark: SparkSession, lake: Lake, place: Place, identity: str, after: int, last: int
-) -> Archived:
+    spark: SparkSession,
+    lake: Lake,
+    place: Place,
+    identity: str,
+    after: int,
+    last: int,
+    on_corrupt: OnCorrupt,
+) -> tuple[Archived, list[str]]:
+    """Makes a stretch part of the lake; the stretch, and what was left out."""
     from pyspark.sql import functions as F
 
     rows = (
@@ -283,6 +314,7 @@ def _write(
             path=place.journal,
             starting=json.dumps({"*": after}),
             ending=json.dumps({"*": last}),
+            on_corrupt=on_corrupt,
             **({"archive": place.archive} if place.archive else {}),
         )
         .load()
@@ -306,6 +338,17 @@ def _write(
             f"{found[1]}: nothing was archived, look at the disk and run the job again",
             str(out),
         )
+    damaged: list[int] = []
+    damage: list[str] = []
+    if on_corrupt == "skip":
+        sound, damaged, damage = _looked_at(spark, place, after, last)
+        if sound != expected[0]:
+            raise CorruptRecord(
+                f"{place.journal}: of transaction ids {after + 1} to {last} {expected[0]} records "
+                f"were read, and {sound} at a second look: nothing was archived, look at the disk "
+                "and run the job again",
+                place.journal,
+            )
     name = f"{identity}-{after + 1:016x}-{last:016x}"
     moves = []
     for number, path in enumerate(written):
@@ -313,9 +356,30 @@ def _write(
         moves.append(
             [str(path.relative_to(lake.staging)), str(inside.parent / f"{name}-{number}.parquet")]
         )
-    stretch = Archived(after + 1, last, *expected, [target for _, target in moves])
+    stretch = Archived(after + 1, last, *expected, [target for _, target in moves], damaged)
     lake.take(f"{place.instance}/{identity}", stretch, moves)
-    return stretch
+    return stretch, damage
+
+
+def _looked_at(
+    spark: SparkSession, place: Place, after: int, last: int
+) -> tuple[int, list[int], list[str]]:
+    """How many records of a stretch are sound, of which segments some are not, and a sentence for
+    each place: what Spark's tables do not tell."""
+    stretches = plan(place, after, last, Predicate())
+    spread = spark.sparkContext.parallelize(stretches, max(1, len(stretches)))
+    found = spread.map(_counted).collect()
+    damage = [(segment, text) for _, segment, texts in found for text in texts]
+    return (
+        sum(count for count, _, _ in found),
+        sorted({segment for segment, _ in damage}),
+        list(dict.fromkeys(text for _, text in damage)),
+    )
+
+
+def _counted(stretch: Stretch) -> tuple[int, int, list[str]]:
+    rows = StretchRows(stretch, "skip")
+    return sum(len(each.run) for each in rows), stretch.segment, rows.damaged
 
 
 def _with_short_topics(rows: DataFrame) -> DataFrame:

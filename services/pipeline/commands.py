@@ -127,6 +127,7 @@ def archive_command(
     chunk: Annotated[
         int, typer.Option("--chunk", min=1, help="Records written and verified in one step.")
     ] = 5_000_000,
+    on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
 ) -> None:
     """Brings a lake of Parquet files up to what the journals hold."""
@@ -136,7 +137,14 @@ def archive_command(
     started_s = time.monotonic()
     found = _places(source, instance)
     with _spark(master, "archive") as spark:
-        summaries = archive(spark, lake, found, chunk_records=chunk, progress=_progress)
+        summaries = archive(
+            spark,
+            lake,
+            found,
+            chunk_records=chunk,
+            on_corrupt=on_corrupt.value,
+            progress=_progress,
+        )
     _report(
         "archive",
         started_s,
@@ -317,6 +325,7 @@ def latency_command(
     report: Annotated[
         Path | None, typer.Option("--report", help="Write the report to this file: FILE.html.")
     ] = None,
+    on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
 ) -> None:
     """Tells how long messages took: by link, region and publisher, from journals and traces."""
@@ -349,6 +358,7 @@ def latency_command(
             link_types=link_types_of(settings) if settings is not None else {},
             max_p99_ms=bounds_ms[0],
             max_ack_p99_ms=bounds_ms[1],
+            on_corrupt=on_corrupt.value,
             progress=_progress,
         )
     if report is not None:

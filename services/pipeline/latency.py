@@ -23,7 +23,7 @@ from raylay.services import fabric_registry
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric_plan import FabricRecord, tracing_options
-from raylay.services.pipeline.journals import Place, last_txid
+from raylay.services.pipeline.journals import OnCorrupt, Place, last_txid
 from raylay.services.pipeline.selection import topic_condition
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ def latency(
     link_types: dict[tuple[str, str], str] | None = None,
     max_p99_ms: float = 0.0,
     max_ack_p99_ms: float = 0.0,
+    on_corrupt: OnCorrupt = "stop",
     progress: Callable[[str], None] = lambda line: None,
 ) -> Latency:
     """Measures what journals and trace files tell.
@@ -174,6 +175,7 @@ def latency(
         link_types: `sync` or `async` by (upstream, instance); `link_types_of(settings)`.
         max_p99_ms: no link may have a larger p99, each judged by itself; 0: no bound.
         max_ack_p99_ms: no region's acknowledgments may have a larger p99; 0: no bound.
+        on_corrupt: a damaged record: `stop` raises; `skip` logs it and goes on behind it.
 
     Raises:
         ConfigurationError: nothing is chosen, or a bound cannot be judged.
@@ -187,7 +189,7 @@ def latency(
             "acknowledgments are told by trace files only, and there are none: give --traces, or "
             "a fabric with tracing: {directory: traces}"
         )
-    _fill(found, _lags(spark, places, choice).collect(), places, link_types or {})
+    _fill(found, _lags(spark, places, choice, on_corrupt).collect(), places, link_types or {})
     progress(f"{sum(row.messages for row in found.rows['links']):,} messages over links")
     if traces is not None:
         spans = _spans(spark, traces)
@@ -247,7 +249,9 @@ def clocks(links: Sequence[Row]) -> list[Clock]:
 
 
 # -- journals ------------------------------------------------------------------------------------
-def _lags(spark: SparkSession, places: Sequence[Place], choice: Choice) -> DataFrame:
+def _lags(
+    spark: SparkSession, places: Sequence[Place], choice: Choice, on_corrupt: OnCorrupt
+) -> DataFrame:
     """Aggregates (see `_measured`) of all copies: one pass, one exchange by message."""
     from pyspark.sql import functions as F
 
@@ -267,7 +271,8 @@ def _lags(spark: SparkSession, places: Sequence[Place], choice: Choice) -> DataF
             .options(
                 path=place.journal,
                 columns="publisher,sequence,topic,origin_time,receive_time,path",
-                ending=json.dumps({"*": last_txid(place)}),
+                ending=json.dumps({"*": last_txid(place, on_corrupt)}),
+                on_corrupt=on_corrupt,
                 **({"archive": place.archive} if place.archive else {}),
             )
             .load()

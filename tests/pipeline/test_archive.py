@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pipeline_cases import (
     INCARNATION,
+    change_block,
     expected_rows,
     made_by,
     message_run,
@@ -18,6 +19,7 @@ from pipeline_cases import (
     plain,
     write_log,
 )
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from raylay.services import cli
@@ -205,6 +207,48 @@ def test_topics_that_are_too_long_for_a_directory(spark: Any, tmp_path: Path) ->
     folders = [path.name for path in (lake / "messages" / "instance=a").iterdir()]
     assert len(folders) == len(topics) and f"topic={'x' * 249}" in folders
     assert any(re.fullmatch("topic=x{48}~[0-9a-f]{16}", name) for name in folders)
+
+
+def test_what_is_skipped_is_never_removable(spark: Any, tmp_path: Path) -> None:
+    """Nor its segment, now or later, nor what stands behind it."""
+    log = write_log(tmp_path / "a", mixed_runs(40))
+    made_by(log, INCARNATION)
+    lake = tmp_path / "lake"
+    firsts = [file.first_txid for file in places(path=str(log.directory))[0].files()]
+    assert len(firsts) >= 4
+    hurt = firsts[1]
+
+    def turn_a_bit(block: bytearray) -> None:
+        block[-4] ^= 1
+
+    path = log.journal / f"journal-{hurt:016x}.sealed"
+    change_block(path, hurt, turn_a_bit)
+
+    def run(**options: Any) -> Any:
+        found = places(path=str(log.directory))
+        return archive(spark, lake, found, chunk_records=300, **options)[0]
+
+    with pytest.raises(PySparkException, match="fails its checksum"):
+        run()
+    lines: list[str] = []
+    found = run(on_corrupt="skip", progress=lines.append)
+    (told,) = found.damaged
+    assert str(path) in told and f"block {hurt}" in told and f"left out: {told}" in lines
+    assert found.archived_records == 700 and found.last_txid == log.last_txid
+    assert found.removable_before == hurt
+    assert read_lake(spark, lake).count() == found.archived_records
+    again = run()
+    assert again.archived_records == 0 and again.removable_before == hurt
+
+
+def test_a_record_that_reads_one_time_and_not_another(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = write_log(tmp_path / "a", mixed_runs(2))
+    monkeypatch.setattr(job, "_looked_at", lambda *_: (39, [], []))
+    with pytest.raises(CorruptRecord, match="40 records were read, and 39 at a second look"):
+        archive(spark, tmp_path / "lake", places(path=str(log.directory)), on_corrupt="skip")
+    assert not content(tmp_path / "lake")
 
 
 def test_reading_a_lake_leaves_the_session_as_it_is(spark: Any, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pipeline_cases import START_US, made_by, message_run, write_log
+from pipeline_cases import START_US, change_block, made_by, message_run, write_log
+from pyspark.errors import PySparkException
 
 from raylay.services import cli
 from raylay.services.configuration.builder import FabricBuilder
@@ -165,6 +166,20 @@ def test_what_is_measured(spark: Any, tmp_path: Path) -> None:
     assert shown(part.rows["links"][0]) == percentiles(lags[10:15])
     with pytest.raises(ConfigurationError, match="no message is chosen: look at --topic"):
         latency(spark, places(path=str(directory)), Choice(topics=("nothing",)))
+
+
+def test_a_damaged_record_stops_or_is_left_out(spark: Any, tmp_path: Path) -> None:
+    found = places(path=str(write_case(tmp_path)))[:2]
+    path = min((tmp_path / "Chicago-2" / "journal").glob("*.live"))
+
+    def turn_a_bit(block: bytearray) -> None:
+        block[-4] ^= 1
+
+    change_block(path, 3, turn_a_bit)
+    with pytest.raises(PySparkException, match="fails its checksum"):
+        latency(spark, found)
+    (row,) = latency(spark, found, on_corrupt="skip").rows["links"]
+    assert row.messages == MESSAGES - 1
 
 
 def test_what_both_directions_say_of_clocks() -> None:

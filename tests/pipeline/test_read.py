@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from pipeline_cases import (
     RUN_US,
     START_US,
     Log,
+    change_block,
     expected_rows,
     message_run,
     mixed_runs,
@@ -284,17 +285,6 @@ def journals_blocks(path: Path) -> tuple[int, int]:
     with lmdb.open(str(path), subdir=False, max_dbs=0, lock=False) as env, env.begin() as read:
         keys = [key for key, _ in read.cursor() if len(key) == 8]
     return int.from_bytes(keys[1], "big"), int.from_bytes(keys[-1], "big")
-
-
-def change_block(path: Path, txid: int, change: Callable[[bytearray], None]) -> None:
-    """Changes a block of a segment on disk."""
-    with (
-        lmdb.open(str(path), subdir=False, max_dbs=0, map_size=1 << 26) as env,
-        env.begin(write=True) as written,
-    ):
-        block = bytearray(written.get(txid.to_bytes(8, "big")))
-        change(block)
-        written.put(txid.to_bytes(8, "big"), bytes(block))
 
 
 @pytest.fixture
