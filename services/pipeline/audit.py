@@ -159,8 +159,8 @@ def audit(
 
 
 def audit_source(spark: SparkSession, source: str, places: list[Place], **options: Any) -> Audit:
-    """As `audit`, of a fabric's directory or name; what should be where its configuration says.
-    Where the source is journals without a configuration, everything should be everywhere."""
+    """As `audit`, of a fabric's directory, file or name; what should be where, its configuration
+    says. Where the source is journals without one, everything should be everywhere."""
     record = record_of(source)
     if record is None:
         return audit(spark, places, expected_everywhere(), **options)

@@ -41,7 +41,7 @@ FromArgument = Annotated[
     str,
     typer.Argument(
         metavar="FABRIC",
-        help="A fabric's directory or name, or data directories or journals with commas.",
+        help="A fabric's directory, file or name, or data directories or journals with commas.",
     ),
 ]
 InstanceOption = Annotated[
@@ -80,11 +80,9 @@ class ReplayClock(StrEnum):
 
 
 def _places(source: str, instances: list[str] | None) -> list[Place]:
-    from raylay.services.pipeline.journals import places
+    from raylay.services.pipeline.journals import places_of
 
-    if all(Path(each.strip()).exists() for each in source.split(",")):
-        return places(path=source, instances=instances or ())
-    return places(fabric=source, instances=instances or ())
+    return places_of(source, instances or ())
 
 
 @contextmanager
@@ -248,6 +246,7 @@ def aggregate_command(
     """Sums a topic up in windows of time and publishes the results, until Ctrl-C."""
     check_spark()
     from raylay.services.pipeline.aggregate import Windows, aggregate
+    from raylay.services.pipeline.journals import record_of
 
     started_s = time.monotonic()
     windows = Windows(
@@ -264,10 +263,11 @@ def aggregate_command(
     every_ms = parse_milliseconds(every, "--every")
     # All instances that hold a topic hold the same messages: one is read.
     place = _places(source, [instance] if instance else None)[0]
+    record = record_of(source)
     publish = (
         {"servers": ",".join(server)}
         if server
-        else {"fabric": source, "group": group or place.group}
+        else {"fabric": record.directory if record else source, "group": group or place.group}
     )
     with _spark(master, "aggregate") as spark, _stopped_by_signals() as stop:
         summary = aggregate(
@@ -373,7 +373,7 @@ def latency_command(
 @pipeline_app.command("replay")
 def replay_command(
     source: Annotated[
-        str, typer.Argument(help="A lake, a fabric's directory or name, or data directories.")
+        str, typer.Argument(help="A lake, a fabric's directory, file or name, or data directories.")
     ],
     server: Annotated[
         list[str] | None, typer.Option("--server", help="host:port to publish to; repeatable.")

@@ -127,7 +127,8 @@ def places(
     """The journals that the options name, in the order declared.
 
     Args:
-        path: a journal, an instance's data directory or a fabric's directory; several with commas.
+        path: a journal, an instance's data directory, or a fabric's directory or file; several with
+            commas.
         fabric: a fabric's directory, the name of one that runs here, or its file together with
             `directory`.
         instances: only these; none: all.
@@ -171,46 +172,77 @@ def places(
     return found
 
 
-def _of_fabric(fabric: str, directory: str) -> list[Place]:
-    if Path(fabric).is_dir():
-        record = FabricRecord.load(fabric)
-        if record is None:
-            raise ConfigurationError(f"{fabric} has no {FABRIC_FILE}: it is no fabric's directory")
-        # A directory that was copied or moved says where it was.
-        record.directory = fabric
-        return _of_record(record, FabricSettings.from_json(record.settings))
-    if Path(fabric).is_file():
-        settings = load_fabric([fabric])
-        if not directory:
-            entry = fabric_registry.find(settings.name)
-            directory = entry.directory if entry is not None else ""
-        if not directory:
-            raise ConfigurationError(
-                f"fabric {settings.name} does not run here: give its directory as well, or read "
-                "its journals by directory, with path"
-            )
-        record = FabricRecord(settings.name, directory, settings.to_json())
-        return _of_record(record, settings)
-    entry = fabric_registry.find(fabric)
-    if entry is None:
-        raise ConfigurationError(
-            f"{fabric} is no file, no directory and no fabric that runs here: start it, or read "
-            "its journals by directory, with path"
-        )
-    return _of_fabric(entry.directory, "")
+def places_of(source: str, instances: Iterable[str] = ()) -> list[Place]:
+    """The journals of what a command names: a fabric's directory, file or name, or data directories
+    or journals with commas.
+
+    Raises:
+        As `places`.
+    """
+    if all(Path(each.strip()).exists() for each in source.split(",")):
+        return places(path=source, instances=instances)
+    return places(fabric=source, instances=instances)
 
 
-def record_of(source: str) -> FabricRecord | None:
-    """The record of a fabric's directory or of a running fabric's name; None where the source is
-    something else."""
+def record_of(source: str, directory: str = "") -> FabricRecord | None:
+    """The record of a fabric, by its directory, its file or the name of one that runs here; None
+    where the source is something else.
+
+    Args:
+        directory: of a fabric's file: where the fabric's data is; where one of its name runs here.
+
+    Raises:
+        ConfigurationError: it is a file, and nobody knows where its fabric's data is.
+        FabricError: the record cannot be read.
+    """
+    if Path(source).is_file():
+        return _record_of_file(source, directory)
     entry = fabric_registry.find(source) if not Path(source).exists() else None
-    return FabricRecord.load(entry.directory if entry is not None else source)
+    record = FabricRecord.load(entry.directory if entry is not None else source)
+    if record is not None and entry is None:
+        # A directory that was copied or moved says where it was.
+        record.directory = source
+    return record
+
+
+def _record_of_file(file: str, directory: str) -> FabricRecord:
+    settings = load_fabric([file])
+    if not directory:
+        entry = fabric_registry.find(settings.name)
+        directory = entry.directory if entry is not None else ""
+    if not directory:
+        raise ConfigurationError(
+            f"fabric {settings.name} does not run here: give the directory of its data in place of "
+            f"{file} (a read from Spark takes both, the other one as directory)"
+        )
+    record = FabricRecord.load(directory)
+    if record is None:
+        return FabricRecord(settings.name, directory, settings.to_json())
+    if record.name != settings.name:
+        raise ConfigurationError(
+            f"{directory} holds fabric {record.name}, {file} is of {settings.name}"
+        )
+    # It knows where instances were moved to, and what runs.
+    record.directory = directory
+    return record
 
 
 def settings_of(source: str) -> FabricSettings | None:
     """The settings in it (`record_of`)."""
     record = record_of(source)
     return FabricSettings.from_json(record.settings) if record is not None else None
+
+
+def _of_fabric(fabric: str, directory: str) -> list[Place]:
+    record = record_of(fabric, directory)
+    if record is not None:
+        return _of_record(record, FabricSettings.from_json(record.settings))
+    if Path(fabric).is_dir():
+        raise ConfigurationError(f"{fabric} has no {FABRIC_FILE}: it is no fabric's directory")
+    raise ConfigurationError(
+        f"{fabric} is no file, no directory and no fabric that runs here: start it, or read "
+        "its journals by directory, with path"
+    )
 
 
 def _of_record(record: FabricRecord, settings: FabricSettings) -> list[Place]:
@@ -222,6 +254,8 @@ def _of_record(record: FabricRecord, settings: FabricSettings) -> list[Place]:
 
 
 def _of_path(path: Path) -> list[Place]:
+    if path.is_file():
+        return _of_fabric(str(path), "")
     if not path.is_dir():
         raise StorageError(f"{path}: no such directory", str(path))
     if (path / FABRIC_FILE).is_file():
@@ -232,11 +266,11 @@ def _of_path(path: Path) -> list[Place]:
         raise StorageError(f"{journal} holds no journal", str(journal))
     home = journal.parent if journal.name == JOURNAL_DIRECTORY else journal
     name, group = home.resolve().name, ""
-    record = FabricRecord.load(home.parent)
+    record = record_of(str(home.parent))
     if record is not None:
         settings = FabricSettings.from_json(record.settings)
         for instance in settings.instances:
-            if (instance.directory or instance.name) == home.name:
+            if data_directory(record, instance).resolve() == home.resolve():
                 name, group = instance.name, instance.group
     return [Place(name, group, str(journal))]
 

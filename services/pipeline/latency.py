@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raylay.services import fabric_registry
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric_plan import FabricRecord, tracing_options
-from raylay.services.pipeline.journals import OnCorrupt, Place, last_txid
+from raylay.services.fabric_plan import tracing_options
+from raylay.services.pipeline.journals import OnCorrupt, Place, last_txid, record_of
 from raylay.services.pipeline.selection import topic_condition
 
 if TYPE_CHECKING:
@@ -223,15 +222,11 @@ def link_types_of(settings: FabricSettings) -> dict[tuple[str, str], str]:
 
 
 def traces_of(source: str) -> Path | None:
-    """Where a fabric writes its trace files, by its directory or name; None where it writes none,
-    or the source is something else."""
-    entry = fabric_registry.find(source) if not Path(source).exists() else None
-    record = FabricRecord.load(entry.directory if entry is not None else source)
+    """Where a fabric writes its trace files, by its directory, file or name; None where it writes
+    none, or the source is something else."""
+    record = record_of(source)
     if record is None:
         return None
-    if entry is None:
-        # A directory that was copied or moved says where it was.
-        record.directory = source
     directory = tracing_options(FabricSettings.from_json(record.settings), record).file_directory
     return Path(directory) if directory else None
 

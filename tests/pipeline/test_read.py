@@ -27,16 +27,19 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from raylay.services import fabric_registry
 from raylay.services.errors import (
     ConfigurationError,
     CorruptRecord,
     RemoteProtocolError,
     StorageError,
 )
+from raylay.services.fabric_plan import FabricRecord
+from raylay.services.fabric_record import Move
 from raylay.services.messages.records import RecordBuilder, iterate_records
 from raylay.services.pipeline import check_java, journals
 from raylay.services.pipeline.columns import COLUMNS
-from raylay.services.pipeline.journals import StretchReader, places
+from raylay.services.pipeline.journals import StretchReader, places, places_of, record_of
 from raylay.services.pipeline.source import BatchReader, RaylaySource, ReadOptions, StreamReader
 from raylay.services.replication.routing import TopicRule
 from raylay.services.server.config import InstanceConfig
@@ -92,6 +95,49 @@ def test_a_host_may_have_some_instances_only(tmp_path: Path) -> None:
     assert place.instance == "Chicago-1"
     with pytest.raises(StorageError, match="instance Chicago-2 never ran, or its data is elsewhe"):
         places(fabric=str(directory))
+
+
+FLIGHTS = """
+fabric: flights
+topics: [{name: .*, message_type: json}]
+instances: {Chicago-1: {group: Chicago}, Chicago-2: {group: Chicago}}
+"""
+
+
+def test_a_fabric_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the commands take, an option takes, and the other way about."""
+    monkeypatch.setenv(fabric_registry.REGISTRY_VARIABLE, str(tmp_path / "registry"))
+    directory = write_fabric(tmp_path / "data")
+    for name in ("Chicago-1", "Chicago-2.g1"):
+        write_log(directory / name, mixed_runs(2))
+    record = FabricRecord.load(directory)
+    assert record is not None
+    # Where an instance was moved to, only the record knows.
+    record.moves["Chicago-2"] = Move(1, "Chicago-2.g1")
+    record.save()
+    file = tmp_path / "flights.yaml"
+    file.write_text(FLIGHTS)
+    for ask in (lambda: places_of(str(file)), lambda: places(path=str(file))):
+        with pytest.raises(ConfigurationError, match="fabric flights does not run here: give the"):
+            ask()
+    expected = places(path=str(directory))
+    assert Path(expected[1].journal).parent.name == "Chicago-2.g1"
+    assert places(fabric=str(file), directory=str(directory)) == expected
+    fabric_registry.register(fabric_registry.Entry("flights", str(directory), "127.0.0.1:1"))
+    for source in (str(file), str(directory), "flights"):
+        assert places_of(source) == expected
+        assert places_of(source, ["Chicago-2"]) == expected[1:]
+        found = record_of(source)
+        assert found is not None and found.directory == str(directory)
+    one, other = (str(directory / name) for name in ("Chicago-1", "Chicago-2.g1"))
+    assert [place.instance for place in places_of(f"{one}, {other}")] == ["Chicago-1", "Chicago-2"]
+    assert record_of(one) is None
+    other_fabric = tmp_path / "other.yaml"
+    other_fabric.write_text(FLIGHTS.replace("flights", "trains"))
+    with pytest.raises(
+        ConfigurationError, match=r"holds fabric flights, \S*other.yaml is of trains"
+    ):
+        places(fabric=str(other_fabric), directory=str(directory))
 
 
 # -- what is not opened --------------------------------------------------------------------------
