@@ -47,9 +47,6 @@ WHOLE_SEGMENT_BYTES = 1 << 62
 TXID_MAX = (1 << 63) - 1
 COMPRESSION_RATIO = 4
 """How much larger a compressed segment is taken to be when it is divided."""
-CLOCK_STEP_US = 600_000_000
-"""How far a clock may have been set back inside a segment: by more than ten minutes, and a query
-for the time before may pass over the segment."""
 LISTINGS_MAX = 64
 
 OnCorrupt = Literal["stop", "skip"]
@@ -464,8 +461,8 @@ def _may_hold(file: SegmentFile, predicate: Predicate) -> bool:
     index = segment_index(file)
     if index is None:
         return True
-    earliest = min([index.first_time_us, *index.extent_times_us]) - CLOCK_STEP_US
-    if not predicate.numbers["receive_time"].meets(earliest, index.last_time_us):
+    # Without it anything may be as early as 1970: a clock may have been set back.
+    if not predicate.numbers["receive_time"].meets(index.earliest_time_us or 0, index.last_time_us):
         return False
     publishers, sequences = predicate.numbers["publisher"], predicate.numbers["sequence"]
     if publishers.values is not None and not any(

@@ -292,6 +292,7 @@ def test_segment_entries() -> None:
         # last txid, records, runs, bytes, first time, latest time
         b"seal": struct.pack("<QQQQQQ", 7, 1, 1, len(RUN), time_us, time_us),
         b"extents": struct.pack("<QQ", 7, time_us),  # first txid, latest time
+        b"earliest": struct.pack("<Q", time_us),
         b"sum" + publisher: SequenceSet([(42, 42)]).to_bytes(),
         b"idx" + publisher: struct.pack("<QQQ", 0, 42, 42),  # extent, lowest, highest
         # topic length, type length, topic, type
@@ -301,10 +302,13 @@ def test_segment_entries() -> None:
     }
     read = SegmentIndex.from_entries(sealed, "here")
     assert read is not None and read.topics == {(the_run().topic, the_run().message_type)}
-    older = {key: value for key, value in sealed.items() if key != b"topics"}
+    assert read.earliest_time_us == time_us
+    older = {key: value for key, value in sealed.items() if key not in (b"topics", b"earliest")}
     read = SegmentIndex.from_entries(older, "here")
-    assert read is not None and read.topics is None
-    index.add(replace(the_run(), topic=b"", message_type=b""), [(43, 43)], len(RUN))
+    assert read is not None and read.topics is None and read.earliest_time_us is None
+    index.add(replace(the_run(), receive_time_us=time_us - 5), [(43, 43)], len(RUN))
+    assert index.seal_entries()[b"earliest"][8:] == struct.pack("<Q", time_us - 5)
+    index.add(replace(the_run(), topic=b"", message_type=b""), [(44, 44)], len(RUN))
     assert b"topics" not in index.seal_entries()
 
 

@@ -44,6 +44,8 @@ from raylay.services.pipeline.source import BatchReader, RaylaySource, ReadOptio
 from raylay.services.replication.routing import TopicRule
 from raylay.services.server.config import InstanceConfig
 from raylay.storage.maintenance import SegmentMaintenance
+from raylay.storage.segment_index import EARLIEST_KEY
+from raylay.storage.segments import META_PREFIX
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 TXID_AND_TOPIC = StructType([StructField("txid", LongType()), StructField("topic", StringType())])
@@ -324,6 +326,26 @@ def test_errors_reach_the_user_through_spark(spark: Any, mixed: Log, tmp_path: P
         spark.read.format("raylay").load(str(tmp_path)).collect()
     with pytest.raises(PySparkException, match="column txid is int64, the schema says string"):
         spark.read.format("raylay").schema("txid STRING").load(str(mixed.directory)).collect()
+
+
+def test_a_clock_that_was_set_back_hides_nothing(tmp_path: Path) -> None:
+    """Of a run received an hour before all others of its segment; others are still passed over."""
+    runs = [message_run(first, 7, first, 20) for first in range(1, 321, 20)]
+    runs[2].receive_time_us = START_US - 3600 * RUN_US
+    log = write_log(tmp_path / "back", runs)
+    before = LessThan(("receive_time",), time_of(START_US - 1800 * RUN_US))
+    found, opened = read_here(reader_of(log, before))
+    assert found == list(range(41, 61))
+    assert opened == 2, "its own segment, and the live one, which has no index yet"
+    # A segment sealed by older software does not say how early it begins.
+    path = min(log.journal.glob("*.sealed"))
+    with (
+        lmdb.open(str(path), subdir=False, max_dbs=0, map_size=1 << 26) as env,
+        env.begin(write=True) as written,
+    ):
+        assert written.delete(META_PREFIX + EARLIEST_KEY)
+    journals._indexes.clear()
+    assert read_here(reader_of(log, before)) == (found, 2)
 
 
 def journals_blocks(path: Path) -> tuple[int, int]:
