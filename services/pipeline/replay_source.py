@@ -117,11 +117,15 @@ class Selection:
 
 def _value(schema: str, mode: Mode) -> Column:
     """The column `value`. Only of what would be published a body has to fit the schema."""
-    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
     declared = StructType.fromDDL(schema)
+    if not isinstance(declared, StructType):
+        raise ConfigurationError(
+            f"schema {schema!r} names no fields: give such as 'carrier STRING, dep_delay DOUBLE'"
+        )
     kind = pa.struct(list(to_arrow_schema(declared, timezone="UTC")))
 
     def value(
@@ -137,9 +141,9 @@ def _value(schema: str, mode: Mode) -> Column:
                 )
         return found
 
+    make: Any = arrow_udf  # its stub knows no struct
     with quiet_pandas():
-        parse: Any = F.arrow_udf(value, declared)
-    made: Column = parse("body", "message_type", "bookmark", "command")
+        made: Column = make(value, declared)("body", "message_type", "bookmark", "command")
     return made
 
 
@@ -248,35 +252,7 @@ class SparkSource:
 
         grain_txids = max(GRAIN_TXIDS_MIN, min(chunk_rows, GRAIN_TXIDS_MAX))
         grain = F.floor(F.col("txid") / grain_txids).alias("grain")
-        rows = (
-            self._lake()
-            if self.is_lake
-            else reduce(
-                lambda a, b: a.unionByName(b),
-                (self._journal(place, COUNTED) for place in self._places),
-            )
-        )
-        marked = self._selection.marked(rows)
-        kept = F.col(KEPT)
-        published_as = F.struct(_renamed(self._selection.to_topic), F.col("message_type"))
-        with _told_in_one_line():
-            counted = (
-                marked.groupBy(
-                    "instance",
-                    INCARNATION,
-                    grain,
-                    (F.col("command") == PUBLISH).alias("publishes"),
-                )
-                .agg(
-                    F.count_if(kept).alias("rows"),
-                    F.max(F.when(kept, F.col("txid"))).alias("last"),
-                    F.min(F.when(kept, F.col("receive_time"))).alias("first"),
-                    F.collect_set(F.when(kept, published_as)).alias("topics"),
-                    F.count_if(~F.coalesce(kept, F.lit(False))).alias("left_out"),
-                    F.count_if(kept.isNull()).alias("left_out_null"),
-                )
-                .collect()
-            )
+        counted = self._counted(grain)
         by_instance: dict[str, int] = {}
         for row in counted:
             count = by_instance.get(row["instance"], 0)
@@ -331,6 +307,40 @@ class SparkSource:
             + (f"; {others} more instances hold such, --instance chooses one" if others else "")
         )
         return plan
+
+    def _counted(self, grain: Column) -> list[Any]:
+        """How many rows of the times and topics the filter takes and leaves out."""
+        from pyspark.sql import functions as F
+
+        rows = (
+            self._lake()
+            if self.is_lake
+            else reduce(
+                lambda a, b: a.unionByName(b),
+                (self._journal(place, COUNTED) for place in self._places),
+            )
+        )
+        marked = self._selection.marked(rows)
+        kept = F.col(KEPT)
+        published_as = F.struct(_renamed(self._selection.to_topic), F.col("message_type"))
+        with _told_in_one_line():
+            return (
+                marked.groupBy(
+                    "instance",
+                    INCARNATION,
+                    grain,
+                    (F.col("command") == PUBLISH).alias("publishes"),
+                )
+                .agg(
+                    F.count_if(kept).alias("rows"),
+                    F.max(F.when(kept, F.col("txid"))).alias("last"),
+                    F.min(F.when(kept, F.col("receive_time"))).alias("first"),
+                    F.collect_set(F.when(kept, published_as)).alias("topics"),
+                    F.count_if(~F.coalesce(kept, F.lit(False))).alias("left_out"),
+                    F.count_if(kept.isNull()).alias("left_out_null"),
+                )
+                .collect()
+            )
 
     def open(self, plan: Plan) -> None:
         """Reads what a plan says.

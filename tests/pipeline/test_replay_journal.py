@@ -67,6 +67,7 @@ def test_a_journal_is_replayed(spark: Any, instance: Any, tmp_path: Path, mixed:
         (Selection(where="nonsense ="), "filter 'nonsense =' cannot be used: "),
         (Selection(where="value.x = 1"), "filter 'value.x = 1' cannot be used: "),
         (Selection(schema="carrier WORD", where="true"), "schema 'carrier WORD' cannot be used"),
+        (Selection(schema="INT", where="true"), "schema 'INT' names no fields"),
     ):
         with pytest.raises(ConfigurationError) as raised:
             SparkSource(spark, str(mixed.directory), selection).plan(10)
