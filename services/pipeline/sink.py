@@ -309,6 +309,12 @@ class _Writing:
         self.options = options
         self.directory = directory
         self._run = directory / f"run-{os.urandom(6).hex()}"
+        self._asked: set[tuple[str, str]] = set()
+
+    def _check_topics(self, topics: set[tuple[str, str]]) -> None:
+        # Those that were asked for at the beginning are staged even while no server answers.
+        if topics - self._asked:
+            check_target(self.options, topics - self._asked)
 
     @plain_errors()
     def stage(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
@@ -356,7 +362,7 @@ class _Writing:
                     key,
                     files,
                     lambda rows: publish_rows(self.options, rows),
-                    lambda topics: check_target(self.options, topics),
+                    self._check_topics,
                 )
             except BaseException:
                 pending = staging.pending
@@ -400,8 +406,9 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
             self._job = options.job or f"save-{os.urandom(8).hex()}"
         super().__init__(options, schema, directory)
         # A fabric that is down, or keeps nothing of the topic: told before anything is computed.
+        self._asked = set(fixed_topics(options, schema))
         try:
-            check_target(options, fixed_topics(options, schema))
+            check_target(options, self._asked)
         except BaseException:
             if self._own:
                 shutil.rmtree(directory, ignore_errors=True)

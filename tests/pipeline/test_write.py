@@ -402,6 +402,20 @@ def test_a_topic_that_is_not_journaled(
     BatchWriter(batch_in, StructType([BODY, TOPIC]), False)
 
 
+def test_a_server_that_went_while_rows_were_computed(choosy: Any, tmp_path: Path) -> None:
+    up = WriteOptions.of({"servers": choosy.address, "staging": str(tmp_path), "job": "long"})
+    up = replace(up, topic="kept/long")
+    writer = BatchWriter(up, StructType([BODY]), False)
+    rows = writer.write(iter([batch(body=["x"])]))
+    writer.options = replace(up, servers=NOWHERE, connect_wait_s=0.2)
+    with pytest.raises(ConnectionLost):
+        writer.commit([rows])
+    writer.abort([rows])
+    # What took long to compute is kept.
+    assert publish_pending(tmp_path, up) == 1
+    assert [body for _, _, body in journaled(choosy, "kept/long")] == [b"x"]
+
+
 def test_staged_rows_of_a_topic_that_is_not_journaled(choosy: Any, tmp_path: Path) -> None:
     options = WriteOptions.of({"servers": choosy.address, "staging": str(tmp_path)})
     writer = BatchWriter(options, StructType([BODY, TOPIC]), False)
