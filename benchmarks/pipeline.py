@@ -20,8 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from context import Bench, Figure, body
 
+from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.fabric_plan import FabricRecord
 from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id
 from raylay.storage.lmdb_journal import LmdbJournal
+from raylay.storage.state import LmdbStateStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -179,23 +182,33 @@ async def pipeline(bench: Bench) -> list[Figure]:
 
 # -- the audit -----------------------------------------------------------------------------------
 def write_audited(place: Path) -> str:
-    """The data directories of a fabric of `AUDITED` instances, with commas: one journal as where it
+    """The directory of a fabric of `AUDITED` instances, all in one region: one journal as where it
     was published, the others as where it came to."""
-    names = [place / f"instance-{number}" for number in range(1, AUDITED + 1)]
-    write_journal(names[0] / "journal", AUDITED_MESSAGES, ())
-    write_journal(names[1] / "journal", AUDITED_MESSAGES)
-    for name in names[2:]:
-        shutil.copytree(names[1], name)
-    return ",".join(map(str, names))
+    names = [f"instance-{number}" for number in range(1, AUDITED + 1)]
+    builder = FabricBuilder("audited")
+    builder.region("bench", names)
+    settings = builder.settings()
+    FabricRecord(settings.name, str(place), settings.to_json()).save()
+    homes = [place / name for name in names]
+    write_journal(homes[0] / "journal", AUDITED_MESSAGES, ())
+    write_journal(homes[1] / "journal", AUDITED_MESSAGES)
+    for home in homes[2:]:
+        shutil.copytree(homes[1], home)
+    for incarnation, home in enumerate(homes, 1):
+        state = LmdbStateStore(home / "state.lmdb")
+        state.put({"incarnation": incarnation.to_bytes(8, "big")})
+        state.close()
+    return str(place)
 
 
 def audited(place: Path) -> list[Figure]:
     """The audit of six journals: the faster of two behind a cold one of a small journal."""
     from raylay.services.pipeline import session
-    from raylay.services.pipeline.audit import audit, expected_everywhere
+    from raylay.services.pipeline.audit import audit, audit_source, expected_everywhere
     from raylay.services.pipeline.journals import places
 
-    found = places(path=write_audited(place / "audited"))
+    source = write_audited(place / "audited")
+    found = places(path=source)
     write_journal(place / "small" / "journal", RUN_RECORDS)
     spark = session(app="raylay bench")
     try:
@@ -203,9 +216,10 @@ def audited(place: Path) -> list[Figure]:
         took_s = []
         for _ in range(2):
             started_s = time.perf_counter()
-            result = audit(spark, found, expected_everywhere())
+            result = audit_source(spark, source, found)
             took_s.append(time.perf_counter() - started_s)
             assert result.valid and result.messages == AUDITED * AUDITED_MESSAGES
+            assert not result.missing and not result.unknown_origin
     finally:
         spark.stop()
         shutil.rmtree(place / "audited")
