@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -478,7 +479,7 @@ def test_a_stream_that_is_restarted(spark: Any, instance: Any, tmp_path: Path) -
     runs = [message_run(first, 7, first, 50) for first in range(1, 501, 50)]
     log = write_log(tmp_path / "from", runs)
 
-    def run() -> None:
+    def run() -> Any:
         query = (
             spark.readStream.format("raylay")
             .options(columns="body", max_records_per_trigger="200")
@@ -490,8 +491,12 @@ def test_a_stream_that_is_restarted(spark: Any, instance: Any, tmp_path: Path) -
             .start()
         )
         query.awaitTermination()
+        return query
 
-    run()
+    query = run()
+    # The tasks said whose rows they are: no checkpoint has to be read for it.
+    state = json.loads((tmp_path / "checkpoint" / "raylay-staging" / "state.json").read_text())
+    assert (state["owner"], state["last_run"]) == (str(query.id), str(query.runId))
     expected = [record.body for run in runs for record in iterate_records(run.payload)]
     assert [body for _, _, body in journaled(instance, "write/stream")] == expected
     # Published, and the driver died before Spark noted that: the micro-batch comes again.
