@@ -1,7 +1,7 @@
 """SIGKILL of a job with its Spark, at every step and at any moment: run again, the result is that
 of a run that nobody killed.
 
-A few in every test run; all of them with `pytest -m soak tests/pipeline/test_killed.py`.
+A few in every test run, all of them in `make soak`.
 """
 
 from __future__ import annotations
