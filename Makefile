@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo drill test check sim bench soak clean types java wheel wheelhouse \
-	test-hosts
+	test-hosts soak-hosts
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -47,7 +47,10 @@ test: setup  ## set up and run the tests
 	$(PY) -m pytest -n 2 --dist loadgroup
 
 test-hosts: $(STAMP)  ## ray up on several hosts of namespaces: cuts, a lost host, no head (root)
-	$(PY) -m pytest -m hosts -rs tests/hosts
+	$(PY) -m pytest -m 'hosts and not soak' -rs tests/hosts
+
+soak-hosts: $(STAMP)  ## every drill, a power cut and a moved instance on such hosts (root)
+	$(PY) -m pytest -m 'hosts and soak' -rs tests/hosts
 
 types: $(STAMP)  ## the links by which static tools find the namespace package
 	@mkdir -p $(TYPES)

@@ -266,22 +266,10 @@ def down(fabric: FabricOption = "") -> None:
 
 
 def _running(name: str) -> registry.Entry:
-    entry = registry.find(name) if name else None
-    address = os.environ.get("RAY_ADDRESS", "")
-    if address and entry is None and (name or not registry.running()):
-        from raylay.services.fabric import fetch
+    # Late: the command line is there at once.
+    from raylay.services.fabric import find_running
 
-        fetch(address)
-        entry = registry.find(name) if name else None
-    if entry is not None:
-        return entry
-    running = registry.running()
-    names = ", ".join(entry.name for entry in running) or "none; start one with `raylay up FILE`"
-    if name:
-        raise FabricError(f"no fabric {name} runs here; there are {names}")
-    if len(running) != 1:
-        raise FabricError(f"say which fabric with --fabric; there are {names}")
-    return running[0]
+    return find_running(name)
 
 
 # -- looking -------------------------------------------------------------------------------------

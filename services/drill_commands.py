@@ -19,7 +19,7 @@ from rich.table import Table
 
 from raylay.services import fabric_registry as registry
 from raylay.services.configuration.files import load_fabric
-from raylay.services.errors import ConfigurationError, FabricError, RaylayError
+from raylay.services.errors import ConfigurationError, RaylayError
 
 if TYPE_CHECKING:
     from raylay.services.drills.scenario import Scenario
@@ -136,12 +136,12 @@ def _drill(scenario: Scenario, fabric: str, topic: str, output: Path | None) -> 
 def _found(fabric: str, tell: object = None) -> Iterator[Fabric]:
     """The fabric: attached to, or started for the drill alone where a file is given."""
     from raylay.services.drills.drill import check_allowed
-    from raylay.services.fabric import Fabric
+    from raylay.services.fabric import Fabric, find_running
 
     settings = load_fabric([Path(fabric)]) if Path(fabric).is_file() else None
     name = settings.name if settings is not None else fabric
     if settings is None or registry.find(name) is not None:
-        with Fabric.attach(_running(name)) as attached:
+        with Fabric.attach(find_running(name).name) as attached:
             check_allowed(attached)
             yield attached
         return
@@ -169,24 +169,12 @@ def _ended_by_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _running(name: str) -> str:
-    if name:
-        return name
-    names = [entry.name for entry in registry.running()]
-    if len(names) != 1:
-        raise FabricError(
-            "say which fabric with --fabric; there are "
-            + (", ".join(names) or "none: give a file, and the drill starts it")
-        )
-    return names[0]
-
-
 def _mend(fabric: str) -> int:
     from raylay.services.drills.drill import clean
-    from raylay.services.fabric import Fabric
+    from raylay.services.fabric import Fabric, find_running
 
     name = load_fabric([Path(fabric)]).name if Path(fabric).is_file() else fabric
-    with Fabric.attach(_running(name)) as attached:
+    with Fabric.attach(find_running(name).name) as attached:
         for line in clean(attached):
             typer.echo(line)
     return 0

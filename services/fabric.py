@@ -1076,6 +1076,29 @@ def fetch(address: str) -> None:
             leave_ray()
 
 
+def find_running(name: str = "") -> registry.Entry:
+    """The fabric of this name that runs here, or on the Ray that RAY_ADDRESS names; empty: the only
+    one.
+
+    Raises:
+        FabricError: there is none, or several; says which.
+    """
+    entry = registry.find(name) if name else None
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address and entry is None and (name or not registry.running()):
+        fetch(address)
+        entry = registry.find(name) if name else None
+    if entry is not None:
+        return entry
+    running = registry.running()
+    names = ", ".join(each.name for each in running) or "none; start one with `raylay up FILE`"
+    if name:
+        raise FabricError(f"no fabric {name} runs here; there are {names}")
+    if len(running) != 1:
+        raise FabricError(f"say which fabric with --fabric; there are {names}")
+    return running[0]
+
+
 def _remember(record: FabricRecord) -> None:
     _keep_copy(record, _entry(record, holds_ray=False))
 

@@ -94,6 +94,15 @@ for ((attempt = 1; ; attempt++)); do
   if ray start "${options[@]}"; then
     exit 0
   fi
+  # On a busy host a node may come although Ray gave it up.
+  for ((waited = 0; waited < 60; waited++)); do
+    if ! pgrep -x raylet >/dev/null; then
+      break
+    elif python deploy/node.py alive; then
+      exit 0
+    fi
+    sleep 1
+  done
   if ((attempt == attempts)); then
     echo "raylay: Ray does not start on $(hostname): see /tmp/ray/session_latest/logs" >&2
     exit 1

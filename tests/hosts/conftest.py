@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,18 @@ NETWORK = "10.78"
 PATIENCE_S = 420.0
 """For anything, on a machine that is busy with other things."""
 HOSTS = {"head": "head-1", "Chicago": "chicago-1", "NewYork": "newyork-1", "London": "london-1"}
+"""The first host of each region."""
+LINE = os.environ.get("RAYLAY_HOSTS_LINE", "").split()
+"""What lies between the regions: `--delay-ms 20 --loss 1%`."""
 FABRIC = """
 fabric: flights
 topics: [{name: flights/.*, message_type: json}]
 regions: {Chicago: 2, NewYork: 1, London: 1}
 connect_regions: async
 downgrade: {age: 2s}
-logs: {target: file}
+tracing: {sampling_ratio: 0.01, directory: traces}
+logs: {target: file, format: json}
+drills: allowed
 """
 DIRECTORY = "flights"
 """In the home of the hosts' user."""
@@ -62,8 +68,10 @@ def wait_until(what: str, found: Callable[[], object], every_s: float = 0.5) -> 
 class Cluster:
     """The playground with Ray on it and a fabric on that."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, regions: tuple[str, ...] = tuple(HOSTS)) -> None:
+        """`regions`: NAME or NAME=HOSTS."""
         self.directory = directory
+        self.regions = regions
         self.file = directory / "cluster.yaml"
         self.root = Path(
             os.environ.get("RAYLAY_PLAYGROUND_DIR", "/var/lib/raylay-playground"), NAME
@@ -74,9 +82,10 @@ class Cluster:
         return run(sys.executable, PLAYGROUND, "--name", NAME, *arguments)
 
     def on(self, region: str, command: str, *, check: bool = True, given: str | None = None) -> str:
-        """A command on the host of a region, in a shell."""
+        """A command on a host, or on the first one of a region, in a shell."""
         config = self.root / "ssh_config"
-        return run("ssh", "-F", config, HOSTS[region], command, check=check, given=given)
+        host = HOSTS.get(region, region)
+        return run("ssh", "-F", config, host, command, check=check, given=given)
 
     def ray(self, *arguments: str) -> str:
         """A command of Ray's cluster launcher, here."""
@@ -91,8 +100,8 @@ class Cluster:
         return int(self.on("head", f'python -c "{program}"', check=False) or 0)
 
     def home(self, region: str) -> Path:
-        """The home directory of a host's user, seen from here."""
-        return self.root / HOSTS[region] / "srv" / "raylay"
+        """The home directory of a host's user, seen from here; of a host, or a region's first."""
+        return self.root / HOSTS.get(region, region) / "srv" / "raylay"
 
     def record(self) -> FabricRecord:
         """What the driver on the head's host keeps of the fabric."""
@@ -125,27 +134,45 @@ class Cluster:
             for instance in found.values()
         )
 
+    @property
+    def hosts(self) -> int:
+        """How many there are."""
+        return sum(int(region.partition("=")[2] or 1) for region in self.regions)
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """`ray up` and `raylay up`, as deploy/README.md says; at the end the hosts are removed."""
-    made = Cluster(tmp_path_factory.mktemp("hosts"))
-    made.ground("down")
-    regions = [part for region in HOSTS for part in ("--region", region)]
-    # Ray's own state of the launcher, which must not meet that of other clusters of this machine.
-    os.environ["RAY_TMPDIR"] = os.environ["TMPDIR"] = str(made.directory)
-    token = Path.home() / ".ray" / "auth_token"
-    try:
-        made.ground("up", *regions, "--network", NETWORK)
+    def up(self) -> None:
+        """`ray up` and `raylay up`, as deploy/README.md says."""
+        regions = [part for region in self.regions for part in ("--region", region)]
+        # Ray's own state of the launcher must not meet that of other clusters of this machine.
+        os.environ["RAY_TMPDIR"] = os.environ["TMPDIR"] = str(self.directory)
+        token = Path.home() / ".ray" / "auth_token"
+        self.ground("up", *regions, "--network", NETWORK, *LINE)
         if not token.exists():
-            made.ray("get-auth-token", "--generate")
+            self.ray("get-auth-token", "--generate")
         run("make", "wheel")
         packages = next(path for path in sys.path if path.endswith("site-packages"))
-        made.file.write_text(made.ground("cluster", "--packages", packages))
-        made.ray("up", "--yes", "--no-config-cache", str(made.file))
-        wait_until("four nodes", lambda: made.living() == len(HOSTS))
-        made.on("head", "cat > flights.yaml", given=FABRIC)
-        made.on("head", f"raylay up flights.yaml --directory {DIRECTORY} --node-label region")
+        self.file.write_text(self.ground("cluster", "--packages", packages))
+        self.ray("up", "--yes", "--no-config-cache", str(self.file))
+        wait_until("all nodes", lambda: self.living() == self.hosts)
+        self.on("head", "cat > flights.yaml", given=FABRIC)
+        self.on("head", f"raylay up flights.yaml --directory {DIRECTORY} --node-label region")
+
+
+@contextmanager
+def running(directory: Path, *regions: str) -> Iterator[Cluster]:
+    """A cluster on a playground; at the end the hosts are removed, or kept for who looks at them:
+    RAYLAY_HOSTS_KEEP=1."""
+    made = Cluster(directory, regions or tuple(HOSTS))
+    made.ground("down")
+    try:
+        made.up()
         yield made
     finally:
-        made.ground("down")
+        if not os.environ.get("RAYLAY_HOSTS_KEEP"):
+            made.ground("down")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A host for the head and one for each region."""
+    with running(tmp_path_factory.mktemp("hosts")) as made:
+        yield made
