@@ -28,11 +28,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
+from raylay.services.errors import (
+    ConfigurationError,
+    CorruptRecord,
+    RaylayError,
+    StorageError,
+)
 from raylay.services.pipeline.columns import COLUMNS
 from raylay.services.pipeline.journals import OnCorrupt, Place, Stretch, last_txid, plan
 from raylay.services.pipeline.predicates import Predicate
-from raylay.services.pipeline.stretch_rows import StretchRows
+from raylay.services.pipeline.stretch_rows import Failure, StretchRows
 from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file, write_durably
 
 if TYPE_CHECKING:
@@ -368,7 +373,11 @@ def _looked_at(
     each place: what Spark's tables do not tell."""
     stretches = plan(place, after, last, Predicate())
     spread = spark.sparkContext.parallelize(stretches, max(1, len(stretches)))
-    found = spread.map(_counted).collect()
+    found: list[tuple[int, int, list[str]]] = []
+    for each in spread.map(_counted).collect():
+        if isinstance(each, Failure):
+            raise each.error()
+        found.append(each)
     damage = [(segment, text) for _, segment, texts in found for text in texts]
     return (
         sum(count for count, _, _ in found),
@@ -377,9 +386,12 @@ def _looked_at(
     )
 
 
-def _counted(stretch: Stretch) -> tuple[int, int, list[str]]:
+def _counted(stretch: Stretch) -> tuple[int, int, list[str]] | Failure:
     rows = StretchRows(stretch, "skip")
-    return sum(len(each.run) for each in rows), stretch.segment, rows.damaged
+    try:
+        return sum(len(each.run) for each in rows), stretch.segment, rows.damaged
+    except RaylayError as error:
+        return Failure.of(error)
 
 
 def _with_short_topics(rows: DataFrame) -> DataFrame:

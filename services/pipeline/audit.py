@@ -58,7 +58,7 @@ from raylay.services.pipeline.journals import (
     record_of,
 )
 from raylay.services.pipeline.predicates import Predicate
-from raylay.services.pipeline.stretch_rows import StretchRows
+from raylay.services.pipeline.stretch_rows import Failure, StretchRows
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.unavailable import decode_unavailable
 
@@ -215,23 +215,6 @@ def _only(wanted: PublisherRanges) -> Predicate:
 
 
 # -- on Spark ------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An error of a task as a value: what Spark makes of an exception is a page of text."""
-
-    corrupt: bool
-    text: str
-
-    @classmethod
-    def of(cls, error: RaylayError) -> Failure:
-        """The error as a value."""
-        return cls(isinstance(error, CorruptRecord), str(error))
-
-    def error(self) -> StorageError:
-        """The error again."""
-        return CorruptRecord(self.text) if self.corrupt else StorageError(self.text)
-
-
 def _collected(spark: SparkSession, rdd: Any, progress: Progress) -> list[Any]:
     """All of an RDD, with progress.
 

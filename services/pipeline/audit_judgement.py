@@ -290,7 +290,7 @@ def _add_missing(
     instance, _, topic, message_type = what
     lacking = found.matrix[topic, message_type][instance].lacking
     lacking[reason] = lacking.get(reason, 0) + len(sequences)
-    found.missing.append(_entry(*what, reason) | ranges_named(sequences) | more)
+    found.missing.append({**_entry(*what, reason), **ranges_named(sequences), **more})
 
 
 def _instance(log: Log, found: Audit) -> dict[str, int]:

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from raylay.services.errors import CorruptRecord
+from raylay.services.errors import CorruptRecord, RaylayError, StorageError
 from raylay.services.pipeline.columns import Batches, Rows
 from raylay.services.pipeline.journals import OnCorrupt, Stretch, StretchReader
 from raylay.services.pipeline.predicates import Predicate
 
 JOINED_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error of a task as a value: what Spark makes of an exception is a page of text."""
+
+    corrupt: bool
+    text: str
+
+    @classmethod
+    def of(cls, error: RaylayError) -> Failure:
+        """The error as a value."""
+        return cls(isinstance(error, CorruptRecord), str(error))
+
+    def error(self) -> StorageError:
+        """The error again."""
+        return CorruptRecord(self.text) if self.corrupt else StorageError(self.text)
 
 
 class StretchRows:
