@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from end_to_end.old_release import install
 from end_to_end.test_bootstrap import Empty
 from end_to_end.test_instance import Client, Servers, free_ports, servers
 
+from raylay.services.client import Client as RealClient
+from raylay.services.client import Server
 from raylay.services.messages.records import publisher_id
 from raylay.services.server.config import DestinationConfig, InstanceConfig
 
@@ -20,6 +24,8 @@ __all__ = ["servers"]  # a fixture
 OLD_COMMIT = "a50de4a"
 """The last one that spoke replication version 1 only."""
 STEP = 50
+STEADY_PAUSE_S = 0.005
+PATIENCE_S = 120.0
 
 
 class Upgradable(Empty):
@@ -58,6 +64,57 @@ class Upgradable(Empty):
         self.launch()
 
 
+class Steady(threading.Thread):
+    """A publisher that goes on all the time and fails over when its instance is upgraded.
+
+    Attributes:
+        first, last: of its sequences.
+        acknowledged: how many of them were when it ended.
+        used: instances that it was connected to, in order.
+    """
+
+    def __init__(self, addresses: dict[str, str]) -> None:
+        super().__init__(daemon=True)
+        self._servers = [Server(address, name) for name, address in addresses.items()]
+        self._ending = threading.Event()
+        self._progress = threading.Condition()
+        self.first = self.last = self.acknowledged = self.publisher = 0
+        self.used: list[str] = []
+        self.start()
+
+    def run(self) -> None:
+        asyncio.run(self._publish())
+
+    async def _publish(self) -> None:
+        async with RealClient(
+            "steady", servers=self._servers, group="group", connect_wait_s=PATIENCE_S
+        ) as client:
+            self.publisher = client.publisher
+            while not self._ending.is_set():
+                self.last = await client.publish("t", b"steady")
+                self.first = self.first or self.last
+                if client.instance and client.instance not in self.used[-1:]:
+                    self.used.append(client.instance)
+                with self._progress:
+                    self.acknowledged = client.persisted_sequence - self.first + 1
+                    self._progress.notify_all()
+                await asyncio.sleep(STEADY_PAUSE_S)
+            await client.flush(PATIENCE_S)
+            self.acknowledged = client.persisted_sequence - self.first + 1
+
+    def await_acks(self, count: int) -> None:
+        """Returns when so many more are acknowledged."""
+        with self._progress:
+            wanted = max(0, self.acknowledged) + count
+            assert self._progress.wait_for(lambda: self.acknowledged >= wanted, PATIENCE_S)
+
+    def end(self) -> None:
+        """Returns when all that it published is acknowledged."""
+        self._ending.set()
+        self.join(PATIENCE_S)
+        assert self.last and self.acknowledged == self.last - self.first + 1
+
+
 @pytest.mark.timeout(600)
 def test_a_pair_is_upgraded_one_by_one_and_loses_no_ack(servers: Servers, tmp_path: Path) -> None:
     """Old and old, old and new, new and new: sync both ways in each, and clients at both."""
@@ -87,6 +144,8 @@ def test_a_pair_is_upgraded_one_by_one_and_loses_no_ack(servers: Servers, tmp_pa
         else:
             for server in (a, b):
                 server.wait_for("link_caught_up")
+            steady = Steady({name: server.address for name, server in made.items()})
+        steady.await_acks(STEP)
         for server in (a, b):
             client = Client(server.address, f"at {server.config.name}")
             assert client.answer["highest"] == published, "all that was acknowledged is there"
@@ -94,9 +153,11 @@ def test_a_pair_is_upgraded_one_by_one_and_loses_no_ack(servers: Servers, tmp_pa
             client.persisted(published + STEP)
             client.close()
         published += STEP
+    steady.end()
+    assert steady.used == ["A", "B"], "it was at the one that was upgraded last, and left it"
     wanted = {
         (publisher_id(f"at {name}"), number) for name in "AB" for number in range(1, published + 1)
-    }
+    } | {(steady.publisher, number) for number in range(steady.first, steady.last + 1)}
     for server in (a, b):
         assert server.stop() == 0
         journal = server.journal()
