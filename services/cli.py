@@ -51,6 +51,7 @@ from raylay.services.relocation import parse_target, relocation_lines
 from raylay.services.trace_report import trace_command
 
 STOP_TIMEOUT_S = 60.0
+RESTART_TIMEOUT_S = 300.0
 DETACH_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 30.0
 READY_LINE = "raylay is up"
@@ -412,6 +413,24 @@ def admit(
     with Fabric.attach(_running(fabric).name) as attached:
         attached.admit(instance, force=force)
     typer.echo(f"{instance}: clients are admitted")
+
+
+@app.command()
+def restart(
+    instances: Annotated[
+        list[str] | None, typer.Argument(help="In this order; default: all of the fabric.")
+    ] = None,
+    fabric: FabricOption = "",
+    timeout: Annotated[float, typer.Option(help="Seconds for each.")] = RESTART_TIMEOUT_S,
+) -> None:
+    """Restart instances one after the other while clients go on, each when every link has caught up
+    behind the one before: to bring a release into use that was installed."""
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(_running(fabric).name) as attached:
+        attached.rolling_restart(
+            instances or (), timeout, done=lambda name: typer.echo(f"{name}: restarted, caught up")
+        )
 
 
 @app.command()

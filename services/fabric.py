@@ -762,6 +762,35 @@ class Fabric(FabricBuilder):
                 await_process_end(int(state.get("pid") or 0), timeout_s)
         self.wait_ready(name, timeout_s)
 
+    def rolling_restart(
+        self,
+        names: Iterable[str] = (),
+        timeout_s: float = START_TIMEOUT_S_DEFAULT,
+        *,
+        done: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """Restarts instances one after the other, each when every link has caught up behind the one
+        before: so a release that was installed meanwhile comes into use, while clients go on.
+
+        Args:
+            names: in this order; empty: all, as declared.
+            timeout_s: for each.
+            done: told each that is back.
+
+        Raises:
+            ConfigurationError: there is no such instance; nothing was restarted.
+            FabricError: links had not caught up, before the first one or behind another: those that
+                follow run as before.
+        """
+        wanted = list(names) or [instance.name for instance in self.declared.instances]
+        for name in wanted:
+            self.declared.instance(name)
+        self.wait_connected(STATUS_TIMEOUT_S)
+        for name in wanted:
+            self.restart(name, timeout_s, graceful=True)
+            self.wait_connected(timeout_s)
+            done(name)
+
     def downgrade(self, name: str, destination: str, *, force: bool = False) -> None:
         """From now on acks of instance `name` do not wait for this destination.
 

@@ -112,6 +112,7 @@ def test_up_publish_subscribe_status_events_downgrade_apply_down(tmp_path: Path)
             assert json.loads(line)["instance"] in ("here-1", "here-2")
         by_hand(tmp_path)
         changed_file(tmp_path)
+        one_by_one(tmp_path)
     finally:
         down = run(*RAYLAY, "down", cwd=tmp_path)
     assert "command is down" in down.stdout
@@ -154,6 +155,15 @@ def changed_file(tmp_path: Path) -> None:
     refused = attempt(*RAYLAY, "apply", "f.yaml", cwd=tmp_path)
     assert refused.returncode == 1
     assert "here-1, here-2 would no longer be in fabric command" in refused.stderr
+
+
+def one_by_one(tmp_path: Path) -> None:
+    """A restart of all, in an order."""
+    refused = attempt(*RAYLAY, "restart", "here-2", "there-1", cwd=tmp_path)
+    assert refused.returncode == 1 and "there-1" in refused.stderr
+    assert "Traceback" not in refused.stderr and not refused.stdout
+    done = run(*RAYLAY, "restart", "here-2", "here-1", cwd=tmp_path)
+    assert done.stdout.splitlines() == [f"here-{n}: restarted, caught up" for n in (2, 1)]
 
 
 def test_one_trace_shows_the_whole_way_of_a_message(tmp_path: Path) -> None:
