@@ -378,7 +378,9 @@ def replay_command(
     server: Annotated[
         list[str] | None, typer.Option("--server", help="host:port to publish to; repeatable.")
     ] = None,
-    fabric: Annotated[str, typer.Option("--fabric", "-f", help="Or a fabric's name.")] = "",
+    fabric: Annotated[
+        str, typer.Option("--fabric", "-f", help="Or a fabric's name, file or directory.")
+    ] = "",
     group: Annotated[
         str, typer.Option("--group", "-g", help="Region whose instances to use.")
     ] = "",
@@ -468,7 +470,9 @@ def publish_command(
     server: Annotated[
         list[str] | None, typer.Option("--server", help="host:port; repeatable.")
     ] = None,
-    fabric: Annotated[str, typer.Option("--fabric", "-f", help="Or a fabric's name.")] = "",
+    fabric: Annotated[
+        str, typer.Option("--fabric", "-f", help="Or a fabric's name, file or directory.")
+    ] = "",
     group: Annotated[
         str, typer.Option("--group", "-g", help="Region whose instances to use.")
     ] = "",

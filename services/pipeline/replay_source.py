@@ -223,7 +223,7 @@ class SparkSource:
             .options(
                 path=place.journal,
                 columns=",".join(dict.fromkeys((*columns, *self._mentioned()))),
-                ending=json.dumps({"*": last_txid(place)}),
+                ending=json.dumps({"*": last_txid(place, self._on_corrupt)}),
                 on_corrupt=self._on_corrupt,
                 **({"archive": place.archive} if place.archive else {}),
             )

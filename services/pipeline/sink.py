@@ -27,11 +27,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from raylay.services import fabric_registry
 from raylay.services.client import EPOCH, SyncClient
 from raylay.services.errors import CommandFailed, ConfigurationError
-from raylay.services.fabric_plan import FabricRecord, servers_of
+from raylay.services.fabric_plan import servers_of
 from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX
+from raylay.services.pipeline.journals import record_of
 from raylay.services.pipeline.session import plain_errors
 from raylay.services.pipeline.staging import (
     BATCH,
@@ -98,7 +98,7 @@ class WriteOptions:
         made = cls(**values)
         if bool(made.servers) == bool(made.fabric):
             raise ConfigurationError(
-                "give either servers, host:port with commas, or fabric, its directory or name"
+                "give either servers, host:port with commas, or fabric, its name, file or directory"
             )
         if made.job and not made.staging:
             raise ConfigurationError("a job is remembered in its staging directory: give staging")
@@ -117,13 +117,11 @@ class WriteOptions:
         if self.servers:
             listed = [each.strip() for each in self.servers.split(",") if each.strip()]
             return {"servers": listed, "group": self.group}
-        entry = fabric_registry.find(self.fabric)
-        directory = entry.directory if entry is not None else self.fabric
-        record = FabricRecord.load(directory)
+        record = record_of(self.fabric)
         if record is None:
             raise ConfigurationError(
-                f"{self.fabric} is no fabric that runs here and no directory of one: start it, or "
-                "give servers"
+                f"{self.fabric} is no fabric that runs here, and no file or directory of one: "
+                "start it, or give servers"
             )
         return servers_of(record, self.group, self.name)
 
