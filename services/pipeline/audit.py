@@ -26,7 +26,14 @@ from raylay.services.errors import ConfigurationError, CorruptRecord, RaylayErro
 from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.messages.records import Flag
 from raylay.services.messages.records import Kind as RunKind
-from raylay.services.pipeline.audit_ages import Age, Question, ages_of, clocks, merged
+from raylay.services.pipeline.audit_ages import (
+    Age,
+    Question,
+    ages_of,
+    clocks,
+    merged,
+    unanswered,
+)
 from raylay.services.pipeline.audit_judgement import (
     MAX_OWED_S_DEFAULT,
     Audit,
@@ -148,7 +155,13 @@ def audit(
             lacking.of(question.publisher).update(question.sequences)
         asked = _Asked(questions, clocks(logs, current, now_us), int(settle_s * 1e6))
         narrow = _planned(places, ends, _only(lacking), partition_bytes)
-        settle(found, left, _ages(spark, asked, lacking, narrow, on_corrupt, progress))
+        ages = _ages(spark, asked, lacking, narrow, on_corrupt, progress)
+        if gone := unanswered(questions, ages):
+            raise StorageError(
+                f"{gone:,} messages that some instance lacked were removed from the others while "
+                "the audit read them: audit again"
+            )
+        settle(found, left, ages)
     suspected = open_blocks(logs.values())
     if suspected:
         progress(f"comparing the contents of {len(suspected):,} sequences one by one")

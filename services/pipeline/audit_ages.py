@@ -38,15 +38,18 @@ class Age:
     """The answer to a question.
 
     Attributes:
-        old: of its sequences those that are missing for longer than they may be on their way.
+        known: of its sequences those that some instance has.
+        old: of these those that are missing for longer than they may be on their way.
         age_us: of the one that is missing longest.
     """
 
+    known: SequenceSet = field(default_factory=SequenceSet)
     old: SequenceSet = field(default_factory=SequenceSet)
     age_us: int = 0
 
     def update(self, other: Age) -> None:
         """Adds what another part of a journal, or another instance's, says."""
+        self.known.update(other.known)
         self.old.update(other.old)
         self.age_us = max(self.age_us, other.age_us)
 
@@ -103,7 +106,8 @@ def ages_of(
             continue
         mine, received_us = mine[among], received_us[among]
         old = np.unique(mine[now_us - received_us > settle_us])
-        found[number] = Age(set_of(old), max(0, now_us - int(received_us.min())))
+        age_us = max(0, now_us - int(received_us.min()))
+        found[number] = Age(set_of(np.unique(mine)), set_of(old), age_us)
     return found
 
 
@@ -114,3 +118,11 @@ def merged(parts: Iterable[Mapping[int, Age]]) -> dict[int, Age]:
         for number, age in part.items():
             found.setdefault(number, Age()).update(age)
     return found
+
+
+def unanswered(questions: Mapping[int, Question], ages: Mapping[int, Age]) -> int:
+    """Of how many sequences nobody has anything any more."""
+    return sum(
+        len(question.sequences) - len(ages[number].known if number in ages else ())
+        for number, question in questions.items()
+    )

@@ -6,8 +6,9 @@ moved, has another one since. What it was before is told by
     the fabric's record   of an instance that was moved
     a peer                that has not been connected to it since
     the journals          by elimination: an incarnation that sent a copy was of the group that the
-                          copy names, and none of the instances that it sent to; where several are
-                          left, it was one of them
+                          copy names, none of the instances that it sent to, and none that had
+                          begun anew already when somebody got the last that was published there;
+                          where several are left, it was one of them
 """
 
 from __future__ import annotations
@@ -84,7 +85,21 @@ def _by_elimination(
             for name, its_group in groups.items()
             if its_group == group
             and (name not in logs or (incarnation, group) not in logs[name].senders)
+            and _was_before(incarnation, name, logs)
         ]
         if names:
             found[incarnation] = tuple(names)
     return found
+
+
+def _was_before(incarnation: str, name: str, logs: Mapping[str, Log]) -> bool:
+    """Whether an incarnation can be what an instance was before its journal began: others got the
+    last of it before. Where a relay was slow to bring it to one of them, another one had it."""
+    steps = logs[name].times if name in logs else None
+    if steps is None or not steps.counts:
+        return True
+    begun_us = (min(steps.counts) + 1) * steps.width_s * 1_000_000
+    last_us = [
+        log.received_us[incarnation] for log in logs.values() if incarnation in log.received_us
+    ]
+    return not last_us or min(last_us) <= begun_us

@@ -16,7 +16,7 @@ import pytest
 
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.files import load_fabric
-from raylay.services.pipeline.audit_ages import ages_of, clocks, merged
+from raylay.services.pipeline.audit_ages import Age, Question, ages_of, clocks, merged, unanswered
 from raylay.services.pipeline.audit_judgement import Audit, conflicting, judge, settle
 from raylay.services.pipeline.audit_origins import Known, Origin, origins_of
 from raylay.services.pipeline.audit_parts import (
@@ -448,6 +448,33 @@ def test_which_instance_an_incarnation_was() -> None:
     del logs["c"], logs["a"]
     found = origins_of({"bb": "b", "dd": "d"}, [], Known(groups), logs)
     assert found["old"] == Origin(("a", "c"))
+
+
+def test_who_sends_after_an_instance_began_was_not_that_instance() -> None:
+    """A fabric of others may have a group of the same name."""
+    groups = {"a": "Chicago", "b": "Chicago"}
+    begun_us = 100_000_000
+    logs = {
+        "a": log_of("a", messages(1, 5, time_us=begun_us)),
+        "b": log_of("b", messages(1, 5, time_us=begun_us)),
+    }
+    logs["a"].senders = {("other", "Chicago")}
+    for last_us, expected in ((begun_us - 1, Origin(("b",), True)), (2 * begun_us, None)):
+        logs["a"].received_us["other"] = last_us
+        found = origins_of({"aa": "a", "bb": "b"}, [], Known(groups), logs)
+        assert found.get("other") == expected
+    # A relay may be slow to bring the last of it somewhere.
+    logs["b"].received_us["other"] = begun_us - 1
+    assert origins_of({"aa": "a"}, [], Known(groups), logs)["other"] == Origin(("b",))
+
+
+def test_what_nobody_has_any_more_is_not_on_its_way() -> None:
+    questions = {0: Question(1, SequenceSet([(1, 10)])), 1: Question(2, SequenceSet([(5, 5)]))}
+    answered = {0: Age(SequenceSet([(1, 8)]))}
+    assert unanswered(questions, answered) == 3
+    answered[0].update(Age(SequenceSet([(8, 10)])))
+    answered[1] = Age(SequenceSet([(5, 5)]))
+    assert unanswered(questions, answered) == 0
 
 
 def test_faults_of_one_log() -> None:
