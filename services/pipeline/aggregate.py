@@ -355,6 +355,7 @@ def _followed(
             _wait_between(query)
         for each in query.recentProgress:
             batch = int(each["batchId"])
+            summary.watermark = each["eventTime"].get("watermark", summary.watermark)
             if batch > told and (each["numInputRows"] or _updated(each)):
                 told = batch
                 _count(summary, each, progress)
@@ -367,7 +368,6 @@ def _count(summary: Summary, each: Any, progress: Callable[[str], None]) -> None
     summary.dropped_late += sum(
         int(state["numRowsDroppedByWatermark"]) for state in each["stateOperators"]
     )
-    summary.watermark = each["eventTime"].get("watermark", summary.watermark)
     progress(
         f"batch {each['batchId']}: {each['numInputRows']:,} messages, {summary.records:,} in all; "
         f"windows closed up to {summary.watermark or 'none'}"
@@ -375,7 +375,11 @@ def _count(summary: Summary, each: Any, progress: Callable[[str], None]) -> None
 
 
 def _updated(each: Any) -> bool:
-    return any(int(state["numRowsUpdated"]) for state in each["stateOperators"])
+    """Whether a micro-batch changed windows, or closed some: one without messages may."""
+    return any(
+        int(state["numRowsUpdated"]) or int(state["numRowsRemoved"])
+        for state in each["stateOperators"]
+    )
 
 
 def _wait_between(query: StreamingQuery) -> None:
