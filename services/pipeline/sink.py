@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from raylay.services.client import EPOCH, SyncClient
+from raylay.services.client.machine import PublishStore
 from raylay.services.errors import CommandFailed, ConfigurationError
 from raylay.services.fabric_plan import servers_of
 from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX
@@ -43,6 +44,7 @@ from raylay.services.pipeline.staging import (
     Staging,
     stage,
 )
+from raylay.storage.stores import MemoryPublishStore
 
 log = logging.getLogger("raylay.pipeline")
 
@@ -210,6 +212,18 @@ def publish_rows(options: WriteOptions, rows: StagedRows) -> None:
         client.flush()
 
 
+def known_sequence(options: WriteOptions, publisher: str) -> int:
+    """The highest sequence that the server which answers knows of a publisher; 0 for none.
+
+    Raises:
+        RaylayError: no server answers.
+    """
+    store = MemoryPublishStore()
+    store.highest = -1  # at 0 a client that no server knows would begin at the clock
+    with contextlib.closing(_client(options, publisher, store)):
+        return store.highest
+
+
 def check_target(options: WriteOptions, topics: Iterable[tuple[str, str]] = ()) -> None:
     """Refuses where no server answers, or where the one that does journals not all of these: an
     instance hands on such a message to those who listen at the moment, and nobody keeps it.
@@ -267,15 +281,15 @@ def publish_pending(directory: Path, options: WriteOptions) -> int:
     """
     if not (directory / STATE_FILE).is_file():
         raise ConfigurationError(f"{directory} is no staging directory: it has no {STATE_FILE}")
-    with Staging(directory) as staging:
+    with Staging(directory, seen=lambda name: known_sequence(options, name)) as staging:
         return staging.finish(lambda rows: publish_rows(options, rows))
 
 
-def _client(options: WriteOptions, name: str, rows: StagedRows | None = None) -> SyncClient:
+def _client(options: WriteOptions, name: str, store: PublishStore | None = None) -> SyncClient:
     return SyncClient(
         name,
         **options.client_options(),
-        publish_store=rows,
+        publish_store=store,
         connect_wait_s=options.connect_wait_s,
     )
 
@@ -354,7 +368,7 @@ class _Writing:
     ) -> int:
         """Publishes what the winning attempts staged."""
         files = [each.file for each in messages if isinstance(each, Staged)]
-        with Staging(self.directory, self.options.name, owner, run) as staging:
+        with Staging(self.directory, self.options.name, owner, run, self._seen) as staging:
             try:
                 return staging.commit(
                     key,
@@ -373,6 +387,9 @@ class _Writing:
                         self.directory,
                     )
                 raise
+
+    def _seen(self, publisher: str) -> int:
+        return known_sequence(self.options, publisher)
 
     def abort_all(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
         """Removes what was staged, unless it is to be published; whether something is."""

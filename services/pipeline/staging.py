@@ -19,15 +19,21 @@ import json
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from xxhash import xxh3_64_intdigest as checksum64
 
-from raylay.services.errors import ConfigurationError, PublishStoreFull, StorageError
+from raylay.services.errors import (
+    ConfigurationError,
+    PublishStoreFull,
+    RaylayError,
+    StorageError,
+)
 from raylay.services.messages.records import RecordBuilder, publisher_id
 from raylay.services.replication.ranges import Range, SequenceSet
 from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file, write_durably
@@ -51,6 +57,7 @@ DONE_JOBS_MAX = 10_000
 ABANDONED_S = 24 * 3600
 """After so long the files of a write that was neither committed nor aborted are removed."""
 EXPIRATION_S_MAX = (1 << 32) - 1
+_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +66,14 @@ class StagedFile:
 
     Attributes:
         topics: (topic, message type) of its rows, where `stage` wrote it.
+        checksum: as `rows_checksum`, where `stage` wrote it.
     """
 
     path: str
     partition: int
     rows: int
     topics: frozenset[tuple[str, str]] = frozenset()
+    checksum: int = 0
 
 
 @dataclass(slots=True)
@@ -74,7 +83,9 @@ class Pending:
     Attributes:
         origin_time_us: of all its messages, so that a second attempt sends the same bytes.
         run: of the query whose micro-batch it is.
-        topics: a checksum of its topics and message types.
+        checksum: of its rows, as `rows_checksum`.
+        asked: whether the servers are known not to have had its sequences before it. Nothing of
+            it is sent before.
     """
 
     key: str
@@ -83,7 +94,8 @@ class Pending:
     origin_time_us: int
     files: list[str]
     run: str = ""
-    topics: int = 0
+    checksum: int = 0
+    asked: bool = True
 
 
 @dataclass(slots=True)
@@ -94,7 +106,7 @@ class _State:
     last_batch: int = -1
     last_run: str = ""
     last_rows: int = 0
-    last_topics: int = 0
+    last_checksum: int = 0
     jobs: list[str] = field(default_factory=list)
     pending: Pending | None = None
     leftovers: list[str] = field(default_factory=list)
@@ -111,7 +123,7 @@ def stage(
     """
     name = f"part-{partition:06d}-{os.urandom(6).hex()}.arrow"
     aside = run / f".{name}"
-    rows = 0
+    rows = checksum = 0
     topics: set[tuple[str, str]] = set()
     try:
         run.mkdir(parents=True, exist_ok=True)
@@ -120,6 +132,7 @@ def stage(
                 writer.write_batch(batch)
                 rows += batch.num_rows
                 topics.update(_topics(batch))
+                checksum = (checksum + rows_checksum(batch)) & _MASK
         sync_file(aside)
         os.replace(aside, run / name)
         sync_directory(run)
@@ -129,7 +142,7 @@ def stage(
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    return StagedFile(str(run / name), partition, rows, frozenset(topics))
+    return StagedFile(str(run / name), partition, rows, frozenset(topics), checksum)
 
 
 def _topics(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
@@ -137,6 +150,33 @@ def _topics(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
     names = ["topic", "message_type"]
     found = pa.Table.from_batches([batch]).group_by(names).aggregate([])
     return zip(*(found[name].to_pylist() for name in names), strict=True)
+
+
+def rows_checksum(batch: pa.RecordBatch) -> int:
+    """64 bits of what a batch publishes. Those of several batches, added up modulo 2**64, are of
+    all their rows, in whatever order and batches they come."""
+    seeds = _hashes(batch["topic"], 1) ^ _hashes(batch["message_type"], 2)
+    found: Iterable[int] = map(checksum64, batch["body"].to_pylist(), seeds.tolist())
+    for at, name in enumerate(("key", "correlation_id", "expiration_s"), 1):
+        column = batch[name]
+        if column.null_count < len(column):
+            # Null and empty are published alike.
+            found = [
+                checksum64(value if isinstance(value, bytes) else b"%d" % value, before ^ at)
+                if value
+                else before
+                for before, value in zip(found, column.to_pylist(), strict=True)
+            ]
+    return sum(found) & _MASK
+
+
+def _hashes(column: pa.Array, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Of a column of few different strings."""
+    coded = column.dictionary_encode()
+    values = [checksum64(value.encode(), seed) for value in coded.dictionary.to_pylist()]
+    found: np.ndarray[Any, np.dtype[np.uint64]]
+    found = np.array(values, np.uint64)[coded.indices.to_numpy()]
+    return found
 
 
 class Staging:
@@ -149,6 +189,8 @@ class Staging:
         name: leads the publisher's name where the directory is new.
         owner: the query that the directory belongs to; a directory has one.
         run: from one start of that query to its end.
+        seen: the highest sequence that the servers know of a publisher, 0 for none. Where it is
+            given, a write is refused whose sequences were published before it was staged.
 
     Raises:
         StorageLocked: another driver commits here.
@@ -157,9 +199,15 @@ class Staging:
     """
 
     def __init__(
-        self, directory: Path, name: str = "spark", owner: str = "", run: str = ""
+        self,
+        directory: Path,
+        name: str = "spark",
+        owner: str = "",
+        run: str = "",
+        seen: Callable[[str], int] | None = None,
     ) -> None:
         self.directory = directory
+        self._seen = seen
         self._name = name
         self._owner = owner
         self._run = run
@@ -183,6 +231,8 @@ class Staging:
         try:
             values = json.loads(path.read_bytes())
             pending = values.pop("pending")
+            for each, old in ((values, "last_topics"), (pending or {}, "topics")):
+                each.pop(old, None)  # of another release, and so of another run: not compared
             state = _State(**values, pending=Pending(**pending) if pending else None)
         except FileNotFoundError:
             state = _State(f"{self._name}-{os.urandom(8).hex()}", self._owner)
@@ -248,24 +298,21 @@ class Staging:
 
         Raises:
             ConfigurationError: the key is of a micro-batch before the last one, or of another table
-                of the last one, or the files are not there. Nothing was published, and the files
-                stay with the caller.
+                of the last one, or the files are not there, or the servers know the sequences.
+                Nothing of it was published, and the files stay with the caller.
+            RaylayError: of `publish`, or the servers could not be asked. The write is pending.
             StorageError: files of what was pending are gone.
         """
         before = self._state.pending
         if before is not None:
             self._publish(before, publish)
-            if before.key == key:
-                self._forget(files)
-                return before.rows
         files = sorted(files, key=lambda each: each.partition)
         rows = sum(each.rows for each in files)
-        topics = {each for file in files for each in file.topics}
-        checksum = zlib.crc32(repr(sorted(topics)).encode())
+        checksum = sum(each.checksum for each in files) & _MASK
         if self.is_done(key):
             self._check_repeated(key, rows, checksum)
             self._forget(files)
-            return 0
+            return before.rows if before is not None and before.key == key else 0
         missing = _missing([each.path for each in files if each.rows])
         if missing:
             raise ConfigurationError(
@@ -273,7 +320,7 @@ class Staging:
                 f"as {missing[0]}: {self.directory} has to be one directory for the driver and "
                 "all workers; give staging on storage that they share; nothing was published"
             )
-        check(topics)
+        check({each for file in files for each in file.topics})
         pending = Pending(
             key,
             self._state.next_sequence,
@@ -282,16 +329,32 @@ class Staging:
             [each.path for each in files if each.rows],
             self._run,
             checksum,
+            asked=self._seen is None or not rows,
         )
-        self._state.next_sequence += rows
-        self._state.pending = pending
-        self._save(self._state)
-        fault_point("staging.pending")
+        self._begin(pending)
         self._publish(pending, publish)
         self._forget(files)
         return rows
 
-    def _check_repeated(self, key: str, rows: int, topics: int) -> None:
+    def _begin(self, pending: Pending) -> None:
+        """Makes a write pending, also where no server can be asked: what may have taken long to
+        compute is kept."""
+        failure: RaylayError | None = None
+        if not pending.asked:
+            try:
+                seen = self._ask()
+            except RaylayError as error:
+                failure = error
+            else:
+                self._check_unknown(pending, seen)
+        self._state.next_sequence += pending.rows
+        self._state.pending = pending
+        self._save(self._state)
+        fault_point("staging.pending")
+        if failure is not None:
+            raise failure
+
+    def _check_repeated(self, key: str, rows: int, checksum: int) -> None:
         """Refuses what only looks as if it was published before. A query that is restarted repeats
         its last micro-batch, whose rows may be others then: what was written down first counts."""
         state = self._state
@@ -303,13 +366,28 @@ class Staging:
                 f"now comes {key}: the query's checkpoint was removed or put back; give a new "
                 "checkpoint a staging directory of its own; nothing was published"
             )
-        same = (rows, topics) == (state.last_rows, state.last_topics)
+        same = (rows, checksum) == (state.last_rows, state.last_checksum)
         if self._run and self._run == state.last_run and not same:
             raise ConfigurationError(
                 f"{self.directory} has published {state.last_rows} rows as {key} of this very run, "
                 f"and now come {rows} others: give each table of a micro-batch a staging "
-                "directory of its own; nothing more was published"
+                "directory of its own, and persist one that is written again where its rows differ "
+                "each time; nothing more was published"
             )
+
+    def _ask(self) -> int:
+        return self._seen(self.publisher) if self._seen is not None else 0
+
+    def _check_unknown(self, pending: Pending, seen: int) -> None:
+        """Refuses sequences that a server knows already: it would drop the rows as repeated."""
+        first = pending.first_sequence
+        if seen >= first:
+            raise ConfigurationError(
+                f"a server knows sequence {seen} of {self.publisher}, {self.directory} has come to "
+                f"{first - 1}: it was put back to an older state; give another staging directory, "
+                "which publishes again what came since then; nothing was published"
+            )
+        pending.asked = True
 
     def _publish(self, pending: Pending, publish: Callable[[StagedRows], None]) -> None:
         missing = _missing(pending.files)
@@ -321,6 +399,9 @@ class Staging:
                 "rows twice",
                 missing[0],
             )
+        if not pending.asked:
+            self._check_unknown(pending, self._ask())
+            self._save(self._state)
         if pending.rows:
             publish(StagedRows(self.publisher, pending))
         fault_point("staging.published")
@@ -328,7 +409,7 @@ class Staging:
         if pending.key.startswith(BATCH):
             state.last_batch = int(pending.key.removeprefix(BATCH))
             state.last_run, state.last_rows = pending.run, pending.rows
-            state.last_topics = pending.topics
+            state.last_checksum = pending.checksum
         else:
             state.jobs = [*state.jobs, pending.key][-DONE_JOBS_MAX:]
         state.pending = None

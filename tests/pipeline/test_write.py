@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from raylay.services.errors import ConfigurationError, ConnectionLost, StorageError, StorageLocked
+from raylay.services.errors import (
+    ConfigurationError,
+    ConnectionLost,
+    RaylayError,
+    StorageError,
+    StorageLocked,
+)
 from raylay.services.messages.records import decode_record, iterate_records, publisher_id
 from raylay.services.pipeline.session import quiet_pandas
 from raylay.services.pipeline.sink import (
@@ -38,7 +45,14 @@ from raylay.services.pipeline.sink import (
     publish_pending,
     publish_rows,
 )
-from raylay.services.pipeline.staging import STAGED, StagedFile, StagedRows, Staging, stage
+from raylay.services.pipeline.staging import (
+    STAGED,
+    StagedFile,
+    StagedRows,
+    Staging,
+    rows_checksum,
+    stage,
+)
 from raylay.storage.files import FAULT_VARIABLE
 from raylay.storage.journal_reader import LmdbJournalReader
 
@@ -152,12 +166,79 @@ def test_micro_batches_that_only_look_published(tmp_path: Path) -> None:
     assert commit(2, [b"c", b"d"], "two") == 2
     # The writer repeats what it wrote, in another order.
     assert commit(2, [b"d", b"c"], "two") == 0
-    for bodies, topic in (([b"e"], "t"), ([b"e", b"f"], "u")):
+    for bodies, topic in (([b"e"], "t"), ([b"c", b"d"], "u"), ([b"e", b"f"], "t")):
         with pytest.raises(ConfigurationError, match="published 2 rows as batch-2 of this very ru"):
             commit(2, bodies, "two", topic)
     with pytest.raises(ConfigurationError, match="batches up to 2, and now comes batch-0"):
         commit(0, [b"g"], "three")
     assert whole.bodies == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
+
+
+def test_another_table_while_the_first_is_pending(tmp_path: Path) -> None:
+    broken, whole = Published(fail_after=1), Published()
+    with Staging(tmp_path, owner="query", run="one") as staging:
+        with pytest.raises(ConnectionLost):
+            staging.commit("batch-0", [staged(tmp_path, 0, [b"a", b"b"])], broken)
+        other = staged(tmp_path, 0, [b"c", b"d"])
+        with pytest.raises(ConfigurationError, match="now come 2 others: give each table"):
+            staging.commit("batch-0", [other], whole)
+        assert Path(other.path).exists()
+    assert whole.bodies == [(1, b"a"), (2, b"b")]
+
+
+def test_the_same_table_while_it_is_pending(tmp_path: Path) -> None:
+    whole = Published()
+    with Staging(tmp_path, owner="query", run="one") as staging:
+        with pytest.raises(ConnectionLost):
+            files = [staged(tmp_path, 0, [b"a", b"b"])]
+            staging.commit("batch-0", files, Published(fail_after=1))
+        # In other partitions and another order.
+        again = [staged(tmp_path, 0, [b"b"]), staged(tmp_path, 1, [b"a"])]
+        assert staging.commit("batch-0", again, whole) == 2
+    assert whole.bodies == [(1, b"a"), (2, b"b")]
+
+
+def test_the_checksum_of_rows() -> None:
+    rows = {
+        "body": pa.array([b"a", b"b", b"b"], pa.binary()),
+        "topic": ["t", "t", "u"],
+        "key": pa.array([b"k", None, b""], pa.binary()),
+        "correlation_id": pa.array([None, b"k", None], pa.binary()),
+        "expiration_s": pa.array([None, 7, 0], pa.int64()),
+    }
+    whole = normal(batch(**rows), "", "")
+    one = rows_checksum(whole)
+    assert rows_checksum(whole.take(pa.array([2, 0, 1]))) == one
+    parts = sum(rows_checksum(whole.slice(at, 1)) for at in range(3))
+    assert parts % 2**64 == one and rows_checksum(whole.slice(0, 0)) == 0
+    others = [
+        {"body": pa.array([b"a", b"b", b"c"], pa.binary())},
+        {"topic": ["t", "u", "t"]},
+        {"message_type": ["json", "json", "text"]},
+        {"topic": ["json", "json", "json"], "message_type": ["t", "t", "u"]},
+        {"key": rows["correlation_id"], "correlation_id": rows["key"]},
+        {"key": pa.array([None, b"k", b""], pa.binary())},
+        {"expiration_s": pa.array([None, 8, 0], pa.int64())},
+    ]
+    found = {rows_checksum(normal(batch(**rows | other), "", "")) for other in others}
+    assert len(found) == len(others) and one not in found
+    twice = pa.Table.from_batches([whole, whole]).combine_chunks().to_batches()[0]
+    assert rows_checksum(twice) not in (0, one), "rows count as often as they come"
+
+
+def test_a_state_of_an_older_release(tmp_path: Path) -> None:
+    whole = Published()
+    with Staging(tmp_path, owner="query", run="one") as staging, pytest.raises(ConnectionLost):
+        staging.commit("batch-3", [staged(tmp_path, 0, [b"a"])], Published(fail_after=0))
+    path = tmp_path / "state.json"
+    state = json.loads(path.read_bytes())
+    del state["last_checksum"], state["pending"]["checksum"], state["pending"]["asked"]
+    state["last_topics"] = state["pending"]["topics"] = 77
+    path.write_text(json.dumps(state))
+    # What was pending may have been sent in part: the servers are not asked about it.
+    with Staging(tmp_path, owner="query", run="two", seen=lambda name: 1) as staging:
+        assert staging.commit("batch-3", [staged(tmp_path, 0, [b"a"])], whole) == 1
+    assert whole.bodies == [(1, b"a")]
 
 
 def test_files_that_the_driver_does_not_see(tmp_path: Path) -> None:
@@ -370,6 +451,53 @@ def test_publishing_what_was_left(instance: Any, tmp_path: Path) -> None:
     assert publish_pending(tmp_path, up) == 2
     assert publish_pending(tmp_path, up) == 0
     assert [body for _, _, body in journaled(instance, "write/left")] == [b"left", b"behind"]
+
+
+def test_a_staging_directory_that_was_put_back(instance: Any, tmp_path: Path) -> None:
+    home, backup, topic = tmp_path / "staging", tmp_path / "backup", "write/put-back"
+    options = WriteOptions.of(
+        {"servers": instance.address, "topic": topic, "staging": str(home), "connect_wait_s": "5"}
+    )
+    down = replace(options, servers=NOWHERE, connect_wait_s=0.2)
+
+    def commit(number: int, bodies: list[str], after: WriteOptions | None = None) -> None:
+        writer = BatchWriter(replace(options, batch=str(number)), StructType([BODY]), False)
+        rows = writer.write(iter([batch(body=bodies)]))
+        writer.options = replace(after or options, batch=str(number))
+        try:
+            writer.commit([Staged(rows.file, "query", "a run")])
+        except RaylayError:
+            writer.abort([rows])
+            raise
+
+    def put_back() -> None:
+        shutil.rmtree(home)
+        shutil.copytree(backup, home)
+
+    with Staging(home):
+        shutil.copytree(home, backup)  # before the first row was published
+    commit(0, ["old"])
+    put_back()
+    with pytest.raises(ConfigurationError, match=r"a server knows sequence 1 of .* has come to 0:"):
+        commit(0, ["other"])
+    assert {path.name for path in home.iterdir()} == {"lock", "state.json"}
+
+    shutil.rmtree(backup)
+    home = tmp_path / "again"
+    options = replace(options, staging=str(home))
+    commit(0, ["old"])
+    shutil.copytree(home, backup)
+    commit(1, ["mid", "mid", "mid"])
+    put_back()
+    with pytest.raises(ConfigurationError, match=r"knows sequence 4 of .* has come to 1: it was"):
+        commit(1, ["new"] * 4)
+    # While no server answers the rows are kept, and one is asked when it does.
+    with pytest.raises(ConnectionLost):
+        commit(1, ["new"] * 4, replace(down, staging=str(home)))
+    with pytest.raises(ConfigurationError, match="knows sequence 4"):
+        publish_pending(home, options)
+    bodies = [body for _, _, body in journaled(instance, topic)]
+    assert bodies == [b"old", b"old", b"mid", b"mid", b"mid"]
 
 
 @pytest.mark.parametrize(
