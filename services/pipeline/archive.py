@@ -10,6 +10,9 @@ checksum; then one durable file says which files belong where, they are moved, a
 replaced. A job that is killed at any point leaves a stretch either not begun, or pending: the next
 one finishes it. So a lake holds each record of an instance once.
 
+A job goes on, and calls segments removable, only where the journal still holds what was archived:
+the last record of each stretch is compared, and the lake's files are looked for.
+
 A journal that lies alone, without its instance's state, goes by a hash of its path in place of an
 incarnation. A topic whose name is too long for a directory's stands in `topic=` with its beginning
 and a hash, and whole in the column `long_topic`.
@@ -28,12 +31,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from raylay.services.errors import (
     ConfigurationError,
     CorruptRecord,
     RaylayError,
     StorageError,
 )
+from raylay.services.messages.records import Kind, iterate_records
 from raylay.services.pipeline.columns import COLUMNS
 from raylay.services.pipeline.journals import OnCorrupt, Place, Stretch, last_txid, plan
 from raylay.services.pipeline.predicates import Predicate
@@ -43,6 +51,8 @@ from raylay.storage.files import FileLock, fault_point, sync_directory, sync_fil
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from raylay.storage.journal_reader import LmdbJournalReader
+
 log = logging.getLogger("raylay.pipeline")
 
 CHUNK_RECORDS_DEFAULT = 5_000_000
@@ -51,6 +61,8 @@ _SHORTENED = re.compile(r"/topic=[^/]*~[0-9a-f]{16}/")
 MESSAGES = "messages"
 META = "_raylay"
 PARTITIONED_BY = ("instance", "topic", "date")
+TOLD_BY = ("txid", "publisher", "sequence", "digest", "receive_time")
+"""What tells a record from another one of its transaction id."""
 LONG_TOPIC = "long_topic"
 TOPIC_NAME_BYTES_MAX = 255 - len("topic=")
 """Of a topic in a directory's name, as Spark writes it."""
@@ -66,6 +78,8 @@ class Archived:
 
     Attributes:
         damaged: segments, by their first transaction id, of which something was left out.
+        end: of its last record what `TOLD_BY` says, the time in microseconds; None where it has
+            none, and in manifests that were written before there was this.
     """
 
     first_txid: int
@@ -74,6 +88,7 @@ class Archived:
     checksum: int
     files: list[str]
     damaged: list[int] = field(default_factory=list)
+    end: list[int] | None = None
 
 
 @dataclass(slots=True)
@@ -223,8 +238,8 @@ def archive(
     Raises:
         ConfigurationError: two journals are of one name.
         StorageLocked: another job archives there.
-        StorageError: records were removed from a journal before they were archived, or the lake
-            cannot be written.
+        StorageError: records were removed from a journal before they were archived, a journal does
+            not hold what was archived of it, or the lake lacks a file or cannot be written.
         CorruptRecord: a journal is damaged (see `on_corrupt`), or what was written is not what the
             journal holds.
     """
@@ -258,6 +273,7 @@ def _archive_one(
     identity = _identity(place)
     key = f"{place.instance}/{identity}"
     newest = last_txid(place, on_corrupt)
+    _compare(lake, place, key)
     files = place.files()
     upto = lake.archived_upto(key)
     if not upto and files:
@@ -291,6 +307,96 @@ def _identity(place: Place) -> str:
         return found
     path = str(Path(place.journal).resolve())
     return f"at-{hashlib.sha256(path.encode()).hexdigest()[:16]}"
+
+
+def _compare(lake: Lake, place: Place, key: str) -> None:
+    """Whether the lake has the files of its manifest, and the journal what is archived of it.
+
+    Raises:
+        StorageError: not so.
+    """
+    stretches = lake.stretches.get(key, [])
+    if not stretches:
+        return
+    messages = lake.directory / MESSAGES
+    for path in (messages / name for each in stretches for name in each.files):
+        if not path.is_file() or not path.stat().st_size:
+            raise StorageError(
+                f"{path} is missing or empty, the lake's manifest names it: put it back, or "
+                f"archive into a new lake; nothing of {place.instance} was archived, and none of "
+                "its segments may be removed",
+                str(path),
+            )
+    upto = stretches[-1].last_txid
+    with place.reader() as reader:
+        try:
+            newest = reader.last_txid
+        except CorruptRecord:  # it is to be skipped; nobody knows where the journal ended
+            newest = upto
+        if newest < upto:
+            raise _another(lake, place, f"it ends at transaction id {newest}, archived is {upto}")
+        oldest = reader.first_txid
+        for stretch in reversed(stretches):
+            if stretch.last_txid < oldest:
+                break
+            if stretch.end is None:
+                stretch.end = _end([messages / name for name in stretch.files])
+            if stretch.end is None:
+                continue
+            found = _told(reader, stretch.end[0])
+            if found is not None and found != stretch.end:
+                text = f"transaction id {stretch.end[0]} is another record than was archived"
+                raise _another(lake, place, text)
+
+
+def _another(lake: Lake, place: Place, text: str) -> StorageError:
+    return StorageError(
+        f"{place.journal} is not what {lake.directory} holds of it: {text}. It was replaced, or "
+        "put back from a backup: archive it into a new lake; nothing of it was archived, and none "
+        "of its segments may be removed",
+        place.journal,
+    )
+
+
+def _end(files: list[Path]) -> list[int] | None:
+    """What tells the last record of some files of a lake; None where there are none."""
+    newest, last = 0, None
+    for path in files:
+        found = pc.max(_read_columns(path, ["txid"])["txid"]).as_py() or 0
+        if found > newest:
+            newest, last = found, path
+    if last is None:
+        return None
+    rows = _read_columns(last, list(TOLD_BY))
+    row = rows.filter(pc.equal(rows["txid"], newest)).slice(0, 1)
+    times = row["receive_time"]
+    micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+    columns = [row[name] for name in TOLD_BY[:-1]] + [micros]
+    return [int(column[0].as_py()) for column in columns]
+
+
+def _read_columns(path: Path, columns: list[str]) -> pa.Table:
+    try:
+        with pq.ParquetFile(path) as file:
+            return file.read(columns)
+    except (OSError, pa.ArrowException) as error:
+        text = f"{path} cannot be read: {str(error).splitlines()[0]}"
+        raise StorageError(text, str(path)) from None
+
+
+def _told(reader: LmdbJournalReader, txid: int) -> list[int] | None:
+    """What tells the record of a journal; None where it was removed, or cannot be read."""
+    try:
+        runs = reader.read(txid - 1, 1)
+        if not runs or runs[0].first_txid != txid:
+            return None
+        if runs[0].kind != Kind.RECORDS:
+            return [txid]
+        record = next(iterate_records(runs[0].payload, verify=True))
+    except CorruptRecord:
+        return None
+    digest = record.digest - ((record.digest >> 63) << 64)
+    return [txid, record.publisher, record.sequence, digest, runs[0].receive_time_us]
 
 
 def _removable(place: Place, upto: int, damaged: set[int]) -> int:
@@ -361,7 +467,9 @@ def _write(
         moves.append(
             [str(path.relative_to(lake.staging)), str(inside.parent / f"{name}-{number}.parquet")]
         )
-    stretch = Archived(after + 1, last, *expected, [target for _, target in moves], damaged)
+    stretch = Archived(
+        after + 1, last, *expected, [target for _, target in moves], damaged, _end(written)
+    )
     lake.take(f"{place.instance}/{identity}", stretch, moves)
     return stretch, damage
 

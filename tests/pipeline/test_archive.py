@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from pipeline_cases import (
     INCARNATION,
+    PUBLISHERS,
+    Log,
     change_block,
     expected_rows,
     made_by,
@@ -34,6 +37,7 @@ from raylay.services.pipeline.archive import Archived, Lake, archive, read_lake
 from raylay.services.pipeline.columns import COLUMNS
 from raylay.services.pipeline.journals import places
 from raylay.storage.files import FileLock
+from raylay.storage.maintenance import SegmentMaintenance
 
 
 class Killed(BaseException):
@@ -180,6 +184,110 @@ def test_bare_journals_of_one_name(spark: Any, tmp_path: Path) -> None:
     both = ",".join(str(log.directory) for log in logs)
     with pytest.raises(ConfigurationError, match="lie in directories of one name"):
         archive(spark, lake, places(path=both))
+
+
+def rewritten(log: Log, upto: int, kept: int, *, bare: bool = False) -> None:
+    """The journal anew: the desk's messages up to a transaction id, then the airport's."""
+    shutil.rmtree(log.directory, ignore_errors=True)
+    firsts = range(1, upto, 20)
+    runs = [message_run(at, PUBLISHERS[at > kept], at, 20, "orders") for at in firsts]
+    write_log(log.directory, runs)
+    if not bare:
+        made_by(log, INCARNATION)
+
+
+def forget_ends(lake: Path) -> None:
+    """Makes of a manifest one of before."""
+    manifest = lake / "_raylay" / "manifest.json"
+    found = json.loads(manifest.read_text())
+    ends = [each.pop("end") for stretches in found["stretches"].values() for each in stretches]
+    assert all(ends)
+    manifest.write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_journal_that_does_not_hold_what_is_archived(
+    spark: Any, tmp_path: Path, older: bool
+) -> None:
+    """Nothing is passed over, and nothing is called removable."""
+    log, bare = Log(tmp_path / "a", 0), Log(tmp_path / "b", 0)
+    lake = tmp_path / "lake"
+
+    def run(log: Log) -> Any:
+        return archive(spark, lake, places(path=str(log.directory)), chunk_records=250)[0]
+
+    rewritten(log, 500, 500)
+    rewritten(bare, 200, 200, bare=True)
+    assert run(log).archived_records == 500 and run(bare).archived_records == 200
+    if older:
+        forget_ends(lake)
+    manifest = lake / "_raylay" / "manifest.json"
+    before = content(lake), manifest.read_bytes()
+    # Put back as it was at 300, it went on with others.
+    rewritten(log, 400, 300)
+    with pytest.raises(StorageError, match=r"ends at transaction id 400, archived is 500\. It was"):
+        run(log)
+    rewritten(log, 800, 300)
+    with pytest.raises(StorageError, match=r"id 500 is another record than .*into a new lake"):
+        run(log)
+    rewritten(bare, 200, 0, bare=True)
+    with pytest.raises(StorageError, match="id 200 is another record than was archived"):
+        run(bare)
+    assert (content(lake), manifest.read_bytes()) == before
+    # The same again, and more of it.
+    rewritten(log, 800, 800)
+    summary = run(log)
+    assert summary.archived_records == 300 and summary.removable_before > 500
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_lake_that_went_on_with_another_journal(spark: Any, tmp_path: Path, older: bool) -> None:
+    """An older stretch is compared as well as the last, as long as its segment is there."""
+    log = Log(tmp_path / "a", 0)
+    lake = tmp_path / "lake"
+
+    def run() -> Any:
+        return archive(spark, lake, places(path=str(log.directory)))[0]
+
+    rewritten(log, 500, 500)
+    run()
+    rewritten(log, 800, 500)
+    run()
+    if older:
+        forget_ends(lake)
+    rewritten(log, 800, 400)
+    with pytest.raises(StorageError, match="id 500 is another record than was archived"):
+        run()
+    files = places(path=str(log.directory))[0].files()
+    behind = next(file.first_txid for file in files if file.first_txid > 500)
+    SegmentMaintenance(log.journal).remove(behind, force=True)
+    assert places(path=str(log.directory))[0].files()[0].first_txid == behind
+    assert run().archived_records == 0
+    # What cannot be read says nothing.
+    live = places(path=str(log.directory))[0].files()[-1]
+
+    def turn_a_bit(block: bytearray) -> None:
+        block[-4] ^= 1
+
+    change_block(live.path, 781, turn_a_bit)
+    found = archive(spark, lake, places(path=str(log.directory)), on_corrupt="skip")[0]
+    assert found.archived_records == 0 and found.last_txid == 800
+
+
+def test_a_lake_whose_files_are_gone(spark: Any, tmp_path: Path) -> None:
+    log = Log(tmp_path / "a", 0)
+    lake = tmp_path / "lake"
+    rewritten(log, 200, 200)
+    assert archive(spark, lake, places(path=str(log.directory)))[0].removable_before > 0
+    files = content(lake)
+    name = min(files)
+    rewritten(log, 400, 400)
+    for harm in (lambda path: path.write_bytes(b""), Path.unlink):
+        harm(lake / "messages" / name)
+        with pytest.raises(StorageError, match=f"{re.escape(name)} is missing or empty") as raised:
+            archive(spark, lake, places(path=str(log.directory)))
+        assert "none of its segments may be removed" in str(raised.value)
+        assert content(lake) | {name} == files
 
 
 def test_topics_that_are_too_long_for_a_directory(spark: Any, tmp_path: Path) -> None:
