@@ -32,6 +32,8 @@ GRAIN_TXIDS_MAX = 10_000
 """Transaction ids that are counted together; chunks are cut between these."""
 TOPIC_PLACE = "{topic}"
 INCARNATION = "_incarnation"
+FILE_NAME = r"^(.+)-[0-9a-f]{16}-[0-9a-f]{16}-[0-9]+\.parquet$"
+"""Of a lake's file: its incarnation, or what stands for it, which may have hyphens itself."""
 NUMBER = "_number"
 KEPT = "_kept"
 PUBLISH = "publish"
@@ -205,7 +207,7 @@ class SparkSource:
 
         rows = read_lake(self._spark, self._location)
         file = F.col("_metadata.file_name")
-        rows = rows.withColumn(INCARNATION, F.substring_index(file, "-", 1))
+        rows = rows.withColumn(INCARNATION, F.regexp_extract(file, FILE_NAME, 1))
         if self._wanted:
             rows = rows.where(F.col("instance") == self._wanted)
         # Whole days are whole directories.

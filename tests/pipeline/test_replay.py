@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -190,6 +191,30 @@ def test_a_lake_of_an_instance_that_began_anew(spark: Any, tmp_path: Path) -> No
         with pa.memory_map(file.path) as opened:
             table = pa.ipc.open_file(opened).read_all()
         assert table.num_rows == chunk.rows == file.rows
+        found += [json.loads(body)["number"] for body in table["body"].to_pylist()]
+    assert found == list(range(1, 81))
+
+
+def test_a_lake_of_bare_journals_of_one_name(spark: Any, tmp_path: Path) -> None:
+    """Each is a log of its own: what both hold is replayed once, and each in its order."""
+    lake = tmp_path / "lake"
+    for place, counts in (("east", [(1, 60)]), ("west", [(1, 60), (61, 20)])):
+        made, txid = [], 1
+        for first, count in counts:
+            made.append(message_run(txid, PUBLISHERS[0], first, count))
+            made[-1].receive_time_us = START_US + (place == "west") * 1_000_000 + txid * 1000
+            txid += count
+        log = write_log(tmp_path / place / "same", made)
+        archive(spark, lake, places(path=str(log.directory)))
+    source = SparkSource(spark, str(lake), Selection())
+    plan = source.plan(1000)
+    assert len(plan.incarnations) == 2 and plan.rows == 80
+    assert all(re.fullmatch("at-[0-9a-f]{16}", each) for each in plan.incarnations)
+    found = []
+    for number, chunk in enumerate(plan.chunks):
+        file = source.stage(chunk, tmp_path / f"run-{number}")
+        with pa.memory_map(file.path) as opened:
+            table = pa.ipc.open_file(opened).read_all()
         found += [json.loads(body)["number"] for body in table["body"].to_pylist()]
     assert found == list(range(1, 81))
 
