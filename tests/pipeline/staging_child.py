@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from raylay.services.pipeline.sink import WriteOptions, normal, publish_rows
+from raylay.services.pipeline.sink import WriteOptions, known_sequence, normal, publish_rows
 from raylay.services.pipeline.staging import Staging, stage
 
 
@@ -29,7 +29,7 @@ def main() -> None:
         rows = normal(pa.RecordBatch.from_arrays([bodies], names=["body"]), topic, "")
         files.append(stage(directory / f"run-{'-'.join(sys.argv[4:])}", partition, [rows]))
     options = WriteOptions.of({"servers": address})
-    with Staging(directory) as staging:
+    with Staging(directory, seen=lambda name: known_sequence(options, name)) as staging:
         print(staging.commit("numbers", files, lambda rows: publish_rows(options, rows)))
 
 
