@@ -60,6 +60,13 @@ class OnCorrupt(StrEnum):
     SKIP = "skip"
 
 
+ServerOption = Annotated[
+    list[str] | None, typer.Option("--server", help="host:port to publish to; repeatable.")
+]
+ToFabricOption = Annotated[
+    str, typer.Option("--fabric", "-f", help="Or a fabric's name, file or directory.")
+]
+GroupOption = Annotated[str, typer.Option("--group", "-g", help="Region whose instances to use.")]
 OnCorruptOption = Annotated[
     OnCorrupt, typer.Option("--on-corrupt", help="At a damaged record: stop, or go on.")
 ]
@@ -231,9 +238,7 @@ def aggregate_command(
     starting: Annotated[
         str, typer.Option("--starting", help="Of a new checkpoint: 0, 0|1| (now), a time, …")
     ] = "0",
-    server: Annotated[
-        list[str] | None, typer.Option("--server", help="host:port to publish to; repeatable.")
-    ] = None,
+    server: ServerOption = None,
     group: Annotated[
         str, typer.Option("--group", "-g", help="Region to publish to; the instance's own.")
     ] = "",
@@ -375,15 +380,9 @@ def replay_command(
     source: Annotated[
         str, typer.Argument(help="A lake, a fabric's directory, file or name, or data directories.")
     ],
-    server: Annotated[
-        list[str] | None, typer.Option("--server", help="host:port to publish to; repeatable.")
-    ] = None,
-    fabric: Annotated[
-        str, typer.Option("--fabric", "-f", help="Or a fabric's name, file or directory.")
-    ] = "",
-    group: Annotated[
-        str, typer.Option("--group", "-g", help="Region whose instances to use.")
-    ] = "",
+    server: ServerOption = None,
+    fabric: ToFabricOption = "",
+    group: GroupOption = "",
     topic: Annotated[
         list[str] | None, typer.Option("--topic", help="Only these: names or expressions.")
     ] = None,
@@ -470,12 +469,8 @@ def publish_command(
     server: Annotated[
         list[str] | None, typer.Option("--server", help="host:port; repeatable.")
     ] = None,
-    fabric: Annotated[
-        str, typer.Option("--fabric", "-f", help="Or a fabric's name, file or directory.")
-    ] = "",
-    group: Annotated[
-        str, typer.Option("--group", "-g", help="Region whose instances to use.")
-    ] = "",
+    fabric: ToFabricOption = "",
+    group: GroupOption = "",
 ) -> None:
     """Publishes what a write from Spark left staged, each row once."""
     check_spark()
