@@ -462,7 +462,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         directory = staging_of(options)
         super().__init__(options, schema, directory)
         if not (directory / STATE_FILE).exists():
-            # As for a batch. Later micro-batches are staged, and published when a server is back.
+            # As for a batch: a fabric that is down is told before anything is computed.
             check_target(options, fixed_topics(options, schema))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
