@@ -183,6 +183,8 @@ class LinkControl:
         self._dial_number = 0
         self._told_later = b""
         self._destination = config.destination()
+        self._started_with = config.addresses
+        """What the last process was started with: whoever moves before it has come is not there."""
         self._offered = 0
         """Number of the incoming connection that the link was last told of."""
 
@@ -202,6 +204,7 @@ class LinkControl:
             self._greeted.clear()
             self.starts += 1
             began_s = self._server.loop.time()
+            self._started_with = self.config.addresses
             try:
                 self._handle = await self._server.in_thread(
                     self._server.link_factory,
@@ -248,6 +251,8 @@ class LinkControl:
         self.why = "connecting"
         self._greeted.set()
         self._server.injections.tell_link(self.name)
+        if self.config.addresses != self._started_with:
+            connection.send(control.aim(self.config.addresses, {}))
         self.offer_incoming()
         return True
 
