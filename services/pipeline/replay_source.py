@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from raylay.services.errors import ConfigurationError, StorageError
 from raylay.services.pipeline.archive import META, read_lake
-from raylay.services.pipeline.journals import Place, last_txid, places
+from raylay.services.pipeline.journals import OnCorrupt, Place, last_txid, places
 from raylay.services.pipeline.replay import REPLAYED, TIME, Chunk, Plan
 from raylay.services.pipeline.selection import topic_condition
 from raylay.services.pipeline.session import one_line, plain_errors, quiet_pandas
@@ -44,7 +44,6 @@ STAGED_COLUMNS = (
 STAGED_DDL = "path STRING, partition INT, rows BIGINT"
 
 Clock = Literal["receive_time", "origin_time"]
-OnCorrupt = Literal["stop", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
