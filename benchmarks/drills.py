@@ -33,7 +33,10 @@ from raylay.services.fabric import Fabric, Topic
 
 TIMEOUT_S = 300.0
 KILLS = 20
-KILL_EVERY_S = 10
+KILL_EVERY_S = 25
+"""Longer than an instance takes to serve again, so that each kill meets a whole region."""
+FAILOVER_AGE = "500ms"
+"""Until the survivor no longer awaits the killed one: most of the time that acks stand still."""
 AWAY_S = 60
 AWAY_RATE_PER_S = 20_000
 SLOW_S = 20
@@ -43,11 +46,11 @@ BODY_BYTES = 128
 RESTARTS = 5
 
 
-def _declare(name: str, *regions: str) -> Fabric:
+def _declare(name: str, *regions: str, downgrade_age: str = "5s") -> Fabric:
     fabric = Fabric(
         name,
         topics=[Topic("t/.*", "json")],
-        downgrade_age="5s",
+        downgrade_age=downgrade_age,
         logs={"target": "file", "format": "json"},
         drills="allowed",
     )
@@ -57,10 +60,11 @@ def _declare(name: str, *regions: str) -> Fabric:
 
 
 @contextmanager
-def _started(name: str, *regions: str) -> Iterator[Fabric]:
+def _started(name: str, *regions: str, downgrade_age: str = "5s") -> Iterator[Fabric]:
+    declared = _declare(name, *regions, downgrade_age=downgrade_age)
     with (
         tempfile.TemporaryDirectory(prefix="raylay-bench-") as place,
-        _declare(name, *regions).start(Path(place), timeout_s=TIMEOUT_S) as fabric,
+        declared.start(Path(place), timeout_s=TIMEOUT_S) as fabric,
     ):
         fabric.wait_connected(TIMEOUT_S)
         yield fabric
@@ -96,7 +100,8 @@ def failover() -> None:
         },
         "failover",
     )
-    with _started("bench-failover", "Chicago", "NewYork", "London") as fabric:
+    regions = ("Chicago", "NewYork", "London")
+    with _started("bench-failover", *regions, downgrade_age=FAILOVER_AGE) as fabric:
         result = Drill(fabric, scenario).run()
     gaps = [
         each.gap_ms

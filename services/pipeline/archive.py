@@ -41,17 +41,22 @@ from raylay.services.errors import (
     RaylayError,
     StorageError,
 )
-from raylay.services.messages.records import Kind, iterate_records
 from raylay.services.pipeline.columns import COLUMNS
-from raylay.services.pipeline.journals import OnCorrupt, Place, Stretch, last_txid, plan
+from raylay.services.pipeline.journals import (
+    TOLD_BY,
+    OnCorrupt,
+    Place,
+    Stretch,
+    last_txid,
+    plan,
+    record_told,
+)
 from raylay.services.pipeline.predicates import Predicate
 from raylay.services.pipeline.stretch_rows import Failure, StretchRows
 from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file, write_durably
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-    from raylay.storage.journal_reader import LmdbJournalReader
 
 log = logging.getLogger("raylay.pipeline")
 
@@ -61,8 +66,6 @@ _SHORTENED = re.compile(r"/topic=[^/]*~[0-9a-f]{16}/")
 MESSAGES = "messages"
 META = "_raylay"
 PARTITIONED_BY = ("instance", "topic", "date")
-TOLD_BY = ("txid", "publisher", "sequence", "digest", "receive_time")
-"""What tells a record from another one of its transaction id."""
 LONG_TOPIC = "long_topic"
 TOPIC_NAME_BYTES_MAX = 255 - len("topic=")
 """Of a topic in a directory's name, as Spark writes it."""
@@ -343,7 +346,7 @@ def _compare(lake: Lake, place: Place, key: str) -> None:
                 stretch.end = _end([messages / name for name in stretch.files])
             if stretch.end is None:
                 continue
-            found = _told(reader, stretch.end[0])
+            found = record_told(reader, stretch.end[0])
             if found is not None and found != stretch.end:
                 text = f"transaction id {stretch.end[0]} is another record than was archived"
                 raise _another(lake, place, text)
@@ -382,21 +385,6 @@ def _read_columns(path: Path, columns: list[str]) -> pa.Table:
     except (OSError, pa.ArrowException) as error:
         text = f"{path} cannot be read: {str(error).splitlines()[0]}"
         raise StorageError(text, str(path)) from None
-
-
-def _told(reader: LmdbJournalReader, txid: int) -> list[int] | None:
-    """What tells the record of a journal; None where it was removed, or cannot be read."""
-    try:
-        runs = reader.read(txid - 1, 1)
-        if not runs or runs[0].first_txid != txid:
-            return None
-        if runs[0].kind != Kind.RECORDS:
-            return [txid]
-        record = next(iterate_records(runs[0].payload, verify=True))
-    except CorruptRecord:
-        return None
-    digest = record.digest - ((record.digest >> 63) << 64)
-    return [txid, record.publisher, record.sequence, digest, runs[0].receive_time_us]
 
 
 def _removable(place: Place, upto: int, damaged: set[int]) -> int:

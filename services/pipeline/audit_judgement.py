@@ -358,16 +358,17 @@ class _Topic:
         return found.held if found is not None else SequenceSet()
 
     def highest(self, instance: str, origin: Origin) -> int:
-        """The highest sequence that an instance holds of what was published there, or nobody knows
-        where."""
+        """The highest sequence that an instance holds of this type and of what was published there,
+        or nobody knows where. Another type may come over another link."""
         found = self.here.get(instance)
         if found is None:
             return 0
         return max(
             (
                 sequences.last() or 0
-                for (_, incarnation), sequences in found.origins.items()
-                if _origin(instance, incarnation, self.origins) in (UNKNOWN, origin)
+                for (message_type, incarnation), sequences in found.origins.items()
+                if message_type == self.message_type
+                and _origin(instance, incarnation, self.origins) in (UNKNOWN, origin)
             ),
             default=0,
         )

@@ -24,7 +24,7 @@ from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
 from raylay.services.fabric_plan import FABRIC_FILE, FabricRecord, data_directory
 from raylay.services.messages.bookmarks import Point, parse_position
-from raylay.services.messages.records import Run
+from raylay.services.messages.records import Kind, Run, iterate_records
 from raylay.services.pipeline.predicates import Predicate
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.segment_index import SegmentIndex, read_header
@@ -48,6 +48,9 @@ TXID_MAX = (1 << 63) - 1
 COMPRESSION_RATIO = 4
 """How much larger a compressed segment is taken to be when it is divided."""
 LISTINGS_MAX = 64
+
+TOLD_BY = ("txid", "publisher", "sequence", "digest", "receive_time")
+"""The columns that tell a record from another one of its transaction id."""
 
 OnCorrupt = Literal["stop", "skip"]
 """What a damaged record does."""
@@ -318,6 +321,25 @@ def sound_runs(block: bytes) -> Iterator[Run]:
             return
         yield header.run
         offset += header.length_bytes
+
+
+def record_told(reader: LmdbJournalReader, txid: int) -> list[int] | None:
+    """What tells a record of a journal from another one of its transaction id: `TOLD_BY`, the time
+    in microseconds; the id alone of what is no message. None where it is not there, or cannot be
+    read."""
+    if txid < 1:
+        return None
+    try:
+        runs = reader.read(txid - 1, 1)
+        if not runs or runs[0].first_txid != txid:
+            return None
+        if runs[0].kind != Kind.RECORDS:
+            return [txid]
+        record = next(iterate_records(runs[0].payload, verify=True))
+    except CorruptRecord:
+        return None
+    digest = record.digest - ((record.digest >> 63) << 64)
+    return [txid, record.publisher, record.sequence, digest, runs[0].receive_time_us]
 
 
 def position(place: Place, text: str) -> int:

@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from raylay.services.errors import ConfigurationError, StorageError
+from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
 from raylay.services.messages.bookmarks import EPOCH
 from raylay.services.pipeline.columns import COLUMNS, Batches
 from raylay.services.pipeline.journals import (
@@ -44,6 +44,7 @@ from raylay.services.pipeline.journals import (
     places,
     plan,
     position,
+    record_told,
 )
 from raylay.services.pipeline.predicates import Predicate
 from raylay.services.pipeline.session import plain_errors
@@ -350,11 +351,11 @@ def _bound(place: Place, txids: dict[str, int] | None, text: str) -> int:
 # -- streams -------------------------------------------------------------------------------------
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One stream. Its offsets, in Spark's checkpoint, are for each instance the incarnation of its
-    data and the last transaction id read."""
+    data, the last transaction id read, and what tells that record from another one (`TOLD_BY`)."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._target: dict[str, Any] | None = None
+        self._target: dict[str, int] | None = None
         if options.ending:
             raise ConfigurationError("a stream has no ending: read a batch, or stop the query")
 
@@ -378,10 +379,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         """The query ends at what is committed now."""
-        self._target = {
-            place.instance: _offset(place, last_txid(place, self.options.on_corrupt))
-            for place in self.options.places()
-        }
+        self._target = {place.instance: self._newest(place) for place in self.options.places()}
 
     @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -390,40 +388,38 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         Raises:
             StorageError: an instance's data directory is another one than the query began with.
         """
+        wanted_places: dict[str, Place] = {}
         begins: dict[str, int] = {}
         backlogs: dict[str, int] = {}
         found = dict(start)
         for place in self.options.places():
             name = place.instance
-            newest = self._target.get(name) if self._target is not None else None
-            if newest is None:
-                newest = _offset(place, last_txid(place, self.options.on_corrupt))
             if self._target is not None and name not in self._target:
                 continue  # appeared after the query's target was set
-            begins[name] = self._begin(place, start, newest)
-            backlogs[name] = max(0, int(newest["txid"]) - begins[name])
-            found[name] = {**newest, "txid": begins[name]}
+            newest = self._target[name] if self._target is not None else self._newest(place)
+            wanted_places[name] = place
+            begins[name] = self._begin(place, start.get(name))
+            backlogs[name] = max(0, newest - begins[name])
         wanted = sum(backlogs.values())
         if isinstance(limit, ReadMaxRows):
             wanted = min(wanted, limit.max_rows)
         for name, count in shares(backlogs, wanted).items():
-            found[name]["txid"] += count
+            known = start.get(name)
+            if known is None or count or known["txid"] != begins[name]:
+                found[name] = _offset(wanted_places[name], begins[name] + count)
         return found
 
-    def _begin(self, place: Place, start: dict[str, Any], newest: dict[str, Any]) -> int:
-        """Where this instance's part of a micro-batch begins."""
-        known = start.get(place.instance)
-        if known is not None and known["incarnation"] == newest["incarnation"]:
+    def _newest(self, place: Place) -> int:
+        return last_txid(place, self.options.on_corrupt)
+
+    def _begin(self, place: Place, known: dict[str, Any] | None) -> int:
+        """Behind which transaction id this instance's part of a micro-batch begins."""
+        if known is None:
+            return position(place, EPOCH)
+        text = _replaced(place, known)
+        if not text:
             return int(known["txid"])
-        if known is not None:
-            self._lost(
-                StorageError(
-                    f"{place.journal} is of incarnation {newest['incarnation']}, the query read "
-                    f"incarnation {known['incarnation']}: the instance's data was replaced; begin "
-                    "a new checkpoint, or set on_data_loss to go_on",
-                    place.journal,
-                )
-            )
+        self._lost(_another(place, text))
         return position(place, EPOCH)
 
     def _lost(self, error: StorageError) -> None:
@@ -436,17 +432,22 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         """The stretches between two offsets.
 
         Raises:
-            StorageError: a part of it was removed, and `on_data_loss` is `fail`.
+            StorageError: a part of it was removed or replaced, and `on_data_loss` is `fail`.
         """
         found: list[InputPartition] = []
         for place in self.options.places():
             if place.instance not in end:
                 continue
+            # Planned before a restart, and replaced since: what was meant is gone.
+            if text := _replaced(place, end[place.instance]):
+                self._lost(_another(place, text))
+                continue
             last = int(end[place.instance]["txid"])
-            known = start.get(place.instance)
-            same = known is not None and known["incarnation"] == end[place.instance]["incarnation"]
-            after = int(known["txid"]) if known is not None and same else position(place, EPOCH)
             first = position(place, EPOCH) + 1
+            known = start.get(place.instance)
+            after = int(known["txid"]) if known is not None else first - 1
+            if known is not None and (after > last or _replaced(place, known)):
+                after = first - 1
             if after < last and after + 1 < first:
                 self._lost(
                     StorageError(
@@ -471,7 +472,36 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
 
 def _offset(place: Place, txid: int) -> dict[str, Any]:
-    return {"incarnation": place.incarnation(), "txid": txid}
+    with place.reader() as reader:
+        record = record_told(reader, txid)
+    return {"incarnation": place.incarnation(), "txid": txid, "record": record}
+
+
+def _replaced(place: Place, known: dict[str, Any]) -> str:
+    """In what an instance's journal is not the one of an offset; empty where it is. Offsets of
+    older checkpoints tell no record."""
+    incarnation, txid, record = known["incarnation"], known["txid"], known.get("record")
+    if (its := place.incarnation()) != incarnation:
+        return f"is of incarnation {its or 'none'}, the query read incarnation {incarnation}"
+    with place.reader() as reader:
+        try:
+            newest = reader.last_txid
+        except CorruptRecord:  # it is to be skipped; nobody knows where the journal ended
+            newest = txid
+        found = record_told(reader, txid) if record else None
+    if newest < txid:
+        return f"ends at transaction id {newest}, the query read {txid}"
+    if found and found != record:
+        return f"has another record at transaction id {txid} than the query read"
+    return ""
+
+
+def _another(place: Place, text: str) -> StorageError:
+    return StorageError(
+        f"{place.journal} {text}: the instance's data was replaced, or put back from a backup; "
+        "begin a new checkpoint, or set on_data_loss to go_on",
+        place.journal,
+    )
 
 
 def shares(backlogs: dict[str, int], wanted: int) -> dict[str, int]:

@@ -61,7 +61,10 @@ def txids(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> l
 )
 def test_where_a_stream_begins(mixed: Log, starting: str, txid: int) -> None:
     reader = reader_of(mixed, starting=starting)
-    assert reader.initialOffset() == {"Chicago-1": {"incarnation": "", "txid": txid}}
+    found = reader.initialOffset()["Chicago-1"]
+    assert (found["incarnation"], found["txid"]) == ("", txid)
+    # A note is told by its number, a message by what it is; before the first there is nothing.
+    assert (found["record"] or [0])[0] == txid
 
 
 def test_offsets_by_limits(mixed: Log) -> None:
@@ -102,7 +105,7 @@ def test_data_that_was_replaced_or_removed(tmp_path: Path) -> None:
     made_by(log, INCARNATION)
     reader = reader_of(log)
     start = reader.initialOffset()
-    assert start == {"a": {"incarnation": f"{INCARNATION:016x}", "txid": 0}}
+    assert start == {"a": {"incarnation": f"{INCARNATION:016x}", "txid": 0, "record": None}}
     end = reader.latestOffset(start, ReadMaxRows(40))
     # Segments go before they were read.
     assert any(e.done for e in SegmentMaintenance(log.journal).remove(200, force=True))
@@ -120,6 +123,47 @@ def test_data_that_was_replaced_or_removed(tmp_path: Path) -> None:
         reader_of(log).latestOffset(last, ReadAllAvailable())
     anew = going_on.latestOffset(last, ReadAllAvailable())
     assert txids(going_on, last, anew) == list(range(1, 41))
+
+
+@pytest.mark.parametrize(
+    ("count", "of", "told"),
+    [
+        (2, 7, r"ends at transaction id 40, the query read 100"),
+        (20, 8, r"has another record at transaction id 100 than the query read"),
+    ],
+    ids=["put back", "another"],
+)
+@pytest.mark.parametrize("incarnation", [0, INCARNATION], ids=["bare", "of an instance"])
+def test_a_journal_that_was_replaced_under_its_name(
+    tmp_path: Path, count: int, of: int, told: str, incarnation: int
+) -> None:
+    """Nothing of the other journal is taken for what the query planned to read, or goes on at."""
+
+    def written(count: int, publisher: int) -> Log:
+        runs = [message_run(first, publisher, first, 20) for first in range(1, 20 * count, 20)]
+        log = write_log(tmp_path / "a", runs)
+        if incarnation:
+            made_by(log, incarnation)
+        return log
+
+    log = written(20, 7)
+    start = reader_of(log).initialOffset()
+    middle = reader_of(log).latestOffset(start, ReadMaxRows(90))
+    end = reader_of(log).latestOffset(middle, ReadMaxRows(10))
+    assert end["a"]["txid"] == 100
+    # A checkpoint of before there were records in offsets goes on.
+    old = {"a": {key: value for key, value in end["a"].items() if key != "record"}}
+    assert reader_of(log).latestOffset(old, ReadMaxRows(10))["a"]["txid"] == 110
+    shutil.rmtree(log.directory)
+    log = written(count, of)
+    with pytest.raises(StorageError, match=told):
+        reader_of(log).latestOffset(end, ReadAllAvailable())
+    with pytest.raises(StorageError, match=told):
+        reader_of(log).partitions(middle, end)
+    going_on = reader_of(log, on_data_loss="go_on")
+    assert txids(going_on, middle, end) == []
+    last = going_on.latestOffset(end, ReadAllAvailable())
+    assert txids(going_on, end, last) == list(range(1, 20 * count + 1))
 
 
 def test_a_stream_has_no_ending(mixed: Log) -> None:

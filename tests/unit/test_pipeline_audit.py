@@ -349,6 +349,19 @@ def test_behind_is_what_comes_from_the_same_instance() -> None:
     assert told(found) == {"lost": [[31, 40]]}
 
 
+def test_behind_is_what_is_of_the_same_type() -> None:
+    """Two types of one topic may come over different links, of which one is down."""
+    here = [
+        each._replace(message_type="nvfix" if each.sequence % 2 else "json")
+        for each in published(1, 40, ago(70))
+    ]
+    there = [each for each in received(here) if each.sequence <= 30 or each.sequence % 2]
+    found = judged(log_of("a", here), log_of("b", there), aa="a")
+    assert reasons(found) == [("b", "owed", [[at, at] for at in (32, 34, 36, 38, 40)])]
+    found = judged(log_of("a", here), log_of("b", [*there[:10], *there[11:]]), aa="a")
+    assert told(found)["lost"] == [[11, 11]]
+
+
 @pytest.mark.parametrize("off_us", [-DAY_US, DAY_US], ids=["behind", "ahead"])
 @pytest.mark.parametrize("which", "ab", ids=["where it was published", "where it lacks"])
 def test_a_clock_that_is_wrong(which: str, off_us: int) -> None:
