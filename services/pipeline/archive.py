@@ -10,8 +10,9 @@ checksum; then one durable file says which files belong where, they are moved, a
 replaced. A job that is killed at any point leaves a stretch either not begun, or pending: the next
 one finishes it. So a lake holds each record of an instance once.
 
-A job goes on, and calls segments removable, only where the journal still holds what was archived:
-the last record of each stretch is compared, and the lake's files are looked for.
+A job goes on, and calls segments removable, only where the journal still holds what was archived,
+and the lake has it: the last record of each stretch is compared, the lake's files are looked for,
+and their rows counted where the journal still has them.
 
 A journal that lies alone, without its instance's state, goes by a hash of its path in place of an
 incarnation. A topic whose name is too long for a directory's stands in `topic=` with its beginning
@@ -81,8 +82,8 @@ class Archived:
 
     Attributes:
         damaged: segments, by their first transaction id, of which something was left out.
-        end: of its last record what `TOLD_BY` says, the time in microseconds; None where it has
-            none, and in manifests that were written before there was this.
+        end: what tells the last of them (`record_told`); in older manifests the last message, or
+            None.
     """
 
     first_txid: int
@@ -137,6 +138,11 @@ class Lake:
         return self.directory / META
 
     @property
+    def messages(self) -> Path:
+        """Where what is archived is."""
+        return self.directory / MESSAGES
+
+    @property
     def staging(self) -> Path:
         """Where a stretch is written aside."""
         return self.meta / "staging"
@@ -180,7 +186,7 @@ class Lake:
     def _move(self, pending: _Pending) -> None:
         folders = set()
         for source, target in pending.moves:
-            there = self.directory / MESSAGES / target
+            there = self.messages / target
             there.parent.mkdir(parents=True, exist_ok=True)
             if (self.staging / source).exists():
                 os.replace(self.staging / source, there)
@@ -321,15 +327,9 @@ def _compare(lake: Lake, place: Place, key: str) -> None:
     stretches = lake.stretches.get(key, [])
     if not stretches:
         return
-    messages = lake.directory / MESSAGES
-    for path in (messages / name for each in stretches for name in each.files):
-        if not path.is_file() or not path.stat().st_size:
-            raise StorageError(
-                f"{path} is missing or empty, the lake's manifest names it: put it back, or "
-                f"archive into a new lake; nothing of {place.instance} was archived, and none of "
-                "its segments may be removed",
-                str(path),
-            )
+    for name in (name for each in stretches for name in each.files):
+        if not (lake.messages / name).is_file():
+            raise _incomplete(lake.messages / name, place, "is named by the manifest, and missing")
     upto = stretches[-1].last_txid
     with place.reader() as reader:
         try:
@@ -342,14 +342,39 @@ def _compare(lake: Lake, place: Place, key: str) -> None:
         for stretch in reversed(stretches):
             if stretch.last_txid < oldest:
                 break
+            _count(lake, place, stretch)
             if stretch.end is None:
-                stretch.end = _end([messages / name for name in stretch.files])
+                stretch.end = _end([lake.messages / name for name in stretch.files])
             if stretch.end is None:
                 continue
             found = record_told(reader, stretch.end[0])
             if found is not None and found != stretch.end:
                 text = f"transaction id {stretch.end[0]} is another record than was archived"
                 raise _another(lake, place, text)
+
+
+def _count(lake: Lake, place: Place, stretch: Archived) -> None:
+    """Whether the files of a stretch have its rows."""
+    found = 0
+    for name in stretch.files:
+        path = lake.messages / name
+        try:
+            found += pq.read_metadata(path).num_rows
+        except (OSError, pa.ArrowException) as error:
+            text = f"cannot be read: {str(error).splitlines()[0]}"
+            raise _incomplete(path, place, text) from None
+    if found != stretch.rows:
+        path = lake.messages / stretch.files[0] if stretch.files else lake.messages
+        text = f"holds, with the rest of its stretch, {found} of {stretch.rows} archived messages"
+        raise _incomplete(path, place, text)
+
+
+def _incomplete(path: Path, place: Place, text: str) -> StorageError:
+    return StorageError(
+        f"{path} {text}; put it back, or archive into a new lake: nothing of {place.instance} was "
+        "archived, and none of its segments may be removed",
+        str(path),
+    )
 
 
 def _another(lake: Lake, place: Place, text: str) -> StorageError:
@@ -428,6 +453,11 @@ def _write(
     written = sorted(out.rglob("*.parquet"))
     for path in written:
         sync_file(path)
+    for folder in {folder for path in written for folder in path.parents if out in folder.parents}:
+        sync_directory(folder)
+    sync_directory(out)
+    sync_directory(lake.staging)
+    sync_directory(lake.meta)
     back = spark.read.schema(rows.schema).parquet(out.as_uri()) if written else rows.limit(0)
     found = _fingerprint(back)
     if expected != found:
@@ -455,9 +485,9 @@ def _write(
         moves.append(
             [str(path.relative_to(lake.staging)), str(inside.parent / f"{name}-{number}.parquet")]
         )
-    stretch = Archived(
-        after + 1, last, *expected, [target for _, target in moves], damaged, _end(written)
-    )
+    with place.reader() as reader:
+        end = record_told(reader, last)
+    stretch = Archived(after + 1, last, *expected, [target for _, target in moves], damaged, end)
     lake.take(f"{place.instance}/{identity}", stretch, moves)
     return stretch, damage
 

@@ -48,6 +48,7 @@ from raylay.services.pipeline.audit_parts import (
     Kind,
     StretchParts,
     conflicts_of,
+    joined,
     logs_of,
     open_blocks,
     parts_of,
@@ -334,13 +335,15 @@ class _Kinds:
         counts = np.diff(firsts, append=len(run))
         used = run[firsts]
         times: dict[int, int] = {}
-        for at, count in zip(used.tolist(), counts.tolist(), strict=True):
+        txids = rows.txids[firsts].tolist()
+        for at, count, txid in zip(used.tolist(), counts.tolist(), txids, strict=True):
             names, _, time_us = runs[at]
             second = time_us // 1_000_000
             times[second] = times.get(second, 0) + count
             origin = names.path[0] if names.path else ""
             if time_us > made.received_us.get(origin, 0):
                 made.received_us[origin] = time_us
+            made.spans[origin] = joined(made.spans.get(origin), txid, txid + count - 1)
         made.times.add(times)
         made.last_us = runs[used[-1]][2]
         whole = all(runs[at][0].topic for at in used.tolist())

@@ -6,9 +6,9 @@ moved, has another one since. What it was before is told by
     the fabric's record   of an instance that was moved
     a peer                that has not been connected to it since
     the journals          by elimination: an incarnation that sent a copy was of the group that the
-                          copy names, none of the instances that it sent to, and none that had
-                          begun anew already when somebody got the last that was published there;
-                          where several are left, it was one of them
+                          copy names, none of the instances that it sent to, and none whose own
+                          messages stand, wherever there are both, before the last that was
+                          published there; where several are left, it was one of them
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def origins_of(
             that is not among them may be what it is.
         peers: the same, as each instance last knew those that it sends to.
     """
-    found = _by_elimination(known.groups, logs)
+    found = _by_elimination(current, known.groups, logs)
     for told in (*peers, known.former):
         found |= {incarnation: (name,) for incarnation, name in told.items()}
     anew = set(current.values())
@@ -76,7 +76,7 @@ def origins_of(
 
 
 def _by_elimination(
-    groups: Mapping[str, str], logs: Mapping[str, Log]
+    current: Mapping[str, str], groups: Mapping[str, str], logs: Mapping[str, Log]
 ) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for incarnation, group in sorted({each for log in logs.values() for each in log.senders}):
@@ -85,21 +85,25 @@ def _by_elimination(
             for name, its_group in groups.items()
             if its_group == group
             and (name not in logs or (incarnation, group) not in logs[name].senders)
-            and _was_before(incarnation, name, logs)
+            and _was_before(incarnation, name, current, logs)
         ]
         if names:
             found[incarnation] = tuple(names)
     return found
 
 
-def _was_before(incarnation: str, name: str, logs: Mapping[str, Log]) -> bool:
-    """Whether an incarnation can be what an instance was before its journal began: others got the
-    last of it before. Where a relay was slow to bring it to one of them, another one had it."""
-    steps = logs[name].times if name in logs else None
-    if steps is None or not steps.counts:
-        return True
-    begun_us = (min(steps.counts) + 1) * steps.width_s * 1_000_000
-    last_us = [
-        log.received_us[incarnation] for log in logs.values() if incarnation in log.received_us
+def _was_before(
+    incarnation: str, name: str, current: Mapping[str, str], logs: Mapping[str, Log]
+) -> bool:
+    """Whether an incarnation can be what an instance was before it began anew: somebody got the
+    last of the one before the first of the other, or nobody has both. Transaction ids are asked, as
+    clocks may differ, and a copied log keeps the times of its source; of other instances, as its
+    own past comes back to an instance at any time. Where a relay was slow to bring the last to one
+    of them, another one had it."""
+    spans = [
+        (log.spans[incarnation], log.spans[now])
+        for holder, log in logs.items()
+        for now, its in current.items()
+        if holder != name and its == name and incarnation in log.spans and now in log.spans
     ]
-    return not last_us or min(last_us) <= begun_us
+    return not spans or any(before[1] < after[0] for before, after in spans)

@@ -112,6 +112,7 @@ class StretchParts:
     Attributes:
         received_us: the latest time of receipt, by the incarnation where it was published; by the
             empty text of what was published here.
+        spans: by the same its first and last transaction id.
         last_us: when the last message was received.
         senders: incarnations that sent messages here, and their groups.
         unavailable, conflicting: what its notes say.
@@ -123,6 +124,7 @@ class StretchParts:
     parts: list[Part] = field(default_factory=list)
     times: Timeline = field(default_factory=Timeline)
     received_us: dict[str, int] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     last_us: int = 0
     senders: set[tuple[str, str]] = field(default_factory=set)
     unavailable: PublisherRanges = field(default_factory=PublisherRanges)
@@ -280,7 +282,7 @@ class Log:
 
     Attributes:
         topics: by (publisher, topic).
-        received_us, last_us, senders: as in `StretchParts`.
+        received_us, spans, last_us, senders: as in `StretchParts`.
         removed: sequences that were held once and are in no segment any more.
     """
 
@@ -288,6 +290,7 @@ class Log:
     topics: dict[tuple[int, str], Held] = field(default_factory=dict)
     times: Timeline = field(default_factory=Timeline)
     received_us: dict[str, int] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     last_us: int = 0
     senders: set[tuple[str, str]] = field(default_factory=set)
     removed: PublisherRanges = field(default_factory=PublisherRanges)
@@ -302,12 +305,19 @@ class Log:
         self.times.update(stretch.times)
         for origin, time_us in stretch.received_us.items():
             self.received_us[origin] = max(time_us, self.received_us.get(origin, 0))
+        for origin, span in stretch.spans.items():
+            self.spans[origin] = joined(self.spans.get(origin), *span)
         self.last_us = stretch.last_us or self.last_us
         self.senders |= stretch.senders
         self.unavailable.update(stretch.unavailable)
         self.conflicting.update(stretch.conflicting)
         # A damaged block is met by each stretch that begins in it.
         self.damaged += [each for each in stretch.damaged if each not in self.damaged]
+
+
+def joined(span: tuple[int, int] | None, first: int, last: int) -> tuple[int, int]:
+    """A span of transaction ids and one that follows."""
+    return (span[0] if span is not None else first, last)
 
 
 def logs_of(instances: Iterable[str], stretches: Iterable[StretchParts]) -> dict[str, Log]:

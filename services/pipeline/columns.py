@@ -467,6 +467,11 @@ class Rows:
         )
 
     @property
+    def txids(self) -> Any:
+        """Transaction ids."""
+        return self._txids
+
+    @property
     def headers(self) -> Any:
         """The records' headers, as `RECORD` says."""
         return self._headers

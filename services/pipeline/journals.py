@@ -17,6 +17,7 @@ from typing import Literal
 
 import lmdb
 import msgpack
+from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services import fabric_registry
 from raylay.services.configuration.files import load_fabric
@@ -50,7 +51,7 @@ COMPRESSION_RATIO = 4
 LISTINGS_MAX = 64
 
 TOLD_BY = ("txid", "publisher", "sequence", "digest", "receive_time")
-"""The columns that tell a record from another one of its transaction id."""
+"""The columns that tell a message from another one of its transaction id."""
 
 OnCorrupt = Literal["stop", "skip"]
 """What a damaged record does."""
@@ -324,22 +325,23 @@ def sound_runs(block: bytes) -> Iterator[Run]:
 
 
 def record_told(reader: LmdbJournalReader, txid: int) -> list[int] | None:
-    """What tells a record of a journal from another one of its transaction id: `TOLD_BY`, the time
-    in microseconds; the id alone of what is no message. None where it is not there, or cannot be
-    read."""
+    """What tells what a journal has at a transaction id from anything else that may be there: of a
+    message `TOLD_BY`, of a note its kind, its time of receipt and a checksum. Times in
+    microseconds. None where nothing is there, or it cannot be read."""
     if txid < 1:
         return None
     try:
         runs = reader.read(txid - 1, 1)
         if not runs or runs[0].first_txid != txid:
             return None
-        if runs[0].kind != Kind.RECORDS:
-            return [txid]
-        record = next(iterate_records(runs[0].payload, verify=True))
+        run = runs[0]
+        if run.kind != Kind.RECORDS:
+            return [txid, run.kind, run.receive_time_us, checksum64(run.payload)]
+        record = next(iterate_records(run.payload, verify=True))
     except CorruptRecord:
         return None
     digest = record.digest - ((record.digest >> 63) << 64)
-    return [txid, record.publisher, record.sequence, digest, runs[0].receive_time_us]
+    return [txid, record.publisher, record.sequence, digest, run.receive_time_us]
 
 
 def position(place: Place, text: str) -> int:

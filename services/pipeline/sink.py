@@ -6,11 +6,13 @@ Tasks stage their rows (staging.py); the driver publishes them when all have.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -297,7 +299,15 @@ def _client(options: WriteOptions, name: str, store: PublishStore | None = None)
 QUERY_PROPERTY = "sql.streaming.queryId"
 """Spark's, of the tasks of a micro-batch, in a foreachBatch as well: what the checkpoint is of."""
 RUN_PROPERTY = "spark.jobGroup.id"
-"""Of such tasks: one start of the query."""
+"""Of such tasks: one start of the query, unless the function of a foreachBatch set another one."""
+
+
+def _run_of(group: str | None) -> str:
+    """The run that a job group is; empty where it is somebody's own."""
+    try:
+        return str(uuid.UUID(group)) if group else ""
+    except ValueError:
+        return ""
 
 
 @dataclass
@@ -336,7 +346,7 @@ class _Writing:
         query = run = ""
         if context is not None:
             query = context.getLocalProperty(QUERY_PROPERTY) or ""
-            run = context.getLocalProperty(RUN_PROPERTY) or ""
+            run = _run_of(context.getLocalProperty(RUN_PROPERTY))
         topic, message_type = self.options.topic, self.options.message_type
         return Staged(
             stage(self._run, partition, (normal(each, topic, message_type) for each in iterator)),
@@ -356,7 +366,8 @@ class _Writing:
                 "not tell whether it was published before: write in the function of a "
                 "foreachBatch, or give checkpointLocation, the query's, in a local directory"
             )
-        self.commit_all(f"{BATCH}{number}", messages, owner, run)
+        plan = _plan_of(self.options, number)
+        self.commit_all(f"{BATCH}{number}", messages, owner, run, plan)
 
     @plain_errors()
     def commit_all(
@@ -365,6 +376,7 @@ class _Writing:
         messages: Sequence[WriterCommitMessage | None],
         owner: str = "",
         run: str = "",
+        plan: str = "",
     ) -> int:
         """Publishes what the winning attempts staged."""
         files = [each.file for each in messages if isinstance(each, Staged)]
@@ -375,6 +387,7 @@ class _Writing:
                     files,
                     lambda rows: publish_rows(self.options, rows),
                     self._check_topics,
+                    plan,
                 )
             except BaseException:
                 pending = staging.pending
@@ -504,6 +517,19 @@ def query_of(options: WriteOptions) -> str:
         return str(json.loads((checkpoint / "metadata").read_bytes())["id"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
+
+
+def _plan_of(options: WriteOptions, number: int) -> str:
+    """What tells the micro-batch that a local checkpoint plans under a number from another one of
+    that number: a restarted query finds the file as it was. Empty where it says nothing."""
+    checkpoint = _checkpoint(options)
+    if checkpoint is None:
+        return ""
+    try:
+        content = (checkpoint / "offsets" / str(number)).read_bytes()
+    except OSError:
+        return ""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _checkpoint(options: WriteOptions) -> Path | None:

@@ -478,17 +478,19 @@ def _offset(place: Place, txid: int) -> dict[str, Any]:
 
 
 def _replaced(place: Place, known: dict[str, Any]) -> str:
-    """In what an instance's journal is not the one of an offset; empty where it is. Offsets of
-    older checkpoints tell no record."""
+    """In what an instance's journal is not the one of an offset; empty where it is. An offset tells
+    no record in older checkpoints, and where a query begins behind the journal's end."""
     incarnation, txid, record = known["incarnation"], known["txid"], known.get("record")
     if (its := place.incarnation()) != incarnation:
         return f"is of incarnation {its or 'none'}, the query read incarnation {incarnation}"
+    if not record:
+        return ""
     with place.reader() as reader:
         try:
             newest = reader.last_txid
         except CorruptRecord:  # it is to be skipped; nobody knows where the journal ended
             newest = txid
-        found = record_told(reader, txid) if record else None
+        found = record_told(reader, txid)
     if newest < txid:
         return f"ends at transaction id {newest}, the query read {txid}"
     if found and found != record:

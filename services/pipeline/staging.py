@@ -16,6 +16,7 @@ published is remembered by the write's key, and a write of a known key does noth
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import time
@@ -37,6 +38,8 @@ from raylay.services.errors import (
 from raylay.services.messages.records import RecordBuilder, publisher_id
 from raylay.services.replication.ranges import Range, SequenceSet
 from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file, write_durably
+
+log = logging.getLogger("raylay.pipeline")
 
 STATE_FILE = "state.json"
 LOCK_FILE = "lock"
@@ -83,6 +86,7 @@ class Pending:
     Attributes:
         origin_time_us: of all its messages, so that a second attempt sends the same bytes.
         run: of the query whose micro-batch it is.
+        plan: what tells this micro-batch from another one of its number; empty where nothing does.
         checksum: of its rows, as `rows_checksum`.
         asked: whether the servers are known not to have had its sequences before it. Nothing of
             it is sent before.
@@ -94,6 +98,7 @@ class Pending:
     origin_time_us: int
     files: list[str]
     run: str = ""
+    plan: str = ""
     checksum: int = 0
     asked: bool = True
 
@@ -105,6 +110,7 @@ class _State:
     next_sequence: int = 1
     last_batch: int = -1
     last_run: str = ""
+    last_plan: str = ""
     last_rows: int = 0
     last_checksum: int = 0
     jobs: list[str] = field(default_factory=list)
@@ -285,6 +291,7 @@ class Staging:
         files: list[StagedFile],
         publish: Callable[[StagedRows], None],
         check: Callable[[set[tuple[str, str]]], None] = lambda topics: None,
+        plan: str = "",
     ) -> int:
         """Publishes a write once; whatever was pending first. How many rows it published, 0 where
         it was done before.
@@ -295,11 +302,12 @@ class Staging:
             publish: returns when all of them are durable in the fabric.
             check: raises where a (topic, message type) of the files cannot be published. Then
                 nothing is pending, and the files stay with the caller.
+            plan: what Spark wrote down of a micro-batch before it began; empty where nobody knows.
 
         Raises:
-            ConfigurationError: the key is of a micro-batch before the last one, or of another table
-                of the last one, or the files are not there, or the servers know the sequences.
-                Nothing of it was published, and the files stay with the caller.
+            ConfigurationError: the key is of a micro-batch before the last one, or of another plan
+                or table of the last one, or the files are not there, or the servers know the
+                sequences. Nothing of it was published, and the files stay with the caller.
             RaylayError: of `publish`, or the servers could not be asked. The write is pending.
             StorageError: files of what was pending are gone.
         """
@@ -310,7 +318,7 @@ class Staging:
         rows = sum(each.rows for each in files)
         checksum = sum(each.checksum for each in files) & _MASK
         if self.is_done(key):
-            self._check_repeated(key, rows, checksum)
+            self._check_repeated(key, rows, checksum, plan)
             self._forget(files)
             return before.rows if before is not None and before.key == key else 0
         missing = _missing([each.path for each in files if each.rows])
@@ -328,6 +336,7 @@ class Staging:
             time.time_ns() // 1000,
             [each.path for each in files if each.rows],
             self._run,
+            plan,
             checksum,
             asked=self._seen is None or not rows,
         )
@@ -354,26 +363,39 @@ class Staging:
         if failure is not None:
             raise failure
 
-    def _check_repeated(self, key: str, rows: int, checksum: int) -> None:
+    def _check_repeated(self, key: str, rows: int, checksum: int, plan: str) -> None:
         """Refuses what only looks as if it was published before. A query that is restarted repeats
-        its last micro-batch, whose rows may be others then: what was written down first counts."""
+        its last micro-batch as it was planned, whose rows may be others then: what was written down
+        first counts."""
         state = self._state
         if not key.startswith(BATCH):
             return
-        if int(key.removeprefix(BATCH)) < state.last_batch:
+        if int(key.removeprefix(BATCH)) < state.last_batch or (
+            plan and state.last_plan and plan != state.last_plan
+        ):
             raise ConfigurationError(
                 f"{self.directory} has published the micro-batches up to {state.last_batch}, and "
-                f"now comes {key}: the query's checkpoint was removed or put back; give a new "
-                "checkpoint a staging directory of its own; nothing was published"
+                f"now comes {key}, planned anew: the query's checkpoint was removed or put back; "
+                "give a new checkpoint a staging directory of its own; nothing was published"
             )
-        same = (rows, checksum) == (state.last_rows, state.last_checksum)
-        if self._run and self._run == state.last_run and not same:
+        if (rows, checksum) == (state.last_rows, state.last_checksum):
+            return
+        if self._run and self._run == state.last_run:
             raise ConfigurationError(
                 f"{self.directory} has published {state.last_rows} rows as {key} of this very run, "
                 f"and now come {rows} others: give each table of a micro-batch a staging "
                 "directory of its own, and persist one that is written again where its rows differ "
                 "each time; nothing more was published"
             )
+        log.warning(
+            "%s has published %d rows as %s, and now come %d others, which are left out: so it "
+            "should be where the query was restarted and computes them differently each time; "
+            "another table of the micro-batch needs a staging directory of its own",
+            self.directory,
+            state.last_rows,
+            key,
+            rows,
+        )
 
     def _ask(self) -> int:
         return self._seen(self.publisher) if self._seen is not None else 0
@@ -408,8 +430,8 @@ class Staging:
         state = self._state
         if pending.key.startswith(BATCH):
             state.last_batch = int(pending.key.removeprefix(BATCH))
-            state.last_run, state.last_rows = pending.run, pending.rows
-            state.last_checksum = pending.checksum
+            state.last_run, state.last_plan = pending.run, pending.plan
+            state.last_rows, state.last_checksum = pending.rows, pending.checksum
         else:
             state.jobs = [*state.jobs, pending.key][-DONE_JOBS_MAX:]
         state.pending = None

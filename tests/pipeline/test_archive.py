@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+from journal_cases import a_note
 from pipeline_cases import (
     INCARNATION,
     PUBLISHERS,
@@ -32,6 +34,7 @@ from raylay.services.errors import (
     StorageError,
     StorageLocked,
 )
+from raylay.services.messages.records import Run
 from raylay.services.pipeline import archive as job
 from raylay.services.pipeline.archive import Archived, Lake, archive, read_lake
 from raylay.services.pipeline.columns import COLUMNS
@@ -274,6 +277,36 @@ def test_a_lake_that_went_on_with_another_journal(spark: Any, tmp_path: Path, ol
     assert found.archived_records == 0 and found.last_txid == 800
 
 
+@pytest.mark.parametrize("chunk_records", [480, 500], ids=["notes alone", "notes at the end"])
+def test_notes_tell_a_journal_as_messages_do(
+    spark: Any, tmp_path: Path, chunk_records: int
+) -> None:
+    """It was put back as it was before them, and went on with messages, or with other notes."""
+    messages = [message_run(at, PUBLISHERS[0], at, 20) for at in range(1, 480, 20)]
+    notes = [a_note(at) for at in range(481, 501)]
+    others = [message_run(at, PUBLISHERS[1], at, 20) for at in range(481, 800, 20)]
+    later = [message_run(at, PUBLISHERS[1], at, 20) for at in range(501, 800, 20)]
+    lake = tmp_path / "lake"
+
+    def run(runs: list[Run]) -> Any:
+        shutil.rmtree(tmp_path / "a", ignore_errors=True)
+        made_by(write_log(tmp_path / "a", runs), INCARNATION)
+        return archive(spark, lake, places(path=str(tmp_path / "a")), chunk_records=chunk_records)[
+            0
+        ]
+
+    assert run([*messages, *notes]).last_txid == 500
+    with pytest.raises(StorageError, match="id 500 is another record than was archived"):
+        run([*messages, *others])
+    for note in notes:
+        note.receive_time_us += 1
+    with pytest.raises(StorageError, match="id 500 is another record than was archived"):
+        run([*messages, *notes, *later])
+    for note in notes:
+        note.receive_time_us -= 1
+    assert run([*messages, *notes, *later]).archived_records == 300
+
+
 def test_a_lake_whose_files_are_gone(spark: Any, tmp_path: Path) -> None:
     log = Log(tmp_path / "a", 0)
     lake = tmp_path / "lake"
@@ -282,9 +315,16 @@ def test_a_lake_whose_files_are_gone(spark: Any, tmp_path: Path) -> None:
     files = content(lake)
     name = min(files)
     rewritten(log, 400, 400)
-    for harm in (lambda path: path.write_bytes(b""), Path.unlink):
-        harm(lake / "messages" / name)
-        with pytest.raises(StorageError, match=f"{re.escape(name)} is missing or empty") as raised:
+    path = lake / "messages" / name
+    others = pq.read_table(path).slice(1)
+    for harm, told in (
+        (lambda: path.write_bytes(path.read_bytes()[:-9]), "cannot be read: .*"),
+        (lambda: pq.write_table(others, path), "holds, .* 199 of 200 archived messages"),
+        (lambda: path.write_bytes(b""), "cannot be read: .*"),
+        (path.unlink, "is named by the manifest, and missing"),
+    ):
+        harm()
+        with pytest.raises(StorageError, match=f"{re.escape(name)} {told}; put it back") as raised:
             archive(spark, lake, places(path=str(log.directory)))
         assert "none of its segments may be removed" in str(raised.value)
         assert content(lake) | {name} == files

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_cases import a_note
 from pipeline_cases import (
     INCARNATION,
     PUBLISHERS,
@@ -164,6 +165,30 @@ def test_a_journal_that_was_replaced_under_its_name(
     assert txids(going_on, middle, end) == []
     last = going_on.latestOffset(end, ReadAllAvailable())
     assert txids(going_on, end, last) == list(range(1, 20 * count + 1))
+
+
+def test_a_note_tells_a_journal_as_a_message_does(tmp_path: Path) -> None:
+    def written(more_us: int) -> Log:
+        shutil.rmtree(tmp_path / "a", ignore_errors=True)
+        runs = [message_run(1, 7, 1, 20), a_note(21)]
+        runs[-1].receive_time_us += more_us
+        return write_log(tmp_path / "a", [*runs, message_run(22, 7, 21, 20)])
+
+    log = written(0)
+    end = reader_of(log).latestOffset(reader_of(log).initialOffset(), ReadMaxRows(21))
+    assert end["a"]["txid"] == 21
+    assert written(0) and reader_of(log).latestOffset(end, ReadAllAvailable())["a"]["txid"] == 41
+    assert written(1)
+    with pytest.raises(StorageError, match="another record at transaction id 21"):
+        reader_of(log).latestOffset(end, ReadAllAvailable())
+
+
+def test_a_stream_may_begin_where_nothing_is_yet(mixed: Log) -> None:
+    reader = reader_of(mixed, starting='{"*": 5000}')
+    start = reader.initialOffset()
+    assert start["Chicago-1"] == {"incarnation": "", "txid": 5000, "record": None}
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    assert txids(reader, start, start) == []
 
 
 def test_a_stream_has_no_ending(mixed: Log) -> None:

@@ -174,6 +174,35 @@ def test_micro_batches_that_only_look_published(tmp_path: Path) -> None:
     assert whole.bodies == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
 
 
+def test_a_micro_batch_that_is_planned_anew(tmp_path: Path) -> None:
+    """Its checkpoint was put back by one, or a power cut took the last file of it."""
+    whole = Published()
+
+    def commit(bodies: list[bytes], run: str, plan: str) -> int:
+        with Staging(tmp_path, owner="query", run=run) as staging:
+            return staging.commit("batch-0", [staged(tmp_path, 0, bodies)], whole, plan=plan)
+
+    with Staging(tmp_path, owner="query", run="one") as staging, pytest.raises(ConnectionLost):
+        staging.commit("batch-0", [staged(tmp_path, 0, [b"a"])], Published(fail_after=0), plan="p")
+    for _ in range(2):  # as long as it is pending, and then
+        with pytest.raises(ConfigurationError, match="comes batch-0, planned anew: the query's"):
+            commit([b"a", b"b"], "two", "q")
+    # The same plan may give other rows, and who knows no plan compares none.
+    assert commit([b"z"], "two", "p") == commit([b"z"], "two", "") == 0
+    assert whole.bodies == [(1, b"a")]
+
+
+def test_rows_that_are_left_out_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A second table looks like this, too, where nothing says of which run it is."""
+    with Staging(tmp_path, owner="query") as staging:
+        assert staging.commit("batch-0", [staged(tmp_path, 0, [b"a"])], Published()) == 1
+        assert staging.commit("batch-0", [staged(tmp_path, 0, [b"a"])], Published()) == 0
+        assert not caplog.records
+        assert staging.commit("batch-0", [staged(tmp_path, 0, [b"b", b"c"])], Published()) == 0
+    (told,) = caplog.messages
+    assert "has published 1 rows as batch-0, and now come 2 others, which are left out" in told
+
+
 def test_another_table_while_the_first_is_pending(tmp_path: Path) -> None:
     broken, whole = Published(fail_after=1), Published()
     with Staging(tmp_path, owner="query", run="one") as staging:
@@ -635,6 +664,53 @@ def test_a_stream_that_is_restarted(spark: Any, instance: Any, tmp_path: Path) -
     found = journaled(instance, "write/stream")
     assert [body for _, _, body in found] == expected
     assert [sequence for _, sequence, _ in found] == list(range(1, 501))
+
+
+def test_a_checkpoint_that_was_put_back_by_one(spark: Any, instance: Any, tmp_path: Path) -> None:
+    """Spark plans its last micro-batch anew, and it has more rows than were published of it. In a
+    function that names its jobs itself: what tells a run is gone."""
+    log = write_log(tmp_path / "from", [message_run(1, 7, 1, 50)])
+    checkpoint = tmp_path / "checkpoint"
+
+    def publish(rows: Any, number: int) -> None:
+        spark.sparkContext.setJobGroup("flights", "what a user calls it")
+        rows.write.format("raylay").mode("append").options(
+            servers=instance.address,
+            topic="write/back",
+            staging=str(tmp_path / "staging"),
+            checkpointLocation=str(checkpoint),
+            batch=str(number),
+        ).save()
+
+    def run() -> None:
+        query = (
+            spark.readStream.format("raylay")
+            .options(columns="body")
+            .load(str(log.directory))
+            .writeStream.foreachBatch(publish)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def forget(part: str) -> None:
+        for path in (checkpoint / part).glob("*0*"):
+            path.unlink()
+        for path in (checkpoint / part).glob(".*0.crc"):
+            path.unlink()
+
+    run()
+    assert json.loads((tmp_path / "staging" / "state.json").read_text())["last_run"] == ""
+    forget("commits")
+    run()
+    assert len(journaled(instance, "write/back")) == 50
+    write_log(tmp_path / "from", [message_run(51, 7, 51, 50)])
+    forget("commits")
+    forget("offsets")
+    with pytest.raises(PySparkException, match="comes batch-0, planned anew: the query's checkp"):
+        run()
+    assert len(journaled(instance, "write/back")) == 50
 
 
 def test_a_renewed_checkpoint(spark: Any, instance: Any, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from raylay.services.pipeline.audit_parts import (
     StretchParts,
     Timeline,
     conflicts_of,
+    joined,
     logs_of,
     open_blocks,
     parts_of,
@@ -58,11 +59,12 @@ def stretch(instance: str, first_txid: int, messages: list[Message]) -> StretchP
     kinds: dict[Kind, int] = {}
     codes = []
     made = StretchParts(instance, first_txid)
-    for each in messages:
+    for txid, each in enumerate(messages, first_txid):
         kind = Kind(each.publisher, each.topic, each.message_type, each.origin, each.late)
         code = kinds.setdefault(kind, len(kinds))
         codes.append(code)
         made.received_us[each.origin] = max(each.time_us, made.received_us.get(each.origin, 0))
+        made.spans[each.origin] = joined(made.spans.get(each.origin), txid, txid)
         made.last_us = each.time_us
     made.parts = parts_of(
         list(kinds),
@@ -463,22 +465,55 @@ def test_which_instance_an_incarnation_was() -> None:
     assert found["old"] == Origin(("a", "c"))
 
 
-def test_who_sends_after_an_instance_began_was_not_that_instance() -> None:
+def test_who_is_published_behind_an_instance_was_not_that_instance() -> None:
     """A fabric of others may have a group of the same name."""
-    groups = {"a": "Chicago", "b": "Chicago"}
-    begun_us = 100_000_000
-    logs = {
-        "a": log_of("a", messages(1, 5, time_us=begun_us)),
-        "b": log_of("b", messages(1, 5, time_us=begun_us)),
-    }
-    logs["a"].senders = {("other", "Chicago")}
-    for last_us, expected in ((begun_us - 1, Origin(("b",), True)), (2 * begun_us, None)):
-        logs["a"].received_us["other"] = last_us
-        found = origins_of({"aa": "a", "bb": "b"}, [], Known(groups), logs)
-        assert found.get("other") == expected
+    groups = {"a": "Chicago", "b": "Chicago", "c": "London"}
+    current = {"aa": "a", "bb": "b", "cc": "c"}
+
+    def found(a: list[Message], c: list[Message]) -> Origin | None:
+        logs = {"a": log_of("a", a), "b": log_of("b", messages(1, 9)), "c": log_of("c", c)}
+        logs["a"].senders = {("other", "Chicago")}
+        return origins_of(current, [], Known(groups), logs).get("other")
+
+    other, own = messages(1, 5, origin="other"), messages(6, 9, origin="bb")
+    assert found([*other, *own], []) == found([], []) == Origin(("b",), True)
+    assert found([*own, *other], []) is None
     # A relay may be slow to bring the last of it somewhere.
-    logs["b"].received_us["other"] = begun_us - 1
-    assert origins_of({"aa": "a"}, [], Known(groups), logs)["other"] == Origin(("b",))
+    assert found([*own, *other], [*other, *own]) == Origin(("b",), True)
+    assert found([*own, *other], [*own, *other]) is None
+
+
+@pytest.mark.parametrize(
+    "again_us",
+    [lambda n: 1_100, lambda n: 1_000 + n, lambda n: 1_040 + n // 10, lambda n: 5 if n == 1 else n],
+    ids=["published again", "a copied log", "a clock behind", "a clock set forward"],
+)
+def test_what_an_instance_published_before_it_began_anew_is_judged(again_us: Any) -> None:
+    """Whatever times its log has of what came back to it."""
+    builder = FabricBuilder("two")
+    builder.region("Chicago", ["a", "b"])
+    builder.region("London", ["c"])
+    builder.connect_regions("async")
+    settings = builder.settings()
+    groups = {each.name: each.group for each in settings.instances}
+    here = messages(51, 60, time_us=1_101 * SECOND_US)
+    there = [each._replace(origin="aa") for each in here]
+    before = [
+        Message(1, "x", n, n, origin="old", time_us=(1_000 + n) * SECOND_US) for n in range(1, 51)
+    ]
+    back = [each._replace(time_us=again_us(each.sequence) * SECOND_US) for each in before]
+    logs = {
+        "a": log_of("a", [*back, *here]),
+        "b": log_of("b", [*before, *there]),
+        "c": log_of("c", [*before[:9], *before[20:], *there]),
+    }
+    logs["b"].senders = {("old", "Chicago"), ("aa", "Chicago")}
+    logs["a"].senders = logs["c"].senders = {("bb", "Chicago")}
+    current = {"aa": "a", "bb": "b", "cc": "c"}
+    origins = origins_of(current, [], Known(groups), logs)
+    assert origins["old"] == Origin(("a",), True)
+    found = judged(*logs.values(), why=expected_by(settings), former=origins)
+    assert reasons(found) == [("c", "lost", [[10, 20]])] and not found.unknown_origin
 
 
 def test_what_nobody_has_any_more_is_not_on_its_way() -> None:
