@@ -94,13 +94,19 @@ class TraceFiles:
         self.bad_lines = 0
         """Lines that are no span, of the last pass over the files."""
 
-    def spans(self, containing: str = "") -> Iterator[Span]:
-        """All spans whose line contains the text, file by file."""
+    def spans(self, *containing: str, since_ns: int = 0) -> Iterator[Span]:
+        """All spans whose line contains one of the texts, where any is given, file by file.
+
+        Args:
+            since_ns: files that were written to the last time before it are passed over.
+        """
         self.bad_lines = 0
         for path in self.paths:
+            if path.stat().st_mtime_ns < since_ns:
+                continue
             with path.open(encoding="utf-8", errors="replace") as lines:
                 for line in lines:
-                    if containing and containing not in line:
+                    if containing and not any(text in line for text in containing):
                         continue
                     span = _parse(line)
                     if span is not None:

@@ -623,15 +623,18 @@ def in_flight(result: Result) -> list[tuple[Injected, list[Span]]]:
     when it happened the one that waited longest, and the same of those published just after."""
     if result.traces is None or not result.traces.exists():
         return []
-    files = TraceFiles(result.traces)
+    # A fabric that runs for long has gigabytes of them.
+    files, began_ns = TraceFiles(result.traces), result.began_us * 1000
     chosen: dict[str, Injected] = {}
     publishes = [
         span
-        for span in files.spans(json.dumps(result.topic))
-        if span.name == "publish" and span.start_ns >= result.began_us * 1000
+        for span in files.spans('"publish"', since_ns=began_ns)
+        if span.name == "publish"
+        and (
+            result.scenario.own_load
+            or (span.attributes.get("topic") == result.topic and span.start_ns >= began_ns)
+        )
     ]
-    if result.scenario.own_load:
-        publishes = [s for s in files.spans('"publish"') if s.name == "publish"]
     for injected in result.injected[:TRACES_MAX]:
         moment_ns = injected.began_us * 1000
         until_ns = moment_ns + TRACED_WITHIN_US * 1000
@@ -642,9 +645,10 @@ def in_flight(result: Result) -> list[tuple[Injected, list[Span]]]:
                 longest = max(some, key=lambda s: s.end_ns - s.start_ns)
                 chosen.setdefault(longest.trace_id, injected)
     spans: dict[str, list[Span]] = {trace_id: [] for trace_id in chosen}
-    for span in files.spans():
-        if span.trace_id in spans:
-            spans[span.trace_id].append(span)
+    if spans:
+        for span in files.spans(*spans, since_ns=began_ns):
+            if span.trace_id in spans:
+                spans[span.trace_id].append(span)
     return [(chosen[trace_id], found) for trace_id, found in spans.items()]
 
 

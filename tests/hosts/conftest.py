@@ -38,6 +38,8 @@ tracing: {sampling_ratio: 0.01, directory: traces}
 logs: {target: file, format: json}
 drills: allowed
 """
+KEPT = "GCS_STORAGE=rocksdb"
+REDIS_PORT = 6390
 DIRECTORY = "flights"
 """In the home of the hosts' user."""
 
@@ -68,10 +70,14 @@ def wait_until(what: str, found: Callable[[], object], every_s: float = 0.5) -> 
 class Cluster:
     """The playground with Ray on it and a fabric on that."""
 
-    def __init__(self, directory: Path, regions: tuple[str, ...] = tuple(HOSTS)) -> None:
-        """`regions`: NAME or NAME=HOSTS."""
+    def __init__(
+        self, directory: Path, regions: tuple[str, ...] = tuple(HOSTS), redis_on: str = ""
+    ) -> None:
+        """`regions`: NAME or NAME=HOSTS; `redis_on`: whose first host has a Redis, in which the
+        head keeps what it knows."""
         self.directory = directory
         self.regions = regions
+        self.redis_on = redis_on
         self.file = directory / "cluster.yaml"
         self.root = Path(
             os.environ.get("RAYLAY_PLAYGROUND_DIR", "/var/lib/raylay-playground"), NAME
@@ -134,6 +140,11 @@ class Cluster:
             for instance in found.values()
         )
 
+    def addresses(self) -> dict[str, str]:
+        """Of the hosts, by name."""
+        found = json.loads(self.ground("status", "--json"))["hosts"]
+        return {host["name"]: host["address"] for host in found}
+
     @property
     def hosts(self) -> int:
         """How many there are."""
@@ -150,18 +161,33 @@ class Cluster:
             self.ray("get-auth-token", "--generate")
         run("make", "wheel")
         packages = next(path for path in sys.path if path.endswith("site-packages"))
-        self.file.write_text(self.ground("cluster", "--packages", packages))
+        described = self.ground("cluster", "--packages", packages)
+        if self.redis_on:
+            described = described.replace(KEPT, f"GCS_STORAGE={self._start_redis()}")
+        self.file.write_text(described)
         self.ray("up", "--yes", "--no-config-cache", str(self.file))
         wait_until("all nodes", lambda: self.living() == self.hosts)
         self.on("head", "cat > flights.yaml", given=FABRIC)
         self.on("head", f"raylay up flights.yaml --directory {DIRECTORY} --node-label region")
 
+    def _start_redis(self) -> str:
+        """A Redis as deploy/redis.conf has it; its address."""
+        text = (ROOT / "deploy" / "redis.conf").read_text()
+        text = text.replace("dir /var/lib/redis", "dir .").replace(
+            "port 6379", f"port {REDIS_PORT}"
+        )
+        self.on(self.redis_on, "mkdir redis && cat > redis/redis.conf", given=text)
+        self.on(self.redis_on, "cd redis && redis-server redis.conf --daemonize yes >/dev/null")
+        ask = f"redis-cli -p {REDIS_PORT} ping"
+        wait_until("Redis", lambda: "PONG" in self.on(self.redis_on, ask, check=False))
+        return f"{self.addresses()[HOSTS[self.redis_on]]}:{REDIS_PORT}"
+
 
 @contextmanager
-def running(directory: Path, *regions: str) -> Iterator[Cluster]:
+def running(directory: Path, *regions: str, redis_on: str = "") -> Iterator[Cluster]:
     """A cluster on a playground; at the end the hosts are removed, or kept for who looks at them:
     RAYLAY_HOSTS_KEEP=1."""
-    made = Cluster(directory, regions or tuple(HOSTS))
+    made = Cluster(directory, regions or tuple(HOSTS), redis_on)
     made.ground("down")
     try:
         made.up()

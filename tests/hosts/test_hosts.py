@@ -33,10 +33,7 @@ def finish(load: Load, name: str) -> None:
 
 def test_instances_are_on_the_hosts_of_their_region(cluster: Cluster) -> None:
     wait_until("whole", cluster.is_whole)
-    addresses = {
-        host["name"]: host["address"]
-        for host in json.loads(cluster.ground("status", "--json"))["hosts"]
-    }
+    addresses = cluster.addresses()
     for name, place in cluster.record().nodes.items():
         region = name.partition("-")[0]
         assert place.address == addresses[HOSTS[region]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,20 @@ def test_a_single_file_may_be_read(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("A1-*")
     assert printed(path).splitlines()[-1] == "1 traces in 1 files"
     assert len(list(TraceFiles(path).spans())) == 3
+
+
+def test_of_many_files_only_what_is_asked_for_is_looked_at(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / str(number)).mkdir()
+        write_traces(tmp_path / str(number), message(number))
+    files = TraceFiles(tmp_path)
+    ids = sorted({span.trace_id for span in files.spans()})
+    assert len(ids) == 3
+    assert {span.trace_id for span in files.spans(*ids[1:])} == set(ids[1:])
+    for path in (tmp_path / "1").glob("*.jsonl"):
+        os.utime(path, ns=(10, 10))
+    assert len({span.trace_id for span in files.spans(since_ns=11)}) == 2
+    assert len({span.trace_id for span in files.spans(since_ns=10)}) == 3
 
 
 @pytest.mark.parametrize("wrong", ["12", "flights", "1|2|3|", "'; drop"])
