@@ -56,9 +56,23 @@ if python deploy/node.py alive; then
   echo "raylay: the node on $(hostname) lives already, with $labels"
   exit 0
 fi
-# Ports that are given need not be waited for: Ray waits 15 s for them, which a busy host may need.
+# Ports that are given need not be waited for: Ray waits 15 s for them, and a busy host needs more.
+agent_port=6384
 options=(--labels "$labels" --object-store-memory=83886080 --runtime-env-agent-port=6382
-  --dashboard-agent-grpc-port=6383 --dashboard-agent-listen-port=6384 --metrics-export-port=6385)
+  --dashboard-agent-grpc-port=6383 "--dashboard-agent-listen-port=$agent_port"
+  --metrics-export-port=6385)
+# For one of them it waits all the same, for the file in which its agent says what it was given, and
+# ends without it.
+say_port() {
+  local pid arguments id session
+  until pid=$(pgrep -n -u "$(id -u)" -x raylet) && arguments=$(tr '\0' '\n' <"/proc/$pid/cmdline") &&
+    id=$(sed -n 's/^--node_id=//p' <<<"$arguments") && [[ $id ]]; do
+    sleep 0.2
+  done
+  session=$(sed -n 's/^--session_dir=//p' <<<"$arguments")
+  echo -n "$agent_port" >"$session/.port" && mv "$session/.port" \
+    "$session/dashboard_agent_listen_port_$id"
+}
 if [[ $address == *.*.*.* ]]; then
   options+=("--node-ip-address=$address")
 fi
@@ -91,9 +105,12 @@ for ((attempt = 1; ; attempt++)); do
     # What the head still believes of a former life of this host would keep its instances waiting.
     RAY_ADDRESS=$head:$port python deploy/node.py bury || true
   fi
+  say_port >/dev/null 2>&1 &
+  saying=$!
   if ray start "${options[@]}"; then
     exit 0
   fi
+  kill "$saying" 2>/dev/null || true
   # On a busy host a node may come although Ray gave it up.
   for ((waited = 0; waited < 60; waited++)); do
     if ! pgrep -x raylet >/dev/null; then
