@@ -410,6 +410,7 @@ def audited(directory: Path, report: Path, console: Console) -> dict[str, Any] |
     finally:
         spark.stop()
     state = "ok" if found.valid else f"WRONG: {', '.join(found.faults())}"
+    state = ", ".join((state, *found.owed_notes(overdue=False)))
     lines = [f"{'audit of all journals':<22} {found.messages:>9,} messages: {state}"]
     try:
         report.parent.mkdir(parents=True, exist_ok=True)
