@@ -11,6 +11,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylay.actors.destination_link import DestinationLink
+from raylay.actors.errands import Errands
 from raylay.actors.instance import Instance
 from raylay.services.server.config import LinkConfig
 
@@ -69,6 +70,13 @@ class LinkActor:
     def kill(self) -> None:
         """Ends it at once if it still runs."""
         ray.kill(self._handle, no_restart=True)
+
+
+def launch_errands(node: str) -> Any:
+    """Starts the actor that does this driver's errands on a node, given by its id in hex."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "scheduling_strategy": there}
+    return ray.remote(**options)(Errands).remote()
 
 
 def task(function: Any, **options: Any) -> Any:

@@ -19,7 +19,9 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -70,7 +72,6 @@ from raylay.services.fabric_ray import (
     living_nodes,
     on_node,
     ray_module,
-    task,
 )
 from raylay.services.fabric_record import LeftOver, Move
 from raylay.services.left_over import left_over_status
@@ -98,6 +99,7 @@ class Fabric(FabricBuilder):
         self._settings: FabricSettings | None = None
         self._record: FabricRecord | None = None
         self._handles: dict[str, Any] = {}
+        self._errands: dict[str, Any] = {}
         self._started_ray = False
         self._temporary = False
         self._owns = False
@@ -864,24 +866,47 @@ class Fabric(FabricBuilder):
     def on_node_of(
         self, name: str, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0
     ) -> Any:
-        """What a function gives on the node of an instance: called here where that is this node.
+        """What a function gives on the node of an instance: called here where that is this node,
+        else by an actor there, which is begun at the first errand and needs no head for the next.
 
         Raises:
             FabricError: the node did not answer.
         """
+        ray = ray_module()
+        begun = name not in self._errands
+        if begun:
+            self._errands[name] = self._errands_on(name)
+        actor = self._errands[name]
+        if actor is None:
+            return function(*arguments)
+        try:
+            return ray.get(actor.run.remote(function, *arguments), timeout=timeout_s)
+        except ray.exceptions.RayError as error:
+            if begun or not isinstance(error, ray.exceptions.RayActorError):
+                raise FabricError(
+                    f"the node of {name} did not do it: {first_line(error)}"
+                ) from None
+        # It ended with its host, which may be back.
+        del self._errands[name]
+        return self.on_node_of(name, function, *arguments, timeout_s=timeout_s)
+
+    def _errands_on(self, name: str) -> Any:
+        """What does errands on the node of an instance; None: this process."""
         handle = self._handle(name)
         node = str(actor_state(handle).get("node") or "") if handle is not None else ""
-        ray = ray_module()
-        if not node or node == ray.get_runtime_context().get_node_id():
-            return function(*arguments)
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        if is_here(node):
+            return None
+        from raylay.actors.launch import launch_errands
 
-        there = NodeAffinitySchedulingStrategy(node, soft=False)
-        try:
-            asked = task(function, scheduling_strategy=there).remote(*arguments)
-            return ray.get(asked, timeout=timeout_s)
-        except ray.exceptions.RayError as error:
-            raise FabricError(f"the node of {name} did not do it: {first_line(error)}") from None
+        return launch_errands(node)
+
+    def end_errands(self) -> None:
+        """Ends what `on_node_of` began on other nodes; without a head it ends with this driver."""
+        actors = [actor for actor in self._errands.values() if actor is not None]
+        self._errands.clear()
+        with suppress(HeadSilent):
+            for actor in actors:
+                ask_head(partial(ray_module().kill, actor))
 
     def relocate(
         self,

@@ -107,6 +107,7 @@ for ((attempt = 1; ; attempt++)); do
   fi
   say_port >/dev/null 2>&1 &
   saying=$!
+  trap 'kill "$saying" 2>/dev/null || true' EXIT
   if ray start "${options[@]}"; then
     exit 0
   fi

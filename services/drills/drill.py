@@ -162,7 +162,10 @@ class Drill:
             KeyboardInterrupt: it was interrupted, by SIGINT or SIGTERM. What was broken is mended.
         """
         with Mark(self.fabric, self.number, self.scenario), _handlers_kept():
-            return asyncio.run(self._main())
+            try:
+                return asyncio.run(self._main())
+            finally:
+                self.fabric.end_errands()
 
     async def _main(self) -> Result:
         loop = asyncio.get_running_loop()
@@ -641,6 +644,7 @@ def clean(fabric: Fabric) -> list[str]:
 
     check_allowed(fabric)
     done = mend(Places(fabric))
+    fabric.end_errands()
     path = fabric.directory / MARK_FILE
     if path.exists():
         path.unlink()

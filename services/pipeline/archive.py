@@ -328,8 +328,10 @@ def _compare(lake: Lake, place: Place, key: str) -> None:
     if not stretches:
         return
     for name in (name for each in stretches for name in each.files):
-        if not (lake.messages / name).is_file():
-            raise _incomplete(lake.messages / name, place, "is named by the manifest, and missing")
+        path = lake.messages / name
+        if not path.is_file() or not path.stat().st_size:
+            text = "is named by the manifest, and missing or empty"
+            raise _incomplete(path, place, text)
     upto = stretches[-1].last_txid
     with place.reader() as reader:
         try:
@@ -364,15 +366,17 @@ def _count(lake: Lake, place: Place, stretch: Archived) -> None:
             text = f"cannot be read: {str(error).splitlines()[0]}"
             raise _incomplete(path, place, text) from None
     if found != stretch.rows:
-        path = lake.messages / stretch.files[0] if stretch.files else lake.messages
-        text = f"holds, with the rest of its stretch, {found} of {stretch.rows} archived messages"
-        raise _incomplete(path, place, text)
+        text = (
+            f"holds in the files of transaction ids {stretch.first_txid} to {stretch.last_txid} "
+            f"{found} messages, archived were {stretch.rows}"
+        )
+        raise _incomplete(lake.messages, place, text)
 
 
 def _incomplete(path: Path, place: Place, text: str) -> StorageError:
     return StorageError(
-        f"{path} {text}; put it back, or archive into a new lake: nothing of {place.instance} was "
-        "archived, and none of its segments may be removed",
+        f"{path} {text}; put back what was there, or archive into a new lake: nothing of "
+        f"{place.instance} was archived, and none of its segments may be removed",
         str(path),
     )
 

@@ -335,15 +335,17 @@ class _Kinds:
         counts = np.diff(firsts, append=len(run))
         used = run[firsts]
         times: dict[int, int] = {}
-        txids = rows.txids[firsts].tolist()
-        for at, count, txid in zip(used.tolist(), counts.tolist(), txids, strict=True):
+        ends = zip(
+            rows.txids[firsts].tolist(), rows.txids[firsts + counts - 1].tolist(), strict=True
+        )
+        for at, count, span in zip(used.tolist(), counts.tolist(), ends, strict=True):
             names, _, time_us = runs[at]
             second = time_us // 1_000_000
             times[second] = times.get(second, 0) + count
             origin = names.path[0] if names.path else ""
             if time_us > made.received_us.get(origin, 0):
                 made.received_us[origin] = time_us
-            made.spans[origin] = joined(made.spans.get(origin), txid, txid + count - 1)
+            made.spans[origin] = joined(made.spans.get(origin), *span)
         made.times.add(times)
         made.last_us = runs[used[-1]][2]
         whole = all(runs[at][0].topic for at in used.tolist())

@@ -533,7 +533,9 @@ def _plan_of(options: WriteOptions, number: int) -> str:
 
 
 def _checkpoint(options: WriteOptions) -> Path | None:
-    parts = urlsplit(options.checkpointlocation)
-    if not options.checkpointlocation or parts.scheme not in ("", "file"):
+    text = options.checkpointlocation
+    parts = urlsplit(text)
+    if not text or parts.scheme not in ("", "file"):
         return None
-    return Path(unquote(parts.path))
+    # Without a scheme it is a path as it stands, and no URL.
+    return Path(unquote(parts.path) if parts.scheme else text)

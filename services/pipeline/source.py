@@ -351,7 +351,8 @@ def _bound(place: Place, txids: dict[str, int] | None, text: str) -> int:
 # -- streams -------------------------------------------------------------------------------------
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One stream. Its offsets, in Spark's checkpoint, are for each instance the incarnation of its
-    data, the last transaction id read, and what tells that record from another one (`TOLD_BY`)."""
+    data, the last transaction id read, and what tells that record from another one
+    (`record_told`)."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -386,9 +387,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         """How far the next micro-batch reads: all instances by the same share, where limited.
 
         Raises:
-            StorageError: an instance's data directory is another one than the query began with.
+            StorageError: an instance's journal is another one than the query read, or was put back.
         """
-        wanted_places: dict[str, Place] = {}
+        places_read: dict[str, Place] = {}
         begins: dict[str, int] = {}
         backlogs: dict[str, int] = {}
         found = dict(start)
@@ -396,31 +397,36 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             name = place.instance
             if self._target is not None and name not in self._target:
                 continue  # appeared after the query's target was set
-            newest = self._target[name] if self._target is not None else self._newest(place)
-            wanted_places[name] = place
-            begins[name] = self._begin(place, start.get(name))
+            newest = self._newest(place)
+            if self._target is not None:  # of a journal that may be gone since
+                newest = min(newest, self._target[name])
+            places_read[name] = place
+            known = start.get(name)
+            begin = self._begin(place, known)
+            begins[name] = position(place, EPOCH) if begin is None else begin
+            if known is not None and begin is None:
+                del found[name]
             backlogs[name] = max(0, newest - begins[name])
         wanted = sum(backlogs.values())
         if isinstance(limit, ReadMaxRows):
             wanted = min(wanted, limit.max_rows)
         for name, count in shares(backlogs, wanted).items():
-            known = start.get(name)
-            if known is None or count or known["txid"] != begins[name]:
-                found[name] = _offset(wanted_places[name], begins[name] + count)
+            if count or name not in found:
+                found[name] = _offset(places_read[name], begins[name] + count)
         return found
 
     def _newest(self, place: Place) -> int:
         return last_txid(place, self.options.on_corrupt)
 
-    def _begin(self, place: Place, known: dict[str, Any] | None) -> int:
-        """Behind which transaction id this instance's part of a micro-batch begins."""
+    def _begin(self, place: Place, known: dict[str, Any] | None) -> int | None:
+        """Behind which transaction id this instance's part of a micro-batch begins; None: it begins
+        with the journal."""
         if known is None:
-            return position(place, EPOCH)
-        text = _replaced(place, known)
-        if not text:
-            return int(known["txid"])
-        self._lost(_another(place, text))
-        return position(place, EPOCH)
+            return None
+        if text := _replaced(place, known):
+            self._lost(_another(place, text))
+            return None
+        return int(known["txid"])
 
     def _lost(self, error: StorageError) -> None:
         if self.options.on_data_loss != "go_on":
@@ -479,11 +485,11 @@ def _offset(place: Place, txid: int) -> dict[str, Any]:
 
 def _replaced(place: Place, known: dict[str, Any]) -> str:
     """In what an instance's journal is not the one of an offset; empty where it is. An offset tells
-    no record in older checkpoints, and where a query begins behind the journal's end."""
+    no record in older checkpoints (there is none), and where there was none to tell."""
     incarnation, txid, record = known["incarnation"], known["txid"], known.get("record")
     if (its := place.incarnation()) != incarnation:
         return f"is of incarnation {its or 'none'}, the query read incarnation {incarnation}"
-    if not record:
+    if "record" in known and not record:
         return ""
     with place.reader() as reader:
         try:
@@ -493,7 +499,7 @@ def _replaced(place: Place, known: dict[str, Any]) -> str:
         found = record_told(reader, txid)
     if newest < txid:
         return f"ends at transaction id {newest}, the query read {txid}"
-    if found and found != record:
+    if record and found and found != record:
         return f"has another record at transaction id {txid} than the query read"
     return ""
 

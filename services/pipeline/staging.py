@@ -370,13 +370,13 @@ class Staging:
         state = self._state
         if not key.startswith(BATCH):
             return
-        if int(key.removeprefix(BATCH)) < state.last_batch or (
-            plan and state.last_plan and plan != state.last_plan
-        ):
+        anew = plan and state.last_plan and plan != state.last_plan
+        if int(key.removeprefix(BATCH)) < state.last_batch or anew:
             raise ConfigurationError(
                 f"{self.directory} has published the micro-batches up to {state.last_batch}, and "
-                f"now comes {key}, planned anew: the query's checkpoint was removed or put back; "
-                "give a new checkpoint a staging directory of its own; nothing was published"
+                f"now comes {key}{', planned anew' if anew else ''}: the query's checkpoint was "
+                "removed or put back, or a power cut took the end of it; give it another staging "
+                "directory, which publishes again what came since; nothing of it was published"
             )
         if (rows, checksum) == (state.last_rows, state.last_checksum):
             return
@@ -388,9 +388,9 @@ class Staging:
                 "each time; nothing more was published"
             )
         log.warning(
-            "%s has published %d rows as %s, and now come %d others, which are left out: so it "
-            "should be where the query was restarted and computes them differently each time; "
-            "another table of the micro-batch needs a staging directory of its own",
+            "%s has published %d rows as %s, and now come %d others, which are left out. That is "
+            "right where the query was restarted and computes its rows anew; another table of the "
+            "micro-batch needs a staging directory of its own",
             self.directory,
             state.last_rows,
             key,

@@ -97,6 +97,8 @@ class _Downstream(Carrier):
         self.accepted: Accepted | None = None
         self.held: PublisherRanges | None = None
         self.waited = RootedRanges()
+        self.early: list[tuple[Header, bytes]] = []
+        """Acks that came before the instance said how to begin: their answers come once."""
         self.answer: asyncio.Future[None] = link.loop.create_future()
         self.why = ""
 
@@ -105,7 +107,7 @@ class _Downstream(Carrier):
         command = header["c"]
         if command == "ack":
             if self.answer.done():
-                self.link.acked(header, body)
+                self.link.acked(self, header, body)
         elif command == "placed":
             self.link.placed(read_placed(header))
         elif command == "refused":
@@ -627,6 +629,9 @@ class LinkServer:
                 downstream.accepted.incarnation, held, start, self._reader.first_txid
             )
         )
+        early, downstream.early = downstream.early, []
+        for ack in early:
+            self.acked(downstream, *ack)
         self._start_answer.set_result(None)
 
     async def _stay(self) -> None:
@@ -742,9 +747,12 @@ class LinkServer:
             self._downstream.why = str(error)
             self._downstream.abort(str(error))
 
-    def acked(self, header: Header, body: bytes) -> None:
+    def acked(self, downstream: _Downstream, header: Header, body: bytes) -> None:
         """An ack came."""
+        if downstream is not self._downstream:
+            return
         if not self._started:
+            downstream.early.append((header, body))
             return
         number, held, persisted, conflicts = read_ack(header, body)
         at_ns = header.get("at", 0)

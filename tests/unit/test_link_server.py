@@ -1,0 +1,76 @@
+"""The link's process: what comes while its instance is still asked how to begin."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from raylay.services.protocol import control
+from raylay.services.protocol.frames import FrameReader
+from raylay.services.protocol.replication import Accepted, ack_frames
+from raylay.services.replication.effects import AckUpstream
+from raylay.services.replication.instance import LinkStart
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.server.config import DestinationConfig, LinkConfig
+from raylay.services.server.link_server import LinkServer
+
+PUBLISHER, ROOT, THERE = 7, 0xA, 0xB
+
+
+def linked() -> tuple[LinkServer, Any, list[Any]]:
+    """A link that has logged on, its connection, and what it tells its instance."""
+    to = DestinationConfig("B", "pair", True, ("127.0.0.1:1",))
+    link = LinkServer(LinkConfig("A", "pair", ROOT, 1, "", "", None, to))
+    told: list[Any] = []
+    stands: Any = SimpleNamespace
+    link.loop = asyncio.new_event_loop()
+    link.outbox = stands(flush=lambda: None)
+    link._reader = stands(first_txid=1)
+    link._instance = stands(send=lambda data: told.extend(FrameReader().feed(data)))
+    link._start_answer = link.loop.create_future()
+    link.loop.close()
+    downstream = stands(
+        early=[],
+        is_open=True,
+        carried=None,
+        held=PublisherRanges(),
+        accepted=Accepted("B", "pair", THERE, "", False),
+    )
+    link._downstream = downstream
+    link.pump = lambda: None  # type: ignore[method-assign]
+    return link, downstream, told
+
+
+def receive(link: LinkServer, downstream: Any, ack: AckUpstream) -> None:
+    for data in ack_frames(ack, 0):
+        for frame in FrameReader().feed(data):
+            link.acked(downstream, frame.header, frame.body)
+
+
+def begin(link: LinkServer) -> None:
+    start = LinkStart(False, {}, {}, ROOT, 0, PublisherRanges(), False)
+    for frame in FrameReader().feed(control.start(start, None)):
+        link.instance_said(frame.header, frame.body)
+
+
+def test_answers_that_come_before_the_instance_said_how_to_begin_are_kept() -> None:
+    """A destination answers once. Its account of what is waited for, in the logon, told of these,
+    so that nobody asks for them again: dropped, they were owed for ever."""
+    link, downstream, told = linked()
+    receive(link, downstream, AckUpstream(1, 0, persisted={ROOT: {PUBLISHER: [(1, 183)]}}))
+    assert not told, "the instance does not know the connection yet"
+    begin(link)
+    (answered,) = [frame for frame in told if frame.header["c"] == "answered"]
+    assert control.read_answered(answered.body)[0] == {ROOT: {PUBLISHER: [(1, 183)]}}
+    assert not downstream.early
+
+
+def test_answers_of_a_connection_that_is_over_are_dropped() -> None:
+    link, old, told = linked()
+    receive(link, old, AckUpstream(1, 0, persisted={ROOT: {PUBLISHER: [(1, 9)]}}))
+    _, new, _ = linked()
+    link._downstream = new
+    begin(link)
+    receive(link, old, AckUpstream(1, 0, persisted={ROOT: {PUBLISHER: [(10, 19)]}}))
+    assert not [frame for frame in told if frame.header["c"] == "answered"]
