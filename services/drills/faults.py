@@ -123,19 +123,25 @@ class Places:
         return self.fabric.data_directory(name)
 
     def link_pid(self, name: str, destination: str) -> int:
-        """The process of a link.
+        """The process of a link. Waits while its instance, or it, is being started again.
 
         Raises:
-            FabricError: it has none now.
+            FabricError: it has none for a minute.
         """
-        found = self.last_status(name).get("destinations", {}).get(destination, {})
-        pid = int(found.get("pid") or 0)
-        if self._here[name] and not process_start(pid):
-            found = self.status(name).get("destinations", {}).get(destination, {})
+        deadline_s = time.monotonic() + RUNS_S_MAX
+        ask, why = self.last_status, f"link {destination} of {name} has no process now"
+        while True:
+            try:
+                found = ask(name).get("destinations", {}).get(destination, {})
+            except FabricError as error:
+                found, why = {}, str(error)
             pid = int(found.get("pid") or 0)
-        if not pid:
-            raise FabricError(f"link {destination} of {name} has no process now")
-        return pid
+            if pid and (process_start(pid) or not self._here[name]):
+                return pid
+            if time.monotonic() > deadline_s:
+                raise FabricError(why)
+            ask = self.status
+            time.sleep(POLL_S)
 
 
 class Once:

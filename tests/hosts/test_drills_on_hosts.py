@@ -48,7 +48,7 @@ steps = [{"fault": "kill_node", "target": "NewYork", "for": "10s"}]
 with Fabric.attach("flights") as fabric:
     scenario = parse({"name": "power-cut", "steps": steps}, "power")
     result = Drill(fabric, scenario, injectors={"kill_node": Power()}, tell=print).run()
-    page = report.write(result, "drills/power-cut")
+    page = report.write(result, Path("drills/power-cut"))
 print(("clean: " if result.valid else "BAD: ") + report.verdict_sentence(result))
 print("report:", page)
 '''

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
 from raylay.services.configuration.yaml_file import load
+from raylay.services.drills import faults
 from raylay.services.drills.drill import MARK_FILE, Drill, Mark, unwhole
-from raylay.services.drills.faults import gcs_process, is_durable
+from raylay.services.drills.faults import Places, gcs_process, is_durable
 from raylay.services.drills.load import topic_for
 from raylay.services.drills.scenario import find
 from raylay.services.errors import ConfigurationError, FabricError
@@ -173,3 +174,33 @@ def test_a_file_of_a_fabric_that_is_not_marked_starts_nothing(
     shown = CliRunner().invoke(app, ["drill", "kill-link", "--fabric", str(path)])
     assert shown.exit_code == 2
     assert "fabric f: this fabric is not marked for drills" in shown.output + shown.stderr
+
+
+# -- what is hit ---------------------------------------------------------------------------------
+class Asked(Fabric):
+    """Answers for its status what it is given, one after another."""
+
+    answers: ClassVar[list[Any]] = []
+
+    def on_node_of(self, name: str, function: Any, *arguments: Any, timeout_s: float = 60) -> Any:
+        return 0, "elsewhere"
+
+    def ask(self, name: str, verb: str, *arguments: Any, timeout_s: float = 5) -> Any:
+        found = self.answers.pop(0)
+        if isinstance(found, FabricError):
+            raise found
+        return found
+
+
+def test_a_link_that_is_being_started_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its instance does not answer, then has started, then has started it."""
+    monkeypatch.setattr(faults, "POLL_S", 0.0)
+    places = Places(Asked("shops").region("near", instances=2))
+    away, here = FabricError("it stands still"), {"destinations": {"near-2": {"pid": 7}}}
+    Asked.answers = [away, {"destinations": {}}, {"destinations": {"near-2": {"pid": 0}}}, here]
+    assert places.link_pid("near-1", "near-2") == 7 and not Asked.answers
+    monkeypatch.setattr(faults, "RUNS_S_MAX", -1.0)
+    for answer, told in ((away, "stands still"), ({}, "link near-2 of near-1 has no process now")):
+        Asked.answers = [answer]
+        with pytest.raises(FabricError, match=told):
+            places.link_pid("near-1", "near-2")
