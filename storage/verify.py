@@ -28,6 +28,7 @@ from raylay.storage.segments import (
 )
 
 _KEY_BYTES = 8
+_KEY_MAX = (1 << 8 * _KEY_BYTES) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +162,14 @@ def _blocks_of(file: SegmentFile, entries: dict[bytes, bytes]) -> Iterator[_Bloc
     try:
         with shared.env.begin(buffers=True) as transaction:
             entries.update(read_meta(transaction))
-        at = (1).to_bytes(_KEY_BYTES, "big")
-        while True:
+        at = 1
+        while at <= _KEY_MAX:
             # A transaction a megabyte: one that is long pins pages of a live segment.
             found: list[tuple[bytes, bytes]] = []
             taken_bytes = 0
             with shared.env.begin(buffers=True) as transaction:
                 cursor = transaction.cursor()
-                there = cursor.set_range(at)
+                there = cursor.set_range(at.to_bytes(_KEY_BYTES, "big"))
                 while there and taken_bytes < BLOCK_BYTES_MAX:
                     found.append((bytes(cursor.key()), bytes(cursor.value())))
                     taken_bytes += len(found[-1][1])
@@ -176,8 +177,14 @@ def _blocks_of(file: SegmentFile, entries: dict[bytes, bytes]) -> Iterator[_Bloc
             if not found:
                 return
             for found_key, content in found:
-                yield _Block(int.from_bytes(found_key, "big"), content, None, True)
-            at = (int.from_bytes(found[-1][0], "big") + 1).to_bytes(_KEY_BYTES, "big")
+                key = int.from_bytes(found_key, "big")
+                if len(found_key) != _KEY_BYTES or key < at:
+                    # Looked for behind it, the same blocks would come again, and again.
+                    text = f"block {found_key.hex()} where {at} or more was due: no more is read"
+                    yield Damage(file.path, 0, text)
+                    return
+                yield _Block(key, content, None, True)
+                at = key + 1
     finally:
         shared.close()
 

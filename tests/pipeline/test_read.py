@@ -520,7 +520,8 @@ def test_topics_that_nobody_journals(mixed: Log, tmp_path: Path) -> None:
     log = write_log(tmp_path / "Chicago-1", [message_run(1, 7, 1, 5)])
     options = {"path": str(log.directory), "topic": "^trades$"}
     stream = StreamReader(ReadOptions.of(options), TXID_AND_TOPIC)
-    assert stream.initialOffset() == {"Chicago-1": {"incarnation": "", "txid": 0}}
+    start = stream.initialOffset()
+    assert start == {"Chicago-1": {"incarnation": "", "txid": 0, "record": None}}
     config = InstanceConfig("Chicago-1", "Chicago", topics=(TopicRule("flights/.*"),))
     config.save(log.directory)
     with pytest.raises(ConfigurationError, match=r"trades\$ is not journaled at .*, only flights/"):

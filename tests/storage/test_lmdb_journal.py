@@ -23,6 +23,7 @@ from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance, read_floor
 from raylay.storage.segment_index import with_checksum
 from raylay.storage.segments import META_PREFIX
+from raylay.storage.verify import Verified, verify_journal
 
 SEGMENT_BYTES = 48 * 1024
 RUNS = 300
@@ -295,6 +296,34 @@ for _ in range(60):
     noticed += any(damage.path == segment for damage in damages)
 print(noticed)
 """
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("number", "byte", "value"),
+    [(3, 0, 1), (-1, 0, 255), (-1, 7, 2), (-1, slice(0, 8), b"\xff" * 8)],
+    ids=["of an entry", "leaps", "by one", "is the last"],
+)
+def test_a_damaged_key_does_not_keep_verify_for_ever(
+    closed: Path, number: int, byte: Any, value: Any
+) -> None:
+    """A search among keys that are in no order found the same ones again and again; and there is
+    no key behind the last."""
+    segment = min(closed.glob("journal-*.sealed"))
+    with (
+        lmdb.open(str(segment), subdir=False, readonly=True, max_dbs=0) as opened,
+        opened.begin() as transaction,
+        transaction.cursor() as cursor,
+    ):
+        key = list(cursor.iternext(values=False))[number]
+    node = len(key).to_bytes(2, "little") + key
+    hurt = bytearray(key)
+    hurt[byte] = value
+    content = segment.read_bytes()
+    assert node in content
+    segment.write_bytes(content.replace(node, node[:2] + hurt))
+    damages = list(verify_journal(closed, None, Verified()))
+    assert any(damage.path == segment for damage in damages)
 
 
 def test_damaged_pages_are_errors_and_do_not_end_the_process(closed: Path) -> None:
