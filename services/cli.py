@@ -52,7 +52,8 @@ from raylay.services.trace_report import trace_command
 
 STOP_TIMEOUT_S = 60.0
 RESTART_TIMEOUT_S = 300.0
-DETACH_TIMEOUT_S = 120.0
+DETACH_TIMEOUT_S = 300.0
+"""Longer than a start takes to give up, which says why."""
 CONNECT_TIMEOUT_S = 30.0
 READY_LINE = "raylay is up"
 WATCH_S = 5.0
