@@ -149,7 +149,7 @@ def read_lacks(body: bytes) -> PublisherRanges:
     """
     try:
         value = msgpack.unpackb(body, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException):
+    except Exception:  # msgpack raises many kinds on bad bytes
         raise RemoteProtocolError("ranges are no msgpack", "bad_ranges") from None
     return PublisherRanges.from_wire(value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from raylay.services.errors import RemoteProtocolError
@@ -63,6 +63,7 @@ def test_a_bad_request(header: dict[str, Any], body: bytes, reason: str) -> None
 
 
 @given(st.binary(max_size=60))
+@example(b"\x81\x90\x00")  # a map whose key is a list
 def test_any_bytes_are_a_request_or_a_protocol_error(body: bytes) -> None:
     for read in (lambda: bootstrap.read_request(one(REQUEST_BYTES).header, body),
                  lambda: bootstrap.read_lacks(body)):  # fmt: skip
