@@ -43,6 +43,7 @@ from raylay.services.replication.effects import (
     LinkEffect,
     LinkLacks,
     LinkProgress,
+    Ranges,
     Report,
     Rooted,
     SendBatch,
@@ -66,6 +67,8 @@ COUNTS_S = 0.5
 PROGRESS_S = 0.02
 COMPRESSED_BYTES_MIN = 256
 _TRACED = int(Flag.TRACED)
+EARLY_ACKS_MAX = 1024
+"""Acks that are kept while the instance is asked how to begin, a few milliseconds."""
 REREAD_S = 0.002
 """A reader that does not see yet what its instance told of is asked again so soon."""
 AWAITS_DIAL_S = 0.5
@@ -80,6 +83,10 @@ class _Incoming:
     upstream: int
     name: str
     incarnation: int
+
+
+Ack = tuple[int, Ranges, Rooted, Ranges, int]
+"""What `read_ack` gives, and when it was sent."""
 
 
 class _Downstream(Carrier):
@@ -97,7 +104,7 @@ class _Downstream(Carrier):
         self.accepted: Accepted | None = None
         self.held: PublisherRanges | None = None
         self.waited = RootedRanges()
-        self.early: list[tuple[Header, bytes]] = []
+        self.early: list[Ack] = []
         """Acks that came before the instance said how to begin: their answers come once."""
         self.answer: asyncio.Future[None] = link.loop.create_future()
         self.why = ""
@@ -631,7 +638,7 @@ class LinkServer:
         )
         early, downstream.early = downstream.early, []
         for ack in early:
-            self.acked(downstream, *ack)
+            self._take_ack(ack)
         self._start_answer.set_result(None)
 
     async def _stay(self) -> None:
@@ -748,14 +755,25 @@ class LinkServer:
             self._downstream.abort(str(error))
 
     def acked(self, downstream: _Downstream, header: Header, body: bytes) -> None:
-        """An ack came."""
+        """An ack came.
+
+        Raises:
+            RemoteProtocolError: it is none, or too many came before the link could begin.
+        """
         if downstream is not self._downstream:
             return
-        if not self._started:
-            downstream.early.append((header, body))
-            return
-        number, held, persisted, conflicts = read_ack(header, body)
-        at_ns = header.get("at", 0)
+        ack = *read_ack(header, body), header.get("at", 0)
+        if self._started:
+            self._take_ack(ack)
+        elif len(downstream.early) < EARLY_ACKS_MAX:
+            downstream.early.append(ack)
+        else:
+            raise RemoteProtocolError(
+                f"more than {EARLY_ACKS_MAX} acks came before anything was sent", "bad_command"
+            )
+
+    def _take_ack(self, ack: Ack) -> None:
+        number, held, persisted, conflicts, at_ns = ack
         if self._sends or self._outstanding:
             self._trace_ack(number, persisted, at_ns)
         for effect in self.machine.acked(number, held, persisted, conflicts):

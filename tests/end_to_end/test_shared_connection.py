@@ -79,7 +79,7 @@ class Pair:
 
     Args:
         dialling: the names of those that have an address of the other one.
-        share: what those destinations say of it. None: the pair is started from AMPSConfig files.
+        share: what those destinations say of it. None: the pair is started from XML files.
     """
 
     def __init__(self, servers: Servers, path: Path, dialling: str, *, share: bool | None) -> None:

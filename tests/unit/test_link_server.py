@@ -6,6 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from raylay.services.errors import RemoteProtocolError
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.protocol.replication import Accepted, ack_frames
@@ -13,7 +16,7 @@ from raylay.services.replication.effects import AckUpstream
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.server.config import DestinationConfig, LinkConfig
-from raylay.services.server.link_server import LinkServer
+from raylay.services.server.link_server import EARLY_ACKS_MAX, LinkServer
 
 PUBLISHER, ROOT, THERE = 7, 0xA, 0xB
 
@@ -74,3 +77,17 @@ def test_answers_of_a_connection_that_is_over_are_dropped() -> None:
     begin(link)
     receive(link, old, AckUpstream(1, 0, persisted={ROOT: {PUBLISHER: [(10, 19)]}}))
     assert not [frame for frame in told if frame.header["c"] == "answered"]
+
+
+def test_a_bad_ack_before_the_beginning_is_the_destinations_fault() -> None:
+    """It is told to the connection that it came on, when it comes, and nothing of it is kept; so is
+    one too many."""
+    link, downstream, _ = linked()
+    with pytest.raises(RemoteProtocolError, match="an ack has no number"):
+        link.acked(downstream, {"c": "ack"}, b"")
+    assert not downstream.early
+    for _ in range(EARLY_ACKS_MAX):
+        receive(link, downstream, AckUpstream(1, 0))
+    with pytest.raises(RemoteProtocolError, match="acks came before anything was sent"):
+        receive(link, downstream, AckUpstream(1, 0))
+    assert len(downstream.early) == EARLY_ACKS_MAX
