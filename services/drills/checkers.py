@@ -428,13 +428,17 @@ def order(history: History) -> list[Violation]:
 
 
 def removal(history: History) -> list[Violation]:
-    """Law 4: a removed record is on disk at the connected server of each destination it is routed
-    to (or was, before that server lost its disk)."""
+    """Law 4: a removed record is on disk at the server of each destination it is routed to (or was,
+    before that server lost its disk): the connected one, or the last one that was, for its acks
+    stay with a link that is cut."""
     logs = Logs(history.topology)
     removed_to: dict[int, int] = {}
+    linked: dict[tuple[str, str], str] = {}
     found = []
     for operation in history.operations:
         logs.take(operation)
+        if isinstance(operation, Linked):
+            linked[operation.instance, operation.destination] = operation.server
         if not isinstance(operation, Removed):
             continue
         servers = dict(operation.servers)
@@ -447,7 +451,9 @@ def removal(history: History) -> list[Violation]:
                 router = history.topology.router(operation.instance, destination)
                 if not router.routed(copy.run(), -1):
                     continue
-                server = servers[destination.name] or destination.addresses[0]
+                server = servers[destination.name] or linked.get(
+                    (operation.instance, destination.name), destination.addresses[0]
+                )
                 if not logs.had(server, key):
                     found.append(
                         Violation(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from raylay.services.drills import checkers
@@ -253,6 +255,21 @@ def test_law_4_sees_what_was_removed_too_early() -> None:
     history.operations.remove(removed)
     history.operations.append(removed)
     assert laws(history) == set()
+
+
+@pytest.mark.parametrize(("linked_to", "verdict"), [("c", set()), ("x", {"removal"})])
+def test_law_4_asks_the_last_server_of_a_link_that_is_cut(
+    linked_to: str, verdict: set[str]
+) -> None:
+    """Seed 253906074: a link had gone on to the second server of its list, which acked and was
+    then cut off; the removal was blamed on the first one, which had not come so far."""
+    history = sound()
+    b = history.topology.members["b"]
+    listed = replace(b.destinations[0], addresses=("x", "c"))
+    history.topology.members |= {"b": replace(b, destinations=(listed,)), "x": Member("x", "g", ())}
+    history.operations.append(Linked(61, "b", "to-c", linked_to))
+    history.operations.append(Removed(62, "b", B, 1, (("to-c", ""),)))
+    assert {found.law for found in checkers.removal(history)} == verdict
 
 
 def test_law_5_sees_a_circle() -> None:
