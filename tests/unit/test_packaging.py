@@ -157,13 +157,38 @@ def test_the_makefile_has_its_targets() -> None:
         assert dry_run("--always-make", target)
 
 
-def test_the_integration_run_is_make_test() -> None:
+@pytest.mark.parametrize(
+    ("refusal", "fails", "called", "status"),
+    [
+        ("", "", ["make test", "make test-hosts"], 0),
+        ("needs root", "", ["make test"], 0),
+        ("", "test", ["make test"], 2),
+        ("", "test-hosts", ["make test", "make test-hosts"], 2),
+    ],
+)
+def test_the_integration_run_is_make_test_and_the_hosts(
+    tmp_path: Path, refusal: str, fails: str, called: list[str], status: int
+) -> None:
+    """With a make that only says what it was asked, and a machine that lacks nothing."""
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    lines = script.read_text().splitlines()
-    assert "set -euo pipefail" in lines
-    assert lines[-1] == "exec make test"
-    subprocess.run(["bash", "-n", str(script)], check=True, timeout=60)
+    tools = {name: "exit 0" for name in ("ip", "java", "nft", "rsync", "sshd", "pgrep")}
+    tools["make"] = f'echo "make $*"; [ "$*" != "{fails}" ] || exit 2'
+    check = f'echo "{refusal}" >&2; exit 1' if refusal else "exit 0"
+    tools["python3"] = tools["python3.11"] = f'[ "$2" != check ] || {{ {check}; }}; exit 0'
+    for name, body in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        [script],
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = [f"no tests on several hosts: {refusal}"] if refusal else []
+    assert (done.stdout.splitlines(), done.returncode) == (called + said, status), done.stderr
 
 
 def test_make_sim_passes_its_seeds() -> None:

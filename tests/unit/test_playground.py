@@ -90,6 +90,16 @@ def test_the_cluster_file_is_the_projects_with_these_hosts() -> None:
     assert 'PACKAGES="/site"' in made["setup_commands"][0]
 
 
+def test_a_python_that_a_host_would_hide_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a clone below /tmp, once where it is no virtual environment."""
+    monkeypatch.setattr(sys, "prefix", "/tmp/clone/.venv")
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    assert playground.hidden_pythons(["/tmp", "/srv"]) == ["/tmp/clone/.venv"]
+    assert playground.hidden_pythons(["/tmpfs", "/srv"]) == []
+    monkeypatch.setattr(sys, "base_prefix", "/tmp/clone/.venv")
+    assert playground.hidden_pythons(["/tmp", "/srv"]) == ["/tmp/clone/.venv"]
+
+
 A, B, C = (socket.inet_aton(f"10.77.{number}.1") for number in (1, 2, 3))
 
 
