@@ -103,8 +103,8 @@ class Places:
             return dict(found)
         return self.status(name)
 
-    def running(self, name: str) -> dict[str, Any]:
-        """As `last_status`, but waits while Ray starts it again.
+    def running(self, name: str, *, anew: bool = False) -> dict[str, Any]:
+        """As `last_status`, or asked `anew`, but waits while Ray starts it again.
 
         Raises:
             FabricError: it does not answer for a minute.
@@ -112,7 +112,7 @@ class Places:
         deadline_s = time.monotonic() + RUNS_S_MAX
         while True:
             try:
-                return self.last_status(name)
+                return self.status(name) if anew else self.last_status(name)
             except FabricError:
                 if time.monotonic() > deadline_s:
                     raise
@@ -219,7 +219,7 @@ class Stop(Once):
             _, destination, _ = hit.ways[0]
             pid = self._places.link_pid(name, destination)
         else:
-            pid = int(self._places.last_status(name)["pid"])
+            pid = int(self._places.running(name)["pid"])
         self._pids[step] = name, pid
         self._places.errand(name, stop_for, pid, step.lasts_ms / 1000)
         return []
@@ -238,7 +238,9 @@ class Inside:
         self._places = places
 
     def inject(self, step: Step, hit: Hit) -> list[str]:
-        """Breaks it until the lease ends."""
+        """Breaks it until the lease ends. Who is just being started again is waited for."""
+        for name in dict.fromkeys(name for name, _, _ in self._asked(step, hit)):
+            self._places.running(name)
         self._ask(step, hit, min(LEASE_S, step.lasts_ms / 1000), must=True)
         return []
 
@@ -312,12 +314,12 @@ class LoseDisk(Once):
         places, name = self._places, hit.instances[0]
         if not places.is_here(name):
             raise FabricError(f"{name} runs on another host: run this drill there")
-        status = places.status(name)
+        status = places.running(name, anew=True)
         region = [i.name for i in places.fabric.declared.group(status["group"]) if i.name != name]
         if not region:
             raise FabricError(f"{name} is alone in its region: nobody else has what it acked")
         for other in region:
-            for to in places.status(other)["destinations"].values():
+            for to in places.running(other, anew=True)["destinations"].values():
                 if to["peer"] == name and not (to["caught_up"] and to["connected"]):
                     raise FabricError(f"{other} has not caught up with {name}: nothing was broken")
         directory = places.directory(name)

@@ -16,7 +16,7 @@ from raylay.services.drills import faults
 from raylay.services.drills.drill import MARK_FILE, Drill, Mark, unwhole
 from raylay.services.drills.faults import Places, gcs_process, is_durable
 from raylay.services.drills.load import topic_for
-from raylay.services.drills.scenario import find
+from raylay.services.drills.scenario import Hit, Step, find
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric, Topic
 from raylay.services.fabric_plan import instance_config, record_of
@@ -204,3 +204,20 @@ def test_a_link_that_is_being_started_is_waited_for(monkeypatch: pytest.MonkeyPa
         Asked.answers = [answer]
         with pytest.raises(FabricError, match=told):
             places.link_pid("near-1", "near-2")
+
+
+@pytest.mark.parametrize("fault", ["stop", "full_disk"])
+def test_an_instance_that_is_being_started_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """`bad-day` on a busy machine: SIGSTOP of one that had just been killed."""
+    monkeypatch.setattr(faults, "POLL_S", 0.0)
+    fabric = Asked("shops").region("near", instances=2)
+    monkeypatch.setattr(Asked, "inject", lambda *_, **__: Asked.answers.pop(0))
+    places = Places(fabric)
+    breaker = faults.Stop(places) if fault == "stop" else faults.Inside(places)
+    Asked.answers = [FabricError("the actor is restarting"), {"pid": 7}, "done"]
+    step = Step.model_validate({"fault": fault, "target": "near-1", "for": "5s"})
+    hit = Hit(fault, instances=("near-1",))
+    breaker.inject(step, hit)
+    assert Asked.answers == ([] if fault == "full_disk" else ["done"])
