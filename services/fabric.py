@@ -461,15 +461,15 @@ class Fabric(FabricBuilder):
         ray = ray_module()
         silent = False
         for instance in settings.instances:
+            known = self._handles.get(instance.name)
             try:
-                handle = self._handle(instance.name)
+                handle = known if silent else self._handle(instance.name)
                 state = actor_state(handle) if handle is not None and not silent else {}
             except HeadSilent:
                 if not self._started_ray:
                     raise
                 # Those that live hear what is said to them; the rest goes with this Ray.
-                silent, state = True, {}
-                handle = self._handles.get(instance.name)
+                silent, state, handle = True, {}, known
             if handle is None:
                 continue
             ended.append((str(state.get("node") or ""), int(state.get("pid") or 0)))

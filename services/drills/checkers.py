@@ -433,12 +433,9 @@ def removal(history: History) -> list[Violation]:
     stay with a link that is cut."""
     logs = Logs(history.topology)
     removed_to: dict[int, int] = {}
-    linked: dict[tuple[str, str], str] = {}
     found = []
     for operation in history.operations:
         logs.take(operation)
-        if isinstance(operation, Linked):
-            linked[operation.instance, operation.destination] = operation.server
         if not isinstance(operation, Removed):
             continue
         servers = dict(operation.servers)
@@ -451,7 +448,7 @@ def removal(history: History) -> list[Violation]:
                 router = history.topology.router(operation.instance, destination)
                 if not router.routed(copy.run(), -1):
                     continue
-                server = servers[destination.name] or linked.get(
+                server = servers[destination.name] or logs.server.get(
                     (operation.instance, destination.name), destination.addresses[0]
                 )
                 if not logs.had(server, key):
