@@ -49,6 +49,7 @@ from raylay.services.fabric_plan import (
     client_options,
     data_directory,
     instance_config,
+    newest,
     record_of,
     replication_address,
     tracing_options,
@@ -71,7 +72,9 @@ from raylay.services.fabric_ray import (
     leave_ray,
     living_nodes,
     on_node,
+    on_other_nodes,
     ray_module,
+    refuse_silent_head,
 )
 from raylay.services.fabric_record import LeftOver, Move
 from raylay.services.left_over import left_over_status
@@ -157,12 +160,14 @@ class Fabric(FabricBuilder):
         if entry is not None:
             adopt_auth_mode(entry.auth_mode)
         started_ray = join_ray(where)
-        record = None
-        if entry is not None and not entry.copied:
-            record = FabricRecord.load(entry.directory)
-        if record is None:
-            record = _stored_record(name)
-            if record is not None:
+        own = entry is not None and not entry.copied
+        here = FabricRecord.load(entry.directory) if entry is not None and own else None
+        # Another host's command may have changed the fabric since.
+        record = newest(_stored_record(name), here)
+        if record is not None and record is not here:
+            if own:
+                record.save()
+            else:
                 _remember(record)
         if record is None:
             if entry is not None and entry.copied:
@@ -206,11 +211,10 @@ class Fabric(FabricBuilder):
         if self._handles:
             raise FabricError(f"fabric {self.name} was started before")
         running = registry.find(self.name)
-        if running is not None and not running.copied:
-            raise FabricError(
-                f"fabric {self.name} runs already, in {running.directory}: attach to it, apply "
-                "to it what has changed, or stop it"
-            )
+        if running is not None and (running.copied or _is_over(running)):
+            running = None
+        if running is not None and (address is None or running.host_pid):
+            raise _runs_already(self.name, running.directory)
         self._temporary = directory is None
         place = Path(directory or tempfile.mkdtemp(prefix=f"raylay-{self.name}-")).absolute()
         self._settings = settings
@@ -219,6 +223,12 @@ class Fabric(FabricBuilder):
         head = place / HEAD_DIRECTORY if settings.drills == "allowed" else None
         try:
             before = FabricRecord.load(place)
+            labels = node_label or any(each.node_labels for each in settings.instances)
+            joins = address is not None or ray_module().is_initialized()
+            if joins or labels or (before is not None and before.node_label):
+                # First of all: where it runs already nothing may be written.
+                self._started_ray = join_ray(address, start=address is None, head_directory=head)
+                before = self._known_before(place, running, before)
             if before is not None:
                 settings = with_moves(settings, before.moves, before.nodes)
             node_label = node_label or (before.node_label if before else "")
@@ -226,15 +236,14 @@ class Fabric(FabricBuilder):
                 settings = labelled(settings, node_label)
             nodes: dict[str, NodePlace] = {}
             if any(instance.node_labels for instance in settings.instances):
-                self._started_ray = join_ray(address, start=address is None, head_directory=head)
                 settings, nodes = placed(settings, before.nodes if before else {}, living_nodes())
                 self._settings = settings
-            self._record = record = record_of(settings, place)
+            self._record = record = record_of(settings, place, before)
             record.nodes, record.node_label = nodes, node_label
             self._check_ports(settings, record, [each.name for each in settings.instances])
-            record.save()
             self._started_ray |= join_ray(address, start=address is None, head_directory=head)
-            _store_record(record)
+            record.starting, record.restarting = [], []
+            self._keep(record)
             self._owns = True
             for instance in settings.instances:
                 self._launch(instance)
@@ -246,6 +255,27 @@ class Fabric(FabricBuilder):
             raise
         return self
 
+    def _known_before(
+        self, place: Path, running: registry.Entry | None, here: FabricRecord | None
+    ) -> FabricRecord | None:
+        """The newest record of the fabric in a directory: this host's, the head's, or one of a
+        node that has instances.
+
+        Raises:
+            FabricError: the fabric runs on the Ray that this process has joined, or on another.
+        """
+        joined = str(ray_module().get_runtime_context().gcs_address)
+        if running is not None and running.address != joined:
+            raise _runs_already(self.name, running.directory)
+        stored = _stored_record(self.name)
+        if _live_names(self.name):
+            raise _runs_already(self.name, stored.directory if stored is not None else joined)
+        texts = on_other_nodes(_record_text, self.name, str(place))
+        found = [FabricRecord.from_json(text, "what a node has") for text in texts if text]
+        if stored is not None and stored.directory == str(place):
+            found.append(stored)
+        return newest(here, *found)
+
     def _settle(self) -> None:
         """From now on an empty data directory is a lost disk."""
         settings, record = self._known()
@@ -255,8 +285,22 @@ class Fabric(FabricBuilder):
             self._write_config(instance)
 
     def _keep(self, record: FabricRecord) -> None:
+        """Writes the record down, here and at the head.
+
+        Raises:
+            FabricError: another process has changed the fabric since this one looked; nothing is
+                written. HeadSilent is one.
+        """
+        stored = _stored_record(self.name)
+        if stored is not None and stored.number > record.number:
+            raise FabricError(
+                f"fabric {self.name} was changed by another command meanwhile: look at `raylay "
+                "status`, and say it again"
+            )
+        record.number += 1
         record.save()
         _store_record(record)
+        self._record = record
 
     def _write_config(self, instance: InstanceSettings) -> None:
         settings, record = self._known()
@@ -318,6 +362,8 @@ class Fabric(FabricBuilder):
         """After a failed start: ends what was started, leaves what was there before."""
         for name in list(self._handles):
             self._end(name)
+        if self._owns:
+            _forget_record(self.name)
         self._finish()
 
     def wait_ready(
@@ -398,6 +444,7 @@ class Fabric(FabricBuilder):
                 goes on with them.
         """
         settings = declared.declared if isinstance(declared, Fabric) else declared
+        self._refresh()
         before, record = self._known()
         wanted = replace(record)
         settings = with_moves(settings, record.moves, record.nodes)
@@ -407,7 +454,8 @@ class Fabric(FabricBuilder):
             settings, wanted.nodes = placed(settings, record.nodes, living_nodes())
         bring_up_to_date(wanted, settings)
         found = changes(record, wanted)
-        self._check_ports(settings, wanted, found.started)
+        unlaunched = [name for name in found.started if self._handle(name) is None]
+        self._check_ports(settings, wanted, unlaunched)
         caught_up = {
             (status["name"], name)
             for status in self.status()["instances"]
@@ -417,10 +465,10 @@ class Fabric(FabricBuilder):
         groups = set(before.groups())
         joining = [each for each in found.started if settings.instance(each).group in groups]
         self._settings, self._record = settings, wanted
-        wanted.restarting = list(found.restarted)
-        wanted.settled = [*record.settled, *joining]
+        wanted.starting, wanted.restarting = list(found.started), list(found.restarted)
+        wanted.settled = [*dict.fromkeys([*record.settled, *joining])]
         self._keep(wanted)
-        for name in found.started:
+        for name in unlaunched:
             self._launch(settings.instance(name))
         for name in found.started:
             if name not in joining:
@@ -440,6 +488,7 @@ class Fabric(FabricBuilder):
         for name in joining:
             # Only now does its group know of it.
             self.wait_ready(name, timeout_s)
+        wanted.starting = []
         self._settle()
         return found
 
@@ -453,13 +502,19 @@ class Fabric(FabricBuilder):
         """
         if self._record is None:
             return
-        # Another process may have applied other settings.
-        record = FabricRecord.load(self._record.directory) or self._record
-        settings = FabricSettings.from_json(record.settings)
+        silent = False
+        try:
+            # Another process may have applied other settings.
+            self._refresh()
+        except HeadSilent:
+            if not self._started_ray:
+                raise
+            # Those that live hear what is said to them; the rest goes with this Ray.
+            silent = True
+        settings = FabricSettings.from_json(self._record.settings)
         ended: list[tuple[str, int]] = []
         asked: list[Any] = []
         ray = ray_module()
-        silent = False
         for instance in settings.instances:
             known = self._handles.get(instance.name)
             try:
@@ -468,7 +523,6 @@ class Fabric(FabricBuilder):
             except HeadSilent:
                 if not self._started_ray:
                     raise
-                # Those that live hear what is said to them; the rest goes with this Ray.
                 silent, state, handle = True, {}, known
             if handle is None:
                 continue
@@ -749,6 +803,7 @@ class Fabric(FabricBuilder):
         Raises:
             FabricError: it did not become ready within `timeout_s`.
         """
+        self._refresh()
         settings, _ = self._known()
         instance = settings.instance(name)
         handle = self._handle(name)
@@ -940,6 +995,8 @@ class Fabric(FabricBuilder):
             raise FabricError(refused)
         place = relocation.choose(settings, record.nodes, living_nodes(), name, to or {})
         risk = relocation.risk(settings, name, bool(alive))
+        # Who began at the same moment is refused before anything is ended.
+        self._keep(record)
         self._end_for_good(name, timeout_s)
         mine = next(status for status in statuses if status["name"] == name)
         left_over = self._move(instance, place, filled_by, statuses, mine.get("incarnation", ""))
@@ -955,9 +1012,12 @@ class Fabric(FabricBuilder):
 
     def _refresh(self) -> None:
         """Takes what other processes have changed meanwhile."""
+        _, mine = self._known()
         record = _stored_record(self.name)
-        if record is not None:
+        if record is not None and record.number > mine.number:
             self._record, self._settings = record, FabricSettings.from_json(record.settings)
+            # One that was moved is another actor now.
+            self._handles.clear()
 
     def relocate_due(self) -> list[Relocation]:
         """Moves the instances whose host is away for longer than `relocate_after` of the settings.
@@ -1123,7 +1183,9 @@ def fetch(address: str) -> None:
     started_ray = join_ray(address)
     try:
         for name in _stored_names():
-            if registry.find(name) is None and (record := _stored_record(name)) is not None:
+            known = registry.find(name)
+            record = _stored_record(name) if known is None or known.copied else None
+            if record is not None:
                 _remember(record)
     finally:
         if started_ray:
@@ -1181,9 +1243,45 @@ def _save_config(text: str, directory: str, record: str, entry: registry.Entry) 
     from raylay.services.server.config import InstanceConfig
 
     InstanceConfig.from_json(text).save(Path(directory))
+    sent = FabricRecord.from_json(record, "what the driver sent")
+    kept = FabricRecord.load(sent.directory)
+    # Beside the data, which a start from any host uses again.
+    if kept is None or (kept.name == sent.name and kept.number < sent.number):
+        sent.save()
     known = registry.find(entry.name)
     if known is None or known.copied:
-        _keep_copy(FabricRecord.from_json(record, "what the driver sent"), entry)
+        _keep_copy(sent, entry)
+
+
+def _record_text(name: str, directory: str) -> str:
+    """On a node: the fabric's record in a directory; empty: none that can be read."""
+    try:
+        found = FabricRecord.load(directory)
+    except FabricError:
+        return ""
+    return found.to_json() if found is not None and found.name == name else ""
+
+
+def _runs_already(name: str, where: str) -> FabricError:
+    return FabricError(
+        f"fabric {name} runs already, in {where}: attach to it, apply to it what has changed, or "
+        "stop it"
+    )
+
+
+def _is_over(entry: registry.Entry) -> bool:
+    """Whether the Ray of a fabric ended without it: nothing listens where its head was."""
+    try:
+        refuse_silent_head("" if entry.host_pid else entry.address)
+    except HeadSilent:
+        return True
+    return False
+
+
+def _live_names(name: str) -> list[str]:
+    """The actors of a fabric that the head knows as not ended."""
+    found = ask_head(partial(ray_module().util.list_named_actors, all_namespaces=True))
+    return [each["name"] for each in found if each["namespace"] == namespace_of(name)]
 
 
 # -- the record in Ray's head, for drivers on other machines ---------------------------------

@@ -61,6 +61,8 @@ class FabricRecord:
         node_label: of nodes whose value is a group's name, for instances that name no node.
         moves: instances that live elsewhere than where they began.
         left_over: their former data directories.
+        number: how often it was written: of several that are found the highest counts.
+        starting: instances that were declared while it ran and did not come up yet.
     """
 
     name: str
@@ -73,6 +75,8 @@ class FabricRecord:
     node_label: str = ""
     moves: dict[str, Move] = field(default_factory=dict)
     left_over: list[LeftOver] = field(default_factory=list)
+    number: int = 0
+    starting: list[str] = field(default_factory=list)
 
     def save(self, directory: Path | None = None) -> None:
         """Writes it into its directory, or as a copy into another, whole or not at all."""
@@ -127,15 +131,24 @@ class FabricRecord:
         return cls.from_json(text, str(path))
 
 
-def record_of(settings: FabricSettings, directory: Path) -> FabricRecord:
-    """The record for a start: the one in the directory, brought up to date, or a new one.
+def newest(*records: FabricRecord | None) -> FabricRecord | None:
+    """The one that was written last; of equal ones the first, None where there is none."""
+    found = [each for each in records if each is not None]
+    return max(found, key=lambda each: each.number) if found else None
+
+
+def record_of(
+    settings: FabricSettings, directory: Path, before: FabricRecord | None = None
+) -> FabricRecord:
+    """The record for a start: the one from `before`, else the one in the directory, brought up to
+    date, or a new one.
 
     Ports of the settings go before kept ones; for the others free ones are chosen.
 
     Raises:
         FabricError: the directory holds another fabric, or too few ports are free.
     """
-    record = FabricRecord.load(directory)
+    record = before or FabricRecord.load(directory)
     if record is None:
         record = FabricRecord(settings.name, str(directory), settings.to_json())
     elif record.name != settings.name:
@@ -218,7 +231,7 @@ def changes(running: FabricRecord, wanted: FabricRecord) -> Changes:
     started, restarted = [], []
     for instance in settings.instances:
         old = known.get(instance.name)
-        if old is None:
+        if old is None or instance.name in running.starting:
             started.append(instance.name)
             continue
         for key in ("directory", "node_labels"):

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ START_TIMEOUT_S_DEFAULT = 120.0
 STATUS_TIMEOUT_S = 5.0
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Nothing but control calls goes through Ray: its least possible object store."""
+NODES_TIMEOUT_S = 60.0
 AUTH_VARIABLE = "RAY_AUTH_MODE"
 HEAD_OUTAGE_S = 600
 """How long the nodes of a Ray that we start outlive its head."""
@@ -290,7 +291,34 @@ def on_node(labels: dict[str, str], function: Callable[..., None], *arguments: A
         raise FabricError(f"no node with labels {labels} answered: {first_line(error)}") from None
 
 
-def task(function: Callable[..., None], **options: Any) -> Any:
+def on_other_nodes(
+    function: Callable[..., Answer], *arguments: Any, timeout_s: float = NODES_TIMEOUT_S
+) -> list[Answer]:
+    """What a function gives on each living node but this one, of those that answer in time.
+
+    Raises:
+        HeadSilent: the head does not answer.
+    """
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ray = ray_module()
+    nodes = [each["NodeID"] for each in ask_head(ray.nodes) if each.get("Alive")]
+    asked = []
+    for node in nodes:
+        if not is_here(node):
+            there = NodeAffinitySchedulingStrategy(node, soft=False)
+            asked.append(task(function, scheduling_strategy=there).remote(*arguments))
+    if not asked:
+        return []
+    done, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
+    answers = []
+    for reference in done:
+        with suppress(ray.exceptions.RayError):
+            answers.append(ray.get(reference))
+    return answers
+
+
+def task(function: Callable[..., Any], **options: Any) -> Any:
     """A function as a Ray task that needs no CPU."""
     from raylay.actors import launch
 

@@ -18,6 +18,8 @@ from cluster.load import journal_of, run_load
 from raylay.services.client import EPOCH, Client
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric, lookup
+from raylay.services.fabric_plan import FabricRecord
+from raylay.services.fabric_registry import REGISTRY_VARIABLE
 from raylay.services.verdict import Record, Stretch, judge
 
 pytestmark = pytest.mark.cluster
@@ -215,3 +217,41 @@ def test_stopped_and_started_again_on_the_same_data(whole: Fabric, tmp_path: Pat
     assert bodies == [b"%d" % number for number in range(100)] * 2
     # The shared fabric's Ray was not taken down with it.
     assert whole.status()["instances"][0]["ready"]
+
+
+def test_a_start_on_another_host_changes_nothing(
+    whole: Fabric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that knows nothing of the running fabric but the Ray that it joins."""
+    monkeypatch.setenv(REGISTRY_VARIABLE, str(tmp_path / "runtime"))
+    before = FabricRecord.load(whole.directory)
+    configs = {path: path.read_text() for path in whole.directory.glob("*/instance.json")}
+    for place in (tmp_path / "elsewhere", whole.directory):
+        with pytest.raises(FabricError, match="fabric shops runs already, in "):
+            declare().start(place)
+    assert not (tmp_path / "elsewhere" / "fabric.json").exists()
+    assert FabricRecord.load(whole.directory) == before
+    assert len(configs) == 3 and all(path.read_text() == configs[path] for path in configs)
+    with Fabric.attach("shops", "auto") as attached:
+        assert attached.servers("near") == whole.servers("near")
+
+
+def test_what_another_host_changed_is_taken_over(
+    whole: Fabric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looked before is refused; who looks now sees it, whatever its own file says."""
+    stale = FabricRecord.load(whole.directory)
+    assert stale is not None
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv(REGISTRY_VARIABLE, str(tmp_path))
+        with Fabric.attach("shops", "auto") as other:
+            other._settle()
+    with pytest.raises(FabricError, match="shops was changed by another command meanwhile"):
+        whole._keep(stale)
+    stale.save()
+    with Fabric.attach("shops") as attached:
+        assert attached._known()[1].number == stale.number + 1
+    kept = FabricRecord.load(whole.directory)
+    assert kept is not None and kept.number == stale.number + 1
+    whole._refresh()
+    whole._settle()

@@ -25,6 +25,10 @@ def test_an_instance_whose_node_is_lost_is_moved_by_policy(tmp_path: Path) -> No
     told = json.loads(done.stdout.splitlines()[-1])
     assert "east-1 is alive" in told["refused"]
     assert told["pending"].startswith("its host a is away since 20")
+    assert told["at_once"] and all(
+        "was changed by another command meanwhile" in each or "east-1 is alive" in each
+        for each in told["at_once"]
+    )
     assert told["moved"] == ["east-1", 1, {"host": "c", "region": "east"}, ["east-2"]]
     assert told["logs"] == {"east-1": 25, "east-2": 25}
     (left_over,) = told["left_over"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from raylay.services import fabric
 from raylay.services import fabric_registry as registry
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
@@ -22,10 +23,12 @@ from raylay.services.fabric_plan import (
     client_address,
     free_port,
     instance_config,
+    newest,
     record_of,
     replication_address,
     servers_of,
 )
+from raylay.services.fabric_registry import REGISTRY_VARIABLE, Entry
 from raylay.services.replication.routing import TopicRule
 from raylay.services.server.config import BootstrapConfig, InstanceConfig
 
@@ -217,3 +220,68 @@ def test_a_fabric_of_a_dead_process_is_not_found(
     assert not (tmp_path / "gone.json").exists()
     registry.unregister("alive")
     assert registry.find("alive") is None
+
+
+# -- several hosts -------------------------------------------------------------------------------
+def test_of_several_records_the_one_written_last_counts(tmp_path: Path) -> None:
+    first = record_of(builder().settings(), tmp_path)
+    later = replace(first, number=3)
+    assert newest(None, first, later, None) is later
+    assert newest(first, replace(first)) is first
+    assert newest(None) is None
+
+
+def test_an_instance_that_did_not_come_up_is_started_by_the_next_apply(tmp_path: Path) -> None:
+    running = record_of(builder().settings(), tmp_path)
+    running.starting = ["London-2"]
+    assert changed(builder().settings(), running) == Changes(("London-2",), ())
+
+
+def test_a_start_takes_the_record_that_another_host_has(tmp_path: Path) -> None:
+    """The ports of the newest one, at the place where it starts."""
+    settings = builder().settings()
+    stale = record_of(settings, tmp_path / "here")
+    stale.save()
+    elsewhere = record_of(settings, tmp_path / "elsewhere")
+    elsewhere.number = 7
+    found = record_of(settings, tmp_path / "here", elsewhere)
+    assert (found.number, found.ports) == (7, elsewhere.ports)
+    assert found.directory == str(tmp_path / "here")
+
+
+def test_a_node_keeps_the_newest_record_beside_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REGISTRY_VARIABLE, str(tmp_path / "runtime"))
+    settings = builder().settings()
+    record = record_of(settings, tmp_path / "data")
+    record.number = 5
+    entry = Entry(settings.name, record.directory, "10.0.0.1:6379")
+    text = instance_config(settings, record, settings.instances[0]).to_json()
+
+    def sent(number: int) -> int:
+        told = replace(record, number=number).to_json()
+        fabric._save_config(text, str(tmp_path / "data" / "x"), told, entry)
+        kept = FabricRecord.load(tmp_path / "data")
+        assert kept is not None
+        return kept.number
+
+    assert [sent(5), sent(4), sent(6)] == [5, 5, 6]
+    assert FabricRecord.from_json(
+        fabric._record_text(settings.name, str(tmp_path / "data")), "it"
+    ) == replace(record, number=6)
+    assert fabric._record_text("another", str(tmp_path / "data")) == ""
+    assert fabric._record_text(settings.name, str(tmp_path / "nowhere")) == ""
+    (tmp_path / "data" / "fabric.json").write_text("{")
+    assert fabric._record_text(settings.name, str(tmp_path / "data")) == ""
+
+
+def test_a_fabric_whose_head_is_gone_for_good_is_over() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        entry = Entry("f", "/data", f"127.0.0.1:{port}")
+        assert not fabric._is_over(entry)
+    assert fabric._is_over(entry)
+    assert not fabric._is_over(replace(entry, host_pid=1)), "who began its Ray is alive"
