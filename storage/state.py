@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,52 @@ def open_store(path: Path) -> Any:
         raise explained(error, path) from error
 
 
+class StoreFile:
+    """A small store's LMDB environment.
+
+    LMDB gives an environment up for good when the write of its meta page fails, as on a disk that
+    is full or breaks for a moment; the file is as whole as before. The next transaction opens it
+    anew.
+    Owner: one process; any of its threads.
+
+    Raises:
+        StorageError: the file cannot be opened; names it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._env: Any = open_store(path)
+
+    def begin(self, *, write: bool = False) -> Any:
+        """A transaction of LMDB.
+
+        Raises:
+            lmdb.Error: LMDB's own; StorageError: it had to be opened anew, which failed.
+        """
+        env = self._opened()
+        try:
+            return env.begin(write=write)
+        except lmdb.PanicError:
+            with self._lock:
+                if self._env is env:
+                    self._env = None
+                    env.close()
+            return self._opened().begin(write=write)
+
+    def _opened(self) -> Any:
+        with self._lock:
+            if self._env is None:
+                self._env = open_store(self._path)
+            return self._env
+
+    def close(self) -> None:
+        """Closes the file."""
+        with self._lock:
+            if self._env is not None:
+                self._env.close()
+
+
 def explained(error: Exception, path: Path) -> StorageError:
     """An LMDB or system error as one of ours, naming the file."""
     if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or "No space left" in str(error):
@@ -58,12 +105,12 @@ class LmdbStateStore:
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        self._env = open_store(self._path)
+        self._file = StoreFile(self._path)
 
     def get(self, key: str) -> bytes | None:
         """The value of a key."""
         try:
-            with self._env.begin() as transaction:
+            with self._file.begin() as transaction:
                 value: bytes | None = transaction.get(_encoded(key))
                 return value
         except lmdb.Error as error:
@@ -78,7 +125,7 @@ class LmdbStateStore:
         if not values:
             return
         try:
-            with self._env.begin(write=True) as transaction:
+            with self._file.begin(write=True) as transaction:
                 for key, value in values.items():
                     if value is None:
                         transaction.delete(_encoded(key))
@@ -92,7 +139,7 @@ class LmdbStateStore:
         start = prefix.encode()
         found: list[tuple[str, bytes]] = []
         try:
-            with self._env.begin() as transaction, transaction.cursor() as cursor:
+            with self._file.begin() as transaction, transaction.cursor() as cursor:
                 if cursor.set_range(start) if start else cursor.first():
                     for key, value in cursor.iternext():
                         if not key.startswith(start):
@@ -104,7 +151,7 @@ class LmdbStateStore:
 
     def close(self) -> None:
         """Closes the file."""
-        self._env.close()
+        self._file.close()
 
 
 class MemoryStateStore:

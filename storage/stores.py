@@ -27,7 +27,7 @@ from xxhash import xxh3_128_digest as subscription_key
 
 from raylay.services.errors import CorruptRecord, PublishStoreFull, RemoteProtocolError
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
-from raylay.storage.state import explained, open_store
+from raylay.storage.state import StoreFile, explained
 
 MESSAGES_MAX_DEFAULT = 1_000_000
 BYTES_MAX_DEFAULT = 1024 * 1024 * 1024
@@ -212,16 +212,16 @@ class LmdbPublishStore:
         self._surplus: list[int] = []
         """First sequences of batches that are wholly acknowledged but still on disk."""
         self._meta_changed = False
-        self._env = open_store(self._path)
+        self._file = StoreFile(self._path)
         try:
             self._load()
         except BaseException:
-            self._env.close()
+            self._file.close()
             raise
 
     def _load(self) -> None:
         try:
-            with self._env.begin() as transaction:
+            with self._file.begin() as transaction:
                 meta = transaction.get(_META_KEY)
                 if meta is not None:
                     self.highest, self._acknowledged = _META.unpack_from(meta)
@@ -283,7 +283,7 @@ class LmdbPublishStore:
             return
         meta = _META.pack(self.highest, self._acknowledged) + self._gone.to_bytes()
         try:
-            with self._env.begin(write=True) as transaction:
+            with self._file.begin(write=True) as transaction:
                 for first in self._surplus:
                     transaction.delete(_KEY.pack(first))
                 transaction.put(_META_KEY, meta)
@@ -362,7 +362,7 @@ class LmdbPublishStore:
     ) -> Iterator[tuple[int, bytes]]:
         for key in batches:
             try:
-                with self._env.begin() as transaction:
+                with self._file.begin() as transaction:
                     value = transaction.get(_KEY.pack(key))
             except lmdb.Error as error:
                 raise explained(error, self._path) from error
@@ -377,7 +377,7 @@ class LmdbPublishStore:
         try:
             self.flush()
         finally:
-            self._env.close()
+            self._file.close()
 
 
 def _full(store: MemoryPublishStore | LmdbPublishStore) -> PublishStoreFull:
@@ -498,7 +498,7 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
     def __init__(self, path: str | Path) -> None:
         super().__init__()
         self._path = Path(path)
-        self._env = open_store(self._path)
+        self._file = StoreFile(self._path)
         self._changed: set[tuple[str, int]] = set()
         self._discarded: set[str] = set()
 
@@ -513,7 +513,7 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
     def _read(self, subscription: str, have: PublisherRanges) -> None:
         prefix = subscription_key(subscription.encode())
         try:
-            with self._env.begin() as transaction, transaction.cursor() as cursor:
+            with self._file.begin() as transaction, transaction.cursor() as cursor:
                 if cursor.set_range(prefix):
                     for key, value in cursor.iternext():
                         if not key.startswith(prefix):
@@ -546,7 +546,7 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
         if not (self._changed or self._discarded):
             return
         try:
-            with self._env.begin(write=True) as transaction:
+            with self._file.begin(write=True) as transaction:
                 for subscription in self._discarded:
                     prefix = subscription_key(subscription.encode())
                     with transaction.cursor() as cursor:
@@ -566,4 +566,4 @@ class LmdbBookmarkStore(MemoryBookmarkStore):
         try:
             self.flush()
         finally:
-            self._env.close()
+            self._file.close()

@@ -317,7 +317,7 @@ def test_publish_store_file(tmp_path: Path) -> None:
     store.put(3, b"abc")
     store.put(5, b"de")
     store.flush()
-    with store._env.begin() as transaction:
+    with store._file.begin() as transaction:
         stored = dict(transaction.cursor())
     store.close()
     assert stored == {

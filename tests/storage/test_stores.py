@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from raylay.services.errors import CorruptRecord, PublishStoreFull, StorageFull
+from raylay.services.errors import CorruptRecord, PublishStoreFull, StorageError, StorageFull
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.journal import StateStore
 from raylay.storage.state import LmdbStateStore, MemoryStateStore
@@ -171,12 +174,12 @@ def test_what_was_flushed_survives(tmp_path: Path) -> None:
     store.flush()
     store.acknowledge(4)
     store.put(11, body(11))
-    store._env.close()  # a crash: neither the acknowledgment nor 11 was flushed
+    store._file.close()  # a crash: neither the acknowledgment nor 11 was flushed
     store = LmdbPublishStore(tmp_path / "publishes")
     assert [sequence for sequence, _ in store.replay()] == list(range(1, 11))
     store.acknowledge(10)
     store.flush()
-    store._env.close()
+    store._file.close()
     store = LmdbPublishStore(tmp_path / "publishes")
     assert (store.messages, store.lowest, store.highest) == (0, 0, 10)
     store.put(11, b"x")
@@ -188,9 +191,9 @@ def test_a_damaged_publish_store_is_named(tmp_path: Path) -> None:
     store = LmdbPublishStore(path)
     store.put(1, b"abc")
     store.flush()
-    with store._env.begin(write=True) as transaction:
+    with store._file.begin(write=True) as transaction:
         transaction.put((1).to_bytes(8, "big"), b"cut short")
-    store._env.close()
+    store._file.close()
     with pytest.raises(CorruptRecord, match=str(path)):
         LmdbPublishStore(path)
 
@@ -216,7 +219,7 @@ def test_bookmarks(kind: str, tmp_path: Path) -> None:
     store.flush()
     if isinstance(store, LmdbBookmarkStore):
         store.seen("orders", 7, 50, 50)  # never flushed
-        store._env.close()
+        store._file.close()
         store = LmdbBookmarkStore(path)
     assert list(store.load("orders").of(7)) == [(1, 6)]
     assert list(store.load("orders").of(9)) == [(1, 1)]
@@ -230,3 +233,60 @@ def test_bookmarks(kind: str, tmp_path: Path) -> None:
         store = LmdbBookmarkStore(path)
         assert store.load("late") == PublisherRanges({7: SequenceSet([(4, 4)])})
         store.close()
+
+
+# -- a disk that breaks for a moment -------------------------------------------------------------
+@contextmanager
+def meta_page_not_writable(path: Path) -> Iterator[None]:
+    """What LMDB writes meta pages through is closed to writes: data pages come to the disk and the
+    commit fails behind them, as where a disk becomes full between the two."""
+    (through,) = (
+        int(fd.name)
+        for fd in Path("/proc/self/fd").iterdir()
+        if fd.is_symlink()
+        and os.path.realpath(fd) == str(path)
+        and fcntl.fcntl(int(fd.name), fcntl.F_GETFL) & os.O_DSYNC
+    )
+    kept = os.dup(through)
+    reading = os.open(path, os.O_RDONLY)
+    try:
+        os.dup2(reading, through)
+        yield
+    finally:
+        os.dup2(kept, through)
+        os.close(kept)
+        os.close(reading)
+
+
+def test_a_state_store_comes_back_when_its_meta_page_could_not_be_written(tmp_path: Path) -> None:
+    """Drill full-disk, seed 707130094: every later use was MDB_PANIC, an instance was ready and
+    refused every link."""
+    store = LmdbStateStore(tmp_path / "state.lmdb")
+    store.put({"a": b"1"})
+    with meta_page_not_writable(tmp_path / "state.lmdb"), pytest.raises(StorageError):
+        store.put({"a": b"2"})
+    assert store.get("a") == b"1"
+    store.put({"b": b"3"})
+    assert dict(store.items("")) == {"a": b"1", "b": b"3"}
+    store.close()
+
+
+def test_client_stores_come_back_as_well(tmp_path: Path) -> None:
+    publishes = LmdbPublishStore(tmp_path / "publish.lmdb")
+    publishes.put(1, b"one")
+    publishes.flush()
+    publishes.put(2, b"two")
+    with meta_page_not_writable(tmp_path / "publish.lmdb"), pytest.raises(StorageError):
+        publishes.flush()
+    publishes.flush()
+    assert list(publishes.replay()) == [(1, b"one"), (2, b"two")]
+    publishes.close()
+    again = LmdbPublishStore(tmp_path / "publish.lmdb")
+    assert list(again.replay()) == [(1, b"one"), (2, b"two")]
+    again.close()
+    bookmarks = LmdbBookmarkStore(tmp_path / "bookmarks.lmdb")
+    bookmarks.seen("s", 1, 1, 5)
+    with meta_page_not_writable(tmp_path / "bookmarks.lmdb"), pytest.raises(StorageError):
+        bookmarks.flush()
+    bookmarks.flush()
+    bookmarks.close()
