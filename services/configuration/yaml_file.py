@@ -41,6 +41,7 @@ from raylay.services.configuration.model import (
     TopicSettings,
     TracingSettings,
 )
+from raylay.services.configuration.units import format_milliseconds
 from raylay.services.errors import ConfigurationError
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
@@ -206,7 +207,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         logs=file.logs,
         client=file.client,
         drills=file.drills,
-        relocate_after=file.relocate_after_ms,
+        relocate_after=_as_text(file.relocate_after_ms),
     )
     for region, entry in file.regions.items():
         place = origin("regions", region)
@@ -248,8 +249,8 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
                 resync_pass_through=link.resync_pass_through,
                 compression=link.compression,
                 compression_type=link.compression_type,
-                reconnect_timeout_ms=link.reconnect_timeout_ms,
-                ack_conflation_ms=link.ack_conflation_ms,
+                reconnect_timeout=[_as_text(each_ms) for each_ms in link.reconnect_timeout_ms],
+                ack_conflation=_as_text(link.ack_conflation_ms),
                 dial=link.dial,
                 share_connection=link.share_connection,
                 origin=place,
@@ -262,6 +263,11 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         # Problems of single instances carry their line; one of the whole fabric carries none.
         text = str(error)
         raise (error if text.startswith(f"{name}:") else at(origin("fabric"), error)) from None
+
+
+def _as_text(time_ms: int | None) -> str | None:
+    # The builder reads times as people write them, and refuses a number without a unit.
+    return None if time_ms is None else format_milliseconds(time_ms)
 
 
 # -- reading with lines ----------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
@@ -14,7 +15,14 @@ from raylay.services.configuration.units import (
     parse_bytes,
     parse_milliseconds,
 )
-from raylay.services.configuration.yaml_file import load, parse
+from raylay.services.configuration.yaml_file import (
+    _File,
+    _InstanceEntry,
+    _LinkEntry,
+    _RegionEntry,
+    load,
+    parse,
+)
 from raylay.services.errors import ConfigurationError
 
 FILE = """\
@@ -33,6 +41,86 @@ links:
 downgrade: {age: 5s}
 journal: {segment_size: 64MiB, durability: fsync}
 """
+
+
+EVERY_KEY = """\
+fabric: every
+topics: [{name: t/.*, message_type: json, journaled: true}]
+regions:
+  A:
+    instances: [A-1, A-2]
+    links: async
+    host: 127.0.0.1
+    node_labels: {region: A}
+    journal: {durability: interval, flush_interval: 20ms, archive_directory: old,
+      segment_size: 2MiB, retention: {age: 7d, size: 1GiB}}
+    downgrade: {age: 6s, upgrade_age: 3s, min_sync_destinations: 1, every: 1s, upgrade_every: 2s,
+      grace_period: 4s, upgrade_grace_period: 5s, check_interval: 50ms}
+  B: 1
+connect_regions: async
+instances:
+  C:
+    group: G
+    host: 127.0.0.2
+    client_port: 9001
+    replication_port: 9002
+    metrics_port: 9003
+    directory: elsewhere
+    node_labels: {host: c}
+    journal: {flush_interval: 30ms}
+    downgrade: {age: 7s}
+    topics: [own]
+    replication_host: 127.0.0.3
+    logs: {level: debug}
+    bootstrap: {sources: [A-1], topics: [own]}
+links:
+  - from: A-1
+    to: [C]
+    mode: sync
+    pass_through: A
+    own_group_only: true
+    exclude_validation: [sow]
+    topics: [own]
+    name: there
+    group: G
+    resync_pass_through: B
+    compression: true
+    compression_type: zlib
+    reconnect_timeout: [500ms]
+    ack_conflation: 20ms
+    dial: false
+    share_connection: true
+  - {from: C, to: A-1}
+journal: {segment_size: 64MiB}
+downgrade: {age: 5s}
+tracing: {sampling_ratio: 0.5, otlp_endpoint: "http://127.0.0.1:4318", console: true, directory: t}
+metrics: {enabled: true}
+logs: {level: warning, target: file, directory: l, format: json}
+client: {heartbeat: 4s, ack_conflation: 10ms, publish_timeout: 20s}
+drills: allowed
+relocate_after: 10m
+"""
+
+
+def test_every_key_of_a_file_comes_through() -> None:
+    values = yaml.safe_load(EVERY_KEY)
+    for model, given in (
+        (_File, values),
+        (_RegionEntry, values["regions"]["A"]),
+        (_InstanceEntry, values["instances"]["C"]),
+        (_LinkEntry, values["links"][0]),
+    ):
+        keys = {info.alias or name for name, info in model.model_fields.items()}
+        assert keys == set(given), "a key that this file does not have is not tested"
+    settings = parse(EVERY_KEY)
+    assert settings.relocate_after_ms == 600_000
+    link = next(d for d in settings.instance("A-1").destinations if d.name == "there")
+    assert (link.reconnect_timeout_ms, link.ack_conflation_ms) == ((500,), 20)
+    assert (link.sync, link.dial, link.compression_type) == (True, False, "zlib")
+    assert settings.journal_of(settings.instance("A-2")).retention.age_ms == 604_800_000
+    assert settings.downgrade_of(settings.instance("C")).age_ms == 7_000
+    assert settings.client.heartbeat_ms == 4_000 and settings.tracing.sampling_ratio == 0.5
+    assert FabricSettings.from_json(settings.to_json()) == settings
 
 
 def three_regions() -> FabricBuilder:
