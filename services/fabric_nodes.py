@@ -34,10 +34,12 @@ class NodePlace:
     Attributes:
         labels: that only this node has.
         address: of the node, where its instances listen.
+        region: the node's label `region` where `labels` do not have it; empty: the node has none.
     """
 
     labels: dict[str, str] = field(default_factory=dict)
     address: str = ""
+    region: str = ""
 
 
 def labelled(settings: FabricSettings, label: str) -> FabricSettings:
@@ -108,7 +110,7 @@ def _again(instance: InstanceSettings, before: NodePlace, living: Sequence[Node]
         )
     for node in living:
         if _has(node, before.labels):
-            return NodePlace(dict(before.labels), node.address)
+            return _place(node, before.labels)
     raise FabricError(
         f"instance {instance.name}: the node that holds its data, {_shown(before.labels)}, is not "
         f"in the cluster: start it; there are {_all(living)}"
@@ -125,13 +127,19 @@ def _anew(instance: InstanceSettings, living: Sequence[Node], used: Mapping[str,
     node = min(fitting, key=lambda node: used.get(node.address, 0))
     host = node.labels.get(HOST_LABEL)
     if host is not None:
-        return NodePlace({**labels, HOST_LABEL: host}, node.address)
+        return _place(node, {**labels, HOST_LABEL: host})
     if len(fitting) > 1:
         raise FabricError(
             f"instance {instance.name}: {len(fitting)} nodes have {_shown(labels)}, and nothing "
             f"tells them apart when one restarts: start each with a label `{HOST_LABEL}` of its own"
         )
-    return NodePlace(dict(labels), node.address)
+    return _place(node, labels)
+
+
+def _place(node: Node, labels: Mapping[str, str]) -> NodePlace:
+    # An instance that names its host alone belongs to that host's region all the same.
+    region = "" if REGION_LABEL in labels else node.labels.get(REGION_LABEL, "")
+    return NodePlace(dict(labels), node.address, region)
 
 
 def _shown(labels: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from raylay.services.configuration.model import FabricSettings, InstanceSettings
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric_nodes import HOST_LABEL, Node, NodePlace, placed
+from raylay.services.fabric_nodes import HOST_LABEL, REGION_LABEL, Node, NodePlace, placed
 from raylay.services.fabric_record import LeftOver, Move
 
 
@@ -150,7 +150,8 @@ def choose(
     """The node where it is to live: another one of its region, with the labels that are asked for.
 
     Raises:
-        FabricError: there is none, or nothing tells it from others.
+        FabricError: there is none, nothing tells it from others, it would be of another region, or
+            nothing says of which it has to be.
     """
     before = nodes.get(name)
     if before is None:
@@ -158,13 +159,33 @@ def choose(
             f"instance {name} is bound to no node: give it node_labels, or start the fabric with "
             "`--node-label region`, so that it has a node to be moved from"
         )
-    region = {key: value for key, value in before.labels.items() if key != HOST_LABEL}
-    wanted = {**region, **to}
+    kept = {key: value for key, value in before.labels.items() if key != HOST_LABEL}
+    if before.region:
+        kept[REGION_LABEL] = before.region
+    # Without a label `region` all that its node had in common with others is what says where it is.
+    region = {REGION_LABEL: kept[REGION_LABEL]} if REGION_LABEL in kept else kept
+    other_region = [f"{key}={to[key]}" for key in region if key in to and to[key] != region[key]]
+    if other_region:
+        raise FabricError(
+            f"instance {name} stays in its region, {_shown(region)}, where its group can fill it: "
+            f"--to {', '.join(other_region)} is another one"
+        )
+    wanted = {**kept, **to}
+    if not wanted:
+        raise FabricError(
+            f"instance {name}: nothing says of which region its host, {_shown(before.labels)}, is: "
+            "say with --to where it is to go, or start the nodes with a label "
+            f"`{REGION_LABEL}` and the fabric anew"
+        )
     elsewhere = [node for node in living if not _is(node, before)]
     alone = settings.instance(name).model_copy(update={"node_labels": wanted})
     others = {other: place for other, place in nodes.items() if other != name}
     only = settings.model_copy(update={"instances": (alone,)})
     return placed(only, others, elsewhere)[1][name]
+
+
+def _shown(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def with_moves(
@@ -234,7 +255,7 @@ def incarnation_of(name: str, statuses: Iterable[Mapping[str, Any]]) -> str:
 
 def relocation_lines(done: Relocation) -> list[str]:
     """For people."""
-    where = ", ".join(f"{key}={value}" for key, value in sorted(done.place.labels.items()))
+    where = _shown(done.place.labels)
     lines = [
         f"{done.name} lives on {where} ({done.place.address}) as generation {done.generation}",
         f"retired at {', '.join(done.told) or 'nobody yet'}"

@@ -10,7 +10,7 @@ import pytest
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric_nodes import Node, NodePlace
+from raylay.services.fabric_nodes import Node, NodePlace, placed
 from raylay.services.fabric_plan import (
     FabricRecord,
     data_directory,
@@ -126,6 +126,41 @@ def test_it_goes_to_another_node_of_its_region() -> None:
         choose(settings(), PLACES, NODES, "east-1", {"host": "a"})
     with pytest.raises(FabricError, match="is bound to no node"):
         choose(settings(), {}, NODES, "east-1", {})
+
+
+def test_one_that_names_its_host_alone_stays_in_that_hosts_region() -> None:
+    west = Node("10.0.1.1", {"region": "west", "host": "w"})
+    alone = FabricBuilder("alone").instance("east-1", "east", node_labels={"host": "a"}).settings()
+    placed_alone, places = placed(alone, {}, [*NODES, west])
+    place = places["east-1"]
+    assert (place.labels, place.region) == ({"host": "a"}, "east")
+    assert placed(placed_alone, places, NODES) == (placed_alone, places), "and keeps it"
+    chosen = choose(placed_alone, places, [west, *NODES], "east-1", {})
+    assert chosen == NodePlace({"region": "east", "host": "b"}, "10.0.0.2")
+    with pytest.raises(FabricError, match="no node has region=east"):
+        choose(placed_alone, places, [west], "east-1", {})
+    with pytest.raises(FabricError, match="no node has host=w, region=east"):
+        choose(placed_alone, places, [west, *NODES], "east-1", {"host": "w"})
+
+
+def test_nothing_moves_it_to_another_region() -> None:
+    west = Node("10.0.1.1", {"region": "west", "host": "w"})
+    with pytest.raises(FabricError, match=r"stays in its region, region=east, .* region=west is"):
+        choose(settings(), PLACES, [*NODES, west], "east-1", {"region": "west"})
+    same = choose(settings(), PLACES, [*NODES, west], "east-1", {"region": "east", "host": "b"})
+    assert same.address == "10.0.0.2"
+    # Other labels than the region's may be asked for anew.
+    racks = [Node("10.0.0.9", {"region": "east", "host": "z", "rack": "8"})]
+    before = {"east-1": NodePlace({"host": "a", "rack": "7"}, "10.0.0.1", "east")}
+    assert choose(settings(), before, racks, "east-1", {"rack": "8"}).address == "10.0.0.9"
+
+
+def test_one_of_no_region_is_moved_only_to_where_it_is_said() -> None:
+    plain = [Node(f"10.0.0.{at}", {"host": host}) for at, host in enumerate("abc", 1)]
+    places = {"east-1": NodePlace({"host": "a"}, "10.0.0.1")}
+    with pytest.raises(FabricError, match="nothing says of which region its host, host=a, is"):
+        choose(settings(), places, plain, "east-1", {})
+    assert choose(settings(), places, plain, "east-1", {"host": "c"}).address == "10.0.0.3"
 
 
 def test_what_is_at_risk_depends_on_who_its_acks_waited_for() -> None:
