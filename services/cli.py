@@ -47,7 +47,7 @@ from raylay.services.fabric_check import fabric_app
 from raylay.services.host_commands import check_app
 from raylay.services.left_over import left_over_lines
 from raylay.services.pipeline.commands import pipeline_app
-from raylay.services.relocation import parse_target, relocation_lines
+from raylay.services.relocation import Relocation, parse_target, relocation_lines
 from raylay.services.trace_report import trace_command
 
 STOP_TIMEOUT_S = 60.0
@@ -444,16 +444,23 @@ def relocate(
     force: Annotated[
         bool, typer.Option("--force", help="Also where it lives, or nobody can fill it.")
     ] = False,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds until it is ready; a large journal takes longer.")
+    ] = RESTART_TIMEOUT_S,
 ) -> None:
     """Move an instance to another node of its region: a new data directory, filled from its group.
-    What it was before is retired for good."""
+    What it was before is retired for good. What was done is shown before it is ready."""
     from raylay.services.fabric import Fabric
 
     labels = parse_target(to)
     with Fabric.attach(_running(fabric).name) as attached:
-        done = attached.relocate(instance, labels, force=force)
+        attached.relocate(instance, labels, force=force, timeout_s=timeout, moved=_show_relocation)
+
+
+def _show_relocation(done: Relocation) -> None:
     for line in relocation_lines(done):
         typer.echo(line)
+    sys.stdout.flush()
 
 
 @app.command()
@@ -463,7 +470,7 @@ def watch(fabric: FabricOption = "") -> None:
     from raylay.services.fabric import Fabric
 
     stopping = threading.Event()
-    told = ""
+    told: list[str] = []
     with _stop_signals(stopping), Fabric.attach(_running(fabric).name) as attached:
         after_ms = attached.declared.relocate_after_ms
         if after_ms is None:
@@ -473,15 +480,14 @@ def watch(fabric: FabricOption = "") -> None:
         typer.echo(f"watching {attached.name}: moved is who is away for {after_ms / 1000:g} s")
         while not stopping.wait(WATCH_S):
             try:
-                lines = [
-                    line for done in attached.relocate_due() for line in relocation_lines(done)
-                ]
+                attached.relocate_due(_show_relocation)
             except FabricError as error:
-                lines = [str(error)] if str(error) != told else []
-                told = str(error)
-            for line in lines:
-                typer.echo(line)
-            sys.stdout.flush()
+                lines = str(error).splitlines()
+                for line in lines:
+                    if line not in told:
+                        typer.echo(line)
+                told = lines
+                sys.stdout.flush()
 
 
 @app.command()

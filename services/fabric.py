@@ -970,6 +970,7 @@ class Fabric(FabricBuilder):
         *,
         force: bool = False,
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
+        moved: Callable[[Relocation], None] = lambda done: None,
     ) -> Relocation:
         """Moves an instance whose host is lost to another node of its region: under its name, with
         a new incarnation, filled from its group. What it was is retired for good, at once where
@@ -980,6 +981,7 @@ class Fabric(FabricBuilder):
             force: also where somebody still sees it alive (it is then stopped first), or where no
                 member of its group is ready to fill it.
             timeout_s: until it is ready.
+            moved: told what was done once it is written down, before the instance is started.
 
         Raises:
             FabricError: it is not moved, and why; or it is, and did not become ready in time.
@@ -1003,6 +1005,7 @@ class Fabric(FabricBuilder):
         move = self._known()[1].moves[name]
         done = Relocation(name, move.generation, place, risk, left_over)
         self._tell_moved(done)
+        moved(done)
         self._launch_again(self._known()[0].instance(name), timeout_s)
         self.wait_ready(name, timeout_s)
         for told in done.told:
@@ -1019,12 +1022,17 @@ class Fabric(FabricBuilder):
             # One that was moved is another actor now.
             self._handles.clear()
 
-    def relocate_due(self) -> list[Relocation]:
+    def relocate_due(
+        self, moved: Callable[[Relocation], None] = lambda done: None
+    ) -> list[Relocation]:
         """Moves the instances whose host is away for longer than `relocate_after` of the settings.
         `raylay watch` calls it again and again.
 
+        Args:
+            moved: as in `relocate`, of each.
+
         Raises:
-            FabricError: one cannot be moved, and why.
+            FabricError: some cannot be moved, and why, a line each; the others are.
         """
         self._refresh()
         settings, record = self._known()
@@ -1035,7 +1043,18 @@ class Fabric(FabricBuilder):
         }
         now_ms = time.time_ns() // 1_000_000
         names = relocation.due(gone_ms, now_ms, settings.relocate_after_ms)
-        return [self.relocate(name) for name in names]
+        done: list[Relocation] = []
+        errors: list[str] = []
+        for name in names:
+            try:
+                done.append(self.relocate(name, moved=moved))
+            except HeadSilent:
+                raise
+            except FabricError as error:
+                errors.append(str(error))
+        if errors:
+            raise FabricError("\n".join(errors))
+        return done
 
     def _end_for_good(self, name: str, timeout_s: float) -> None:
         handle = self._handle(name)

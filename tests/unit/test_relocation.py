@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from raylay.services.cli import app
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric import Fabric
 from raylay.services.fabric_nodes import Node, NodePlace, placed
 from raylay.services.fabric_plan import (
     FabricRecord,
@@ -189,6 +194,52 @@ def test_the_policy_moves_who_is_away_for_long_and_nobody_else() -> None:
     assert settings(relocate_after="10m").relocate_after_ms == 600_000
     with pytest.raises(ConfigurationError):
         settings(relocate_after="0s")
+
+
+def test_who_cannot_be_moved_keeps_nobody_else_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Fabric.of(settings(relocate_after="1s"))
+    made._record = record_of(made.declared, tmp_path)
+    made._record.nodes = PLACES
+    asked: list[str] = []
+
+    def relocate(name: str, moved: Callable[[Relocation], None]) -> Relocation:
+        asked.append(name)
+        former = LeftOver(name, 0, "10.0.0.1", {}, "/d", "10.0.0.1:7", 5)
+        done = Relocation(name, 1, NodePlace({"host": "c"}, "10.0.0.3"), "nothing", former)
+        if name == "east-1":
+            raise FabricError("east-1 cannot be filled")
+        moved(done)
+        return done
+
+    monkeypatch.setattr(made, "relocate", relocate)
+    monkeypatch.setattr(made, "_refresh", lambda: None)
+    monkeypatch.setattr("raylay.services.fabric.living_nodes", lambda: NODES[2:])
+    monkeypatch.setattr("raylay.services.fabric.dead_nodes", lambda: [(n, 1) for n in NODES[:2]])
+    told: list[Relocation] = []
+    with pytest.raises(FabricError, match=r"^east-1 cannot be filled$"):
+        made.relocate_due(told.append)
+    assert asked == ["east-1", "east-2"] and [done.name for done in told] == ["east-2"]
+
+
+def test_what_was_moved_is_said_before_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that is not ready in time, what is left over and at risk is not lost."""
+    waited_s: list[float] = []
+
+    class Attached(Fabric):
+        def relocate(self, name: str, *_: Any, **options: Any) -> Relocation:
+            former = LeftOver(name, 0, "10.0.0.1", {}, "/d/east-1", "10.0.0.1:7", 5)
+            place = NodePlace({"host": "c"}, "10.0.0.3")
+            options["moved"](Relocation(name, 1, place, "nothing", former, ["east-2"]))
+            waited_s.append(options["timeout_s"])
+            raise FabricError(f"instance {name} is not ready after 900 s: it is being filled")
+
+    monkeypatch.setattr(Fabric, "attach", lambda name: Attached(name))
+    monkeypatch.setattr("raylay.services.cli._running", lambda name: SimpleNamespace(name="moving"))
+    done = CliRunner().invoke(app, ["relocate", "east-1", "--timeout", "900"])
+    assert isinstance(done.exception, FabricError) and waited_s == [900.0]
+    assert "left over: /d/east-1 on 10.0.0.1" in done.output and "at risk" in done.output
 
 
 def moved(tmp_path: Path) -> tuple[FabricSettings, FabricRecord]:
