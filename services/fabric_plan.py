@@ -384,6 +384,7 @@ def instance_config(
     ports = record.ports[instance.name]
     age_ms = journal.retention.age_ms
     excluded = exclusions(settings)
+    declared = {each.name for each in settings.instances}
     config = InstanceConfig(
         name=instance.name,
         group=instance.group,
@@ -439,6 +440,7 @@ def instance_config(
         placements=tuple(
             (name, move.generation, *addresses_of(record, settings.instance(name)))
             for name, move in sorted(record.moves.items())
+            if name in declared  # else it was moved, and later taken out of the fabric
         ),
         announce_to=_announce_to(settings, record, instance),
         drills=settings.drills == "allowed",
@@ -473,10 +475,11 @@ def _bootstrap_config(
 ) -> BootstrapConfig | None:
     wanted = instance.bootstrap
     move = record.moves.get(instance.name)
-    if move is not None and move.filled_by:
-        return BootstrapConfig(
-            tuple(replication_address(record, settings.instance(name)) for name in move.filled_by)
-        )
+    # Who filled it may have been taken out of the fabric since.
+    declared = {each.name: each for each in settings.instances}
+    fillers = [declared[name] for name in move.filled_by if name in declared] if move else []
+    if fillers:
+        return BootstrapConfig(tuple(replication_address(record, each) for each in fillers))
     if wanted is None:
         return None
     return BootstrapConfig(
