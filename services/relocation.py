@@ -191,13 +191,18 @@ def _shown(labels: Mapping[str, str]) -> str:
 def with_moves(
     settings: FabricSettings, moves: Mapping[str, Move], nodes: Mapping[str, NodePlace]
 ) -> FabricSettings:
-    """Settings as declared, with the moved instances where they live now."""
+    """Settings as declared, with the moved instances where they live now: a `replication_host` of
+    their own was an address of the former host."""
 
     def where(instance: InstanceSettings) -> InstanceSettings:
         place = nodes.get(instance.name)
         if instance.name not in moves or place is None:
             return instance
-        update = {"node_labels": dict(place.labels), "host": place.address}
+        update = {
+            "node_labels": dict(place.labels),
+            "host": place.address,
+            "replication_host": "",
+        }
         return instance.model_copy(update=update)
 
     return settings.model_copy(update={"instances": tuple(map(where, settings.instances))})

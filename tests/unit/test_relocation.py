@@ -264,6 +264,37 @@ def test_a_move_outlives_the_driver_and_what_the_file_says(tmp_path: Path) -> No
     assert data_directory(record, instance) == tmp_path / "east-1.g2"
 
 
+def test_a_moved_instance_leaves_its_former_replication_address_behind(tmp_path: Path) -> None:
+    _, record = moved(tmp_path)
+    declared = settings().model_copy(
+        update={
+            "instances": tuple(
+                each.model_copy(update={"replication_host": "10.9.0.1"})
+                for each in settings().instances
+            )
+        }
+    )
+    effective = with_moves(declared, record.moves, record.nodes)
+    instance, peer = effective.instances
+    config = instance_config(effective, record, instance)
+    assert (config.client_host, config.replication_host) == ("10.0.0.3", "10.0.0.3")
+    assert config.replication_advertised.startswith("10.0.0.3:")
+    assert peer.replication_host == "10.9.0.1"
+
+
+def test_a_fabric_starts_without_a_moved_instance_or_who_filled_it(tmp_path: Path) -> None:
+    _, record = moved(tmp_path)
+    for gone, left in (("east-1", "east-2"), ("east-2", "east-1")):
+        declared = FabricBuilder("moving").region("east", [left]).settings()
+        record.save()
+        again = record_of(declared, tmp_path)
+        effective = with_moves(declared, again.moves, again.nodes)
+        config = instance_config(effective, again, effective.instance(left))
+        assert gone not in {name for name, *_ in config.placements}
+        assert config.bootstrap is None
+        assert again.moves["east-1"].generation == 2, "it is kept: a later one is above it"
+
+
 def test_what_a_moved_instance_and_its_peers_are_started_with(tmp_path: Path) -> None:
     effective, record = moved(tmp_path)
     own = instance_config(effective, record, effective.instance("east-1"))
