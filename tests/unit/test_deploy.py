@@ -88,9 +88,7 @@ def test_the_manifests_refer_to_one_another() -> None:
     assert len(named) == len(documents)
     spec = named["RayCluster", "raylay"]["spec"]
     groups = spec["workerGroupSpecs"]
-    labels = [
-        dict(pair.split("=") for pair in g["rayStartParams"]["labels"].split(",")) for g in groups
-    ]
+    labels = [group["labels"] for group in groups]
     fabric = load_fabric([ROOT / "examples" / "three_regions.yaml"])
     assert {each["region"] for each in labels} == set(fabric.groups())
     assert len({each["host"] for each in labels}) == len(groups)
@@ -105,6 +103,27 @@ def test_the_manifests_refer_to_one_another() -> None:
     assert [each["port"] for each in service["spec"]["ports"]] == [int(port)]
     job = named["RayJob", "raylay-up"]["spec"]
     assert job["clusterSelector"] == {"ray.io/cluster": "raylay"}
+
+
+def test_the_manifests_break_none_of_kuberays_rules() -> None:
+    """What the operator (1.5 and newer) refuses of a RayCluster and a RayJob."""
+    named = {
+        each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())
+    }
+    cluster, job = named["RayCluster"], named["RayJob"]["spec"]
+    spec = cluster["spec"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        assert "labels" not in group["rayStartParams"], "they stand beside rayStartParams"
+        assert all(isinstance(value, str) for value in group["labels"].values())
+    for group in spec["workerGroupSpecs"]:
+        assert 0 <= group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    # Both say how the head remembers, and one of them only may.
+    annotations = cluster["metadata"].get("annotations", {})
+    assert not {"ray.io/external-storage-namespace", "ray.io/ft-enabled"} & set(annotations)
+    assert spec["gcsFaultToleranceOptions"]["externalStorageNamespace"]
+    # A RayJob tries again on a new cluster, which one on a cluster that is there does not get.
+    assert not ("clusterSelector" in job and job.get("backoffLimit", 0))
+    assert tuple(map(int, str(spec["rayVersion"]).split("."))) >= (2, 52), "for authOptions"
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd here")
