@@ -1,6 +1,9 @@
-"""What the head knows of this host: `node.py alive`, `node.py bury`.
+"""Whether a node lives on this host, and what the head knows of it: `node.py alive ROLE`,
+`node.py bury`.
 
-alive: exit status 0 where a raylet runs here and the head counts it among the living.
+alive: exit status 0 where a raylet runs here and the head counts it among the living; 3 where one
+    runs and the head could not be asked; 1 else, that is where Ray is to be started. ROLE: head or
+    worker; a head whose own server is gone does not live.
 bury: tells the head that nodes of this host, which lived before it was started, are gone.
 """
 
@@ -14,6 +17,25 @@ from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 10
+LIVES = 0
+DEAD = 1
+HEAD_SILENT = 3
+"""Not 2, with which Python ends where it does not find this file."""
+
+
+def runs(name: str) -> bool:
+    """Whether a process of this name and user runs here; a zombie does not."""
+    found = subprocess.run(
+        ["pgrep", "-u", str(os.getuid()), "-x", name], capture_output=True, text=True, check=False
+    )
+    return any(map(_command_line, found.stdout.split()))
+
+
+def _command_line(pid: str) -> bytes:
+    try:
+        return Path("/proc", pid, "cmdline").read_bytes()
+    except OSError:
+        return b""  # it has just ended
 
 
 def own_addresses() -> set[str]:
@@ -56,24 +78,41 @@ def unregister(client: Any, address: str, nodes: list[str]) -> None:
             stub.UnregisterNode(request, metadata=metadata, timeout=TIMEOUT_S)
 
 
-def main() -> int:
+def alive(role: str) -> int:
+    """The exit status. Instances run on a node that lives, also while the head is away: whoever
+    cannot ask it takes the node's own process for an answer."""
+    if not runs("raylet") or (role == "head" and not runs("gcs_server")):
+        return DEAD
+    try:
+        return LIVES if living(connected()) else DEAD
+    except Exception as error:  # Ray has one of its own for each way not to answer
+        print(_not_asked(error), file=sys.stderr)
+        return HEAD_SILENT
+
+
+def bury() -> int:
     """The exit status."""
-    raylet = subprocess.run(["pgrep", "-x", "raylet"], stdout=subprocess.DEVNULL, check=False)
-    if (sys.argv[1] == "alive") == bool(raylet.returncode):
-        return 1  # nothing to be alive; or a living one, which is not to be buried
+    if runs("raylet"):
+        return 1  # a living one, which is not to be buried
+    try:
+        client = connected()
+        unregister(client, os.environ["RAY_ADDRESS"], living(client))
+    except Exception as error:
+        print(_not_asked(error), file=sys.stderr)
+        return 1
+    return 0
+
+
+def connected() -> Any:
+    """The head, ready to be asked."""
     from ray._raylet import GcsClient
 
-    address = os.environ["RAY_ADDRESS"]
-    try:
-        client = GcsClient(address=address)
-        nodes = living(client)
-        if sys.argv[1] == "bury":
-            unregister(client, address, nodes)
-    except Exception as error:  # Ray has one of its own for each way not to answer
-        print(f"raylay: the head at {address} was not asked: {error}", file=sys.stderr)
-        return 1
-    return 0 if nodes or sys.argv[1] == "bury" else 1
+    return GcsClient(address=os.environ["RAY_ADDRESS"])
+
+
+def _not_asked(error: Exception) -> str:
+    return f"raylay: the head at {os.environ['RAY_ADDRESS']} was not asked: {error}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bury() if sys.argv[1] == "bury" else alive(sys.argv[2]))

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Starts Ray on this host: `start.sh head`, or `start.sh worker HEAD_ADDRESS`; without arguments as
-# the last time, after a reboot say. A node that lives and that the head knows is left alone:
-# instances run on it. Settings: ~/raylay/settings.
+# the last time, after a reboot say. A node that lives is left alone, because instances run on it:
+# one that the head knows, and one whose head does not answer. Settings: ~/raylay/settings.
 set -euo pipefail
 cd ~/raylay
 . ./settings
@@ -52,8 +52,14 @@ END
 mv env.new env
 . ./env
 
-if python deploy/node.py alive; then
+status=0
+python deploy/node.py alive "$role" || status=$?
+if ((status == 0)); then
   echo "raylay: the node on $(hostname) lives already, with $labels"
+  exit 0
+elif ((status == 3)); then
+  echo "raylay: the node on $(hostname) lives, and its head at $head:$port does not answer: it is" \
+    "left alone, with the instances on it; to start it anew, first end it with: ray stop --force"
   exit 0
 fi
 # Ports that are given need not be waited for: Ray waits 15 s for them, and a busy host needs more.
@@ -116,7 +122,7 @@ for ((attempt = 1; ; attempt++)); do
   for ((waited = 0; waited < 60; waited++)); do
     if ! pgrep -x raylet >/dev/null; then
       break
-    elif python deploy/node.py alive; then
+    elif python deploy/node.py alive "$role"; then
       exit 0
     fi
     sleep 1
