@@ -49,8 +49,8 @@ test: setup  ## set up and run the tests
 test-hosts: $(STAMP)  ## ray up on several hosts of namespaces: cuts, a lost host, no head (root)
 	$(PY) -m pytest -m 'hosts and not soak' -rs tests/hosts
 
-soak-hosts: $(STAMP)  ## every drill, a power cut and a moved instance on such hosts (root)
-	$(PY) -m pytest -m 'hosts and soak' -rs tests/hosts
+soak-hosts: $(STAMP)  ## those, a head away for three minutes, every drill, a moved instance (root)
+	RAYLAY_HEAD_AWAY_S=180 $(PY) -m pytest -m hosts -rs tests/hosts
 
 types: $(STAMP)  ## the links by which static tools find the namespace package
 	@mkdir -p $(TYPES)
