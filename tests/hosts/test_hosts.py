@@ -10,7 +10,7 @@ import os
 import time
 
 import pytest
-from hosts.conftest import DIRECTORY, HOSTS, Cluster, wait_until
+from hosts.conftest import DIRECTORY, FABRIC, HOSTS, Cluster, wait_until
 from hosts.load import GROUPS, Load
 
 from raylay.services.verdict import Record, Stretch, judge, stretches_of_run
@@ -48,6 +48,11 @@ def test_commands_work_on_every_host(cluster: Cluster) -> None:
     cluster.on("NewYork", """raylay publish flights/ua '{"gate": 1}' --group NewYork""")
     told = cluster.on("London", "raylay subscribe flights/ua --group London --bookmark 0 --count 1")
     assert json.loads(told) == {"gate": 1}
+    before = cluster.record()
+    cluster.on("London", "cat > flights.yaml", given=FABRIC)
+    up = f"raylay up flights.yaml --directory {DIRECTORY} --node-label region"
+    assert "fabric flights runs already" in cluster.on("London", f"{up} 2>&1 || true")
+    assert cluster.record() == before
 
 
 def test_regions_that_are_cut_off_catch_up(cluster: Cluster) -> None:
