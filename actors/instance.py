@@ -21,6 +21,15 @@ def start_link(config: LinkConfig) -> LinkHandle:
     return LinkActor(config)
 
 
+def node_address() -> str:
+    """The address of this process's node; empty where Ray does not say it."""
+    try:
+        util: Any = ray.util
+        return str(util.get_node_ip_address())
+    except Exception:  # the constructor calls it, which may not raise
+        return ""
+
+
 class Instance:
     """One instance of a fabric. Lifecycle: named and detached; Ray restarts it.
 
@@ -31,7 +40,7 @@ class Instance:
 
     def __init__(self, directory: str, name: str) -> None:
         # Nothing here may raise: Ray never retries a failed constructor.
-        self._thread = InstanceThread(directory, name, start_link)
+        self._thread = InstanceThread(directory, name, start_link, node_address())
         self._thread.start()
 
     @ray.method(num_returns=1)

@@ -39,7 +39,7 @@ from raylay.services.configuration.model import (
 )
 from raylay.services.configuration.model import TopicSettings as _TopicSettings
 from raylay.services.errors import FabricError
-from raylay.services.fabric_nodes import NodePlace, labelled, placed
+from raylay.services.fabric_nodes import NodePlace, followed, labelled, placed
 from raylay.services.fabric_plan import (
     Changes,
     FabricRecord,
@@ -804,6 +804,7 @@ class Fabric(FabricBuilder):
             FabricError: it did not become ready within `timeout_s`.
         """
         self._refresh()
+        self._renew_addresses()
         settings, _ = self._known()
         instance = settings.instance(name)
         handle = self._handle(name)
@@ -818,6 +819,18 @@ class Fabric(FabricBuilder):
             if is_here(str(state.get("node") or "")):
                 await_process_end(int(state.get("pid") or 0), timeout_s)
         self.wait_ready(name, timeout_s)
+
+    def _renew_addresses(self) -> None:
+        """Writes down where nodes are that came back with another address: clients look there."""
+        settings, record = self._known()
+        if not record.nodes:
+            return
+        found, nodes = followed(settings, record.nodes, living_nodes())
+        if found == settings:
+            return
+        record.nodes, self._settings = nodes, found
+        bring_up_to_date(record, found)
+        self._keep(record)
 
     def rolling_restart(
         self,

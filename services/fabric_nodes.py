@@ -91,10 +91,31 @@ def placed(
             used[place.address] += 1
         places[instance.name] = place
         update: dict[str, object] = {"node_labels": dict(place.labels)}
-        if instance.host in ("127.0.0.1", "localhost", "::1"):
+        former = before.address if before is not None else ""
+        if instance.host in ("127.0.0.1", "localhost", "::1", former):
             update["host"] = place.address
+        if former and instance.replication_host == former:
+            update["replication_host"] = place.address
         instances.append(instance.model_copy(update=update))
     return settings.model_copy(update={"instances": tuple(instances)}), places
+
+
+def followed(
+    settings: FabricSettings, kept: Mapping[str, NodePlace], nodes: Iterable[Node]
+) -> tuple[FabricSettings, dict[str, NodePlace]]:
+    """The settings and places with the addresses that nodes have now. What is on a node that is
+    away stays as it was."""
+    living = list(nodes)
+    there = {
+        name: place
+        for name, place in kept.items()
+        if any(_has(node, place.labels) for node in living)
+    }
+    present = tuple(each for each in settings.instances if each.name in there)
+    found, places = placed(settings.model_copy(update={"instances": present}), there, living)
+    renewed = {instance.name: instance for instance in found.instances}
+    instances = tuple(renewed.get(each.name, each) for each in settings.instances)
+    return settings.model_copy(update={"instances": instances}), {**kept, **places}
 
 
 def _has(node: Node, labels: Mapping[str, str]) -> bool:

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import socket
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -240,8 +240,10 @@ def changes(running: FabricRecord, wanted: FabricRecord) -> Changes:
                     f"instance {instance.name}: {key} would change, and its data would stay where "
                     "it is: stop the fabric and move the data first"
                 )
-        config = instance_config(settings, wanted, instance)
-        if instance.name in running.restarting or config != instance_config(before, running, old):
+        # Whom it tells of itself is for its next start: a new instance restarts nobody.
+        config = replace(instance_config(settings, wanted, instance), announce_to=())
+        runs_with = replace(instance_config(before, running, old), announce_to=())
+        if instance.name in running.restarting or config != runs_with:
             restarted.append(instance.name)
     return Changes(tuple(started), tuple(restarted))
 
@@ -443,6 +445,7 @@ def instance_config(
             if name in declared  # else it was moved, and later taken out of the fabric
         ),
         announce_to=_announce_to(settings, record, instance),
+        node_address=_node_address(record, instance),
         drills=settings.drills == "allowed",
     )
     config.check()
@@ -462,12 +465,20 @@ def addresses_of(record: FabricRecord, instance: InstanceSettings) -> tuple[str,
 def _announce_to(
     settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
 ) -> tuple[str, ...]:
-    """Whom a moved instance tells where it lives now: the others, and itself where it was."""
-    if instance.name not in record.moves:
+    """Whom an instance that was moved, or whose node has another address, tells where it lives now:
+    the others, and itself where it was."""
+    if instance.name not in record.moves and not _node_address(record, instance):
         return ()
     others = [each for each in settings.instances if each.name != instance.name]
     formers = [each.address for each in record.left_over if each.name == instance.name]
     return (*(replication_address(record, other) for other in others), *formers)
+
+
+def _node_address(record: FabricRecord, instance: InstanceSettings) -> str:
+    """Its node's, where it listens there."""
+    place = record.nodes.get(instance.name)
+    hosts = (instance.host, instance.replication_host)
+    return place.address if place is not None and place.address in hosts else ""
 
 
 def _bootstrap_config(

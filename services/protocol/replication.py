@@ -38,8 +38,9 @@ from its logon on, between the instance and the link's own instance. One at a ti
 a higher number, and what still comes of an earlier one is passed over.
 
 Version 2 added what is said of placements (placement.py), an array for each instance that was
-moved: name, generation, address, address for clients. One of version 1 passes over those of a logon
-and of its answer, and is sent no `placed`; where it is retired it is refused all the same.
+moved or has another address than before: name, generation, address, address for clients, and of
+the latter since when. One of version 1 passes over those of a logon and of its answer, and is sent
+no `placed`; where it is retired it is refused all the same.
 
 `ranges` are a msgpack map of publisher to a flat array: first, last, first, last, …
 Numbers are per connection and start at 1. Range sets are cut into parts of about 1 MiB.

@@ -1182,13 +1182,16 @@ class InstanceMachine:
 
     # -- moved instances ---------------------------------------------------------------------
     def placed(self, told: Mapping[str, Placement]) -> list[Effect]:
-        """Somebody told where instances were moved to. What is news in it is on disk already."""
+        """Somebody told where instances live now. What is news in it is on disk already."""
+        generations = {name: self.placements.generation(name) for name in told}
         news = self.placements.learn(told)
         if not news or self.retired:
             return self._take()
         for name, placement in news.items():
             self._report(
-                "instance_moved",
+                "instance_moved"
+                if placement.generation > generations[name]
+                else "instance_readdressed",
                 peer=name,
                 generation=placement.generation,
                 address=placement.address,

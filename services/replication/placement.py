@@ -6,7 +6,9 @@ lower one it is *retired*, for good: nobody lets it connect, it admits no client
 spreads with every logon and on every open connection, and the moved instance's own logon says it as
 well, so that whoever was away hears of it from the first one that it meets.
 
-Generation 0 is that of an instance that never moved: it is not written down anywhere.
+Generation 0 is that of an instance that never moved. It is written down only where its address has
+changed: its host came back with another one. That retires nothing: of one generation the address
+counts that was taken last.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from raylay.services.errors import RemoteProtocolError
 NAMES_MAX = 4096
 TEXT_LENGTH_MAX = 300
 GENERATION_MAX = 1 << 32
+SINCE_US_MAX = 1 << 63
 
 
 class Placement(NamedTuple):
@@ -28,18 +31,26 @@ class Placement(NamedTuple):
         generation: how often it was moved.
         address: `host:port` of its replication transport; empty: not known.
         client_address: `host:port` for clients; empty: not known.
+        since_us: when the addresses became these, in microseconds since 1970; 0: they are those
+            that it began its generation with.
     """
 
     generation: int
     address: str = ""
     client_address: str = ""
+    since_us: int = 0
+
+    @property
+    def order(self) -> tuple[int, int, str, str]:
+        """Of two of one name the greater one counts."""
+        return self.generation, self.since_us, self.address, self.client_address
 
 
 class Placements:
     """The highest generation that is known of each instance, by name.
 
-    Invariant: what is known of a name only grows, in the order of Placement as a tuple, so that all
-    who tell one another end with the same.
+    Invariant: what is known of a name only grows, by `Placement.order`, so that all who tell one
+    another end with the same.
     Owner: the instance's machine; on disk before it is acted upon.
     """
 
@@ -77,7 +88,8 @@ class Placements:
         return {
             name: placement
             for name, placement in told.items()
-            if placement.generation and (name not in known or placement > known[name])
+            if (placement.generation or placement.since_us)
+            and (name not in known or placement.order > known[name].order)
         }
 
     def learn(self, told: Mapping[str, Placement]) -> dict[str, Placement]:
@@ -91,13 +103,17 @@ class Placements:
         return dict(self._known)
 
     def to_wire(self) -> list[list[Any]]:
-        """As values for msgpack: [[name, generation, address, client address], …]."""
+        """As values for msgpack: [[name, generation, address, client address, since], …], `since`
+        only where it is not 0."""
         return to_wire(self._known)
 
 
 def to_wire(placements: Mapping[str, Placement]) -> list[list[Any]]:
     """The inverse of `from_wire`."""
-    return [[name, *placement] for name, placement in sorted(placements.items())]
+    return [
+        [name, *placement[:3], *([placement.since_us] if placement.since_us else [])]
+        for name, placement in sorted(placements.items())
+    ]
 
 
 def from_wire(value: Any) -> dict[str, Placement]:
@@ -112,20 +128,42 @@ def from_wire(value: Any) -> dict[str, Placement]:
         raise RemoteProtocolError("placements are no list", "bad_placements")
     found: dict[str, Placement] = {}
     for entry in value:
-        if type(entry) is not list or len(entry) < 4 or not _is_placement(*entry[:4]):
+        if type(entry) is not list or len(entry) < 4 or not _is_placement(*entry[:5]):
             raise RemoteProtocolError("a placement has wrong values", "bad_placements")
-        name, *values = entry[:4]
+        name, *values = entry[:5]
         found[name] = Placement(*values)
     return found
 
 
-def _is_placement(name: Any, generation: Any, *addresses: Any) -> bool:
+def _is_placement(
+    name: Any, generation: Any, address: Any, client_address: Any, since_us: Any = 0
+) -> bool:
     return (
-        all(type(text) is str and len(text) <= TEXT_LENGTH_MAX for text in (name, *addresses))
+        all(
+            type(text) is str and len(text) <= TEXT_LENGTH_MAX
+            for text in (name, address, client_address)
+        )
         and bool(name)
         and type(generation) is int
-        and 0 < generation < GENERATION_MAX
+        and 0 <= generation < GENERATION_MAX
+        and type(since_us) is int
+        and 0 <= since_us < SINCE_US_MAX
+        and bool(generation or since_us)
     )
+
+
+def renewed(known: Placement | None, now: Placement, now_us: int) -> Placement:
+    """What an instance says of itself, so that it counts before what is known of it.
+
+    Args:
+        known: of its own generation, whoever says so; None: nobody says anything.
+        now: where it is reached.
+        now_us: microseconds since 1970.
+    """
+    if known is not None and known[:3] == now[:3]:
+        return known
+    after_us = known.since_us + 1 if known is not None else 0
+    return now._replace(since_us=max(now_us, after_us))
 
 
 def aimed(

@@ -135,7 +135,10 @@ class InstanceConfig:
         generation: how often the instance was moved (replication/placement.py).
         placements: of instances that were moved, as far as the fabric's record knows: name,
             generation, replication address and client address each.
-        announce_to: replication addresses that are told where this moved instance lives now.
+        announce_to: replication addresses that are told where this instance lives now, if it was
+            moved or has another address than its configuration says.
+        node_address: its node's, where it listens there; where the node comes back with another
+            one, the instance follows (node_address.py). Empty: it was given its hosts.
         drills: whether drills may break it (docs/drills.md).
     """
 
@@ -172,6 +175,7 @@ class InstanceConfig:
     placements: tuple[tuple[str, int, str, str], ...] = ()
     announce_to: tuple[str, ...] = ()
     drills: bool = False
+    node_address: str = ""
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""

@@ -7,6 +7,7 @@ order. One event loop; the journal's writer thread calls back into it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import itertools
 import os
@@ -54,6 +55,7 @@ from raylay.services.replication.placement import (
     Placement,
     Placements,
     from_wire,
+    renewed,
     retired_text,
 )
 from raylay.services.replication.ranges import PublisherRanges
@@ -78,6 +80,7 @@ from raylay.services.server.link_control import (
     LinkHandle,
     told_frame,
 )
+from raylay.services.server.node_address import following
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.state_thread import StateThread
 from raylay.services.server.upstream_connection import UpstreamConnection
@@ -129,6 +132,7 @@ class InstanceServer:
         config: who it is and what it does.
         directory: its data directory, made when it is missing.
         link_factory: starts the links' processes.
+        node_address: of the node that it runs on, now; empty: it is not known.
     """
 
     def __init__(
@@ -136,10 +140,12 @@ class InstanceServer:
         config: InstanceConfig,
         directory: str | Path,
         link_factory: LinkFactory = _no_links,
+        node_address: str = "",
     ) -> None:
         self.config = config
         self.directory = Path(directory).absolute()
         self.link_factory = link_factory
+        self.node_address = node_address
         self.loop: asyncio.AbstractEventLoop
         self.outbox: Outbox
         self.machine: InstanceMachine
@@ -250,11 +256,12 @@ class InstanceServer:
         self._every(REPLAY_TICK_S, self._tick_replays)
         self._every(1.0, self._each_second)
         self._every(HINT_INTERVAL_S, self._write_hint)
-        if self.config.announce_to and self.identity.generation:
+        if self.config.announce_to and self.config.name in self.placements():
             self.spawn(Announcer(self, self.config.announce_to).run())
 
     async def _open(self) -> None:
-        config = self.config
+        given = self.config
+        config = self.config = following(given, self.node_address)
         self.phase = "opening the journal"
         self.directory.mkdir(parents=True, exist_ok=True)
         # The journal first: its lock on the directory admits one process.
@@ -273,7 +280,14 @@ class InstanceServer:
         )
         self.bootstrap = bootstrap if copies else None
         await self._listen()
-        self._place()
+        if config is not given:
+            self.report(
+                "address_changed",
+                former=given.node_address,
+                address=self.replication_address,
+                client=self.client_address,
+            )
+        self._place(follows=config is not given)
         if self.bootstrap is not None:
             await self.bootstrap.run()
         self.reader = self.journal.reader()
@@ -340,17 +354,26 @@ class InstanceServer:
             self.report("retired", text=self.retirement)
             raise InstanceRetired(f"{self.directory}: {self.retirement}")
 
-    def _place(self) -> None:
-        """Writes down where it lives, if it was moved here, and what it was told of others."""
-        generation = self.identity.generation
-        if generation:
-            own = Placement(generation, self.replication_address, self.client_address)
-            self._placements.learn({self.config.name: own})
+    def _place(self, *, follows: bool) -> None:
+        """Writes down where it lives, if others cannot know it from their configurations, and what
+        it was told of others."""
+        name, own = self.config.name, self._own_placement()
+        known = self._placements.get(name)
+        if known is not None and known.generation == own.generation:
+            self._placements.learn({name: renewed(known, own, self.now_us())})
+        elif own.generation:
+            self._placements.learn({name: own})
+        elif follows:
+            self._placements.learn({name: renewed(None, own, self.now_us())})
         if len(self._placements):
             self.state.put_now({PLACEMENTS_KEY: msgpack.packb(self._placements.to_wire())})
 
+    def _own_placement(self) -> Placement:
+        generation = self.identity.generation
+        return Placement(generation, self.replication_address, self.client_address)
+
     def placements(self) -> dict[str, Placement]:
-        """What is known here of instances that were moved."""
+        """What is known here of instances that were moved, or followed their node."""
         return self.machine.placements.items() if self.is_serving else self._placements.items()
 
     async def learn(self, told: Mapping[str, Placement]) -> None:
@@ -366,6 +389,10 @@ class InstanceServer:
             news = placements.news(told)
             if not news or not self.is_serving:
                 return
+            heard = news.get(self.config.name)
+            if heard is not None and heard.generation == self.identity.generation:
+                # From a life whose disk is lost, say: all who hear it are told better.
+                news[self.config.name] = renewed(heard, self._own_placement(), self.now_us())
             known = placements.copy()
             known.learn(news)
             await self.state.put({PLACEMENTS_KEY: msgpack.packb(known.to_wire())})
@@ -533,7 +560,7 @@ class InstanceServer:
                     continue  # somebody took the free port meanwhile: take another one
                 raise ConfigurationError(
                     f"{self.config.name}: the {transport} transport cannot listen on "
-                    f"{host}:{attempt}: {error.strerror or error}; is the port in use?"
+                    f"{host}:{attempt}: {error.strerror or error}; {_advice(error)}"
                 ) from None
             self._servers.append(server)
             bound = server.sockets[0].getsockname()[1]
@@ -1316,6 +1343,12 @@ class InstanceServer:
             "commit_latency": self.commit_latency,
             "destinations": destinations,
         }
+
+
+def _advice(error: OSError) -> str:
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this machine has no such address: correct the host, and `raylay apply FILE`"
+    return "is the port in use?"
 
 
 def _first_sequence(run: Run) -> int:

@@ -41,12 +41,16 @@ class InstanceThread:
         directory: the data directory; its `instance.json` says everything else.
         name: for logs until the configuration is read.
         link_factory: starts links.
+        node_address: of the node that it runs on, now; empty: it is not known.
     """
 
-    def __init__(self, directory: str, name: str, link_factory: LinkFactory) -> None:
+    def __init__(
+        self, directory: str, name: str, link_factory: LinkFactory, node_address: str = ""
+    ) -> None:
         self._directory = Path(directory)
         self._name = name
         self._link_factory = link_factory
+        self._node_address = node_address
         self._server: InstanceServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: asyncio.Future[None] | None = None
@@ -82,7 +86,9 @@ class InstanceThread:
             try:
                 config = InstanceConfig.load(self._directory)
                 logs.configure(config.name, config.log)
-                server = InstanceServer(config, self._directory, self._link_factory)
+                server = InstanceServer(
+                    config, self._directory, self._link_factory, self._node_address
+                )
                 self._server = server
                 self._starting = asyncio.ensure_future(server.start())
                 await self._starting

@@ -346,7 +346,7 @@ def _told(logon: UpstreamLogon) -> dict[str, Placement]:
     told = dict(logon.placements)
     if logon.generation and not logon.reunites:
         own = Placement(logon.generation, logon.address or "")
-        told[logon.name] = max(told.get(logon.name, own), own)
+        told[logon.name] = max(told.get(logon.name, own), own, key=lambda each: each.order)
     return told
 
 

@@ -38,7 +38,7 @@ class Upgradable(Empty):
         super().__init__(directory, config)
         # As that release wrote it: a later one reads it.
         kept = json.loads((directory / "instance.json").read_text())
-        for key in ("generation", "placements", "announce_to", "drills"):
+        for key in ("generation", "placements", "announce_to", "drills", "node_address"):
             kept.pop(key, None)
         (directory / "instance.json").write_text(json.dumps(kept))
         self.launch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,15 @@ import pytest
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError
-from raylay.services.fabric_nodes import Node, NodePlace, labelled, placed
-from raylay.services.fabric_plan import FabricRecord, instance_config, record_of
+from raylay.services.fabric_nodes import Node, NodePlace, followed, labelled, placed
+from raylay.services.fabric_plan import (
+    Changes,
+    FabricRecord,
+    bring_up_to_date,
+    changes,
+    instance_config,
+    record_of,
+)
 
 
 def settings(instances: int = 2) -> FabricSettings:
@@ -47,6 +55,30 @@ def test_what_was_placed_stays_and_follows_its_node_to_another_address() -> None
     assert again["Chicago-1"] == NodePlace({"region": "Chicago", "host": "c1"}, "10.9.9.9")
     assert found.instance("Chicago-1").host == "10.9.9.9"
     assert again["Chicago-2"] == places["Chicago-2"]
+
+
+def test_one_that_was_moved_follows_its_node_as_well() -> None:
+    """Its host is its node's address, not loopback, when it is placed again."""
+    found, places = placed(settings(), {}, NODES)
+    chicago = found.instance("Chicago-1").model_copy(update={"replication_host": "10.0.1.1"})
+    others = tuple(each for each in found.instances if each.name != "Chicago-1")
+    before = found.model_copy(update={"instances": (chicago, *others)})
+    later = [node._replace(address=node.address.replace("10.0", "10.9")) for node in NODES]
+    again, _ = placed(before, places, later)
+    instance = again.instance("Chicago-1")
+    assert (instance.host, instance.replication_host) == ("10.9.1.1", "10.9.1.1")
+    assert again.instance("London-1").host == "10.9.2.1"
+
+
+def test_addresses_are_renewed_also_while_another_node_is_away() -> None:
+    before, places = placed(settings(), {}, NODES)
+    living = [node._replace(address="10.9.9.9") for node in NODES if node.labels["host"] == "c1"]
+    found, again = followed(before, places, living)
+    assert found.instance("Chicago-1").host == again["Chicago-1"].address == "10.9.9.9"
+    for name in ("Chicago-2", "London-1"):
+        assert found.instance(name) == before.instance(name)
+        assert again[name] == places[name]
+    assert followed(before, places, NODES) == (before, places)
 
 
 def test_placing_what_is_placed_changes_nothing() -> None:
@@ -107,3 +139,32 @@ def test_a_placed_fabric_listens_and_links_by_the_nodes_addresses(tmp_path: Path
     to = {destination.name: destination.addresses for destination in config.destinations}
     assert (f"10.0.1.2:{ports['Chicago-2'].replication}",) in to.values()
     assert FabricRecord.from_json(record.to_json(), "it").nodes == places
+    assert config.node_address == "10.0.1.1", "which it follows"
+    assert set(config.announce_to) == {
+        f"{found.instance(name).host}:{record.ports[name].replication}"
+        for name in ("Chicago-2", "London-1", "London-2")
+    }
+
+
+def test_one_that_was_given_its_host_follows_nobody(tmp_path: Path) -> None:
+    made = FabricBuilder("f").instance("A", "g", host="10.5.5.5", node_labels={"host": "c1"})
+    found, places = placed(made.settings(), {}, NODES)
+    record = record_of(found, tmp_path)
+    record.nodes = places
+    config = instance_config(found, record, found.instance("A"))
+    assert config.node_address == "" and config.announce_to == ()
+
+
+def test_a_new_instance_restarts_only_those_that_have_links_to_it(tmp_path: Path) -> None:
+    """Although the others would tell it, too, where they live."""
+    made = FabricBuilder("f")
+    for name in ("A", "B"):
+        made.instance(name, name, node_labels={"host": "c1"})
+    found, places = placed(made.settings(), {}, NODES)
+    running = record_of(found, tmp_path)
+    running.nodes = places
+    made.instance("C", "C", node_labels={"host": "c1"})
+    wanted = replace(running)
+    grown, wanted.nodes = placed(made.settings(), places, NODES)
+    bring_up_to_date(wanted, grown)
+    assert changes(running, wanted) == Changes(started=("C",))

@@ -304,7 +304,8 @@ def test_what_a_moved_instance_and_its_peers_are_started_with(tmp_path: Path) ->
     assert own.bootstrap is not None and own.bootstrap.sources == (there,)
     assert own.announce_to == (there, "10.0.0.1:7"), "the others, and itself where it was"
     config = instance_config(effective, record, peer)
-    assert config.generation == 0 and config.announce_to == () and config.bootstrap is None
+    assert config.generation == 0 and config.bootstrap is None
+    assert config.announce_to == (replication_address(record, effective.instance("east-1")),)
     assert config.placements == own.placements
     ((name, generation, replication, client),) = config.placements
     assert (name, generation) == ("east-1", 2)

@@ -16,6 +16,7 @@ from raylay.services.replication.placement import (
     Placements,
     aimed,
     from_wire,
+    renewed,
     retired_text,
     to_wire,
 )
@@ -42,9 +43,36 @@ def test_a_lower_generation_is_retired_for_good() -> None:
     assert known.news({"A": SECOND, "B": FIRST}) == {"B": FIRST}
 
 
+def test_of_one_generation_the_address_counts_that_was_taken_last() -> None:
+    first, then = Placement(0, "z:1", "z:2", 5), Placement(0, "b:1", "b:2", 7)
+    known = Placements()
+    assert known.learn({"A": first}) == {"A": first}
+    assert known.learn({"A": then}) == {"A": then}
+    assert known.learn({"A": first}) == {}
+    assert not known.is_retired("A", 0), "it is the same incarnation"
+    assert known.learn({"A": FIRST}) == {"A": FIRST}, "a move counts before any address"
+    assert known.learn({"A": then}) == {}
+
+
+def test_what_an_instance_says_of_itself_counts_before_what_is_known_of_it() -> None:
+    here = Placement(1, "c:1", "c:2")
+    assert renewed(None, here, 1_000) == Placement(1, "c:1", "c:2", 1_000)
+    assert renewed(FIRST, here, 1_000) == Placement(1, "c:1", "c:2", 1_000)
+    before = Placement(1, "c:1", "c:2", 900)
+    assert renewed(before, here, 1_000) == before, "it is known already"
+    ahead = Placement(1, "x:1", "x:2", 5_000)
+    assert renewed(ahead, here, 1_000).order > ahead.order, "whatever its clock says"
+
+
 told = st.dictionaries(
     st.sampled_from("ABC"),
-    st.builds(Placement, st.integers(1, 4), st.sampled_from(("", "x:1", "y:1")), st.just("")),
+    st.builds(
+        Placement,
+        st.integers(1, 4),
+        st.sampled_from(("", "x:1", "y:1")),
+        st.just(""),
+        st.integers(0, 2),
+    ),
 )
 
 
@@ -68,8 +96,10 @@ def test_wire(placements: dict[str, Placement]) -> None:
 
 def test_the_wire_form_is_written_out() -> None:
     assert to_wire({"B": SECOND, "A": FIRST}) == [["A", 1, "b:1", "b:2"], ["B", 2, "c:1", "c:2"]]
+    later = Placement(0, "b:1", "b:2", 7)
+    assert to_wire({"A": later}) == [["A", 0, "b:1", "b:2", 7]]
     assert from_wire(None) == {}
-    assert from_wire([["A", 1, "b:1", "b:2", "of a later version"]]) == {"A": FIRST}
+    assert from_wire([["A", 0, "b:1", "b:2", 7, "of a later version"]]) == {"A": later}
 
 
 @pytest.mark.parametrize(
@@ -80,6 +110,10 @@ def test_the_wire_form_is_written_out() -> None:
         [["A", 1, "b:1"]],
         [["", 1, "b:1", "b:2"]],
         [["A", 0, "b:1", "b:2"]],
+        [["A", 0, "b:1", "b:2", 0]],
+        [["A", -1, "b:1", "b:2", 1]],
+        [["A", 1, "b:1", "b:2", -1]],
+        [["A", 1, "b:1", "b:2", "now"]],
         [["A", 1 << 32, "b:1", "b:2"]],
         [["A", True, "b:1", "b:2"]],
         [["A", 1, None, "b:2"]],

@@ -47,6 +47,18 @@ def test_a_retired_incarnation_is_refused_and_told_what_to_do() -> None:
     assert bench.machine.refuse_downstream("other", 0) == ""
 
 
+def test_one_that_followed_its_host_goes_on_as_what_it_was() -> None:
+    bench = Bench(destination())
+    connect(bench)
+    news = {"up": Placement(0, "new:1", "new:2", 7)}
+    (told, changed) = bench.take(bench.machine.placed(news))
+    assert isinstance(told, Report) and told.event == "instance_readdressed"
+    assert changed == PlacementsChanged(news)
+    assert [incarnation for _, _, incarnation in bench.machine.upstreams()] == [OLD]
+    assert refusal(bench, reunites=True) is not None, "nothing of it is retired"
+    assert bench.machine.refuse_downstream("up", 0) == ""
+
+
 def test_what_is_known_of_an_earlier_life_counts() -> None:
     bench = Bench(destination(), placements=Placements(MOVED))
     assert refusal(bench) is not None
