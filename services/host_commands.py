@@ -28,6 +28,7 @@ FSYNC_BYTES = 16 * 1024
 FSYNC_SECONDS_MAX = 3.0
 """However slow the disk, the measurement ends."""
 COMMAND_TIMEOUT_S = 5.0
+PORT_MAX = 65_535
 KERNEL_SETTINGS = (
     "vm.overcommit_memory",
     "vm.max_map_count",
@@ -56,7 +57,8 @@ def check_host(
     instances: Annotated[int, typer.Option(min=1, help="Instances on this host.")] = 2,
     clients: Annotated[int, typer.Option(min=0, help="Their client connections.")] = 1_000,
     port: Annotated[
-        list[int] | None, typer.Option("--port", help="A port that must be free; repeatable.")
+        list[int] | None,
+        typer.Option("--port", min=1, max=PORT_MAX, help="A port that must be free; repeatable."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
 ) -> None:

@@ -150,3 +150,9 @@ def test_the_exit_status_says_whether_something_is_wrong(tmp_path: Path) -> None
     assert done.exit_code == 1
     assert told[f"port {port}"]["level"] == "wrong"
     assert told["Python"]["level"] == "ok"
+
+
+@pytest.mark.parametrize("port", ["99999", "-1", "0", "x"])
+def test_what_is_no_port_is_refused(port: str) -> None:
+    done = CliRunner().invoke(check_app, ["host", "--port", port])
+    assert done.exit_code == 2 and "--port" in done.output
