@@ -46,13 +46,24 @@ def test_each_region_has_a_network_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("network", "regions"),
-    [("10.77", ["A", "A"]), ("10.77", ["A=x"]), ("10.77", ["a b"]), ("10.777", ["A"])],
-    ids=["twice", "no-number", "blank", "no-network"],
+    ("network", "regions", "hosts", "words"),
+    [
+        ("10.77", ["A", "A"], 3, "each region once"),
+        ("10.77", ["A=x"], 3, "--region A=x: give NAME"),
+        ("10.77", ["a b"], 3, "give NAME"),
+        ("10.77", ["A=255"], 3, "--region A=255: there are addresses for 254"),
+        ("10.77", [], 300, "addresses for 254 regions"),
+        ("10.77", [], 0, "one host or more"),
+        ("10.777", ["A"], 3, "--network 10.777"),
+        ("banana", ["A"], 3, "--network banana: give an address's first two numbers"),
+        ("10.77.1", ["A"], 3, "--network"),
+    ],
 )
-def test_what_cannot_be_hosts_is_refused(network: str, regions: list[str]) -> None:
-    with pytest.raises((playground.Refused, ValueError)):
-        playground.declare("play", network, regions, 3)
+def test_what_cannot_be_hosts_is_refused(
+    network: str, regions: list[str], hosts: int, words: str
+) -> None:
+    with pytest.raises(playground.Refused, match=words):
+        playground.declare("play", network, regions, hosts)
 
 
 def test_a_region_or_a_host_can_be_cut() -> None:
