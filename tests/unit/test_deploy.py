@@ -171,6 +171,13 @@ def test_the_board_reads_the_source_that_is_provisioned() -> None:
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
+def test_dashboards_are_copied_to_where_grafana_is_told_to_look() -> None:
+    provider = TELEMETRY / "grafana" / "provisioning" / "dashboards" / "raylay.yaml"
+    (found,) = yaml.safe_load(provider.read_text())["providers"]
+    copied = f"deploy/telemetry/grafana/dashboards/*.json {found['options']['path']}/"
+    assert copied in (DEPLOY / "README.md").read_text()
+
+
 def test_the_collectors_pipelines_use_what_is_declared() -> None:
     collector = yaml.safe_load((TELEMETRY / "collector.yaml").read_text())
     for pipeline in collector["service"]["pipelines"].values():
