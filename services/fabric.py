@@ -1069,6 +1069,53 @@ class Fabric(FabricBuilder):
             raise FabricError("\n".join(errors))
         return done
 
+    def note_reunion(
+        self, name: str, generation: int, *, reunited: bool, lacking: int | None
+    ) -> bool:
+        """Keeps what a reunion found of a left-over directory: then every host's status knows.
+
+        Args:
+            name: of the instance that it was, of this generation.
+            reunited: the fabric lacks nothing of it.
+            lacking: messages that it lacks; None: not known.
+
+        Returns:
+            whether the fabric's record has such a directory.
+
+        Raises:
+            FabricError: the record cannot be written now, and why.
+        """
+        self._refresh()
+        record = self._known()[1]
+        found = [e for e in record.left_over if (e.name, e.generation) == (name, generation)]
+        for each in found:
+            each.reunited, each.lacking, each.forgotten = reunited, lacking, False
+        if found:
+            self._keep(record)
+        return bool(found)
+
+    def forget_left_over(self, directory: str) -> LeftOver:
+        """Leaves a left-over directory that was removed out of the status from now on.
+
+        Raises:
+            FabricError: it is still there, the fabric knows of none, or its record cannot be
+                written now.
+        """
+        self._refresh()
+        record = self._known()[1]
+        known = [each for each in record.left_over if not each.forgotten]
+        for each in known:
+            if each.directory == directory:
+                if Path(directory).exists():
+                    raise FabricError(f"{directory} is still there: archive or remove it first")
+                each.forgotten = True
+                self._keep(record)
+                return each
+        raise FabricError(
+            f"fabric {self.name} has no left-over directory {directory} in its record; it has "
+            f"{', '.join(each.directory for each in known) or 'none'}"
+        )
+
     def _end_for_good(self, name: str, timeout_s: float) -> None:
         handle = self._handle(name)
         if handle is None:

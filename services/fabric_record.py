@@ -31,6 +31,9 @@ class LeftOver:
         address: of its replication transport, where it is told that it is over.
         at_us: when it was moved: microseconds since 1970.
         incarnation: as hexadecimal digits; empty: not known.
+        reunited: the last reunion that the fabric was told of left nothing there that it lacks.
+        lacking: messages that the fabric lacked then; None: not known.
+        forgotten: it was removed, and is spoken of no more.
     """
 
     name: str
@@ -41,3 +44,6 @@ class LeftOver:
     address: str
     at_us: int
     incarnation: str = ""
+    reunited: bool = False
+    lacking: int | None = None
+    forgotten: bool = False

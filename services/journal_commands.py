@@ -420,15 +420,23 @@ def reunite(
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds to reach every destination.")
     ] = TIMEOUT_S_DEFAULT,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="It is gone: `raylay status` names it no more.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Sends the messages of a moved instance's former data directory to those who lack them, under
     the identities that they have. May be done again. Exits 1 while somebody lacks something."""
+    if forget:
+        typer.echo(forget_directory(directory.absolute(), fabric))
+        return
+    record = known_record(fabric, directory)
     report = reunite_directory(
-        directory.absolute(), known_addresses(fabric, directory), check=check, timeout_s=timeout_s
+        directory.absolute(), replication_addresses(record), check=check, timeout_s=timeout_s
     )
+    noted = note_reunion(record, report)
     if as_json:
-        typer.echo(json.dumps({**asdict(report), "done": report.is_done}))
+        typer.echo(json.dumps({**asdict(report), "done": report.is_done, "noted": noted}))
     else:
         for line in reunion_lines(report):
             typer.echo(line)
@@ -460,9 +468,9 @@ def reunion_lines(report: ReunionReport) -> list[str]:
     return lines
 
 
-def known_addresses(fabric: str, directory: Path) -> dict[str, str]:
-    """Where the instances of a fabric are, by name: of the named one, of the one that the directory
-    lies in, or of the only one that runs here. None where there is none.
+def known_record(fabric: str, directory: Path) -> FabricRecord | None:
+    """The record of the fabric of this name, of the one that the directory lies in, or of the only
+    one that runs here. None where there is none.
 
     Raises:
         FabricError: no fabric of that name runs here.
@@ -477,12 +485,59 @@ def known_addresses(fabric: str, directory: Path) -> dict[str, str]:
     for place in places:
         record = FabricRecord.load(place)
         if record is not None:
-            settings = FabricSettings.from_json(record.settings)
-            return {
-                instance.name: replication_address(record, instance)
-                for instance in settings.instances
-            }
-    return {}
+            return record
+    return None
+
+
+def replication_addresses(record: FabricRecord | None) -> dict[str, str]:
+    """Where the instances of a fabric are, by name."""
+    if record is None:
+        return {}
+    settings = FabricSettings.from_json(record.settings)
+    return {instance.name: replication_address(record, instance) for instance in settings.instances}
+
+
+def note_reunion(record: FabricRecord | None, report: ReunionReport) -> bool:
+    """Tells the fabric, where it runs, what came of a reunion. Says why it could not."""
+    if record is None or fabric_registry.find(record.name) is None:
+        return False
+    from raylay.services.fabric import Fabric
+
+    lacking = sum(report.sent.values()) if report.checked_only else 0
+    try:
+        with Fabric.attach(record.name) as attached:
+            return attached.note_reunion(
+                report.instance,
+                report.generation,
+                reunited=report.is_done,
+                lacking=None if report.waiting else lacking,
+            )
+    except FabricError as error:
+        typer.echo(
+            "raylay: `raylay status` on other hosts does not know of this reunion, do it again "
+            f"later: {error}",
+            err=True,
+        )
+        return False
+
+
+def forget_directory(directory: Path, fabric: str) -> str:
+    """Lets the fabric forget a left-over directory; what to say of it.
+
+    Raises:
+        FabricError: it is still there, or the fabric knows of none.
+    """
+    from raylay.services.fabric import Fabric, find_running
+
+    with Fabric.attach(find_running(fabric).name) as attached:
+        left_over = attached.forget_left_over(str(directory))
+    if left_over.reunited:
+        lacked = "the fabric lacks nothing of it"
+    elif left_over.lacking:
+        lacked = f"the fabric lacked {left_over.lacking:,} messages of it"
+    else:
+        lacked = "it is not known whether the fabric lacks something of it"
+    return f"{directory} on {left_over.host} of {left_over.name} is forgotten: {lacked}"
 
 
 def _before(target: _Target, before: int | None) -> int | None:

@@ -1,8 +1,8 @@
 """Data directories that no instance of a fabric uses: left over, never reused and never deleted.
 
 What is known of them without opening them: the fabric's record says where an instance was before it
-was moved, `raylay journal reunite` leaves a mark in the directory, and beside the fabric's record
-lies what is on this machine.
+was moved, and what `raylay journal reunite` told of that, which leaves a mark in the directory too.
+And beside the record lies what is on this machine.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def left_over_status(record: FabricRecord, settings: FabricSettings) -> list[dic
     """The directories that are left over, as far as is known here, the oldest first.
 
     Each has `name`, `host`, `labels`, `directory`, `generation`, `incarnation`, `at_us`, and from
-    the last reunion, if there was one that can be seen from here: `reunited`, `lacking` (messages
+    the last reunion, if there was one that is known here: `reunited`, `lacking` (messages
     that the fabric lacks; None: not known) and `unreached`.
     """
-    found = [_known(each) for each in record.left_over]
+    found = [_known(each) for each in record.left_over if not each.forgotten]
     used = {str(data_directory(record, instance)) for instance in settings.instances}
     named = {each["directory"] for each in found}
     for path in sorted(Path(record.directory).glob(f"*/{INSTANCE_FILE}")):
@@ -40,7 +40,10 @@ def left_over_status(record: FabricRecord, settings: FabricSettings) -> list[dic
 def _known(left_over: LeftOver) -> dict[str, Any]:
     directory = Path(left_over.directory)
     mark = read_mark(directory)
-    lacking = mark.get("lacking") if mark and not mark.get("unreached") else None
+    reunited, lacking = left_over.reunited, left_over.lacking
+    if mark:
+        reunited = bool(mark.get("done"))
+        lacking = mark.get("lacking") if not mark.get("unreached") else None
     return {
         "name": left_over.name,
         "host": left_over.host,
@@ -49,7 +52,7 @@ def _known(left_over: LeftOver) -> dict[str, Any]:
         "generation": left_over.generation,
         "incarnation": left_over.incarnation,
         "at_us": left_over.at_us,
-        "reunited": bool(mark.get("done")),
+        "reunited": reunited,
         "lacking": lacking,
         "unreached": mark.get("unreached", []),
     }
@@ -64,7 +67,10 @@ def left_over_lines(found: list[dict[str, Any]]) -> list[str]:
         if each["incarnation"]:
             what += f", incarnation {each['incarnation']}"
         if each["reunited"]:
-            state = "reunited: the fabric lacks nothing of it"
+            state = (
+                "reunited: the fabric lacks nothing of it; once it is removed: "
+                f"raylay journal reunite {each['directory']} --forget"
+            )
         elif each["lacking"]:
             state = f"the fabric lacks {each['lacking']:,} messages of it"
         else:

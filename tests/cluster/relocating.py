@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -80,10 +81,21 @@ def move_at_once(fabric: Fabric) -> tuple[Any, list[str]]:
 
 
 def reunite(directory: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "raylay.services.cli", "journal", "reunite", directory]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    done = journal_reunite(directory, "--json")
     found: dict[str, Any] = json.loads(done.stdout or json.dumps({"error": done.stderr}))
     return found
+
+
+def journal_reunite(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "raylay.services.cli", "journal", "reunite", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def left_over_elsewhere() -> list[dict[str, Any]]:
+    """As a process sees it that knows the fabric by name."""
+    with Fabric.attach("relocating") as attached:
+        found: list[dict[str, Any]] = attached.status()["left_over"]
+        return found
 
 
 def main(directory: Path) -> dict[str, Any]:
@@ -116,6 +128,10 @@ def main(directory: Path) -> dict[str, Any]:
         told["status"] = status["left_over"]
         told["logs"] = {each["name"]: each["committed_txid"] for each in status["instances"]}
         told["again"] = fabric.relocate_due()
+        shutil.rmtree(done.left_over.directory)
+        told["gone"] = left_over_elsewhere()
+        told["forgotten"] = journal_reunite(done.left_over.directory, "--forget").stdout
+        told["silence"] = left_over_elsewhere()
     ray.shutdown()
     cluster.shutdown()
     return told

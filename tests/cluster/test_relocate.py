@@ -36,3 +36,6 @@ def test_an_instance_whose_node_is_lost_is_moved_by_policy(tmp_path: Path) -> No
     assert left_over["generation"] == 0 and len(left_over["incarnation"]) == 16
     assert told["reunited"]["done"] and told["reunited"]["messages"] == 20
     assert told["status"][0]["reunited"] and told["again"] == []
+    assert told["reunited"]["noted"] and told["gone"][0]["reunited"]
+    assert "is forgotten: the fabric lacks nothing of it" in told["forgotten"]
+    assert told["silence"] == []

@@ -333,6 +333,59 @@ def test_left_over_directories_are_named_with_what_is_known(tmp_path: Path) -> N
     assert [each["name"] for each in left_over_status(record, effective)] == ["east-1", "stranger"]
 
 
+def attached_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fabric:
+    """A fabric with a moved instance, whose record is written here alone."""
+    effective, record = moved(tmp_path)
+    made = Fabric.of(effective)
+    made._record = record
+    monkeypatch.setattr(made, "_refresh", lambda: None)
+    monkeypatch.setattr(made, "_keep", lambda kept: kept.save())
+    return made
+
+
+def test_what_a_reunion_found_is_known_on_every_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fabric = attached_to(tmp_path, monkeypatch)
+    assert not fabric.note_reunion("east-1", 7, reunited=True, lacking=0), "another generation"
+    for reunited, lacking, words in (
+        (False, 1200, "lacks 1,200 messages"),
+        (False, None, "not known whether"),
+        (True, 0, "reunited: the fabric lacks nothing of it; once it is removed"),
+    ):
+        assert fabric.note_reunion("east-1", 1, reunited=reunited, lacking=lacking)
+        record = FabricRecord.load(tmp_path)
+        assert record is not None
+        (line,) = left_over_lines(left_over_status(record, fabric.declared))
+        assert words in line
+
+
+def test_a_left_over_directory_that_is_gone_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fabric = attached_to(tmp_path, monkeypatch)
+    monkeypatch.setattr(Fabric, "attach", lambda name: fabric)
+    monkeypatch.setattr(fabric, "leave", lambda: None)
+    monkeypatch.setattr(
+        "raylay.services.fabric.find_running", lambda name: SimpleNamespace(name="moving")
+    )
+    former = tmp_path / "east-1"
+    fabric._known()[1].left_over[0].directory = str(former)
+    former.mkdir()
+    command = ["journal", "reunite", str(former), "--forget"]
+    done = CliRunner().invoke(app, command)
+    assert isinstance(done.exception, FabricError) and "still there" in str(done.exception)
+    former.rmdir()
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0 and "is forgotten: it is not known whether" in done.output
+    record = FabricRecord.load(tmp_path)
+    assert record is not None and left_over_status(record, fabric.declared) == []
+    own = instance_config(fabric.declared, record, fabric.declared.instance("east-1"))
+    assert "10.0.0.1:7" in own.announce_to, "it is told all the same, should it come back"
+    with pytest.raises(FabricError, match=r"has no left-over directory .*; it has none"):
+        fabric.forget_left_over(str(former))
+
+
 def test_what_was_done_is_said_plainly() -> None:
     former = LeftOver("east-1", 0, "10.0.0.1", {}, "/d/east-1", "10.0.0.1:7", 5)
     place = NodePlace({"host": "c"}, "10.0.0.3")
