@@ -268,7 +268,12 @@ class Drill:
     def _make_injectors(self) -> dict[str, Injector]:
         places = self._places
         inside = Inside(places)
-        self._disks = LoseDisk(places, self.number, lambda path: read_journal(path, 0))
+        self._disks = LoseDisk(
+            places,
+            self.number,
+            lambda path: read_journal(path, 0),
+            keep=self.scenario.own_load,
+        )
         made: dict[str, Injector] = {
             "kill_instance": KillInstances(places),
             "kill_node": KillInstances(places, links_too=True),
@@ -402,7 +407,7 @@ class Drill:
         own_load = self.scenario.own_load
         if own_load:
             upto = {name: int(found.get("committed_txid", 0)) for name, found in statuses.items()}
-            records, total = seen(journals, after_txid, upto, members)
+            records, total = seen(journals, after_txid, upto, members, self._disks.lost)
         else:
             records, total = self._records(), crowd.record()
         splits = bool(self._disks.lost) or any(
@@ -527,7 +532,8 @@ class Drill:
 
     def _clear_disks(self) -> None:
         for aside in self._disks.aside:
-            if self._result.valid:
+            # Of a load of the fabric's own it may be the only copy of what was never acknowledged.
+            if self._result.valid and not self.scenario.own_load:
                 shutil.rmtree(aside, ignore_errors=True)
             else:
                 self._result.kept.append(str(aside))

@@ -298,11 +298,46 @@ def line_of(step: Step, *, forward: bool, both: bool) -> dict[str, Any]:
     }
 
 
-class LoseDisk(Once):
-    """SIGKILL, the data directory put aside, and a start on an empty one."""
+def not_elsewhere(status: Mapping[str, Any], region: Iterable[str]) -> list[str]:
+    """Why the rest of its region may lack something that an instance acknowledged, a line a link
+    of its own; empty: it has everything.
 
-    def __init__(self, places: Places, number: str, read: Callable[[Path], list[Any]]) -> None:
+    Args:
+        status: of the instance.
+        region: the others of it, by name.
+    """
+    names = set(region)
+    wrong, links = [], 0
+    for destination, to in status.get("destinations", {}).items():
+        if to["peer"] not in names and to["group"] != status["group"]:
+            continue
+        links += 1
+        expected = {"connected": True, "caught_up": True, "sync": True, "owed": 0}
+        found = {key: to[key] for key, value in expected.items() if to[key] != value}
+        if found:
+            told = ", ".join(f"{key} {value}" for key, value in found.items())
+            wrong.append(f"{status['name']} to {destination}: {told}")
+    return wrong if links else [f"{status['name']} has no link to {', '.join(sorted(names))}"]
+
+
+class LoseDisk(Once):
+    """SIGKILL, the data directory put aside, and a start on an empty one.
+
+    Args:
+        read: what a journal below a data directory holds.
+        keep: whether what is put aside stays for good.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        number: str,
+        read: Callable[[Path], list[Any]],
+        *,
+        keep: bool = False,
+    ) -> None:
         self._places = places
+        self._keep = keep
         self._number = number
         self._read = read
         self.lost: list[Lost] = []
@@ -322,6 +357,7 @@ class LoseDisk(Once):
             for to in places.running(other, anew=True)["destinations"].values():
                 if to["peer"] == name and not (to["caught_up"] and to["connected"]):
                     raise FabricError(f"{other} has not caught up with {name}: nothing was broken")
+        status = self._await_elsewhere(name, region)
         directory = places.directory(name)
         hold(directory, HOLD_S)
         _signal_all([int(status["pid"])], signal.SIGKILL)
@@ -334,9 +370,29 @@ class LoseDisk(Once):
         directory.rename(aside)
         empty.rename(directory)
         self.aside.append(aside)
-        self.lost.append(Lost(now_us(), name, self._read(aside)))
+        upto_txid = int(status["committed_txid"])
+        self.lost.append(Lost(now_us(), name, self._read(aside), upto_txid))
         release(directory)
-        return [f"what was on it is in {aside} until the verdict"]
+        return [f"what was on it is in {aside}" + ("" if self._keep else " until the verdict")]
+
+    def _await_elsewhere(self, name: str, region: Iterable[str]) -> dict[str, Any]:
+        """What an instance says at a moment at which the rest of its region has all it acked.
+
+        Raises:
+            FabricError: there is no such moment for a minute.
+        """
+        deadline_s = time.monotonic() + RUNS_S_MAX
+        while True:
+            status = self._places.running(name, anew=True)
+            wrong = not_elsewhere(status, region)
+            if not wrong:
+                return status
+            if time.monotonic() > deadline_s:
+                raise FabricError(
+                    f"the region may lack what {name} acknowledged ({'; '.join(wrong)}): "
+                    "nothing was broken"
+                )
+            time.sleep(POLL_S)
 
     def heal(self, step: Step, hit: Hit) -> None:
         """It may start."""

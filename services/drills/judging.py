@@ -14,7 +14,7 @@ from typing import Any
 
 from raylay.services.drills import checkers
 from raylay.services.drills.history import History, Member
-from raylay.services.drills.recorded import Recording
+from raylay.services.drills.recorded import Lost, Recording
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.routing import Router
 from raylay.services.verdict import (
@@ -161,28 +161,53 @@ def seen(
     after_txid: Mapping[str, int],
     upto_txid: Mapping[str, int],
     members: Mapping[str, Member],
+    lost: Sequence[Lost] = (),
 ) -> tuple[dict[str, Record], Record]:
     """What is owed to each region, and to all, of a load that nobody wrote down: everything that an
-    instance journaled as the first, between two of its transaction ids."""
+    instance journaled as the first, between two of its transaction ids.
+
+    Args:
+        after_txid: of the disk with which each began; a new disk counts from 1 again.
+        upto_txid: of the disk with which each ended.
+        lost: disks that were taken away, in order of time. What was journaled there first is owed
+            like everything else.
+    """
     total = Record()
     records = {member.group: Record() for member in members.values()}
     reach: dict[tuple[bytes, bytes], dict[str, set[str]]] = {}
-    for name, runs in journals.items():
-        for run in runs:
-            for publisher, first, last, topic in stretches_of_run(run):
-                total.published.add(publisher, first, last)
-                for record in records.values():
-                    record.published.add(publisher, first, last)
-                if run.path or not after_txid[name] < run.first_txid <= upto_txid[name]:
-                    continue
-                key = (topic, run.message_type)
-                if key not in reach:
-                    reach[key] = reaching(members, topic.decode(), run.message_type.decode())
-                total.persisted.add(publisher, first, last)
-                for group, sources in reach[key].items():
-                    if members[name].group in sources:
-                        records[group].persisted.add(publisher, first, last)
+    for name, final in journals.items():
+        gone = [(each.runs, each.upto_txid) for each in lost if each.instance == name]
+        disks: list[tuple[Sequence[Run], int]] = [*gone, (final, upto_txid[name])]
+        for number, (runs, last_txid) in enumerate(disks):
+            first_txid = 0 if number else after_txid[name]
+            _add_seen(runs, first_txid, last_txid, name, members, records, total, reach)
     return records, total
+
+
+def _add_seen(
+    runs: Sequence[Run],
+    after_txid: int,
+    upto_txid: int,
+    name: str,
+    members: Mapping[str, Member],
+    records: Mapping[str, Record],
+    total: Record,
+    reach: dict[tuple[bytes, bytes], dict[str, set[str]]],
+) -> None:
+    for run in runs:
+        for publisher, first, last, topic in stretches_of_run(run):
+            total.published.add(publisher, first, last)
+            for record in records.values():
+                record.published.add(publisher, first, last)
+            if run.path or not after_txid < run.first_txid <= upto_txid:
+                continue
+            key = (topic, run.message_type)
+            if key not in reach:
+                reach[key] = reaching(members, topic.decode(), run.message_type.decode())
+            total.persisted.add(publisher, first, last)
+            for group, sources in reach[key].items():
+                if members[name].group in sources:
+                    records[group].persisted.add(publisher, first, last)
 
 
 def judge_laws(

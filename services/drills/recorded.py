@@ -75,6 +75,7 @@ CLOCK_SLACK_US = 2_000_000
 """An instance learns that its clock was set, and is recorded to have, about then."""
 SAME_US = 2_000
 """An instance keeps an event and logs it within as much."""
+TXID_MAX = (1 << 63) - 1
 _STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
@@ -209,6 +210,8 @@ class Lost:
     time_us: int
     instance: str
     runs: list[Run]
+    upto_txid: int = TXID_MAX
+    """What it had committed when nothing was owed to it any more: acks were given up to there."""
 
 
 class Clock(NamedTuple):

@@ -221,3 +221,53 @@ def test_an_instance_that_is_being_started_is_waited_for(
     hit = Hit(fault, instances=("near-1",))
     breaker.inject(step, hit)
     assert Asked.answers == ([] if fault == "full_disk" else ["done"])
+
+
+# -- a disk that may be lost ---------------------------------------------------------------------
+LINK = {
+    "peer": "near-2", "group": "near", "connected": True, "caught_up": True, "sync": True,
+    "owed": 0,
+}  # fmt: skip
+
+
+def said(**link: Any) -> dict[str, Any]:
+    far = {**LINK, "peer": "far-1", "group": "far", "sync": False, "owed": 7}
+    return {
+        "name": "near-1", "group": "near", "pid": 7, "committed_txid": 9,
+        "destinations": {"near-2": {**LINK, **link}, "far": far},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("link", "told"),
+    [
+        ({"connected": False}, "near-1 to near-2: connected False"),
+        ({"caught_up": False}, "near-1 to near-2: caught_up False"),
+        ({"sync": False}, "near-1 to near-2: sync False"),
+        ({"owed": 3}, "near-1 to near-2: owed 3"),
+        ({"peer": "far-2", "group": "far"}, "near-1 has no link to near-2"),
+    ],
+)
+def test_a_disk_that_alone_has_what_was_acknowledged_is_not_taken(
+    link: dict[str, Any], told: str
+) -> None:
+    """The links of the one that loses its disk tell what others lack; other regions do not."""
+    assert faults.not_elsewhere(said(**link), ["near-2"]) == [told]
+    assert faults.not_elsewhere(said(), ["near-2"]) == []
+
+
+def test_a_disk_is_lost_only_when_the_region_has_everything(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(faults, "POLL_S", 0.0)
+    monkeypatch.setattr(faults, "RUNS_S_MAX", -1.0)
+    monkeypatch.setattr(Asked, "data_directory", lambda *_: tmp_path / "near-1")
+    places = Places(Asked("shops").region("near", instances=2))
+    places._here = dict.fromkeys(places.names, True)
+    step = Step.model_validate({"fault": "lose_disk", "target": "near-1"})
+    back = {"destinations": {"near-1": {**LINK, "peer": "near-1"}}}
+    Asked.answers = [said(sync=False), back, said(sync=False)]
+    breaker = faults.LoseDisk(places, "1", lambda _: [])
+    with pytest.raises(FabricError, match=r"near-1 acknowledged .*nothing was broken"):
+        breaker.inject(step, Hit("near-1", instances=("near-1",)))
+    assert not Asked.answers and not [*tmp_path.iterdir()]

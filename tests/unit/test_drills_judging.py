@@ -9,7 +9,7 @@ import pytest
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.drills.history import Member
 from raylay.services.drills.judging import Judgement, judge_laws, judged, reaching, seen
-from raylay.services.drills.recorded import Recording, members_of
+from raylay.services.drills.recorded import Lost, Recording, members_of
 from raylay.services.fabric_plan import FabricRecord, InstancePorts, instance_config
 from raylay.services.messages.records import Flag, Run
 from raylay.services.verdict import Record, Stretch
@@ -142,6 +142,26 @@ def test_what_was_journaled_first_between_two_moments_is_owed(regions: dict[str,
     )
     lost = {place.place: place.lost for place in verdict.places}
     assert lost == {"journal A-1": 2, "journal A-2": 0, "journal B-1": 2}
+
+
+def test_what_a_lost_disk_journaled_first_is_owed(regions: dict[str, Member]) -> None:
+    """And what was journaled on the new one, whose transaction ids begin again."""
+    lost = Lost(20, "A-1", [run(1, 7, 1, 5), run(6, 7, 6, 9), run(10, 7, 10, 12)], upto_txid=9)
+    journals = {
+        "A-1": [run(1, 7, 13, 14)],
+        "A-2": [run(1, 7, 1, 6, path=(A1,), group="A")],
+        "B-1": [run(1, 7, 1, 14, path=(A1,), group="A")],
+    }
+    after, upto = {"A-1": 5, "A-2": 0, "B-1": 0}, {"A-1": 2, "A-2": 9, "B-1": 9}
+    records, total = seen(journals, after, upto, regions, [lost])
+    # 10 to 12 came in when the disk was about to go: nobody had an ack for them.
+    assert list(records["B"].persisted.of(7)) == [(6, 9), (13, 14)]
+    assert total.persisted_messages == 6 and total.published_messages == 14
+    verdict, _ = judged(
+        {"A": ["A-1", "A-2"], "B": ["B-1"]}, journals, {"A": {}, "B": {}}, records, total, False
+    )
+    lacking = {place.place: place.lost for place in verdict.places}
+    assert lacking == {"journal A-1": 4, "journal A-2": 5, "journal B-1": 0}
 
 
 # -- laws ----------------------------------------------------------------------------------------
