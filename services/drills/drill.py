@@ -15,13 +15,14 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from raylay.services import fabric_registry as registry
 from raylay.services.drills.faults import (
     RENEW_S,
     Head,
@@ -73,6 +74,8 @@ HEAL_S_MAX = 120.0
 """From the last fault's end until everything must be whole again."""
 START_S_MAX = 60.0
 LOOK_S = 0.1
+REGISTERED_S = 1.0
+"""How often it is looked whether the fabric was stopped."""
 
 
 @dataclass(slots=True)
@@ -183,11 +186,40 @@ class Drill:
             for number in SIGNALS:
                 loop.add_signal_handler(number, interrupt)
         try:
-            return await self._drill()
+            return await self._while_it_runs(self._drill())
         except asyncio.CancelledError:
             if interrupted:
                 raise KeyboardInterrupt from None
             raise
+
+    async def _while_it_runs(self, course: Coroutine[Any, Any, Result]) -> Result:
+        """What a drill comes to, on a fabric that nobody stops meanwhile.
+
+        Raises:
+            FabricError: somebody does.
+        """
+        drill = asyncio.create_task(course)
+        stopped = asyncio.create_task(self._await_stopped())
+        try:
+            await asyncio.wait((drill, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not drill.done():
+                raise FabricError(f"fabric {self.fabric.name} was stopped while the drill went on")
+            return drill.result()
+        finally:
+            drill.cancel()
+            stopped.cancel()
+            await asyncio.gather(drill, stopped, return_exceptions=True)
+
+    async def _await_stopped(self) -> None:
+        """Until the fabric is registered here no more. Of one that never was (it was started
+        elsewhere) nothing is known: this does not end, nor for a drill that only judges."""
+        first = await asyncio.to_thread(registry.find, self.fabric.name)
+        while True:
+            await asyncio.sleep(REGISTERED_S)
+            # Asked of a file: Ray's head may be what is broken.
+            now = await asyncio.to_thread(registry.find, self.fabric.name)
+            if first is not None and now is None and not self._result.ended_us:
+                return
 
     # -- the course ------------------------------------------------------------------------------
     async def _drill(self) -> Result:
@@ -406,7 +438,11 @@ class Drill:
         members = self._members()
         own_load = self.scenario.own_load
         if own_load:
-            upto = {name: int(found.get("committed_txid", 0)) for name, found in statuses.items()}
+            # Of one that does not answer, what it said last.
+            upto = {
+                name: int({**watcher.statuses.get(name, {}), **found}.get("committed_txid", 0))
+                for name, found in statuses.items()
+            }
             records, total = seen(journals, after_txid, upto, members, self._disks.lost)
         else:
             records, total = self._records(), crowd.record()

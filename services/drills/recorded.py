@@ -296,16 +296,19 @@ class Recording:
                 for first, last in run.ranges()
                 for sequence in range(first, last + 1)
             )
+            links = status.get("destinations", {})
+            last = lives[name][-1][1] if lives[name] else 0
             history.final[name] = FinalLog(
-                int(status["incarnation"], 16),
+                # One that is silent, or starts, says neither this nor that.
+                int(status["incarnation"], 16) if "incarnation" in status else last,
                 keys,
                 keys,
                 {
                     destination: to["peer"] if to["connected"] else ""
-                    for destination, to in status["destinations"].items()
+                    for destination, to in links.items()
                 },
-                sum(to["owed"] for to in status["destinations"].values()),
-                status["pending"],
+                sum(to["owed"] for to in links.values()),
+                status.get("pending", 0),
             )
         history.unacked = dict(unacked)
         history.subscribed = {each.name: (each.instance, each.topic) for each in self.subscribers}

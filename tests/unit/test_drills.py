@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any, ClassVar
 import pytest
 from typer.testing import CliRunner
 
+from raylay.services import fabric_registry as registry
 from raylay.services.cli import app
 from raylay.services.configuration.yaml_file import load
+from raylay.services.drills import drill as drill_module
 from raylay.services.drills import faults
 from raylay.services.drills.drill import MARK_FILE, Drill, Mark, unwhole
 from raylay.services.drills.faults import Places, gcs_process, is_durable
@@ -221,6 +224,35 @@ def test_an_instance_that_is_being_started_is_waited_for(
     hit = Hit(fault, instances=("near-1",))
     breaker.inject(step, hit)
     assert Asked.answers == ([] if fault == "full_disk" else ["done"])
+
+
+# -- a fabric that is stopped meanwhile ----------------------------------------------------------
+def test_a_fabric_that_is_stopped_ends_its_drill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drill_module, "REGISTERED_S", 0.0)
+    entry = registry.Entry("shops", "/x", "127.0.0.1:1")
+    found: list[registry.Entry | None] = [entry, entry, None]
+    monkeypatch.setattr(registry, "find", lambda name: found.pop(0))
+    drill = Drill(declared("allowed"), find("kill-link"))
+    mended = []
+
+    async def course() -> Any:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            mended.append(True)
+
+    with pytest.raises(FabricError, match="fabric shops was stopped while the drill went on"):
+        asyncio.run(drill._while_it_runs(course()))
+    assert mended and not found
+
+
+def test_a_drill_of_a_fabric_that_stays_ends_as_it_ends(tmp_path: Path) -> None:
+    drill = Drill(declared("allowed"), find("kill-link"))
+
+    async def course() -> Any:
+        return 7
+
+    assert asyncio.run(drill._while_it_runs(course())) == 7
 
 
 # -- a disk that may be lost ---------------------------------------------------------------------

@@ -189,6 +189,17 @@ def test_laws_are_judged_without_clients_too(regions: dict[str, Member]) -> None
     assert [each.law for each in found] == ["loops"]
 
 
+def test_an_instance_that_does_not_answer_in_the_end_is_judged_all_the_same(
+    regions: dict[str, Member],
+) -> None:
+    """It has neither links nor an incarnation to tell: what it lacks is wrong, and no crash."""
+    journals = {"A-1": [run(1, 7, 1, 1)], "A-2": [], "B-1": []}
+    silent = {"name": "A-2", "group": "A", "ready": False, "reason": "the actor is dead"}
+    found, history = judge_laws(recording(regions), journals, {**statuses(), "A-2": silent}, {})
+    assert history is not None and history.final["A-2"].incarnation == A2
+    assert history.final["A-2"].servers == {} and "liveness" in {each.law for each in found}
+
+
 def test_a_history_that_is_too_long_is_not_judged(
     regions: dict[str, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
