@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -123,9 +123,19 @@ def _drill(scenario: Scenario, fabric: str, topic: str, output: Path | None) -> 
 
     check_reports()
     with _found(fabric, tell) as found:
-        result = Drill(found, scenario, topic=topic, tell=tell).run()
-        stamp = datetime.fromtimestamp(result.began_us / 1e6, UTC)
+        drill = Drill(found, scenario, topic=topic, tell=tell)
+        stamp = datetime.now(UTC)
         place = output or Path("drills") / f"{scenario.name}-{stamp:%Y%m%d-%H%M%S}"
+        made = not place.exists()
+        # Before anything is broken: a drill without a report was for nothing.
+        report.make_place(place)
+        try:
+            result = drill.run()
+        except BaseException:
+            if made:
+                with suppress(OSError):
+                    place.rmdir()
+            raise
         page = report.write(result, place)
     typer.echo(("clean: " if result.valid else "BAD: ") + report.verdict_sentence(result))
     typer.echo(f"report: {page}")

@@ -153,6 +153,8 @@ class Drill:
         self._watcher: Watcher
         self._injectors: dict[str, Injector] = {}
         self._disks: LoseDisk
+        self._unread: list[str] = []
+        """Journals that could not be read to their end."""
         self._first_statuses: dict[str, dict[str, Any]] = {}
         self._result = Result(fabric.name, self.number, scenario, now_us(), groups=self._groups)
 
@@ -303,7 +305,7 @@ class Drill:
         self._disks = LoseDisk(
             places,
             self.number,
-            lambda path: read_journal(path, 0),
+            self._read_lost,
             keep=self.scenario.own_load,
         )
         made: dict[str, Injector] = {
@@ -409,22 +411,43 @@ class Drill:
             for instance in settings.instances
         )
 
+    def _archive(self, name: str, directory: Path) -> Path | None:
+        """Where archived segments lie of an instance whose data is in `directory` now."""
+        settings, record = self.fabric._known()
+        chosen = instance_config(settings, record, settings.instance(name)).archive_directory
+        if chosen is None:
+            return None
+        own = self.fabric.data_directory(name)
+        path = Path(chosen)
+        return directory / path.relative_to(own) if path.is_relative_to(own) else path
+
     # -- the verdict -----------------------------------------------------------------------------
     def _journals(self, after_txid: Mapping[str, int]) -> dict[str, list[Run]]:
         publishers = [publisher_id(each.name) for each in self._crowd.publishers]
         new = {lost.instance for lost in self._disks.lost}
         # What others journaled just before the drill may have come here just after it began.
         earlier = EARLIER_TXIDS if self.scenario.own_load else 0
-        return {
-            name: self._places.errand(
-                name,
-                read_journal,
-                self._places.directory(name),
-                0 if name in new else max(0, after_txid[name] - earlier),
-                publishers,
-            )
-            for name in self._names
-        }
+        journals: dict[str, list[Run]] = {}
+        for name in self._names:
+            directory = self._places.directory(name)
+            after = 0 if name in new else max(0, after_txid[name] - earlier)
+            try:
+                journals[name], why = self._places.errand(
+                    name, read_journal, directory, after, publishers,
+                    self._archive(name, directory),
+                )  # fmt: skip
+            except FabricError as error:
+                journals[name], why = [], str(error)
+            if why:
+                self._unread.append(f"the journal of {name} cannot be read further: {why}")
+        return journals
+
+    def _read_lost(self, name: str, aside: Path) -> list[Run]:
+        """What was on a disk that was lost."""
+        runs, why = read_journal(aside, 0, archive=self._archive(name, aside))
+        if why:
+            self._unread.append(f"the journal that {name} lost cannot be read further: {why}")
+        return runs
 
     def _judge(
         self,
@@ -463,7 +486,7 @@ class Drill:
         )
         recording = self._recording(members)
         found, history = judge_laws(recording, journals, statuses, unacked, own_load=own_load)
-        complaints += crowd.complaints
+        complaints += self._unread + crowd.complaints
         complaints += [
             f"{event['instance']} reports {event['event']}: {_details(event)}"
             for event in watcher.events

@@ -324,7 +324,7 @@ class LoseDisk(Once):
     """SIGKILL, the data directory put aside, and a start on an empty one.
 
     Args:
-        read: what a journal below a data directory holds.
+        read: what the journal of an instance holds, below this directory.
         keep: whether what is put aside stays for good.
     """
 
@@ -332,7 +332,7 @@ class LoseDisk(Once):
         self,
         places: Places,
         number: str,
-        read: Callable[[Path], list[Any]],
+        read: Callable[[str, Path], list[Any]],
         *,
         keep: bool = False,
     ) -> None:
@@ -371,7 +371,7 @@ class LoseDisk(Once):
         empty.rename(directory)
         self.aside.append(aside)
         upto_txid = int(status["committed_txid"])
-        self.lost.append(Lost(now_us(), name, self._read(aside), upto_txid))
+        self.lost.append(Lost(now_us(), name, self._read(name, aside), upto_txid))
         release(directory)
         return [f"what was on it is in {aside}" + ("" if self._keep else " until the verdict")]
 

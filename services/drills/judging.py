@@ -15,6 +15,7 @@ from typing import Any
 from raylay.services.drills import checkers
 from raylay.services.drills.history import History, Member
 from raylay.services.drills.recorded import Lost, Recording
+from raylay.services.errors import RaylayError
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.routing import Router
 from raylay.services.verdict import (
@@ -29,6 +30,10 @@ from raylay.storage.journal_reader import LmdbJournalReader
 
 COPIES_MAX = 400_000
 """Of a history that is judged by the laws: more take minutes. Place by place any number is."""
+
+
+READS_MAX = 5
+"""How often a journal that changes while it is read is looked into."""
 
 
 @dataclass(slots=True)
@@ -52,21 +57,36 @@ class Judgement:
         return self.verdict.valid and not self.broken and not self.complaints
 
 
-def read_journal(directory: Path, after_txid: int, publishers: Iterable[int] = ()) -> list[Run]:
+def read_journal(
+    directory: Path, after_txid: int, publishers: Iterable[int] = (), archive: Path | None = None
+) -> tuple[list[Run], str]:
     """What a journal holds behind a transaction id, of these publishers (none: of all), in order,
-    without the records where the headers tell which they are. Runs on the journal's host."""
+    without the records where the headers tell which they are; and why it cannot be read any
+    further, empty where it was read to its end. Runs on the journal's host.
+
+    Args:
+        directory: of the instance's data.
+        archive: where archived segments lie, if there is such a place.
+    """
     wanted = frozenset(publishers)
     held: list[Run] = []
-    with LmdbJournalReader(directory / "journal") as reader:
-        while runs := reader.read(after_txid):
-            for run in runs:
-                if wanted and run.publisher not in wanted:
-                    continue
-                if run.kind == Kind.RECORDS and run.contiguous and run.topic:
-                    run = replace(run, payload=b"", raw=None)
-                held.append(run)
-            after_txid = runs[-1].last_txid
-    return held
+    for left in reversed(range(READS_MAX)):
+        try:
+            with LmdbJournalReader(directory / "journal", archive) as reader:
+                while runs := reader.read(after_txid):
+                    for run in runs:
+                        if wanted and run.publisher not in wanted:
+                            continue
+                        if run.kind == Kind.RECORDS and run.contiguous and run.topic:
+                            run = replace(run, payload=b"", raw=None)
+                        held.append(run)
+                    after_txid = runs[-1].last_txid
+            break
+        except (RaylayError, OSError, ValueError) as error:
+            # The directory may change under a reader: it goes on where it was.
+            if not left or not getattr(error, "retriable", False):
+                return held, str(error)
+    return held, ""
 
 
 def reaching(members: Mapping[str, Member], topic: str, message_type: str) -> dict[str, set[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from raylay.services.drills.measure import (
     rates,
     worst,
 )
+from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.reports import Page, charts
 from raylay.services.reports.page import Cell
 from raylay.services.trace_report import Span, TraceFiles, tree, where_of
@@ -37,14 +39,36 @@ JSON_NAME = "report.json"
 PAGE_NAME = "report.html"
 
 
+def make_place(directory: Path) -> None:
+    """Makes the directory of a report, and knows whether files can be written there.
+
+    Raises:
+        ConfigurationError: they cannot.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ConfigurationError(
+            f"no report can be written into {directory}: {error.strerror}: choose another "
+            "directory (`--output`)"
+        ) from None
+
+
 def write(result: Result, directory: Path) -> Path:
     """Writes the page and the JSON into a directory. Returns the page.
 
     Raises:
-        ConfigurationError: the extra `reports` is not installed; the JSON is written then.
+        ConfigurationError: there can be no such directory, or the extra `reports` is not installed;
+            the JSON is written then.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    traces = in_flight(result)
+    make_place(directory)
+    try:
+        traces = in_flight(result)
+    except (RaylayError, OSError, ValueError):
+        # They are an illustration: no reason to be without a verdict.
+        traces = []
     text = json.dumps(as_json(result, traces), indent=1)
     (directory / JSON_NAME).write_text(text + "\n", encoding="utf-8")
     page = directory / PAGE_NAME

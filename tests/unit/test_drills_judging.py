@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from journal_cases import StepJournal, a_run
 
 from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.drills import judging
 from raylay.services.drills.history import Member
-from raylay.services.drills.judging import Judgement, judge_laws, judged, reaching, seen
+from raylay.services.drills.judging import (
+    Judgement,
+    judge_laws,
+    judged,
+    reaching,
+    read_journal,
+    seen,
+)
 from raylay.services.drills.recorded import Lost, Recording, members_of
+from raylay.services.errors import StorageError
 from raylay.services.fabric_plan import FabricRecord, InstancePorts, instance_config
 from raylay.services.messages.records import Flag, Run
 from raylay.services.verdict import Record, Stretch
+from raylay.storage.journal_reader import LmdbJournalReader
+from raylay.storage.maintenance import SegmentMaintenance
 
 A1, A2, B1 = 101, 102, 103
 INCARNATIONS = {"A-1": A1, "A-2": A2, "B-1": B1}
@@ -162,6 +176,65 @@ def test_what_a_lost_disk_journaled_first_is_owed(regions: dict[str, Member]) ->
     )
     lacking = {place.place: place.lost for place in verdict.places}
     assert lacking == {"journal A-1": 4, "journal A-2": 5, "journal B-1": 0}
+
+
+# -- journals ------------------------------------------------------------------------------------
+RUNS = 12
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory with a journal of several segments, a run of ten messages each."""
+    (tmp_path / "A-1").mkdir()
+    journal = StepJournal(tmp_path / "A-1" / "journal", segment_bytes=20_000)
+    for number in range(RUNS):
+        first = 1 + 10 * number
+        journal.stage(a_run(first, range(first, first + 10), body_bytes=1_000))
+        journal.commit()
+    journal.close()
+    return tmp_path / "A-1"
+
+
+def test_a_damaged_journal_is_read_up_to_there(data: Path) -> None:
+    assert [run.first_txid for run in read_journal(data, 10)[0]] == [*range(11, 10 * RUNS, 10)]
+    second = sorted((data / "journal").glob("journal-*.sealed"))[1]
+    second.write_bytes(b"this is no environment" * 1_000)
+    runs, why = read_journal(data, 0)
+    assert 0 < len(runs) < RUNS and str(second) in why
+    runs, why = read_journal(data / "none", 0)
+    assert not runs and "none" in why
+
+
+def test_archived_segments_of_a_disk_that_was_put_aside_are_read(data: Path) -> None:
+    SegmentMaintenance(data / "journal", data / "archive").archive()
+    aside = data.with_name("A-1.lost")
+    data.rename(aside)
+    runs, why = read_journal(aside, 0, archive=aside / "archive")
+    assert len(runs) == RUNS and not why
+
+
+def test_a_journal_that_changes_under_its_reader_is_read_on(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = StorageError("it changed during one read: retry", "x")
+    told.retriable = True
+
+    class Changing(LmdbJournalReader):
+        fails = 3
+
+        def read(self, *arguments: Any, **options: Any) -> list[Run]:
+            Changing.fails -= 1
+            if Changing.fails % 2:
+                raise told
+            return super().read(*arguments, **options)
+
+    monkeypatch.setattr(judging, "LmdbJournalReader", Changing)
+    monkeypatch.setattr(judging, "READS_MAX", 1_000)
+    runs, why = read_journal(data, 0)
+    assert [run.first_txid for run in runs] == [*range(1, 10 * RUNS, 10)] and not why
+    monkeypatch.setattr(judging, "READS_MAX", 1)
+    Changing.fails = 2
+    assert read_journal(data, 0) == ([], str(told))
 
 
 # -- laws ----------------------------------------------------------------------------------------

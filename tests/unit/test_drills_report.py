@@ -23,6 +23,7 @@ from raylay.services.drills.measure import (
     Sample,
 )
 from raylay.services.drills.scenario import Scenario, find
+from raylay.services.errors import ConfigurationError
 from raylay.services.fabric import Fabric
 from raylay.services.verdict import PlaceVerdict, Verdict
 
@@ -120,6 +121,23 @@ def test_of_a_load_of_the_fabrics_own_only_what_was_seen_is_told(tmp_path: Path)
     assert "All 900 journaled messages" in text and "under its own load" in text
     assert "waited for an ack" not in text
     assert text.count("<svg") == 3
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_place_that_takes_no_report_is_told_before_the_drill(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=r"no report can be written into .*--output"):
+        report.make_place(tmp_path / place)
+    assert (tmp_path / "file").read_text() == ""
+
+
+def test_without_a_readable_trace_there_is_a_report(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    result = a_result(find("kill-instance"))
+    result.traces = tmp_path / "traces"
+    text = report.write(result, tmp_path / "out").read_text(encoding="utf-8")
+    assert "No message that was on its way was traced." in text
+    assert json.loads((tmp_path / "out" / report.JSON_NAME).read_text())["in_flight"] == []
 
 
 def span(name: str, start_ms: float, ms: float, trace: str, parent: str = "", **more: Any) -> str:
