@@ -52,9 +52,10 @@ from raylay.services.drills.measure import (
     acked_while_downgraded,
     caused,
     downgrades,
+    ended_unasked,
     recovery,
 )
-from raylay.services.drills.recorded import Clock, Recording, members_of, now_us
+from raylay.services.drills.recorded import ALARMS, Clock, Recording, alarms, members_of, now_us
 from raylay.services.drills.scenario import Hit, Scenario, Step, Targets
 from raylay.services.drills.watching import Watcher
 from raylay.services.errors import ConfigurationError, FabricError
@@ -156,6 +157,7 @@ class Drill:
         self._unread: list[str] = []
         """Journals that could not be read to their end."""
         self._first_statuses: dict[str, dict[str, Any]] = {}
+        self._logged_before: dict[str, dict[str, dict[str, Any]]] = {}
         self._result = Result(fabric.name, self.number, scenario, now_us(), groups=self._groups)
 
     def run(self) -> Result:
@@ -237,7 +239,8 @@ class Drill:
                 head.check()
         self._crowd = result.crowd = Crowd(self.fabric, scenario.load, self.number, self._topic)
         result.topic = self._crowd.topic
-        self._watcher = Watcher(self.fabric)
+        self._logged_before = await asyncio.to_thread(self._logged)
+        self._watcher = Watcher(self.fabric, before)
         self._places.known = self._watcher.statuses
         self._watcher.start()
         steps: list[asyncio.Task[None]] = []
@@ -487,12 +490,9 @@ class Drill:
         recording = self._recording(members)
         found, history = judge_laws(recording, journals, statuses, unacked, own_load=own_load)
         complaints += self._unread + crowd.complaints
-        complaints += [
-            f"{event['instance']} reports {event['event']}: {_details(event)}"
-            for event in watcher.events
-            if event["event"] in ("fatal", "conflict", "unavailable")
-            and event["time_us"] >= self._result.began_us
-        ]
+        complaints += self._alarms()
+        first = {name: int(told["pid"]) for name, told in self._first_statuses.items()}
+        complaints += ended_unasked(first, watcher.samples, self._result.injected)
         return Judgement(
             verdict,
             [each for each in found if not each.separate],
@@ -502,15 +502,40 @@ class Drill:
             complaints,
         )
 
+    def _alarms(self) -> list[str]:
+        """What instances reported during the drill and never should, in answers and in logs."""
+        found = [
+            (event["instance"], event) for event in self._watcher.events if event["event"] in ALARMS
+        ]
+        # The last that one said before it ended is in its log alone.
+        for name, told in self._logged().items():
+            found += [
+                (name, event)
+                for line, event in told.items()
+                if line not in self._logged_before[name]
+            ]
+        return list(
+            dict.fromkeys(f"{name} reports {e['event']}: {_details(e)}" for name, e in found)
+        )
+
+    def _logged(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """By instance the alarms in its logs, where they can be read here."""
+        logs = self._logs()
+        return {name: alarms(logs, name) if logs else {} for name in self._names}
+
+    def _logs(self) -> Path | None:
+        settings, record = self.fabric._known()
+        logs = settings.logs
+        if logs.target != "file" or logs.format != "json":
+            return None
+        return Path(record.directory) / (logs.directory or "logs")
+
     def _recording(self, members: Mapping[str, Any]) -> Recording:
         crowd = self._crowd
         # Links over several addresses carry different parts while they change over.
         recording = Recording(members, None, crowd.topic, uniform=len(self._groups) == 1)
         recording.since_us = self._result.began_us - 1
-        settings, record = self.fabric._known()
-        logs = settings.logs
-        if logs.target == "file" and logs.format == "json":
-            recording.logs = Path(record.directory) / (logs.directory or "logs")
+        recording.logs = self._logs()
         recording.said = crowd.said
         for each in crowd.subscribers:
             if each.recorder is not None:
@@ -742,6 +767,10 @@ def unwhole(statuses: Mapping[str, Mapping[str, Any]], *, busy: bool = False) ->
     return wrong
 
 
+_FRAME = ("number", "time_us", "event", "instance", "time", "level", "process", "logger")
+
+
 def _details(event: Mapping[str, Any]) -> str:
-    left = {k: v for k, v in event.items() if k not in ("number", "time_us", "event", "instance")}
-    return ", ".join(f"{key} {value}" for key, value in left.items())
+    # As the log has it: of an event that is told twice one line is shown.
+    plain = json.loads(json.dumps(event, default=str))
+    return ", ".join(f"{key} {value}" for key, value in plain.items() if key not in _FRAME)

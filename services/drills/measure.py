@@ -49,6 +49,8 @@ class Link(NamedTuple):
     safe: bool
     owed: int
     age_ms: float
+    pid: int = 0
+    """Of its process; 0: it has none now."""
 
 
 class Sample(NamedTuple):
@@ -220,6 +222,65 @@ def caused(
 
 
 RESTARTS = frozenset(("kill_instance", "kill_node", "lose_disk"))
+LINK_RESTARTS = frozenset(("kill_link", "stop_link"))
+UNSETTLING = frozenset(("stop", "full_disk"))
+"""Of an instance: its links may end by it."""
+
+
+def ended_unasked(
+    first: Mapping[str, int], samples: Iterable[Sample], injected: Sequence[Injected]
+) -> list[str]:
+    """The processes of instances and links that ended without a step that explains it, a line each.
+
+    A kill explains one end. The links of an instance that ended go with it.
+
+    Args:
+        first: the process of each instance when the drill began.
+        samples: in order of time.
+    """
+    wrong: list[str] = []
+    instances = dict(first)
+    links: dict[tuple[str, str], int] = {}
+    used: set[tuple[int, str]] = set()
+
+    def explained(place: str, time_us: int, kills: Iterable[Injected]) -> bool:
+        for each in kills:
+            if each.began_us <= time_us and (each.number, place) not in used:
+                used.add((each.number, place))
+                return True
+        return False
+
+    for sample in samples:
+        name, pid = sample.instance, sample.pid
+        if not pid:
+            continue
+        before = instances.get(name) or pid
+        instances[name] = pid
+        if pid != before:
+            links = {place: each for place, each in links.items() if place[0] != name}
+            kills = [e for e in injected if e.fault in RESTARTS and name in e.instances]
+            if not explained(name, sample.time_us, kills):
+                wrong.append(
+                    f"{name} ended though no step killed it: process {pid} is in the place of "
+                    f"{before}"
+                )
+        for destination, link in sample.links.items():
+            if not link.pid:
+                continue
+            before = links.get((name, destination)) or link.pid
+            links[name, destination] = link.pid
+            place = f"{name} to {destination}"
+            hits = [e for e in injected if e.fault in LINK_RESTARTS and e.target == place]
+            unsettled = any(
+                e.fault in UNSETTLING and name in e.instances and e.began_us <= sample.time_us
+                for e in injected
+            )
+            if link.pid != before and not (unsettled or explained(place, sample.time_us, hits)):
+                wrong.append(
+                    f"the link {place} ended though no step killed it: process {link.pid} is in "
+                    f"the place of {before}"
+                )
+    return wrong
 
 
 def recovery(

@@ -71,6 +71,8 @@ from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import Destination
 
 _EVENTS = frozenset(("started", "link_connected", "downgraded", "upgraded"))
+ALARMS = frozenset(("fatal", "conflict", "unavailable"))
+"""Of the events of an instance those that never happen when all is well."""
 CLOCK_SLACK_US = 2_000_000
 """An instance learns that its clock was set, and is recorded to have, about then."""
 SAME_US = 2_000
@@ -454,22 +456,37 @@ def _expanded(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
 
 def _events(directory: Path, name: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """(time in microseconds, event, fields) of an instance, from the logs of all its processes."""
+    for _, told in _logged(directory, name, _EVENTS):
+        stamp = told["time"]
+        if not _STAMP.fullmatch(stamp):
+            continue
+        moment = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+        seconds = int(moment.replace(microsecond=0).timestamp())
+        yield seconds * 1_000_000 + moment.microsecond, told["event"], told
+
+
+def alarms(directory: Path, name: str) -> dict[str, dict[str, Any]]:
+    """The alarms in the logs of all processes of an instance, by their line."""
+    return dict(_logged(directory, name, ALARMS))
+
+
+def _logged(
+    directory: Path, name: str, events: frozenset[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(line, its fields) of an instance's events, from the logs of all its processes."""
+    texts = [f'"event":"{event}"' for event in events]
     for path in directory.glob(f"{name}-*.log"):
         if not re.fullmatch(rf"{re.escape(name)}-\d+(\.\d+)?\.log", path.name):
             continue
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            if not any(text in line for text in texts):
+                continue
             try:
                 told = json.loads(line)
             except ValueError:
                 continue  # torn by a kill or a full disk
-            if told.get("logger") != "instance" or told.get("event") not in _EVENTS:
-                continue
-            stamp = told["time"]
-            if not _STAMP.fullmatch(stamp):
-                continue
-            moment = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
-            seconds = int(moment.replace(microsecond=0).timestamp())
-            yield seconds * 1_000_000 + moment.microsecond, told["event"], told
+            if told.get("logger") == "instance" and told.get("event") in events:
+                yield line, told
 
 
 def members_of(

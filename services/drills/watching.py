@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from raylay.services.drills.measure import Link, Sample
@@ -21,10 +22,17 @@ EVENTS_AT_ONCE = 1000
 
 
 class Watcher:
-    """What was seen. Owner: the drill. Lifecycle: `start` to `stop`; read after `stop`."""
+    """What was seen. Owner: the drill. Lifecycle: `start` to `stop`; read after `stop`.
 
-    def __init__(self, fabric: Fabric) -> None:
+    Args:
+        first: what each instance said before: what it had told by then is no news.
+    """
+
+    def __init__(
+        self, fabric: Fabric, first: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
         self._fabric = fabric
+        self._first = first or {}
         self.names = [instance.name for instance in fabric.declared.instances]
         self.samples: list[Sample] = []
         self.events: list[dict[str, Any]] = []
@@ -51,12 +59,16 @@ class Watcher:
         self.events.sort(key=lambda event: int(event["time_us"]))
 
     def _look(self, name: str) -> None:
-        pid = number = 0
+        first = self._first.get(name, {})
+        # By its number, as the instance's clock may be set back.
+        pid, number = int(first.get("pid") or 0), int(first.get("last_event") or 0)
         while True:
             last = self._over.is_set()
-            began_s, asked_us = time.monotonic(), now_us()
+            began_s, time_us = time.monotonic(), now_us()
             try:
                 status = self._fabric.ask(name, "status", timeout_s=ANSWER_S_MAX)
+                # It may have stood still, or been another process, when it was asked.
+                time_us = now_us()
                 found: list[dict[str, Any]] = []
                 if int(status.get("pid") or 0) != pid:
                     # A new process counts from 1 again.
@@ -70,7 +82,7 @@ class Watcher:
             if found:
                 number = int(found[-1]["number"])
             with self._lock:
-                self.samples.append(sample_of(asked_us, name, status))
+                self.samples.append(sample_of(time_us, name, status))
                 self.events += [{**event, "instance": name} for event in found]
                 if "ready" in status:
                     self.statuses[name] = status
@@ -79,8 +91,9 @@ class Watcher:
             self._over.wait(max(0.01, LOOK_S - (time.monotonic() - began_s)))
 
 
-def sample_of(asked_us: int, name: str, status: dict[str, Any]) -> Sample:
-    """One answer; of none, why. It stands for the moment at which it was asked."""
+def sample_of(time_us: int, name: str, status: dict[str, Any]) -> Sample:
+    """One answer, which stands for the moment at which it came; of none, why, for the moment at
+    which it was asked."""
     links = {
         destination: Link(
             bool(found["connected"]),
@@ -90,11 +103,12 @@ def sample_of(asked_us: int, name: str, status: dict[str, Any]) -> Sample:
             bool(found["safe"]),
             int(found["owed"]),
             float(found["age_ms"]),
+            int(found.get("pid") or 0),
         )
         for destination, found in status.get("destinations", {}).items()
     }
     return Sample(
-        asked_us,
+        time_us,
         name,
         int(status.get("pid") or 0),
         bool(status.get("ready")),

@@ -16,6 +16,7 @@ from raylay.services.drills.measure import (
     acked_while_downgraded,
     caused,
     downgrades,
+    ended_unasked,
     percentile,
     rates,
     ready_again_us,
@@ -151,3 +152,48 @@ def test_the_recovery_from_a_sigkill() -> None:
 def test_rates_and_worst_values_in_steps_of_time() -> None:
     assert rates([(0, 5), (400, 5), (1_200, 3), (9_999, 1)], 0, 2_000, 1_000) == [10_000, 3_000]
     assert worst([(10, 1.0), (20, 7.0), (2_500, 2.0)], 0, 3_000, 1_000) == [7.0, None, 2.0]
+
+
+# -- what ended by itself ------------------------------------------------------------------------
+def hit(number: int, ms: int, fault: str, target: str, *instances: str) -> Injected:
+    return Injected(number, fault, target, "", ms * 1000, instances=instances)
+
+
+def test_an_instance_that_nobody_killed_and_is_another_process_is_told() -> None:
+    seen = [sample(1, "A"), sample(2, "A", pid=0, ready=False), sample(9, "A", pid=5)]
+    told = "A ended though no step killed it: process 5 is in the place of 1"
+    assert ended_unasked({"A": 1}, seen, []) == [told]
+    assert ended_unasked({"A": 1}, seen[-1:], []) == [told], "before the first look"
+    for fault in ("kill_instance", "kill_node", "lose_disk"):
+        assert ended_unasked({"A": 1}, seen, [hit(1, 2, fault, "A", "A")]) == []
+    for other in (hit(1, 2, "kill_instance", "B", "B"), hit(1, 2, "clock_jump", "A", "A")):
+        assert ended_unasked({"A": 1}, seen, [other]) == [told]
+    later = hit(1, 20, "kill_instance", "A", "A")
+    assert ended_unasked({"A": 1}, seen, [later]) == [told]
+
+
+def test_a_kill_explains_one_end() -> None:
+    seen = [sample(1, "A"), sample(5, "A", pid=2), sample(9, "A", pid=3)]
+    kill = hit(1, 2, "kill_instance", "A", "A")
+    assert ended_unasked({"A": 1}, seen, [kill]) == [
+        "A ended though no step killed it: process 3 is in the place of 2"
+    ]
+    assert ended_unasked({"A": 1}, seen, [kill, hit(2, 3, "kill_instance", "A", "A")]) == []
+
+
+def test_a_link_that_nobody_killed_is_told_too() -> None:
+    links = [GOOD._replace(pid=7), GOOD._replace(pid=0), GOOD._replace(pid=8)]
+    seen = [sample(ms, "A", link=link) for ms, link in enumerate(links, 1)]
+    told = "the link A to other ended though no step killed it: process 8 is in the place of 7"
+    assert ended_unasked({"A": 1}, seen, []) == [told]
+    assert ended_unasked({"A": 1}, seen, [hit(1, 2, "kill_link", "A to third", "A")]) == [told]
+    for fault, target in (("kill_link", "A to other"), ("stop_link", "A to other"), ("stop", "A")):
+        assert ended_unasked({"A": 1}, seen, [hit(1, 2, fault, target, "A")]) == []
+
+
+def test_links_go_with_their_instance() -> None:
+    seen = [
+        sample(1, "A", link=GOOD._replace(pid=7)),
+        sample(2, "A", pid=2, link=GOOD._replace(pid=8)),
+    ]
+    assert ended_unasked({"A": 1}, seen, [hit(1, 1, "kill_instance", "A", "A")]) == []
