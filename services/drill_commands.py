@@ -61,7 +61,7 @@ def drill_command(
 ) -> None:
     """Break a running fabric on purpose, judge what became of every message, write a report.
 
-    Exit code 0: clean. 1: something is wrong. 2: it could not run.
+    Exit code 0: clean. 1: something is wrong, or nothing could be judged. 2: it could not run.
     """
     if show_list:
         print_list()

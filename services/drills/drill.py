@@ -41,6 +41,7 @@ from raylay.services.drills.judging import (
     reaching,
     read_journal,
     seen,
+    unjudged,
 )
 from raylay.services.drills.load import Crowd
 from raylay.services.drills.measure import (
@@ -62,7 +63,7 @@ from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric
 from raylay.services.fabric_plan import instance_config
 from raylay.services.fabric_registry import process_start
-from raylay.services.messages.records import Run, publisher_id
+from raylay.services.messages.records import Kind, Run, publisher_id
 from raylay.services.server.injected import REFUSED
 from raylay.services.verdict import Record
 
@@ -488,6 +489,14 @@ class Drill:
             splits,
         )
         recording = self._recording(members)
+        if own_load:
+            us = self._first_journaled_us(recording, journals, after_txid)
+            times_us = {"the fabric's own load": us}
+        else:
+            times_us = {each.name: [ack.time_us for ack in each.acks] for each in crowd.publishers}
+        complaints += unjudged(
+            times_us, recording.faults, "journaled" if own_load else "acknowledged"
+        )
         found, history = judge_laws(recording, journals, statuses, unacked, own_load=own_load)
         complaints += self._unread + crowd.complaints
         complaints += self._alarms()
@@ -501,6 +510,28 @@ class Drill:
             late,
             complaints,
         )
+
+    def _first_journaled_us(
+        self,
+        recording: Recording,
+        journals: Mapping[str, list[Run]],
+        after_txid: Mapping[str, int],
+    ) -> list[int]:
+        """When an instance journaled something as the first, since the drill began."""
+        found: list[int] = []
+        lost = [(each.instance, each.runs) for each in self._disks.lost]
+        new = {name for name, _ in lost}
+        for name, runs in (*lost, *journals.items()):
+            after = 0 if name in new and runs is journals[name] else after_txid[name]
+            for run in runs:
+                if run.kind != Kind.RECORDS or run.path or run.first_txid <= after:
+                    continue
+                time_us = run.receive_time_us
+                for clock in recording.clocks:
+                    if clock.instance == name:
+                        time_us = clock.true_us(time_us)
+                found.append(time_us)
+        return found
 
     def _alarms(self) -> list[str]:
         """What instances reported during the drill and never should, in answers and in logs."""

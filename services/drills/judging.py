@@ -230,6 +230,29 @@ def _add_seen(
                     records[group].persisted.add(publisher, first, last)
 
 
+def unjudged(
+    times_us: Mapping[str, Sequence[int]], faults: Iterable[tuple[int, str]], word: str
+) -> list[str]:
+    """Why a verdict would say nothing: all is well with what nobody published. What can only be
+    acknowledged when a fault is over counts as well: it is what the fault was survived by.
+
+    Args:
+        times_us: who published to the moments at which something of it was `word`.
+        faults: (when it began, what).
+        word: `acknowledged` or `journaled`.
+    """
+    silent = [who for who, us in times_us.items() if not us]
+    found = [f"could not judge: nothing of {who} was {word}" for who in silent]
+    last_us = max((max(us) for us in times_us.values() if us), default=0)
+    if last_us:
+        found += [
+            f"could not judge what this did, as nothing was {word} from then on: {text}"
+            for began_us, text in faults
+            if last_us < began_us
+        ]
+    return found
+
+
 def judge_laws(
     recording: Recording,
     journals: Mapping[str, list[Run]],

@@ -104,6 +104,8 @@ def verdict_sentence(result: Result) -> str:
             + ("." if result.scenario.own_load else "; every ack owed was given.")
             + late
         )
+    if not verdict.persisted and verdict.valid and not judgement.broken:
+        return f"Could not judge: no message was {kind}."
     wrong = [
         f"{count:,} {word}"
         for count, word in (

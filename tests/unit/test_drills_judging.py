@@ -19,6 +19,7 @@ from raylay.services.drills.judging import (
     reaching,
     read_journal,
     seen,
+    unjudged,
 )
 from raylay.services.drills.recorded import Lost, Recording, members_of
 from raylay.services.errors import StorageError
@@ -176,6 +177,20 @@ def test_what_a_lost_disk_journaled_first_is_owed(regions: dict[str, Member]) ->
     )
     lacking = {place.place: place.lost for place in verdict.places}
     assert lacking == {"journal A-1": 4, "journal A-2": 5, "journal B-1": 0}
+
+
+def test_a_drill_without_a_message_is_not_judged() -> None:
+    faults = [(20, "SIGKILL of A-1"), (30, "SIGKILL of A-2")]
+    assert unjudged({"pub1": [10, 40], "pub2": [15]}, faults, "acknowledged") == []
+    assert unjudged({"pub1": [10, 40], "pub2": []}, faults, "acknowledged") == [
+        "could not judge: nothing of pub2 was acknowledged"
+    ]
+    assert unjudged({"pub1": [10, 25]}, faults, "acknowledged") == [
+        "could not judge what this did, as nothing was acknowledged from then on: SIGKILL of A-2"
+    ]
+    assert unjudged({"its own load": []}, faults, "journaled") == [
+        "could not judge: nothing of its own load was journaled"
+    ]
 
 
 # -- journals ------------------------------------------------------------------------------------

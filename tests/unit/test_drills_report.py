@@ -123,6 +123,14 @@ def test_of_a_load_of_the_fabrics_own_only_what_was_seen_is_told(tmp_path: Path)
     assert text.count("<svg") == 3
 
 
+def test_without_a_message_nothing_was_judged() -> None:
+    result = a_result(find("kill-instance").with_own_load(), complaints=["could not judge"])
+    assert result.judgement is not None
+    result.judgement.verdict.persisted = 0
+    told = "Could not judge: no message was journaled."
+    assert report.verdict_sentence(result) == told and not result.valid
+
+
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_place_that_takes_no_report_is_told_before_the_drill(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
