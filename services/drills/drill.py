@@ -54,11 +54,13 @@ from raylay.services.drills.measure import (
     caused,
     downgrades,
     ended_unasked,
+    not_whole_again,
     recovery,
+    until_whole,
 )
 from raylay.services.drills.recorded import ALARMS, Clock, Recording, alarms, members_of, now_us
 from raylay.services.drills.scenario import Hit, Scenario, Step, Targets
-from raylay.services.drills.watching import Watcher
+from raylay.services.drills.watching import Watcher, sample_of
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric
 from raylay.services.fabric_plan import instance_config
@@ -154,6 +156,8 @@ class Drill:
         self._crowd: Crowd
         self._watcher: Watcher
         self._injectors: dict[str, Injector] = {}
+        self._last_look: list[Sample] = []
+        """At the fabric when it was whole in the end; empty: it was not."""
         self._disks: LoseDisk
         self._unread: list[str] = []
         """Journals that could not be read to their end."""
@@ -273,6 +277,10 @@ class Drill:
                 complaints: list[str] = []
                 try:
                     statuses = await self._await_whole(HEAL_S_MAX, "after it")
+                    whole_us = now_us()
+                    self._last_look = [
+                        sample_of(whole_us, name, status) for name, status in statuses.items()
+                    ]
                     await self._await_carried(statuses, HEAL_S_MAX)
                 except FabricError as error:
                     complaints.append(str(error))
@@ -613,6 +621,7 @@ class Drill:
         acks = [ack for each in crowd.publishers for ack in each.acks]
         result.acked_at_risk = acked_while_downgraded(acks, result.downgrades)
         result.injected.sort(key=lambda each: each.began_us)
+        looks = until_whole(result.samples, self._last_look)
         moved = caused(result.injected, crowd.failovers)
         for injected in result.injected:
             until_us = max(injected.ended_us, injected.began_us) + self.scenario.after_ms * 1000
@@ -637,10 +646,12 @@ class Drill:
                         for group in self._groups
                     },
                     failovers=moved.get(injected.number, ()),
-                    samples=result.samples,
+                    samples=looks,
                     names=self._names,
                 )
             )
+        if result.judgement is not None:
+            result.judgement.complaints += not_whole_again(result.injected, result.recoveries)
         settings, record = self.fabric._known()
         if settings.tracing.directory:
             result.traces = Path(record.directory) / settings.tracing.directory

@@ -221,6 +221,30 @@ def caused(
     return found
 
 
+def until_whole(samples: Iterable[Sample], final: Sequence[Sample]) -> list[Sample]:
+    """What was watched until the last look, at which everything was whole: a look behind it that
+    found nobody in time says nothing.
+
+    Args:
+        samples: in order of time.
+        final: of that look; empty: there was none.
+    """
+    if not final:
+        return list(samples)
+    last_us = max(each.time_us for each in final)
+    return [*(each for each in samples if each.time_us <= last_us), *final]
+
+
+def not_whole_again(injected: Iterable[Injected], recoveries: Iterable[Recovery]) -> list[str]:
+    """The faults behind which the fabric was not whole again, a line each."""
+    texts = {each.number: each.text for each in injected}
+    return [
+        f"the fabric was not whole again after this: {texts[found.number]}"
+        for found in recoveries
+        if found.whole_ms is None
+    ]
+
+
 RESTARTS = frozenset(("kill_instance", "kill_node", "lose_disk"))
 LINK_RESTARTS = frozenset(("kill_link", "stop_link"))
 UNSETTLING = frozenset(("stop", "full_disk"))

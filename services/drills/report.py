@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.drills.drill import Result
-from raylay.services.drills.judging import Judgement
+from raylay.services.drills.judging import COPIES_MAX, Judgement
 from raylay.services.drills.load import Crowd
 from raylay.services.drills.measure import (
     Failover,
@@ -35,6 +35,9 @@ EVENTS_MAX = 400
 LINKS_MAX = 4
 SHOWN_MORE_MS = 100.0
 """Of a trace, what begins as long after the publish had its ack, or in four times as long."""
+UNJUDGED_LAWS = (
+    f"The history has more than {COPIES_MAX:,} copies: its places were judged, and not by the laws."
+)
 JSON_NAME = "report.json"
 PAGE_NAME = "report.html"
 
@@ -95,14 +98,16 @@ def verdict_sentence(result: Result) -> str:
     journals = sum(1 for place in verdict.places if place.place.startswith("journal"))
     others = len(verdict.places) - journals
     if judgement.valid:
+        all_told = judgement.laws_judged and not result.scenario.own_load
         late = f" {judgement.late:,} came late and are flagged so." if judgement.late else ""
         return (
             f"All {verdict.persisted:,} {kind} messages are in every journal they belong in "
             f"({journals})"
             + (f" and at every subscriber ({others})" if others else "")
             + ", once and in order"
-            + ("." if result.scenario.own_load else "; every ack owed was given.")
+            + ("; every ack owed was given." if all_told else ".")
             + late
+            + ("" if judgement.laws_judged else f" {UNJUDGED_LAWS}")
         )
     if not verdict.persisted and verdict.valid and not judgement.broken:
         return f"Could not judge: no message was {kind}."
@@ -597,7 +602,7 @@ def _verdicts(page: Page, judgement: Judgement) -> None:
     if wrong:
         page.table("What is wrong", ("law", "what"), wrong, folded=False)
     if not judgement.laws_judged:
-        page.text("", "The history is too long to be judged by the laws; places were judged.")
+        page.text("", UNJUDGED_LAWS)
     elif judgement.separate:
         page.text(
             "",

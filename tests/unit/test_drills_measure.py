@@ -12,16 +12,19 @@ from raylay.services.drills.measure import (
     Failover,
     Injected,
     Link,
+    Recovery,
     Sample,
     acked_while_downgraded,
     caused,
     downgrades,
     ended_unasked,
+    not_whole_again,
     percentile,
     rates,
     ready_again_us,
     recovery,
     stood_ms,
+    until_whole,
     whole_again_us,
     worst,
 )
@@ -197,3 +200,22 @@ def test_links_go_with_their_instance() -> None:
         sample(2, "A", pid=2, link=GOOD._replace(pid=8)),
     ]
     assert ended_unasked({"A": 1}, seen, [hit(1, 1, "kill_instance", "A", "A")]) == []
+
+
+# -- whole in the end ----------------------------------------------------------------------------
+def test_a_last_look_that_nobody_answered_in_time_says_nothing() -> None:
+    """On a busy machine; the drill had seen that everything was whole."""
+    seen = [sample(5, "A", ready=False), sample(8, "A"), sample(30, "A", ready=False)]
+    assert whole_again_us(seen, ["A"], 2_000) is None
+    assert whole_again_us(until_whole(seen, [sample(9, "A")]), ["A"], 2_000) == 8_000
+    assert whole_again_us(until_whole(seen[:1], [sample(9, "A")]), ["A"], 2_000) == 9_000
+    assert until_whole(seen, []) == seen
+
+
+def test_a_fabric_that_was_not_whole_again_is_told_by_fault() -> None:
+    kill = hit(1, 2, "kill_instance", "A", "A")
+    kill.text = "SIGKILL of A"
+    healed, broken = (Recovery(1, {}, {}, (), None, ms) for ms in (5.0, None))
+    assert not_whole_again([kill], [healed]) == []
+    told = "the fabric was not whole again after this: SIGKILL of A"
+    assert not_whole_again([kill], [broken]) == [told]

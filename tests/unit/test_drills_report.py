@@ -56,7 +56,7 @@ def a_result(scenario: Scenario, **judged: Any) -> Result:
         "shops", "1", scenario, T0_US, T0_US + 9_000_000, T0_US + 9_500_000, "t",
         {"A": ["A-1", "A-2"]},
         injected=[injected],
-        recoveries=[Recovery(1, {"A": 1_234.0}, {"A": 90.0}, (MOVED,), 3_060.0, None)],
+        recoveries=[Recovery(1, {"A": 1_234.0}, {"A": 90.0}, (MOVED,), 3_060.0, 420.0)],
         downgrades=[Downgrade("A-2", "A-1", FAULT_US + 1, FAULT_US + 2)],
         acked_at_risk=17,
         samples=[
@@ -81,7 +81,7 @@ def test_a_clean_drill_reads_as_one(tmp_path: Path) -> None:
     assert "1 publisher and 0 subscribers lost their connection" in text
     assert "waited for an ack was 1.23 s" in text
     assert "served again after 3.06 s" in text
-    assert "The fabric was not whole again." in text
+    assert "420 ms after its end all links had caught up." in text
     assert "17 messages had their ack meanwhile" in text
     assert text.count("<svg") == 4
     told = json.loads((tmp_path / report.JSON_NAME).read_text(encoding="utf-8"))
@@ -90,7 +90,7 @@ def test_a_clean_drill_reads_as_one(tmp_path: Path) -> None:
     assert told["faults"][0]["unacknowledged"] == 7
     assert told["recoveries"][0] == {
         "fault": 1, "acks_stood_ms": {"A": 1234.0}, "deliveries_stood_ms": {"A": 90.0},
-        "failovers": 1, "ready_ms": 3060.0, "whole_ms": None,
+        "failovers": 1, "ready_ms": 3060.0, "whole_ms": 420.0,
     }  # fmt: skip
 
 
@@ -112,6 +112,11 @@ def test_what_is_wrong_is_told_first(judged: dict[str, Any], told: str, tmp_path
     assert "Failed." in text and "Clean." not in text
     for each in (*judged.get("broken", ()), *judged.get("complaints", ())):
         assert (each.text if isinstance(each, Violation) else each) in text
+
+
+def test_a_history_that_was_not_judged_by_the_laws_is_told_at_once() -> None:
+    shown = report.verdict_sentence(a_result(find("kill-instance"), laws_judged=False))
+    assert shown.endswith("more than 400,000 copies: its places were judged, and not by the laws.")
 
 
 def test_of_a_load_of_the_fabrics_own_only_what_was_seen_is_told(tmp_path: Path) -> None:
