@@ -15,16 +15,16 @@ import json
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from raylay.services import fabric_registry as registry
 from raylay.services.drills.faults import (
-    RENEW_S,
     Head,
     Injector,
     Inside,
@@ -33,6 +33,7 @@ from raylay.services.drills.faults import (
     LoseDisk,
     Places,
     Stop,
+    line_of,
 )
 from raylay.services.drills.judging import (
     Judgement,
@@ -43,6 +44,7 @@ from raylay.services.drills.judging import (
     seen,
     unjudged,
 )
+from raylay.services.drills.lease import RENEW_S
 from raylay.services.drills.load import Crowd
 from raylay.services.drills.measure import (
     Downgrade,
@@ -55,6 +57,7 @@ from raylay.services.drills.measure import (
     downgrades,
     ended_unasked,
     not_whole_again,
+    open_meanwhile,
     recovery,
     until_whole,
 )
@@ -80,6 +83,9 @@ START_S_MAX = 60.0
 LOOK_S = 0.1
 REGISTERED_S = 1.0
 """How often it is looked whether the fabric was stopped."""
+LINE_FAULTS = ("cut", "drop", "slow")
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
@@ -161,6 +167,9 @@ class Drill:
         self._disks: LoseDisk
         self._unread: list[str] = []
         """Journals that could not be read to their end."""
+        self._over = threading.Event()
+        self._impaired: list[tuple[Injected, list[tuple[str, str]], int, int]] = []
+        """Steps with the lines that they impaired, from when until when."""
         self._first_statuses: dict[str, dict[str, Any]] = {}
         self._logged_before: dict[str, dict[str, dict[str, Any]]] = {}
         self._result = Result(fabric.name, self.number, scenario, now_us(), groups=self._groups)
@@ -189,6 +198,7 @@ class Drill:
         def interrupt() -> None:
             nonlocal interrupted
             interrupted = True
+            self._over.set()
             task.cancel()
 
         with suppress(ValueError, RuntimeError):  # not on the main thread
@@ -234,7 +244,7 @@ class Drill:
     async def _drill(self) -> Result:
         scenario, result = self.scenario, self._result
         self._tell(f"drill {scenario.name} on fabric {self.fabric.name}: looking at it")
-        self._places = await asyncio.to_thread(Places, self.fabric)
+        self._places = await asyncio.to_thread(Places, self.fabric, self._over)
         before = self._first_statuses = await self._await_whole(START_S_MAX, "before the drill")
         after_txid = {name: int(status["committed_txid"]) for name, status in before.items()}
         self._injectors = self._make_injectors()
@@ -331,7 +341,7 @@ class Drill:
             "lose_disk": self._disks,
             "slow_consumer": _SlowConsumer(self),
         }
-        made |= dict.fromkeys(("cut", "drop", "slow", "full_disk", "clock_jump"), inside)
+        made |= dict.fromkeys((*LINE_FAULTS, "full_disk", "clock_jump"), inside)
         return {**made, **self._given}
 
     async def _perform(self, number: int, step: Step) -> None:
@@ -344,13 +354,17 @@ class Drill:
         )  # fmt: skip
         self._tell(f"{number}. {injected.text}")
         try:
-            injected.notes += await asyncio.to_thread(injector.inject, step, hit)
+            injected.notes += await to_the_end(injector.inject, step, hit)
             self._result.injected.append(injected)
+            since_us = now_us()
             await self._last(injector, step, hit)
+            if isinstance(injector, Inside):
+                self._impaired.append((injected, _lines(step, hit), since_us, now_us()))
         except FabricError as error:
             raise FabricError(f"step {number}, {injected.text}: {error}") from None
         finally:
-            await asyncio.shield(asyncio.to_thread(injector.heal, step, hit))
+            notes = await to_the_end(injector.heal, step, hit)
+            injected.notes += notes or []
             injected.ended_us = now_us()
         if step.lasts_ms:
             self._tell(f"{number}. over")
@@ -361,7 +375,7 @@ class Drill:
         while (left_s := end_s - loop.time()) > 0:
             await asyncio.sleep(min(RENEW_S, left_s))
             if end_s - loop.time() > RENEW_S / 2:
-                await asyncio.to_thread(injector.renew, step, hit, end_s - loop.time())
+                await to_the_end(injector.renew, step, hit, end_s - loop.time())
 
     # -- how it is -------------------------------------------------------------------------------
     async def _statuses(self) -> dict[str, dict[str, Any]]:
@@ -620,6 +634,13 @@ class Drill:
         result.downgrades = downgrades(since)
         acks = [ack for each in crowd.publishers for ack in each.acks]
         result.acked_at_risk = acked_while_downgraded(acks, result.downgrades)
+        for injected, lines, since_us, until_us in self._impaired:
+            injected.notes += [
+                f"the line of {name} to {destination} was open for {open_ms / 1000:.1f} s of it"
+                for (name, destination), open_ms in open_meanwhile(
+                    watcher.events, lines, since_us, until_us
+                ).items()
+            ]
         result.injected.sort(key=lambda each: each.began_us)
         looks = until_whole(result.samples, self._last_look)
         moved = caused(result.injected, crowd.failovers)
@@ -665,6 +686,17 @@ class Drill:
                 self._result.kept.append(str(aside))
 
 
+def _lines(step: Step, hit: Hit) -> list[tuple[str, str]]:
+    """(instance, destination) of the lines that a step impairs."""
+    if step.fault not in LINE_FAULTS:
+        return []
+    return [
+        (name, destination)
+        for name, destination, forward in hit.ways
+        if line_of(step, forward=forward, both=hit.both)
+    ]
+
+
 @contextmanager
 def _handlers_kept() -> Iterator[None]:
     """An event loop leaves the default handlers of the signals that it took."""
@@ -677,8 +709,24 @@ def _handlers_kept() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+async def to_the_end(function: Callable[..., Answer], *arguments: Any) -> Answer:
+    """What a function gives that runs in a thread. Cancelled, it waits for it all the same: an
+    injector that still breaks something must not be overtaken by what mends it."""
+    running = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    cancelled = False
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        running.exception()  # it was looked at
+        raise asyncio.CancelledError
+    return running.result()
+
+
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    """Ends steps that are still on; each mends what it broke."""
+    """Ends steps that are still on; each mends what it broke, whatever else interrupts it."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

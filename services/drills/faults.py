@@ -1,9 +1,9 @@
 """Who breaks what, and mends it: an injector for each fault of a scenario.
 
-What lasts is a lease: it is asked for again each second and ends by itself a few seconds after
-nobody asks any more, so that a drill which dies by SIGKILL leaves nothing broken. A stopped process
-is woken by a guard process of its own session; an instance that is kept away finds the time of its
-return in its data directory.
+What lasts is a lease (`lease.py`): it is asked for again each second and ends by itself a few
+seconds after nobody asks any more, so that a drill which dies by SIGKILL leaves nothing broken. A
+stopped process is woken by a guard process of its own session; an instance that is kept away finds
+the time of its return in its data directory.
 
 An injector of your own takes the place of one of these: `Drill(…, injectors={"drop": mine})`, say
 one that cuts real networks between hosts.
@@ -17,12 +17,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
+from raylay.services.drills.lease import Lease
 from raylay.services.drills.recorded import Lost, now_us
 from raylay.services.drills.scenario import Hit, Step
 from raylay.services.errors import FabricError
@@ -31,8 +32,6 @@ from raylay.services.fabric_ray import await_process_end
 from raylay.services.fabric_registry import process_start
 from raylay.services.server.injected import SECONDS_MAX, hold, release
 
-LEASE_S = 5.0
-RENEW_S = 1.0
 RUNS_S_MAX = 60.0
 """How long a kill waits for a process of its target: Ray may be starting it again."""
 HOLD_S = 60.0
@@ -54,18 +53,23 @@ class Injector(Protocol):
     def renew(self, step: Step, hit: Hit, left_s: float) -> None:
         """It stays broken. Called each second."""
 
-    def heal(self, step: Step, hit: Hit) -> None:
-        """Mends it, or what is left to mend. Called once, also when the drill is interrupted."""
+    def heal(self, step: Step, hit: Hit) -> list[str] | None:
+        """Mends it, or what is left to mend. Called once, also when the drill is interrupted, and
+        never while one of the others runs. Returns what else there is to say, if anything."""
 
 
 class Places:
     """Where the instances run: errands are done on their hosts.
 
     Asked once at the beginning, when Ray's head answers.
+
+    Args:
+        over: set when the drill was interrupted: nobody waits for an instance any more.
     """
 
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: Fabric, over: threading.Event | None = None) -> None:
         self.fabric = fabric
+        self._over = over or threading.Event()
         self.names = [instance.name for instance in fabric.declared.instances]
         here = os.getpid(), socket.gethostname()
         self.known: Mapping[str, Mapping[str, Any]] = {}
@@ -107,7 +111,7 @@ class Places:
         """As `last_status`, or asked `anew`, but waits while Ray starts it again.
 
         Raises:
-            FabricError: it does not answer for a minute.
+            FabricError: it does not answer for a minute, or the drill was interrupted.
         """
         deadline_s = time.monotonic() + RUNS_S_MAX
         while True:
@@ -116,7 +120,7 @@ class Places:
             except FabricError:
                 if time.monotonic() > deadline_s:
                     raise
-            time.sleep(POLL_S)
+            self._poll()
 
     def directory(self, name: str) -> Path:
         """An instance's data directory, on its host."""
@@ -126,7 +130,7 @@ class Places:
         """The process of a link. Waits while its instance, or it, is being started again.
 
         Raises:
-            FabricError: it has none for a minute.
+            FabricError: it has none for a minute, or the drill was interrupted.
         """
         deadline_s = time.monotonic() + RUNS_S_MAX
         ask, why = self.last_status, f"link {destination} of {name} has no process now"
@@ -141,7 +145,11 @@ class Places:
             if time.monotonic() > deadline_s:
                 raise FabricError(why)
             ask = self.status
-            time.sleep(POLL_S)
+            self._poll()
+
+    def _poll(self) -> None:
+        if self._over.wait(POLL_S):
+            raise FabricError("the drill was interrupted")
 
 
 class Once:
@@ -236,35 +244,41 @@ class Inside:
 
     def __init__(self, places: Places) -> None:
         self._places = places
+        self._leases: dict[Step, list[Lease]] = {}
 
     def inject(self, step: Step, hit: Hit) -> list[str]:
-        """Breaks it until the lease ends. Who is just being started again is waited for."""
-        for name in dict.fromkeys(name for name, _, _ in self._asked(step, hit)):
+        """Breaks it until the leases end. Who is just being started again is waited for."""
+        asked = [*self._asked(step, hit)]
+        for name in dict.fromkeys(name for name, _, _ in asked):
             self._places.running(name)
-        self._ask(step, hit, min(LEASE_S, step.lasts_ms / 1000), must=True)
+        lasts_s = step.lasts_ms / 1000
+        leases = [self._lease(*each, lasts_s) for each in asked]
+        self._leases[step] = leases
+        for lease in leases:
+            lease.start()
+        for lease in leases:
+            lease.await_begun()
+        self.renew(step, hit, lasts_s)
         return []
 
     def renew(self, step: Step, hit: Hit, left_s: float) -> None:
-        """One who was killed meanwhile hears of it as well."""
-        self._ask(step, hit, min(LEASE_S, left_s), must=False)
+        """The leases renew themselves until then. One who was killed meanwhile hears of it too."""
+        for lease in self._leases.get(step, ()):
+            lease.last(left_s)
 
-    def heal(self, step: Step, hit: Hit) -> None:
+    def heal(self, step: Step, hit: Hit) -> list[str]:
         """Ends the leases. One who cannot be asked mends itself when its lease is over."""
-        self._ask(step, hit, 0.0, must=False)
+        leases = self._leases.pop(step, [])
+        for lease in leases:
+            lease.end()
+        return [note for lease in leases for note in lease.await_end()]
 
-    def _ask(self, step: Step, hit: Hit, seconds: float, *, must: bool) -> None:
-        asked = [*self._asked(step, hit)]
+    def _lease(self, name: str, kind: str, options: dict[str, Any], lasts_s: float) -> Lease:
+        def ask(seconds: float, timeout_s: float) -> None:
+            self._places.fabric.ask(name, "inject", kind, seconds, options, timeout_s=timeout_s)
 
-        def ask(name: str, kind: str, options: Mapping[str, Any]) -> None:
-            try:
-                self._places.fabric.inject(name, kind, seconds, **options)
-            except FabricError:
-                if must:
-                    raise
-
-        with ThreadPoolExecutor(max(1, len(asked))) as pool:
-            for done in [pool.submit(ask, *each) for each in asked]:
-                done.result()
+        to = options.get("destination")
+        return Lease(f"{kind} of {name}{f' to {to}' if to else ''}", ask, lasts_s)
 
     def _asked(self, step: Step, hit: Hit) -> Iterable[tuple[str, str, dict[str, Any]]]:
         if step.fault == "clock_jump":

@@ -162,6 +162,37 @@ def downgrades(events: Iterable[Mapping[str, Any]]) -> list[Downgrade]:
     return sorted(found, key=lambda each: each.since_us)
 
 
+def open_meanwhile(
+    events: Iterable[Mapping[str, Any]],
+    lines: Iterable[tuple[str, str]],
+    since_us: int,
+    until_us: int,
+) -> dict[tuple[str, str], float]:
+    """How many milliseconds lines (instance, destination) were open between two moments at which
+    they were to be impaired, of what instances tell in order of time. An instance that starts again
+    has open lines until it hears of the fault."""
+    open_ms = dict.fromkeys(lines, 0.0)
+    opened: dict[tuple[str, str], int] = {}
+    for event in events:
+        time_us = int(event["time_us"])
+        if not since_us < time_us < until_us:
+            continue
+        name = str(event["instance"])
+        if event["event"] == "started":
+            for line in open_ms:
+                if line[0] == name:
+                    opened.setdefault(line, time_us)
+        elif event["event"] == "drill_line":
+            line = name, str(event["destination"])
+            if line in open_ms and event["mode"] == "open":
+                opened.setdefault(line, time_us)
+            elif line in opened:
+                open_ms[line] += (time_us - opened.pop(line)) / 1000
+    for line, time_us in opened.items():
+        open_ms[line] += (until_us - time_us) / 1000
+    return {line: passed_ms for line, passed_ms in open_ms.items() if passed_ms}
+
+
 def acked_while_downgraded(acks: Iterable[Ack], found: Sequence[Downgrade]) -> int:
     """Messages that an instance acknowledged while it did not wait for all of its sync links."""
     return sum(

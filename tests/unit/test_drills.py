@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -16,7 +19,7 @@ from raylay.services.cli import app
 from raylay.services.configuration.yaml_file import load
 from raylay.services.drills import drill as drill_module
 from raylay.services.drills import faults
-from raylay.services.drills.drill import MARK_FILE, Drill, Mark, unwhole
+from raylay.services.drills.drill import MARK_FILE, Drill, Mark, to_the_end, unwhole
 from raylay.services.drills.faults import Places, gcs_process, is_durable
 from raylay.services.drills.load import topic_for
 from raylay.services.drills.scenario import Hit, Step, find
@@ -96,6 +99,97 @@ def test_a_torn_mark_is_nobody_s(placed: Placed) -> None:
     (placed.place / MARK_FILE).write_text("{")
     with Mark(placed, "2", find("kill-link")):
         assert json.loads((placed.place / MARK_FILE).read_text())["number"] == "2"
+
+
+# -- interrupted ---------------------------------------------------------------------------------
+class Slowly:
+    """An injector one of whose calls goes on until it is let go."""
+
+    def __init__(self, slow: str) -> None:
+        self.slow = slow
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self.calls: list[str] = []
+
+    def _call(self, name: str) -> None:
+        if name == self.slow:
+            self.began.set()
+            assert self.go_on.wait(60.0)
+        self.calls.append(name)
+
+    def inject(self, step: Step, hit: Hit) -> list[str]:
+        self._call("inject")
+        return []
+
+    def renew(self, step: Step, hit: Hit, left_s: float) -> None:
+        self._call("renew")
+
+    def heal(self, step: Step, hit: Hit) -> None:
+        self._call("heal")
+
+
+@pytest.mark.parametrize("slow", ["inject", "renew", "heal"])
+def test_what_breaks_is_awaited_before_it_is_mended(
+    slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it is interrupted twice."""
+    asyncio.run(interrupted_twice(slow, monkeypatch))
+
+
+async def interrupted_twice(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drill_module, "RENEW_S", 0.01)
+    injector = Slowly(slow)
+    drill = Drill(declared("allowed"), find("stop-gcs"), injectors={"stop_gcs": injector})
+    drill._crowd = SimpleNamespace(serving="near-1", unacknowledged=0)  # type: ignore[assignment]
+    drill._injectors = {"stop_gcs": injector}
+    (step, *_) = drill.scenario.steps
+    performing = asyncio.create_task(drill._perform(1, step))
+    if slow == "heal":
+        while not injector.calls:
+            await asyncio.sleep(0.01)
+        performing.cancel()
+    assert await asyncio.to_thread(injector.began.wait, 60.0)
+    for _ in range(2):
+        performing.cancel()
+        await asyncio.sleep(0.05)
+    assert not performing.done()
+    injector.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await performing
+    assert injector.calls[-1] == "heal" and injector.calls.count("heal") == 1
+    assert slow in injector.calls
+
+
+def test_an_error_behind_an_interrupt_is_none() -> None:
+    def fail() -> None:
+        raise FabricError("the drill was interrupted")
+
+    with pytest.raises(FabricError):
+        asyncio.run(to_the_end(fail))
+    began = threading.Event()
+
+    def late() -> None:
+        began.set()
+        time.sleep(0.1)
+        fail()
+
+    async def interrupted() -> None:
+        running = asyncio.create_task(to_the_end(late))
+        await asyncio.to_thread(began.wait)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(interrupted())
+
+
+def test_an_interrupted_drill_waits_for_no_instance() -> None:
+    over = threading.Event()
+    places = Places(Asked("shops").region("near", instances=2), over)
+    over.set()
+    for wait in (places.running, lambda name: places.link_pid(name, "near-2")):
+        Asked.answers = [FabricError("it is being started")]
+        with pytest.raises(FabricError, match="the drill was interrupted"):
+            wait("near-1")
 
 
 # -- the load's topic ----------------------------------------------------------------------------
@@ -216,14 +310,14 @@ def test_an_instance_that_is_being_started_is_waited_for(
     """`bad-day` on a busy machine: SIGSTOP of one that had just been killed."""
     monkeypatch.setattr(faults, "POLL_S", 0.0)
     fabric = Asked("shops").region("near", instances=2)
-    monkeypatch.setattr(Asked, "inject", lambda *_, **__: Asked.answers.pop(0))
     places = Places(fabric)
     breaker = faults.Stop(places) if fault == "stop" else faults.Inside(places)
-    Asked.answers = [FabricError("the actor is restarting"), {"pid": 7}, "done"]
+    Asked.answers = [FabricError("the actor is restarting"), {"pid": 7}, *["done"] * 99]
     step = Step.model_validate({"fault": fault, "target": "near-1", "for": "5s"})
     hit = Hit(fault, instances=("near-1",))
     breaker.inject(step, hit)
-    assert Asked.answers == ([] if fault == "full_disk" else ["done"])
+    assert len(Asked.answers) == 99 - (fault == "full_disk")
+    breaker.heal(step, hit)
 
 
 # -- a fabric that is stopped meanwhile ----------------------------------------------------------

@@ -19,6 +19,7 @@ from raylay.services.drills.measure import (
     downgrades,
     ended_unasked,
     not_whole_again,
+    open_meanwhile,
     percentile,
     rates,
     ready_again_us,
@@ -219,3 +220,25 @@ def test_a_fabric_that_was_not_whole_again_is_told_by_fault() -> None:
     assert not_whole_again([kill], [healed]) == []
     told = "the fabric was not whole again after this: SIGKILL of A"
     assert not_whole_again([kill], [broken]) == [told]
+
+
+def test_how_long_a_line_was_open_that_was_to_be_dropped() -> None:
+    def event(time_us: int, kind: str, instance: str = "A", **values: Any) -> dict[str, Any]:
+        return {"time_us": time_us, "instance": instance, "event": kind, **values}
+
+    def line(time_us: int, mode: str, to: str = "B") -> dict[str, Any]:
+        return event(time_us, "drill_line", destination=to, mode=mode)
+
+    events = [
+        line(900, "dropped"),
+        line(2_000, "open"),
+        line(2_500, "open", "X"),
+        line(5_000, "dropped"),
+        event(6_000, "started"),
+        event(6_500, "started", "Z"),
+        line(7_000, "dropped"),
+        line(12_000, "open"),
+    ]
+    lines = [("A", "B"), ("A", "C"), ("B", "A")]
+    assert open_meanwhile(events, lines, 1_000, 10_000) == {("A", "B"): 4.0, ("A", "C"): 4.0}
+    assert open_meanwhile(events, lines, 1_000, 1_500) == {}
