@@ -67,11 +67,10 @@ def drill_command(
         print_list()
         return
     try:
-        code = (
-            _mend(fabric)
-            if clean
-            else _drill(_changed(scenario, target, rate, own_load), fabric, topic, output)
-        )
+        if clean:
+            code = _mend(scenario, fabric)
+        else:
+            code = _drill(_changed(scenario, target, rate, own_load), fabric, topic, output)
     except RaylayError as error:
         typer.echo(f"raylay drill: {error}", err=True)
         code = EXIT_COULD_NOT_RUN
@@ -175,16 +174,33 @@ def _ended_by_signals() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
+    except SystemExit:
+        # Who connects to Ray gets a handler of Ray's, which raises this.
+        raise KeyboardInterrupt from None
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _mend(fabric: str) -> int:
-    from raylay.services.drills.drill import clean
+def _mend(scenario: str | None, fabric: str) -> int:
+    from raylay.services.drills.drill import clean, refuse_running
+    from raylay.services.drills.faults import bring_head_back
     from raylay.services.fabric import Fabric, find_running
+    from raylay.services.fabric_plan import FabricRecord
 
+    if scenario is not None:
+        raise ConfigurationError(
+            f"--clean takes no scenario: `raylay drill --clean --fabric {scenario}` if that is the "
+            "fabric"
+        )
     name = load_fabric([Path(fabric)]).name if Path(fabric).is_file() else fabric
-    with Fabric.attach(find_running(name).name) as attached:
+    found = find_running(name)
+    record = FabricRecord.load(found.directory)
+    if record is not None:
+        # Without its head no Ray can be joined.
+        refuse_running(Path(record.directory), found.name)
+        for line in bring_head_back(Path(record.directory)):
+            typer.echo(line)
+    with Fabric.attach(found.name) as attached:
         for line in clean(attached):
             typer.echo(line)
     return 0

@@ -33,7 +33,9 @@ from raylay.services.drills.faults import (
     LoseDisk,
     Places,
     Stop,
+    bring_head_back,
     line_of,
+    mend,
 )
 from raylay.services.drills.judging import (
     Judgement,
@@ -167,6 +169,7 @@ class Drill:
         self._disks: LoseDisk
         self._unread: list[str] = []
         """Journals that could not be read to their end."""
+        self._aside: list[Path] = []
         self._over = threading.Event()
         self._impaired: list[tuple[Injected, list[tuple[str, str]], int, int]] = []
         """Steps with the lines that they impaired, from when until when."""
@@ -185,6 +188,10 @@ class Drill:
         with Mark(self.fabric, self.number, self.scenario), _handlers_kept():
             try:
                 return asyncio.run(self._main())
+            except BaseException:
+                for aside in self._aside:
+                    self._tell(f"what was on the lost disk is in {aside}: nothing was judged")
+                raise
             finally:
                 self.fabric.end_errands()
 
@@ -330,6 +337,7 @@ class Drill:
             self._read_lost,
             keep=self.scenario.own_load,
         )
+        self._aside = self._disks.aside
         made: dict[str, Injector] = {
             "kill_instance": KillInstances(places),
             "kill_node": KillInstances(places, links_too=True),
@@ -776,31 +784,50 @@ class Mark:
         )
 
     def __enter__(self) -> None:
+        # A link of a whole file: nobody sees one that is being written.
+        aside = self._path.with_name(f".{MARK_FILE}.{os.getpid()}")
+        aside.write_text(self._text, encoding="utf-8")
         try:
-            with self._path.open("x", encoding="utf-8") as file:
-                file.write(self._text)
-            return
+            os.link(aside, self._path)
         except FileExistsError:
-            pass
-        try:
-            told = json.loads(self._path.read_text(encoding="utf-8"))
-            running = process_start(int(told["pid"])) == int(told["start"])
-        except (OSError, ValueError, KeyError, TypeError):
-            told, running = {}, False
-        if running:
+            refuse_running(self._path.parent, self._fabric)
             raise FabricError(
-                f"drill {told['scenario']} runs on {self._fabric} already, as process "
-                f"{told['pid']}: one at a time"
-            )
-        if told:
-            raise FabricError(
-                f"drill {told['scenario']} on {self._fabric} did not end in good order: its faults "
-                f"end by themselves; mend what is left with `raylay drill --clean {self._fabric}`"
-            )
-        self._path.write_text(self._text, encoding="utf-8")
+                f"drill {_marked(self._path).get('scenario', '(unknown)')} on {self._fabric} did "
+                "not end in good order: its faults end by themselves; mend what is left with "
+                f"`raylay drill --clean --fabric {self._fabric}`"
+            ) from None
+        finally:
+            aside.unlink()
 
     def __exit__(self, *_: object) -> None:
         self._path.unlink(missing_ok=True)
+
+
+def _marked(path: Path) -> dict[str, Any]:
+    """What a mark says; nothing where there is none, or it is torn."""
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def refuse_running(directory: Path, fabric: str) -> None:
+    """Refuses a fabric on which a drill goes on.
+
+    Raises:
+        FabricError: one does; says which, and its process.
+    """
+    told = _marked(directory / MARK_FILE)
+    try:
+        running = process_start(int(told["pid"])) == int(told["start"]) > 0
+    except (KeyError, ValueError, TypeError):
+        return
+    if running:
+        raise FabricError(
+            f"drill {told.get('scenario', '(unknown)')} runs on {fabric} already, as process "
+            f"{told['pid']}: one at a time; Ctrl-C or SIGTERM ends it and mends what it broke"
+        )
 
 
 def check_allowed(fabric: Fabric) -> None:
@@ -819,11 +846,11 @@ def clean(fabric: Fabric) -> list[str]:
 
     Raises:
         ConfigurationError: the fabric is not marked for drills.
+        FabricError: the drill goes on.
     """
-    from raylay.services.drills.faults import mend
-
     check_allowed(fabric)
-    done = mend(Places(fabric))
+    refuse_running(fabric.directory, fabric.name)
+    done = bring_head_back(fabric.directory) + mend(Places(fabric))
     fabric.end_errands()
     path = fabric.directory / MARK_FILE
     if path.exists():

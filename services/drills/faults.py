@@ -12,6 +12,8 @@ one that cuts real networks between hosts.
 from __future__ import annotations
 
 import contextlib
+import glob
+import json
 import os
 import shutil
 import signal
@@ -20,6 +22,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +41,13 @@ HOLD_S = 60.0
 """How long an instance whose disk is being taken away waits at most."""
 END_S_MAX = 30.0
 POLL_S = 0.2
+LOST = ".lost-by-drill-"
+"""Between the name of a data directory that was put aside and the number of the drill."""
+HEAD_FILE = "drill-head.json"
+"""In the fabric's directory while a drill keeps Ray's GCS dead."""
+GUARD_S_MAX = 5.0
+HEAD_S_MAX = 60.0
+"""How long a GCS that is started takes at most until it listens."""
 
 
 class Injector(Protocol):
@@ -373,13 +383,20 @@ class LoseDisk(Once):
                     raise FabricError(f"{other} has not caught up with {name}: nothing was broken")
         status = self._await_elsewhere(name, region)
         directory = places.directory(name)
+        aside = directory.with_name(f"{directory.name}{LOST}{self._number}")
+        # All that may fail comes before the kill; an earlier drill may have left something there.
+        empty = directory.with_name(f".{directory.name}.empty")
+        shutil.rmtree(empty, ignore_errors=True)
+        try:
+            empty.mkdir()
+            shutil.copy2(directory / "instance.json", empty)
+        except OSError as error:
+            raise FabricError(
+                f"{empty} cannot be made: {error.strerror}: nothing was broken"
+            ) from None
         hold(directory, HOLD_S)
         _signal_all([int(status["pid"])], signal.SIGKILL)
         await_process_end(int(status["pid"]), END_S_MAX)
-        aside = directory.with_name(f"{directory.name}.lost-by-drill-{self._number}")
-        empty = directory.with_name(f".{directory.name}.empty")
-        empty.mkdir()
-        shutil.copy2(directory / "instance.json", empty)
         hold(empty, HOLD_S)
         directory.rename(aside)
         empty.rename(directory)
@@ -414,6 +431,28 @@ class LoseDisk(Once):
             release(self._places.directory(hit.instances[0]))
 
 
+@dataclass(frozen=True, slots=True)
+class HeadCommand:
+    """How Ray's GCS is started again.
+
+    Attributes:
+        raylet: the head's: the GCS ends with it.
+    """
+
+    port: int
+    raylet: int
+    command: list[str]
+    environment: Mapping[str, str]
+
+    def keep(self, directory: Path) -> None:
+        """For whoever has to start it in place of this process. The environment may hold secrets:
+        nobody else may read it."""
+        path = directory / HEAD_FILE
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(asdict(self), file)
+
+
 class Head(Once):
     """SIGKILL or SIGSTOP of Ray's GCS. One whose storage is durable is started again."""
 
@@ -421,7 +460,8 @@ class Head(Once):
         self._places = places
         self._kill = kill
         self._pid = 0
-        self._command: tuple[list[str], dict[str, str]] = ([], {})
+        self._head: HeadCommand | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
 
     def check(self) -> None:
         """Refuses before anything runs.
@@ -440,22 +480,32 @@ class Head(Once):
     def inject(self, step: Step, hit: Hit) -> list[str]:
         """Kills or stops it."""
         self.check()
-        self._pid, command, environment = gcs_process(gcs_port())
+        port = gcs_port()
+        self._pid, command, environment = gcs_process(port)
+        away_s = step.lasts_ms / 1000
         if not self._kill:
-            stop_for(self._pid, step.lasts_ms / 1000)
+            stop_for(self._pid, away_s)
             return []
-        self._command = command, environment
+        self._head = HeadCommand(port, raylet_pid(port), command, environment)
+        # Before the kill: a drill that dies in between leaves no Ray without its head.
+        self._head.keep(self._places.fabric.directory)
+        self._guard = guard_gcs(self._head, away_s + GUARD_S_MAX, self._pid)
         _signal_all([self._pid], signal.SIGKILL)
         return ["it is started again by the same command, on its storage"]
 
     def heal(self, step: Step, hit: Hit) -> None:
         """It goes on, or is started again."""
-        command, environment = self._command
-        if not self._kill:
-            _signal_all([self._pid], signal.SIGCONT)
-        elif command:
-            self._command = ([], {})
-            start_gcs(command, environment, raylet_pid(gcs_port()))
+        if self._head is None:
+            if self._pid:
+                _signal_all([self._pid], signal.SIGCONT)
+            return
+        if self._guard is not None and self._guard.poll() is None:
+            _let_start(self._guard)
+        elif not _listening(self._head.port):
+            _let_start(guard_gcs(self._head, 0.0, self._pid))
+        if _await_head(self._head.port, HEAD_S_MAX):
+            (self._places.fabric.directory / HEAD_FILE).unlink(missing_ok=True)
+        self._head = None
 
 
 def mend(places: Places) -> list[str]:
@@ -465,6 +515,10 @@ def mend(places: Places) -> list[str]:
     for instance in fabric.declared.instances:
         name = instance.name
         places.errand(name, release, places.directory(name))
+        done += [
+            f"{name}: what was on its lost disk is still in {path}: remove it if nobody misses it"
+            for path in places.errand(name, lost_disks, places.directory(name))
+        ]
         pid = fabric.pid(name)
         if pid:
             places.errand(name, _signal_all, [pid], signal.SIGCONT)
@@ -495,6 +549,12 @@ def _signal_all(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def lost_disks(directory: Path) -> list[str]:
+    """What drills put aside of a data directory and did not remove."""
+    found = directory.parent.glob(f"{glob.escape(directory.name)}{LOST}*")
+    return sorted(str(path) for path in found)
 
 
 def stop_for(pid: int, seconds: float) -> None:
@@ -579,15 +639,68 @@ def raylet_pid(port: int) -> int:
     return 0
 
 
-def start_gcs(command: list[str], environment: Mapping[str, str], raylet: int) -> None:
-    """Starts a GCS again. Whoever began this Ray knows nothing of it and does not end it: it ends
-    when the head's raylet has."""
-    guard = '"$@" & while kill -0 $! && kill -0 "$RAYLET"; do sleep 1; done; kill $!'
-    subprocess.Popen(
-        ["/bin/sh", "-c", f"RAYLET={raylet}; {guard}", "raylay-gcs", *command],
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
+GUARD = """
+timeout "$AWAY_S" cat >/dev/null
+for _ in 1 2 3 4 5 6 7 8 9 10; do [ -e "/proc/$KILLED/exe" ] || break; sleep 0.2; done
+[ -e "/proc/$KILLED/exe" ] && exit
+"$@" </dev/null &
+while kill -0 $! && kill -0 "$RAYLET"; do sleep 1; done
+kill $!
+"""
+"""Starts a GCS when its input ends (as it does with whoever holds the other end) or after AWAY_S,
+unless process KILLED is still there. Whoever began this Ray knows nothing of that GCS and does not
+end it: it ends when the head's raylet has."""
+
+
+def guard_gcs(head: HeadCommand, away_s: float, killed: int) -> subprocess.Popen[bytes]:
+    """A process of its own session that starts a killed GCS again: when its input is closed, when
+    this process has ended, or after so many seconds."""
+    values = f"AWAY_S={away_s:.3f}; KILLED={killed}; RAYLET={head.raylet}"
+    return subprocess.Popen(
+        ["/bin/sh", "-c", f"{values}\n{GUARD}", "raylay-gcs", *head.command],
+        env=dict(head.environment),
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+def _let_start(guard: subprocess.Popen[bytes]) -> None:
+    assert guard.stdin is not None
+    guard.stdin.close()
+
+
+def bring_head_back(directory: Path) -> list[str]:
+    """Starts Ray's GCS where a drill that was killed left none, by what it kept in the fabric's
+    directory. Returns what was done.
+
+    Raises:
+        FabricError: it did not start.
+    """
+    path = directory / HEAD_FILE
+    try:
+        head = HeadCommand(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError) as error:
+        return [f"{path} cannot be read: {error}"]
+    # The guard of that drill has most likely started it by itself.
+    if not _await_head(head.port, GUARD_S_MAX):
+        _let_start(guard_gcs(head, 0.0, 0))
+        if not _await_head(head.port, HEAD_S_MAX):
+            raise FabricError(
+                f"Ray's GCS did not start within {HEAD_S_MAX:.0f} s: start this Ray again, or see "
+                f"the command in {path}"
+            )
+    path.unlink(missing_ok=True)
+    return [f"Ray's GCS runs again, on port {head.port}"]
+
+
+def _await_head(port: int, wait_s: float) -> bool:
+    deadline_s = time.monotonic() + wait_s
+    while not _listening(port):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(POLL_S)
+    return True

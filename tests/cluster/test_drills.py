@@ -98,7 +98,7 @@ def test_what_an_ended_drill_broke_is_whole_again(whole: Fabric, tmp_path: Path)
         assert mended == (number == signal.SIGTERM), errors
         await_event(whole, "drill_clock", offset_us=0)
         whole.wait_connected(WAIT_S)
-    with pytest.raises(FabricError, match=r"did not end in good order.*raylay drill --clean shops"):
+    with pytest.raises(FabricError, match=r"did not end in good order.*--clean --fabric shops"):
         Drill(whole, parse(PARTITION, "test")).run()
     done = clean(whole)
     assert any("near-1" in line for line in done)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,19 +18,30 @@ from typing import Any, ClassVar
 import pytest
 from typer.testing import CliRunner
 
+from raylay.services import drill_commands
 from raylay.services import fabric_registry as registry
 from raylay.services.cli import app
 from raylay.services.configuration.yaml_file import load
 from raylay.services.drills import drill as drill_module
 from raylay.services.drills import faults
-from raylay.services.drills.drill import MARK_FILE, Drill, Mark, to_the_end, unwhole
-from raylay.services.drills.faults import Places, gcs_process, is_durable
+from raylay.services.drills.drill import MARK_FILE, Drill, Mark, clean, to_the_end, unwhole
+from raylay.services.drills.faults import (
+    HEAD_FILE,
+    HeadCommand,
+    Places,
+    bring_head_back,
+    gcs_process,
+    guard_gcs,
+    is_durable,
+)
 from raylay.services.drills.load import topic_for
 from raylay.services.drills.scenario import Hit, Step, find
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric, Topic
-from raylay.services.fabric_plan import instance_config, record_of
-from raylay.services.fabric_registry import REGISTRY_VARIABLE, process_start
+from raylay.services.fabric_plan import FabricRecord, instance_config, record_of
+from raylay.services.fabric_registry import REGISTRY_VARIABLE, Entry, process_start, register
+
+WAIT_S = 60.0
 
 
 def declared(drills: Any = None, **sections: Any) -> Fabric:
@@ -95,10 +110,53 @@ def test_a_drill_that_was_killed_is_told_of(placed: Placed) -> None:
     assert (placed.place / MARK_FILE).exists()
 
 
-def test_a_torn_mark_is_nobody_s(placed: Placed) -> None:
-    (placed.place / MARK_FILE).write_text("{")
-    with Mark(placed, "2", find("kill-link")):
-        assert json.loads((placed.place / MARK_FILE).read_text())["number"] == "2"
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}'])
+def test_a_torn_mark_is_one_of_a_drill_that_was_killed(placed: Placed, text: str) -> None:
+    """Who writes one makes it appear whole, so nobody else's is ever torn while its drill lives."""
+    (placed.place / MARK_FILE).write_text(text)
+    with pytest.raises(FabricError, match=r"unknown.* `raylay drill --clean --fabric shops`"):
+        Mark(placed, "2", find("kill-link")).__enter__()
+    assert [path.name for path in placed.place.iterdir()] == [MARK_FILE]
+
+
+def test_a_drill_that_runs_is_not_cleaned_away(placed: Placed) -> None:
+    allowed = Placed("shops", drills="allowed").region("near", instances=2)
+    assert isinstance(allowed, Placed)
+    allowed.place = placed.place
+    with Mark(allowed, "1", find("kill-link")):
+        with pytest.raises(FabricError, match="kill-link runs on shops already"):
+            clean(allowed)
+        assert (placed.place / MARK_FILE).exists()
+
+
+def test_clean_takes_no_scenario() -> None:
+    shown = CliRunner().invoke(app, ["drill", "shops", "--clean"])
+    assert shown.exit_code == 2
+    assert "`raylay drill --clean --fabric shops`" in shown.output + shown.stderr
+
+
+def test_the_head_comes_back_before_a_fabric_is_joined_to_be_cleaned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REGISTRY_VARIABLE, str(tmp_path / "registry"))
+    FabricRecord("shops", str(tmp_path / "place"), "{}").save()
+    register(Entry("shops", str(tmp_path / "place"), "127.0.0.1:1"))
+    calls: list[str] = []
+    monkeypatch.setattr(faults, "bring_head_back", lambda path: [f"back of {path.name}"])
+
+    def attach(name: str) -> Any:
+        calls.append(name)
+        raise FabricError("that is all")
+
+    monkeypatch.setattr(Fabric, "attach", attach)
+    shown = CliRunner().invoke(app, ["drill", "--clean", "--fabric", "shops"])
+    assert calls == ["shops"] and "back of place" in shown.output
+    (tmp_path / "place" / MARK_FILE).write_text(
+        json.dumps({"pid": os.getpid(), "start": process_start(os.getpid()), "scenario": "x"})
+    )
+    shown = CliRunner().invoke(app, ["drill", "--clean", "--fabric", "shops"])
+    assert shown.exit_code == 2 and "runs on shops already" in shown.output + shown.stderr
+    assert "back of" not in shown.output
 
 
 # -- interrupted ---------------------------------------------------------------------------------
@@ -236,6 +294,109 @@ def test_a_head_that_keeps_nothing_is_not_killed() -> None:
         gcs_process(1)
 
 
+LISTENS = (
+    "import os, socket, sys, time\n"
+    "it = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n"
+    "open(sys.argv[2], 'a').write(os.environ['TOLD'] + '\\n')\n"
+    "time.sleep(600)\n"
+)
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[HeadCommand]:
+    """A GCS that is none; it ends with its raylet, which is `sleep`."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    with subprocess.Popen(["sleep", "600"]) as raylet:
+        command = [sys.executable, "-c", LISTENS, str(port), str(tmp_path / "began")]
+        environment = {"PATH": os.environ["PATH"], "TOLD": "here"}
+        try:
+            yield HeadCommand(port, raylet.pid, command, environment)
+        finally:
+            raylet.kill()
+
+
+def began(head: HeadCommand) -> int:
+    path = Path(head.command[-1])
+    return path.read_text().count("here\n") if path.exists() else 0
+
+
+def test_the_guard_starts_the_head_when_the_drill_was_killed(head: HeadCommand) -> None:
+    """A process that holds the guard's input, as the drill does, and is killed."""
+    with subprocess.Popen(["sleep", "600"]) as killed:
+        program = (
+            "import os, sys, time; from raylay.services.drills.faults import *\n"
+            f"guard_gcs(HeadCommand({head.port}, {head.raylet}, {head.command!r}, "
+            f"{head.environment!r}), 600.0, {killed.pid})\n"
+            "print('begun', flush=True); time.sleep(600)\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as drill:
+            assert drill.stdout is not None and drill.stdout.readline()
+            killed.kill()  # and nobody waits for it: a zombie is no GCS
+            assert not faults._await_head(head.port, 0.5)
+            drill.kill()
+            drill.stdout.read()
+        assert faults._await_head(head.port, WAIT_S)
+    assert began(head) == 1
+
+
+def test_the_guard_starts_none_beside_one_that_lives(head: HeadCommand) -> None:
+    """The drill died before it killed it."""
+    guard = guard_gcs(head, 600.0, head.raylet)
+    faults._let_start(guard)
+    assert guard.wait(WAIT_S) is not None
+    assert not began(head)
+
+
+def test_the_guard_starts_the_head_after_its_time(head: HeadCommand) -> None:
+    guard = guard_gcs(head, 0.1, 0)
+    assert faults._await_head(head.port, WAIT_S)
+    faults._let_start(guard)
+
+
+def test_a_killed_head_comes_back_when_the_step_is_over(
+    head: HeadCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {**head.environment, "RAY_gcs_storage": "rocksdb"}
+    step = Step.model_validate({"fault": "kill_gcs", "for": "60s"})
+    with subprocess.Popen(["sleep", "600"]) as gcs:
+        found = gcs.pid, head.command, environment
+        monkeypatch.setattr(faults, "gcs_port", lambda: head.port)
+        monkeypatch.setattr(faults, "gcs_process", lambda port: found)
+        monkeypatch.setattr(faults, "raylet_pid", lambda port: head.raylet)
+        fabric = SimpleNamespace(directory=tmp_path)
+        killer = faults.Head(SimpleNamespace(fabric=fabric), kill=True)  # type: ignore[arg-type]
+        killer.inject(step, Hit(""))
+        assert gcs.wait(WAIT_S) == -9 and (tmp_path / HEAD_FILE).exists() and not began(head)
+    killer.heal(step, Hit(""))
+    assert began(head) == 1 and not (tmp_path / HEAD_FILE).exists()
+
+
+def test_what_a_killed_drill_and_its_guard_left_is_started_from_the_file(
+    head: HeadCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "GUARD_S_MAX", 0.1)
+    assert bring_head_back(tmp_path) == []
+    head.keep(tmp_path)
+    path = tmp_path / HEAD_FILE
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert bring_head_back(tmp_path) == [f"Ray's GCS runs again, on port {head.port}"]
+    assert began(head) == 1 and not path.exists()
+    head.keep(tmp_path)
+    assert bring_head_back(tmp_path)
+    assert began(head) == 1, "it runs"
+    path.write_text("{")
+    (told,) = bring_head_back(tmp_path)
+    assert "cannot be read" in told
+
+
+def test_what_was_put_aside_is_found(tmp_path: Path) -> None:
+    for name in ("A-1", "A-1.lost-by-drill-7", "A-1.lost-by-drill-8", "A-10.lost-by-drill-7"):
+        (tmp_path / name).mkdir()
+    found = [Path(path).name for path in faults.lost_disks(tmp_path / "A-1")]
+    assert found == ["A-1.lost-by-drill-7", "A-1.lost-by-drill-8"]
+
+
 # -- the command ---------------------------------------------------------------------------------
 def test_the_list_names_every_scenario() -> None:
     shown = CliRunner().invoke(app, ["drill", "--list"])
@@ -260,6 +421,12 @@ def test_what_could_not_run_ends_with_2(
     shown = CliRunner().invoke(app, ["drill", *arguments])
     assert shown.exit_code == 2
     assert told in shown.output + shown.stderr
+
+
+def test_an_end_by_ray_s_own_handler_is_an_interrupt() -> None:
+    """It takes the place of the command's while the fabric starts."""
+    with pytest.raises(KeyboardInterrupt), drill_commands._ended_by_signals():
+        raise SystemExit(15)
 
 
 def test_a_file_of_a_fabric_that_is_not_marked_starts_nothing(
