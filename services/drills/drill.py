@@ -34,7 +34,6 @@ from raylay.services.drills.faults import (
     Places,
     Stop,
     bring_head_back,
-    line_of,
     mend,
 )
 from raylay.services.drills.judging import (
@@ -63,6 +62,15 @@ from raylay.services.drills.measure import (
     recovery,
     until_whole,
 )
+from raylay.services.drills.overlap import (
+    LINE_FAULTS,
+    Part,
+    lines,
+    meet,
+    parts,
+    refuse_overlaps,
+    undoing,
+)
 from raylay.services.drills.recorded import ALARMS, Clock, Recording, alarms, members_of, now_us
 from raylay.services.drills.scenario import Hit, Scenario, Step, Targets
 from raylay.services.drills.watching import Watcher, sample_of
@@ -85,7 +93,6 @@ START_S_MAX = 60.0
 LOOK_S = 0.1
 REGISTERED_S = 1.0
 """How often it is looked whether the fabric was stopped."""
-LINE_FAULTS = ("cut", "drop", "slow")
 
 Answer = TypeVar("Answer")
 
@@ -160,6 +167,9 @@ class Drill:
         }
         for step in scenario.steps:
             targets.resolve(step)
+        refuse_overlaps(scenario, fabric.declared)
+        self._held: dict[int, tuple[frozenset[Part], asyncio.Event]] = {}
+        """By number of a step that is on: what it breaks, and when that is mended."""
         self._places: Places
         self._crowd: Crowd
         self._watcher: Watcher
@@ -360,6 +370,8 @@ class Drill:
             number, step.fault, hit.text, step.sentence(hit.text), now_us(),
             instances=hit.instances, unacknowledged=self._crowd.unacknowledged,
         )  # fmt: skip
+        await self._hold(number, parts(step, hit, self.fabric.declared))
+        injected.began_us = now_us()
         self._tell(f"{number}. {injected.text}")
         try:
             injected.notes += await to_the_end(injector.inject, step, hit)
@@ -367,15 +379,31 @@ class Drill:
             since_us = now_us()
             await self._last(injector, step, hit)
             if isinstance(injector, Inside):
-                self._impaired.append((injected, _lines(step, hit), since_us, now_us()))
+                self._impaired.append((injected, lines(step, hit), since_us, now_us()))
         except FabricError as error:
             raise FabricError(f"step {number}, {injected.text}: {error}") from None
         finally:
             notes = await to_the_end(injector.heal, step, hit)
             injected.notes += notes or []
             injected.ended_us = now_us()
+            _, mended = self._held.pop(number)
+            mended.set()
         if step.lasts_ms:
             self._tell(f"{number}. over")
+
+    async def _hold(self, number: int, wanted: frozenset[Part]) -> None:
+        """Waits for steps that break the same and should be over by now.
+
+        Raises:
+            FabricError: one is on as it should be; who serves decided that they meet.
+        """
+        steps = self.scenario.steps
+        while others := [each for each, (held, _) in self._held.items() if held & wanted]:
+            held, mended = self._held[others[0]]
+            if meet(steps[number - 1], steps[others[0] - 1]):
+                raise FabricError(undoing(others[0], number, min(held & wanted)))
+            await mended.wait()
+        self._held[number] = wanted, asyncio.Event()
 
     async def _last(self, injector: Injector, step: Step, hit: Hit) -> None:
         loop = asyncio.get_running_loop()
@@ -642,11 +670,11 @@ class Drill:
         result.downgrades = downgrades(since)
         acks = [ack for each in crowd.publishers for ack in each.acks]
         result.acked_at_risk = acked_while_downgraded(acks, result.downgrades)
-        for injected, lines, since_us, until_us in self._impaired:
+        for injected, impaired, since_us, until_us in self._impaired:
             injected.notes += [
                 f"the line of {name} to {destination} was open for {open_ms / 1000:.1f} s of it"
                 for (name, destination), open_ms in open_meanwhile(
-                    watcher.events, lines, since_us, until_us
+                    watcher.events, impaired, since_us, until_us
                 ).items()
             ]
         result.injected.sort(key=lambda each: each.began_us)
@@ -692,17 +720,6 @@ class Drill:
                 shutil.rmtree(aside, ignore_errors=True)
             else:
                 self._result.kept.append(str(aside))
-
-
-def _lines(step: Step, hit: Hit) -> list[tuple[str, str]]:
-    """(instance, destination) of the lines that a step impairs."""
-    if step.fault not in LINE_FAULTS:
-        return []
-    return [
-        (name, destination)
-        for name, destination, forward in hit.ways
-        if line_of(step, forward=forward, both=hit.both)
-    ]
 
 
 @contextmanager
