@@ -88,6 +88,8 @@ def _parse(
     if unit not in units:
         raise ConfigurationError(f"{where}: {expected}, got {value!r}")
     amount = float(number) * units[unit]
+    if not math.isfinite(amount):
+        raise ConfigurationError(f"{where}: this {kind} is too long a number")
     if not math.isclose(amount, round(amount), abs_tol=1e-6):
         raise ConfigurationError(
             f"{where}: {value!r} is no whole number of {'bytes' if plain else 'milliseconds'}"

@@ -20,14 +20,29 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from raylay.services.configuration.builder import explain
 from raylay.services.configuration.model import FabricSettings, Milliseconds, Section
-from raylay.services.configuration.units import format_milliseconds
+from raylay.services.configuration.units import format_milliseconds, parse_milliseconds
 from raylay.services.errors import ConfigurationError
 
 FAULT_MS_MAX = 600_000
+AT_MS_MAX = 86_400_000
+QUIET_MS_MAX = 3_600_000
+"""Before the first fault, and behind the last one."""
+DELAY_MS_MAX = 60_000
+LOSS_MAX = 0.9
+OFFSET_MS_MAX = 3_650 * 86_400_000
+"""The clock stays behind 1970, and within what a journal can hold."""
+STEPS_MAX = 100
 BUILT_IN_FILE = Path(__file__).with_name("scenarios.yaml")
 FILE_BYTES_MAX = 1024 * 1024
 
@@ -70,14 +85,24 @@ OPTIONS = ("delay", "loss", "bytes_per_s", "offset")
 
 
 def _offset_ms(value: object) -> int:
+    if value == 0 and not isinstance(value, bool):
+        return 0
     text = str(value).strip()
-    sign = -1 if text.startswith("-") else 1
-    from raylay.services.configuration.units import parse_milliseconds
-
     try:
-        return sign * parse_milliseconds(text.lstrip("+-"), "")
+        return (-1 if text.startswith("-") else 1) * parse_milliseconds(text.lstrip("+-"), "")
     except ConfigurationError as error:
         raise ValueError(str(error).removeprefix(": ")) from None
+
+
+def _offset(value_ms: int) -> str:
+    return ("-" if value_ms < 0 else "+") + format_milliseconds(abs(value_ms))
+
+
+def _at_most(what: str, value_ms: int, most_ms: int) -> None:
+    if abs(value_ms) > most_ms:
+        raise ValueError(
+            f"{what} {format_milliseconds(abs(value_ms))}: at most {format_milliseconds(most_ms)}"
+        )
 
 
 class Step(Section):
@@ -89,17 +114,14 @@ class Step(Section):
     lasts_ms: Milliseconds = Field(default=0, alias="for")
     delay_ms: Milliseconds = Field(default=0, alias="delay")
     """In each direction."""
-    loss: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    loss: Annotated[float, Field(ge=0.0, le=LOSS_MAX)] = 0.0
     """Share of segments of 1,448 bytes."""
     bytes_per_s: Annotated[int, Field(ge=0)] = 0
     """Of each direction; 0: any number."""
-    offset_ms: int = Field(default=0, alias="offset")
+    offset_ms: Annotated[int, BeforeValidator(_offset_ms), PlainSerializer(_offset)] = Field(
+        default=0, alias="offset"
+    )
     """To the future; with `-` to the past."""
-
-    @field_validator("offset_ms", mode="before")
-    @classmethod
-    def _signed(cls, value: object) -> object:
-        return value if isinstance(value, int) else _offset_ms(value)
 
     @model_validator(mode="after")
     def _fits(self) -> Step:
@@ -110,11 +132,10 @@ class Step(Section):
             raise ValueError(f"{self.fault} needs `for`: how long it lasts, 10s say")
         if kind.lasts == "no" and self.lasts_ms:
             raise ValueError(f"{self.fault} happens at one moment: take `for` out")
-        if self.lasts_ms > FAULT_MS_MAX:
-            raise ValueError(
-                f"{self.fault} lasts {format_milliseconds(self.lasts_ms)}: at most "
-                f"{format_milliseconds(FAULT_MS_MAX)}"
-            )
+        _at_most(f"{self.fault} lasts", self.lasts_ms, FAULT_MS_MAX)
+        _at_most("`at` is", self.at_ms, AT_MS_MAX)
+        _at_most("`delay` is", self.delay_ms, DELAY_MS_MAX)
+        _at_most("`offset` is", self.offset_ms, OFFSET_MS_MAX)
         for name in OPTIONS:
             attribute = name if name in ("loss", "bytes_per_s") else name + "_ms"
             if getattr(self, attribute) and name not in kind.options:
@@ -149,7 +170,7 @@ class Step(Section):
                 )
                 if text
             ),
-            offset=("-" if self.offset_ms < 0 else "+") + format_milliseconds(abs(self.offset_ms)),
+            offset=_offset(self.offset_ms),
         )
 
 
@@ -193,10 +214,21 @@ class Scenario(Section):
     after_ms: Annotated[Milliseconds, Field(ge=1_000)] = Field(default=8_000, alias="after")
     """How long it goes on after the last fault has ended."""
     load: Load = Load()
-    steps: Annotated[tuple[Step, ...], Field(min_length=1)]
+    steps: tuple[Step, ...]
+
+    @field_validator("steps", mode="before")
+    @classmethod
+    def _some(cls, value: object) -> object:
+        if not isinstance(value, list | tuple):
+            raise ValueError("expected a list of steps, such as `- {fault: kill_instance}`")
+        if not 1 <= len(value) <= STEPS_MAX:
+            raise ValueError(f"there are {len(value):,} steps: give 1 to {STEPS_MAX}")
+        return value
 
     @model_validator(mode="after")
     def _has_whom_it_needs(self) -> Scenario:
+        _at_most("`before` is", self.before_ms, QUIET_MS_MAX)
+        _at_most("`after` is", self.after_ms, QUIET_MS_MAX)
         if self.own_load and any(step.fault == "slow_consumer" for step in self.steps):
             raise ValueError("slow_consumer needs a load of the drill's own: publishers from 1 on")
         return self
@@ -241,8 +273,17 @@ class Scenario(Section):
             raise ConfigurationError(text) from None
 
     def with_target(self, target: str) -> Scenario:
-        """The same, its first step with another target."""
-        first = self.steps[0].model_copy(update={"target": target})
+        """The same, its first step with another target.
+
+        Raises:
+            ConfigurationError: its fault has none.
+        """
+        values = {**self.steps[0].model_dump(by_alias=True), "target": target}
+        try:
+            first = Step.model_validate(values)
+        except ValidationError as error:
+            (_, text), *_ = explain(error, Step)
+            raise ConfigurationError(text) from None
         return self.model_copy(update={"steps": (first, *self.steps[1:])})
 
 
@@ -271,6 +312,22 @@ def _shown(path: Sequence[int | str], text: str) -> str:
     return text
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice: YAML would take the last one."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            # Two of `<<` are no values of their own.
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"{key.value} is there twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def load(path: Path) -> Scenario:
     """The scenario of a YAML file.
 
@@ -280,9 +337,11 @@ def load(path: Path) -> Scenario:
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ConfigurationError(f"{path} is longer than {FILE_BYTES_MAX:,} bytes")
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise ConfigurationError(f"{path} is nested too deeply") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
     if isinstance(values, dict):

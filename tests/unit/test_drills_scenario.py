@@ -73,6 +73,14 @@ def test_a_file_is_a_scenario(tmp_path: Path) -> None:
         ),
         ({"fault": "clock_jump", "for": "5s", "offset": "soon"}, "step 2, offset: "),
         ({"at": "1s"}, "step 2, fault: is missing"),
+        ({"fault": "kill_link", "at": "9999999d"}, "step 2: `at` is 9999999d: at most 1d"),
+        ({"fault": "kill_link", "at": "9" * 400 + "d"}, "step 2, at: this time is too long a nu"),
+        ({"fault": "slow", "for": "5s", "delay": "9999d"}, "`delay` is 9999d: at most 1m"),
+        ({"fault": "slow", "for": "5s", "loss": 0.9999999}, "step 2, loss: "),
+        ({"fault": "slow", "for": "5s", "loss": "nan"}, "step 2, loss: "),
+        ({"fault": "clock_jump", "for": "5s", "offset": "-25000d"}, "`offset` is 25000d: at most "),
+        ({"fault": "clock_jump", "for": "5s", "offset": True}, "step 2, offset: expected a time"),
+        ({"fault": "clock_jump", "for": "5s", "offset": 5}, "step 2, offset: expected a time"),
     ],
 )
 def test_an_error_names_the_step_and_what_is_allowed(step: dict[str, Any], told: str) -> None:
@@ -81,6 +89,42 @@ def test_an_error_names_the_step_and_what_is_allowed(step: dict[str, Any], told:
         parse({"name": "x", "steps": [good, step]}, "x.yaml")
     assert told in str(found.value)
     assert str(found.value).startswith("x.yaml: step 2")
+    assert "\n" not in str(found.value), "one line for one mistake"
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"steps": {"fault": "kill_link"}}, "steps: expected a list of steps, such as"),
+        ({"steps": []}, "steps: there are 0 steps: give 1 to 100"),
+        ({"steps": [{"fault": "kill_link"}] * 20_000}, "steps: there are 20,000 steps: give 1 to"),
+        (
+            {"steps": [{"fault": "kill_link"}], "before": "9999999d"},
+            "`before` is 9999999d: at most",
+        ),
+        ({"steps": [{"fault": "kill_link"}], "after": "2h"}, "`after` is 2h: at most 1h"),
+    ],
+)
+def test_an_error_of_the_whole_says_what_is_allowed(values: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError) as found:
+        parse({"name": "x", **values}, "x.yaml")
+    assert str(found.value).startswith(f"x.yaml: {told}")
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("steps:\n  - {fault: kill_link, at: 1s, at: 2s}\n", "at is there twice"),
+        ("before: 1s\nsteps: []\nbefore: 2s\n", "before is there twice.*line 3"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_what_yaml_would_take_silently_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=rf"x\.yaml.*{told}"):
+        load(path)
 
 
 @pytest.mark.parametrize("text", ["- a\n", "steps: 5\n", "steps: []\n", "a: [\n", "\x00"])
@@ -104,6 +148,14 @@ def test_target_and_rate_can_be_chosen() -> None:
     assert scenario.load.rate_per_s == 7.0
     with pytest.raises(ConfigurationError, match="rate"):
         scenario.with_rate(0.0)
+    with pytest.raises(ConfigurationError, match="stop_gcs has no target"):
+        find("stop-gcs").with_target("bogus")
+    for each in built_in().values():
+        if each.steps[0].kind.target != "none":
+            changed = each.with_target("B-2")
+            assert changed.steps[0].model_copy(update={"target": ""}) == each.steps[0].model_copy(
+                update={"target": ""}
+            )
 
 
 # -- targets -------------------------------------------------------------------------------------
@@ -202,6 +254,6 @@ def test_a_cut_of_one_way_leaves_the_other_way_alone() -> None:
 
 
 def test_a_scenario_is_told_as_it_was_written() -> None:
-    scenario = find("slow-link")
-    again = Scenario.model_validate(scenario.model_dump(mode="json", by_alias=True))
-    assert again == scenario
+    for scenario in built_in().values():
+        again = Scenario.model_validate(scenario.model_dump(mode="json", by_alias=True))
+        assert again == scenario
