@@ -425,7 +425,8 @@ def restart(
     timeout: Annotated[float, typer.Option(help="Seconds for each.")] = RESTART_TIMEOUT_S,
 ) -> None:
     """Restart instances one after the other while clients go on, each when every link has caught up
-    behind the one before: to bring a release into use that was installed."""
+    behind the one before: to bring a release into use that was installed. One that is named and
+    down is started, with a configuration written anew where its disk was lost."""
     from raylay.services.fabric import Fabric
 
     with Fabric.attach(_running(fabric).name) as attached:

@@ -840,7 +840,8 @@ class Fabric(FabricBuilder):
         done: Callable[[str], None] = lambda name: None,
     ) -> None:
         """Restarts instances one after the other, each when every link has caught up behind the one
-        before: so a release that was installed meanwhile comes into use, while clients go on.
+        before: so a release that was installed meanwhile comes into use, while clients go on. Those
+        that are named and not ready go first: links that wait for them are no reason to refuse.
 
         Args:
             names: in this order; empty: all, as declared.
@@ -850,16 +851,37 @@ class Fabric(FabricBuilder):
         Raises:
             ConfigurationError: there is no such instance; nothing was restarted.
             FabricError: links had not caught up, before the first one or behind another: those that
-                follow run as before.
+                follow run as before; or the host of one is away.
         """
-        wanted = list(names) or [instance.name for instance in self.declared.instances]
-        for name in wanted:
+        named = list(names)
+        for name in named:
             self.declared.instance(name)
+        down = [status["name"] for status in self._statuses(named) if not status["ready"]]
+        for name in down:
+            away = self._host_away(name)
+            if away:
+                raise FabricError(f"instance {name} is not restarted: {away}: start that first")
+            self.restart(name, timeout_s, graceful=True)
+            self.wait_connected(timeout_s, only=self._links_between_ready(name))
+            done(name)
+        wanted = named or [instance.name for instance in self.declared.instances]
+        wanted = [name for name in wanted if name not in down]
+        if not wanted:
+            return
         self.wait_connected(STATUS_TIMEOUT_S)
         for name in wanted:
             self.restart(name, timeout_s, graceful=True)
             self.wait_connected(timeout_s)
             done(name)
+
+    def _links_between_ready(self, name: str) -> list[tuple[str, str]]:
+        """(instance, destination) of the links from and to an instance whose other side is ready,
+        too: the rest cannot catch up now."""
+        settings, _ = self._known()
+        statuses = self._statuses([each.name for each in settings.instances])
+        ready = {status["name"] for status in statuses if status["ready"]}
+        ends = [(each, to, {each.name, *to.to}) for each, to in settings.links()]
+        return [(each.name, to.name) for each, to, both in ends if name in both and both <= ready]
 
     def downgrade(self, name: str, destination: str, *, force: bool = False) -> None:
         """From now on acks of instance `name` do not wait for this destination.
