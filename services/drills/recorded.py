@@ -474,7 +474,7 @@ def _logged(
     directory: Path, name: str, events: frozenset[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """(line, its fields) of an instance's events, from the logs of all its processes."""
-    texts = [f'"event":"{event}"' for event in events]
+    texts = [f'"{event}"' for event in events]
     for path in directory.glob(f"{name}-*.log"):
         if not re.fullmatch(rf"{re.escape(name)}-\d+(\.\d+)?\.log", path.name):
             continue
