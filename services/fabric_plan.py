@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import socket
+import threading
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ class FabricRecord:
         """Writes it into its directory, or as a copy into another, whole or not at all."""
         directory = directory or Path(self.directory)
         directory.mkdir(parents=True, exist_ok=True)
-        aside = directory / f".{FABRIC_FILE}.{os.getpid()}"
+        aside = directory / f".{FABRIC_FILE}.{os.getpid()}.{threading.get_ident()}"
         with aside.open("w", encoding="utf-8") as file:
             file.write(self.to_json())
             file.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,15 @@ def test_ports_are_kept_between_starts(tmp_path: Path) -> None:
     first = record_of(settings, tmp_path)
     first.save()
     assert record_of(settings, tmp_path).ports == first.ports
+
+
+def test_threads_of_one_process_save_a_record_at_once(tmp_path: Path) -> None:
+    record = record_of(builder().settings(), tmp_path)
+    with ThreadPoolExecutor(8) as threads:
+        for saved in [threads.submit(record.save) for _ in range(100)]:
+            saved.result()
+    assert [path.name for path in tmp_path.iterdir()] == ["fabric.json"]
+    assert FabricRecord.load(tmp_path) == record
 
 
 def test_who_does_not_dial_is_given_no_address_but_the_names(tmp_path: Path) -> None:
