@@ -291,13 +291,13 @@ class Fabric(FabricBuilder):
             FabricError: another process has changed the fabric since this one looked; nothing is
                 written. HeadSilent is one.
         """
-        stored = _stored_record(self.name)
-        if stored is not None and stored.number > record.number:
+        number = record.number + 1
+        if _is_newer(_stored_record(self.name), number) or not _claim(self.name, number):
             raise FabricError(
                 f"fabric {self.name} was changed by another command meanwhile: look at `raylay "
                 "status`, and say it again"
             )
-        record.number += 1
+        record.number = number
         record.save()
         _store_record(record)
         self._record = record
@@ -1028,15 +1028,16 @@ class Fabric(FabricBuilder):
         alive = relocation.seen_alive(name, statuses)
         filled_by = relocation.sources(settings, name, statuses)
         refused = relocation.refusal(name, alive, filled_by, force=force)
+        moved_us = max((each.at_us for each in record.left_over if each.name == name), default=0)
+        refused = refused or relocation.too_soon(name, moved_us, time.time_ns() // 1000, force)
         if refused:
             raise FabricError(refused)
         place = relocation.choose(settings, record.nodes, living_nodes(), name, to or {})
         risk = relocation.risk(settings, name, bool(alive))
-        # Who began at the same moment is refused before anything is ended.
-        self._keep(record)
-        self._end_for_good(name, timeout_s)
         mine = next(status for status in statuses if status["name"] == name)
+        # Written down first: of two who move it at once, one is refused before anything is ended.
         left_over = self._move(instance, place, filled_by, statuses, mine.get("incarnation", ""))
+        self._end_for_good(name, timeout_s)
         move = self._known()[1].moves[name]
         done = Relocation(name, move.generation, place, risk, left_over)
         self._tell_moved(done)
@@ -1387,6 +1388,8 @@ def _live_names(name: str) -> list[str]:
 
 # -- the record in Ray's head, for drivers on other machines ---------------------------------
 _KV_NAMESPACE = b"raylay"
+_CLAIMS_NAMESPACE = b"raylay-claims"
+CLAIM_S = 5.0
 
 
 def _store_record(record: FabricRecord) -> None:
@@ -1404,6 +1407,35 @@ def _stored_record(name: str) -> FabricRecord | None:
     return FabricRecord.from_json(text.decode(), f"the record of {name}") if text else None
 
 
+def _is_newer(stored: FabricRecord | None, number: int) -> bool:
+    """Whether a record of this number, or of a later one, was written."""
+    return stored is not None and stored.number >= number
+
+
+def _claim(name: str, number: int) -> bool:
+    """Whether the record of this number is ours to write: the head lets one of several have it.
+    Who claimed it and did not write it within CLAIM_S has died."""
+    from ray.experimental import internal_kv
+
+    def put(each: int) -> bool:
+        key = f"{name}#{each}".encode()
+        return bool(
+            internal_kv._internal_kv_put(key, b"", overwrite=False, namespace=_CLAIMS_NAMESPACE)
+        )
+
+    deadline_s = time.monotonic() + CLAIM_S
+    while ask_head(partial(put, number)):
+        if _is_newer(_stored_record(name), number):
+            return False
+        if time.monotonic() > deadline_s:
+            return True
+        time.sleep(POLL_S)
+    # That of the record before stays until now: who has read that one still meets this one.
+    before = f"{name}#{number - 1}".encode()
+    internal_kv._internal_kv_del(before, namespace=_CLAIMS_NAMESPACE)
+    return True
+
+
 def _stored_names() -> list[str]:
     from ray.experimental import internal_kv
 
@@ -1415,6 +1447,8 @@ def _forget_record(name: str) -> None:
     from ray.experimental import internal_kv
 
     internal_kv._internal_kv_del(name.encode(), namespace=_KV_NAMESPACE)
+    for claim in internal_kv._internal_kv_list(f"{name}#".encode(), namespace=_CLAIMS_NAMESPACE):
+        internal_kv._internal_kv_del(claim, namespace=_CLAIMS_NAMESPACE)
 
 
 __all__ = [

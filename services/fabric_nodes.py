@@ -7,7 +7,6 @@ beside its data. Nothing here asks Ray: nodes come in as values.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -74,9 +73,7 @@ def placed(
             them and cannot be told apart.
     """
     living = sorted(nodes, key=lambda node: node.address)
-    used = Counter(
-        node.address for place in kept.values() for node in living if _has(node, place.labels)
-    )
+    taken = [*kept.values()]
     places: dict[str, NodePlace] = {}
     instances: list[InstanceSettings] = []
     for instance in settings.instances:
@@ -87,8 +84,8 @@ def placed(
         if before is not None:
             place = _again(instance, before, living)
         else:
-            place = _anew(instance, living, used)
-            used[place.address] += 1
+            place = _anew(instance, living, taken)
+            taken.append(place)
         places[instance.name] = place
         update: dict[str, object] = {"node_labels": dict(place.labels)}
         former = before.address if before is not None else ""
@@ -138,14 +135,16 @@ def _again(instance: InstanceSettings, before: NodePlace, living: Sequence[Node]
     )
 
 
-def _anew(instance: InstanceSettings, living: Sequence[Node], used: Mapping[str, int]) -> NodePlace:
+def _anew(
+    instance: InstanceSettings, living: Sequence[Node], taken: Sequence[NodePlace]
+) -> NodePlace:
     labels = instance.node_labels
     fitting = [node for node in living if _has(node, labels)]
     if not fitting:
         raise FabricError(
             f"instance {instance.name}: no node has {_shown(labels)}; there are {_all(living)}"
         )
-    node = min(fitting, key=lambda node: used.get(node.address, 0))
+    node = min(fitting, key=lambda node: sum(_has(node, place.labels) for place in taken))
     host = node.labels.get(HOST_LABEL)
     if host is not None:
         return _place(node, {**labels, HOST_LABEL: host})

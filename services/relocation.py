@@ -18,6 +18,9 @@ from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric_nodes import HOST_LABEL, REGION_LABEL, Node, NodePlace, placed
 from raylay.services.fabric_record import LeftOver, Move
 
+MOVED_S_MIN = 60
+"""For so long after a move nobody moves the instance again without --force, seconds."""
+
 
 @dataclass(slots=True)
 class Relocation:
@@ -115,6 +118,18 @@ def refusal(name: str, alive: list[str], filled_by: list[str], *, force: bool) -
             "begins with what others bring it"
         )
     return ""
+
+
+def too_soon(name: str, moved_us: int, now_us: int, force: bool) -> str:
+    """Why one that was just moved is not moved again; empty: it is.
+
+    Args:
+        moved_us: when it was moved last, in microseconds since 1970; 0: never.
+    """
+    ago_s = (now_us - moved_us) // 1_000_000
+    if force or not 0 <= ago_s < MOVED_S_MIN:
+        return ""
+    return f"instance {name} was moved {ago_s} s ago and is being started: wait, or give --force"
 
 
 def risk(settings: FabricSettings, name: str, alive: bool) -> str:

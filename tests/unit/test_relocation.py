@@ -38,6 +38,7 @@ from raylay.services.relocation import (
     risk,
     seen_alive,
     sources,
+    too_soon,
     with_moves,
 )
 from raylay.services.server.reuniting import REUNITED_FILE
@@ -394,3 +395,12 @@ def test_what_was_done_is_said_plainly() -> None:
     assert lines[0] == "east-1 lives on host=c (10.0.0.3) as generation 1"
     assert lines[1] == "retired at east-2; west-1 will hear of it when back"
     assert "/d/east-1 on 10.0.0.1" in lines[2] and lines[3].endswith("alone: nothing")
+
+
+def test_what_was_just_moved_is_not_moved_again() -> None:
+    """Two operators, or one and the policy."""
+    moved_us = 1_000_000_000
+    assert "was moved 3 s ago" in too_soon("A-1", moved_us, moved_us + 3_500_000, False)
+    assert too_soon("A-1", moved_us, moved_us + 3_500_000, True) == ""
+    assert too_soon("A-1", moved_us, moved_us + 60_000_000, False) == ""
+    assert too_soon("A-1", 0, moved_us, False) == ""
