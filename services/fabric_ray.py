@@ -40,6 +40,12 @@ class HeadSilent(FabricError):
 
 def ray_module() -> Any:
     """Ray, imported late: it takes half a second, which `raylay --help` should not."""
+    # Ray prints every start and death of workers on the driver's terminal, log_to_driver=False or
+    # not; the fabric's events tell the same in one line. It reads this when it is imported.
+    os.environ.setdefault(
+        "RAY_DEDUP_LOGS_SKIP_REGEX",
+        "A worker died or was killed|worker processes have been started",
+    )
     import ray
 
     return ray
@@ -72,12 +78,6 @@ def join_ray(
         FabricError: none can be reached, or it does not start.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray prints every start and death of workers on the driver's terminal, log_to_driver=False or
-    # not; the fabric's events tell the same in one line.
-    os.environ.setdefault(
-        "RAY_DEDUP_LOGS_SKIP_REGEX",
-        "A worker died or was killed|worker processes have been started",
-    )
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_OUTAGE_S))
     ray = ray_module()
     if ray.is_initialized():
