@@ -117,9 +117,9 @@ DESTINATION_KEYS = frozenset(item.key for item in _OF_DESTINATION)
 class Metrics:
     """Serves one instance's metrics. Made by its instance; `start` opens the port.
 
-    `snapshot` is called on the thread of the scrape, once a scrape: it must only read, and may see
-    the event loop half way through a change. One that raises RuntimeError (a dict that changed
-    while it was read) is called again; then the last good snapshot is served and
+    `snapshot` is called on the thread of the scrape, once a scrape, and must only read; an
+    instance has its event loop take it, between two turns. One that raises RuntimeError (the loop
+    was busy) is called again; then the last good snapshot is served and
     `raylay_snapshot_failures_total` counts it.
     """
 

@@ -103,10 +103,10 @@ class RootedRanges:
 class AgeLog:
     """How old the oldest outstanding message is, in time and in transaction ids.
 
-    Buckets hold, for each publisher, the span of sequences that became outstanding in it. The
-    oldest bucket goes when nothing in its spans is outstanding any more. Transaction ids rise from
-    bucket to bucket; what becomes outstanding again, with an id that nobody looks up, is kept
-    apart.
+    Buckets hold, for each publisher, the span of sequences that became outstanding in it. A span
+    goes by `settle`, when nothing in it is outstanding any more, and a bucket with its last one.
+    Transaction ids rise from bucket to bucket; what becomes outstanding again, with an id that
+    nobody looks up, is kept apart.
     """
 
     __slots__ = ("_again", "_buckets")
@@ -131,9 +131,15 @@ class AgeLog:
             span[0] = min(span[0], a)
             span[1] = max(span[1], b)
 
+    def settle(self, outstanding: RootedRanges) -> None:
+        """Drops what is not outstanding any more, from the oldest on: whoever takes something out
+        of `outstanding` calls it, so that `oldest` has little to look at."""
+        _settle(self._buckets, outstanding)
+        _settle(self._again, outstanding)
+
     def oldest(self, outstanding: RootedRanges) -> tuple[int, int] | None:
         """(time in microseconds, lowest transaction id) of what is outstanding; None when nothing
-        is. What is outstanding again counts as older than everything in the log."""
+        is. What is outstanding again counts as older than everything in the log. Only reads."""
         first = _oldest_bucket(self._buckets, outstanding)
         again = _oldest_bucket(self._again, outstanding)
         if first is None or again is None:
@@ -141,20 +147,34 @@ class AgeLog:
         return min(first[0], again[0]), min(first[1], again[1])
 
 
-def _oldest_bucket(
-    buckets: deque[tuple[int, int, dict[int, list[int]]]], outstanding: RootedRanges
-) -> tuple[int, int] | None:
-    roots = outstanding.roots
+_Buckets = deque[tuple[int, int, dict[int, list[int]]]]
+
+
+def _touched(outstanding: RootedRanges, publisher: int, span: list[int]) -> bool:
+    for ranges in outstanding.roots.values():
+        found = ranges.get(publisher)
+        if found is not None and found.touches(span[0], span[1]):
+            return True
+    return False
+
+
+def _settle(buckets: _Buckets, outstanding: RootedRanges) -> None:
     while buckets:
-        time_us, txid, spans = buckets[0]
-        for publisher in list(spans):
-            a, b = spans[publisher]
-            for ranges in roots.values():
-                found = ranges.get(publisher)
-                if found is not None and found.touches(a, b):
-                    return time_us, txid
-            del spans[publisher]
+        spans = buckets[0][2]
+        while spans:
+            publisher, span = spans.popitem()
+            if _touched(outstanding, publisher, span):
+                spans[publisher] = span
+                return
         buckets.popleft()
+
+
+def _oldest_bucket(buckets: _Buckets, outstanding: RootedRanges) -> tuple[int, int] | None:
+    for time_us, txid, spans in buckets:
+        # From behind, where `settle` stopped.
+        for publisher, span in reversed(spans.items()):
+            if _touched(outstanding, publisher, span):
+                return time_us, txid
     return None
 
 
@@ -306,8 +326,12 @@ class DestinationLedger:
                 del self.owed.roots[root]
 
     def oldest_owed(self) -> tuple[int, int] | None:
-        """(time in microseconds, first transaction id) of the oldest message owed."""
+        """(time in microseconds, first transaction id) of the oldest message owed. Only reads."""
         return self._ages.oldest(self.owed)
+
+    def settle_ages(self) -> None:
+        """After something was taken out of what it owes."""
+        self._ages.settle(self.owed)
 
     def must_prove(self, last_txid: int) -> None:
         """After an upgrade, reconnect or restart: safe again when everything up to `last_txid` is

@@ -1128,6 +1128,12 @@ class InstanceMachine:
             if durable:
                 self._durable(root, publisher, durable)
 
+    def _settle_ages(self, *ledgers: DestinationLedger) -> None:
+        """After something was answered, released or refused. What asks for ages only reads."""
+        for ledger in ledgers:
+            ledger.settle_ages()
+        self._pending_ages.settle(self.pending)
+
     def _flush(self) -> None:
         """Says to sessions and upstreams what there is to say, once per call from outside."""
         for number in self._dirty_sessions:
@@ -1316,6 +1322,7 @@ class InstanceMachine:
         ledger = self.destinations[destination]
         if conflicts:
             self._refused_downstream(ledger, conflicts)
+            self._settle_ages(*self.destinations.values())
         self._answered(ledger, persisted)
         if UNAWAITED in persisted:
             self._ask_for_what_went_unmarked(ledger, persisted[UNAWAITED])
@@ -1350,6 +1357,7 @@ class InstanceMachine:
                     durable = self._unhindered(root, publisher, ranges)
                     if durable:
                         self._durable(root, publisher, durable)
+        self._settle_ages(ledger)
         self._update_proof(ledger, was_safe)
 
     def _refused_downstream(self, ledger: DestinationLedger, conflicts: Ranges) -> None:
@@ -1426,6 +1434,7 @@ class InstanceMachine:
                 ledger.stranded.add_ranges(publisher, found)
                 lost += sum(b - a + 1 for a, b in found)
         if lost:
+            self._settle_ages(ledger)
             self._report("messages_lost_to_destination", destination=destination, messages=lost)
         self._update_proof(ledger, was_safe)
         return self._take()
@@ -1468,6 +1477,7 @@ class InstanceMachine:
         self._effects.append(SafetyChanged())
         self._effects.append(SetLinkMode(destination, False))
         self._settle_all()
+        self._settle_ages(ledger)
         self._flush()
 
     def upgrade(self, destination: str, now_us: int, why: str = "by hand") -> list[Effect]:

@@ -16,7 +16,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,6 +98,7 @@ GENERATION_KEY = "generation"
 PLACEMENTS_KEY = "placements"
 HINT_INTERVAL_S = 3.0
 REPLAY_TICK_S = 0.05
+SNAPSHOT_WAIT_S = 1.0
 PROBE_S = 0.5
 """After a failed commit publishers are refused for so long; then the next publish tries again."""
 _TRACED = int(Flag.TRACED)
@@ -124,7 +125,8 @@ def _no_links(config: LinkConfig) -> LinkHandle:
 
 
 class InstanceServer:
-    """One instance, serving. Everything but `__init__` and `snapshot` runs on one event loop.
+    """One instance, serving. Everything but `__init__` and `snapshot_from_thread` runs on one
+    event loop.
 
     Owner: the Instance actor. Lifecycle: `start` once, `stop` once; `finished` tells of the end.
 
@@ -302,7 +304,7 @@ class InstanceServer:
             if known is not None:
                 _, link.peer_name, link.peer_client_address = msgpack.unpackb(known)
         if config.metrics_port is not None:
-            self._metrics = Metrics(config.name, self.snapshot)
+            self._metrics = Metrics(config.name, self.snapshot_from_thread)
             self._metrics.start(config.metrics_port, config.metrics_host)
 
     @property
@@ -1310,8 +1312,30 @@ class InstanceServer:
             **link.counts,
         }
 
+    def snapshot_from_thread(self) -> dict[str, Any]:
+        """`snapshot` for another thread than the loop's: the loop takes it, between two turns.
+
+        Raises:
+            RuntimeError: the loop is closed, or so busy that it did not answer in time.
+        """
+        if not self.is_serving:
+            return {}
+        answer: Future[dict[str, Any]] = Future()
+
+        def take() -> None:
+            try:
+                answer.set_result(self.snapshot())
+            except Exception as error:
+                answer.set_exception(error)
+
+        self.loop.call_soon_threadsafe(take)
+        try:
+            return answer.result(SNAPSHOT_WAIT_S)
+        except TimeoutError:
+            raise RuntimeError(f"the loop gave no snapshot in {SNAPSHOT_WAIT_S} s") from None
+
     def snapshot(self) -> dict[str, Any]:
-        """For metrics (services/metrics.py). May be called from any thread: only reads."""
+        """For metrics (services/metrics.py). Only reads."""
         if not self.is_serving:
             return {}
         machine = self.machine

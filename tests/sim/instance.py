@@ -362,8 +362,21 @@ class Instance:
         if self.alive:
             world = self.world
             self.perform(self.machine.tick(world.now_us))
+            self._look()
             self._tell_persisted()
             world.after(world.timing.tick_us, self._tick)
+
+    def _look(self) -> None:
+        """As status and metrics do, at any moment: what only reads must only read."""
+        machine = self.machine
+        ledgers = list(machine.destinations.values())
+        logs = [machine._pending_ages, *(ledger._ages for ledger in ledgers)]
+        before = repr([(log._buckets, log._again) for log in logs])
+        machine.fully_durable_txid()
+        machine.removable_before()
+        for ledger in ledgers:
+            ledger.oldest_owed()
+        assert repr([(log._buckets, log._again) for log in logs]) == before, "a look changed ages"
 
     def _tell_persisted(self) -> None:
         """The persisted acks of bookmark subscriptions."""

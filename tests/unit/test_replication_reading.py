@@ -1,0 +1,188 @@
+"""What only reads must only read: status, metrics, floors and hints are asked for at any moment,
+and a machine that was asked must go on as one that nobody asked."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
+from raylay.services.replication.acknowledgment import AGE_BUCKET_US, RootedRanges
+from raylay.services.replication.effects import Append
+from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
+from raylay.services.server.config import InstanceConfig
+from raylay.services.server.instance_server import InstanceServer
+
+OWN, PEER = 0xA, 0xB
+CLIENTS = ("p", "q")
+
+QUESTIONS: dict[str, Callable[[InstanceMachine], object]] = {
+    "durable_floor": InstanceMachine.durable_floor,
+    "recovery_point": InstanceMachine.recovery_point,
+    "fully_durable_txid": InstanceMachine.fully_durable_txid,
+    "removable_before": InstanceMachine.removable_before,
+    "held": InstanceMachine.held,
+    "staged_runs": InstanceMachine.staged_runs,
+    "admission_risk": InstanceMachine.admission_risk,
+    "received_of": lambda machine: machine.received_of(1),
+    "sessions": InstanceMachine.sessions,
+    "upstreams": InstanceMachine.upstreams,
+    "oldest_owed": lambda machine: [
+        ledger.oldest_owed() for ledger in machine.destinations.values()
+    ],
+    "why_unsafe": lambda machine: [ledger.why_unsafe for ledger in machine.destinations.values()],
+    "sizes": lambda machine: (len(machine.pending), len(machine.missing.ranges)),
+    "check_invariants": InstanceMachine.check_invariants,
+}
+
+
+def dump(value: Any, seen: set[int] | None = None) -> Any:
+    """All that a machine is made of, as plain values; what is callable is no state."""
+    seen = seen if seen is not None else set()
+    if isinstance(value, int | str | bytes | float | enum.Enum) or value is None:
+        return value
+    if isinstance(value, dict):
+        return [(dump(key, seen), dump(item, seen)) for key, item in value.items()]
+    if isinstance(value, list | tuple | deque):
+        return [dump(item, seen) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if callable(value) or id(value) in seen:
+        return None
+    seen.add(id(value))
+    names = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
+    names += list(getattr(value, "__dict__", ()))
+    return [(name, dump(getattr(value, name), seen)) for name in names if hasattr(value, name)]
+
+
+class Working:
+    """A machine with two sync destinations, and what is done to it, a step at a time."""
+
+    def __init__(self) -> None:
+        self.committed: list[Run] = []
+        self.machine = InstanceMachine(
+            Identity("own", "g", OWN),
+            [
+                Destination(name, "g", True, pass_through=".*", addresses=(name,))
+                for name in ("near", "far")
+            ],
+            TopicMatcher((TopicRule(".*"),)),
+            lookup=lambda publisher, first, last: [
+                run
+                for run in self.committed
+                if run.publisher == publisher
+                and run.first_sequence <= last
+                and run.last_sequence >= first
+            ],
+        )
+        for session, client in enumerate(CLIENTS, 1):
+            self.machine.client_logged_on(session, client, 0)
+        for number, name in enumerate(("near", "far")):
+            self.machine.link_connected(name, PEER + number, PublisherRanges(), RootedRanges(), 0)
+            self.machine.link_progressed(name, 0, {}, True, 0, 0)
+
+    def step(self, number: int) -> None:
+        """Publishes, commits, and lets each destination answer what is two steps old."""
+        now_us = number * AGE_BUCKET_US
+        machine = self.machine
+        for session, client in enumerate(CLIENTS, 1):
+            record = RecordBuilder(publisher_id(client), "orders", "json").build(number, b"x", 0)
+            (chunk,) = scan(record)
+            run_of(chunk, record).flags |= Flag.AWAITED
+            effects, _ = machine.client_published(session, record, now_us)
+            self.committed += [effect.run for effect in effects if isinstance(effect, Append)]
+        machine.committed(machine.next_txid - 1, now_us)
+        for name in ("near", "far"):
+            if number > 2 and not (name == "far" and number % 5 == 0):
+                answered = {publisher_id(client): [(number - 2, number - 2)] for client in CLIENTS}
+                machine.link_answered(name, {OWN: answered}, {})
+        machine.tick(now_us)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_changes_nothing(question: str) -> None:
+    working = Working()
+    for number in range(1, 12):
+        working.step(number)
+        before = dump(working.machine)
+        QUESTIONS[question](working.machine)
+        assert dump(working.machine) == before
+
+
+def test_nothing_loses_its_age_by_being_asked_for_it_at_any_moment() -> None:
+    """The oldest bucket is looked at between "it is owed" and "it is this old"."""
+    working, ledger = Working(), None
+    working.step(1)
+    ledger = working.machine.destinations["near"]
+    everything = {publisher_id(client): [(1, 1)] for client in CLIENTS}
+    working.machine.link_answered("near", {OWN: everything}, {})
+    ledger.owed.of(OWN).add(publisher_id("p"), 2, 2)
+    asked = ledger.oldest_owed()
+    ledger._ages.add(AGE_BUCKET_US, 3, publisher_id("p"), 2, 2)
+    assert asked is None and ledger.oldest_owed() == (AGE_BUCKET_US, 3)
+
+
+def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path) -> None:
+    """Snapshots are taken all the time by other threads: the machine ends as its twin, which nobody
+    asked, and the ages that were seen are those of the twin at some step."""
+    working, twin = Working(), Working()
+    steps = 400
+    server = InstanceServer(InstanceConfig("own", "g"), tmp_path)
+    readers: set[int] = set()
+
+    class Watched(dict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            readers.add(threading.get_ident())
+            return super().__getitem__(key)
+
+    watched = Watched(working.machine.destinations)
+    working.machine.destinations = watched
+    seen: list[tuple[int, ...]] = []
+
+    async def work() -> None:
+        server.loop = asyncio.get_running_loop()
+        server.machine, server.is_serving = working.machine, True
+        server.steady_us = lambda: 0  # type: ignore[method-assign]
+        server.replays = cast(Any, ())
+        for name in watched:
+            link = SimpleNamespace(counts={}, peer_name="", address="", client_name="")
+            link.pid, link.starts, link.why = 0, 0, ""
+            server.links[name] = cast(Any, link)
+        ended = threading.Event()
+
+        def scrape() -> None:
+            while not ended.is_set():
+                found = server.snapshot_from_thread()["destinations"]
+                seen.append(tuple(found[name]["persisted_sent"] for name in ("near", "far")))
+
+        threads = [threading.Thread(target=scrape) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for number in range(1, steps + 1):
+            working.step(number)
+            await asyncio.sleep(0)
+        ended.set()
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+
+    asyncio.run(work())
+    # What its links answered so far, after each step.
+    possible: set[tuple[int, ...]] = {(0, 0)}
+    for number in range(1, steps + 1):
+        twin.step(number)
+        near, far = twin.machine.destinations.values()
+        possible.add((near.persisted, far.persisted))
+    assert len(seen) > 20 and set(seen) <= possible
+    assert readers == {threading.get_ident()}, "only the loop reads the machine"
+    working.machine.destinations = dict(watched)
+    assert dump(working.machine) == dump(twin.machine)
