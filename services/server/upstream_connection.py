@@ -32,6 +32,7 @@ from raylay.services.protocol.replication import (
     read_placed,
     refusal,
 )
+from raylay.services.replication.admission import Admitted, Refused, decide, refused_before
 from raylay.services.replication.effects import AckUpstream, Ranges
 from raylay.services.replication.incoming import Incoming
 from raylay.services.replication.placement import Placement
@@ -168,20 +169,19 @@ class UpstreamConnection(Carrier):
         key = f"epoch/{logon.incarnation:016x}/{logon.destination}"
         try:
             await server.learn(_told(logon))
-            refused = self._refusal(logon, logon.epoch - 1)
-            if refused is None and logon.description:
-                refused = await server.in_thread(self._validate, logon)
-            if refused is None:
+            decided: Admitted | Refused | None = refused_before(machine, logon)
+            if decided is None and logon.description:
+                decided = await server.in_thread(self._validate, logon)
+            if decided is None:
                 seen = await server.state.run(lambda: self._take_epoch(logon.epoch, key))
-                # What may have changed while the epoch was written counts as well.
-                refused = self._refusal(logon, seen)
+                decided = decide(machine, self.number, logon, seen, is_open=self.is_open)
         except RaylayError as error:
             self.refuse("storage_error", str(error))
             return
-        if not self.is_open:
+        if decided is None or not self.is_open:
             return
-        if refused is not None:
-            reason, text = refused
+        if isinstance(decided, Refused):
+            reason, text = decided.reason, decided.text
             server.report("upstream_refused", peer=logon.name, reason=reason, text=text)
             self.refuse(reason, text)
             return
@@ -190,16 +190,7 @@ class UpstreamConnection(Carrier):
         self.is_accepted = True
         self._conflation_s = min(logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
         self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
-        effects, answer = machine.upstream_logged_on(
-            self.number,
-            logon.name,
-            logon.group,
-            logon.incarnation,
-            logon.destination,
-            logon.epoch,
-            generation=logon.generation,
-            reunites=logon.reunites,
-        )
+        answer = decided.answer
         same = answer.held.digest() == logon.digest
         identity = server.identity
         accepted = Accepted(
@@ -221,7 +212,7 @@ class UpstreamConnection(Carrier):
             )
         for frame in exchange_frames(accepted, None if same else answer.held, answer.waited):
             self.send(frame)
-        server.perform(effects)
+        server.perform(decided.effects)
         server.incoming_changed()
 
     def as_incoming(self, destination: str) -> Incoming | None:
@@ -248,28 +239,16 @@ class UpstreamConnection(Carrier):
         super().stream_ended(stream)
         self.server.incoming_changed()
 
-    def _refusal(self, logon: UpstreamLogon, epoch_seen: int) -> tuple[str, str] | None:
-        return self.server.machine.refuse_upstream(
-            logon.name,
-            logon.expect,
-            logon.incarnation,
-            logon.destination,
-            logon.epoch,
-            epoch_seen,
-            generation=logon.generation,
-            reunites=logon.reunites,
-        )
-
-    def _validate(self, logon: UpstreamLogon) -> tuple[str, str] | None:
-        """(reason, sentence) when a check of the link's Destination fails. Runs in a thread: it
+    def _validate(self, logon: UpstreamLogon) -> Refused | None:
+        """Why, when a check of the link's Destination fails. Runs in a thread: it
         searches topics with expressions of the other side."""
         terms = DestinationTerms(logon.destination, logon.expect, ())
         try:
             upstream = unpack_description(logon.name, logon.group, terms, logon.description)
         except RemoteProtocolError as error:
-            return error.reason, str(error)
+            return Refused(error.reason, str(error))
         failures = check(upstream.destinations[0], upstream, describe(self.server.config))
-        return ("validation", told(failures)) if failures else None
+        return Refused("validation", told(failures)) if failures else None
 
     def _take_epoch(self, epoch: int, key: str) -> int:
         """Runs on the state's thread: returns the highest epoch seen before, and writes this one

@@ -30,6 +30,7 @@ from raylay.services.errors import DowngradeRefused
 from raylay.services.messages.bookmarks import parse_position
 from raylay.services.messages.records import Flag, Kind, Run, iterate_records
 from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.admission import Refused, decide, refused_before
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -830,41 +831,40 @@ class Instance:
         """An upstream link has connected."""
         if not self.alive:
             return
-        world, disk, machine = self.world, self.disk, self.machine
+        world, disk = self.world, self.disk
         self.learn(logon.placements)
         if logon.generation and not logon.reunites:
             self.learn({logon.name: Placement(logon.generation, logon.host, logon.host)})
         # Of a link that reunites, each destination has its own running number.
         epochs = disk.epochs_seen
-        seen = epochs.get((logon.incarnation, logon.destination), 0)
-        refusal = machine.refuse_upstream(
-            logon.name,
-            logon.group_expected,
-            logon.incarnation,
-            logon.destination,
-            logon.epoch,
-            seen,
-            generation=logon.generation,
-            reunites=logon.reunites,
-        )
-        if refusal is not None:
-            world.probes[f"{refusal[0].replace('_', ' ')} refused"] += 1
-            if refusal[0] in ("retired", "moved") and self.alive:
-                connection.send(1, Placed(machine.placements.items()))
-            connection.close(1, refusal[0])
+        refused = refused_before(self.machine, logon)
+        if refused is not None:
+            self._refuse_link(connection, refused)
             return
-        epochs[logon.incarnation, logon.destination] = logon.epoch
+        seen = epochs.get((logon.incarnation, logon.destination), 0)
+        epochs[logon.incarnation, logon.destination] = max(seen, logon.epoch)
+        world.after(world.drawn(world.timing.commit_us), self._decide, connection, logon, seen)
+
+    def _refuse_link(self, connection: Connection, refused: Refused) -> None:
+        self.world.probes[f"{refused.reason.replace('_', ' ')} refused"] += 1
+        if refused.reason in ("retired", "moved") and self.alive:
+            connection.send(1, Placed(self.machine.placements.items()))
+        connection.close(1, refused.reason)
+
+    def _decide(self, connection: Connection, logon: LinkLogon, epoch_seen: int) -> None:
+        """The epoch of a link is on disk."""
+        if not self.alive:
+            return
+        world, disk = self.world, self.disk
         number = connection.number
-        effects, answer = machine.upstream_logged_on(
-            number,
-            logon.name,
-            logon.group,
-            logon.incarnation,
-            logon.destination,
-            logon.epoch,
-            generation=logon.generation,
-            reunites=logon.reunites,
-        )
+        decided = decide(self.machine, number, logon, epoch_seen, is_open=connection.open[1])
+        if decided is None:
+            world.probes["logon of a link that is gone"] += 1
+            return
+        if isinstance(decided, Refused):
+            self._refuse_link(connection, decided)
+            return
+        answer, effects = decided.answer, decided.effects
         self.upstreams[number] = connection
         if world.former:
             world.log(Took(world.now_us, self.name, logon.incarnation, logon.reunites))

@@ -33,7 +33,7 @@ class LinkLogon:
 
     name: str
     group: str
-    group_expected: str
+    expect: str
     incarnation: int
     destination: str
     epoch: int
@@ -185,9 +185,13 @@ class LinkProcess:
         connection = self._opened(Connection(world, self.instance.host, target))
         delay_us = world.drawn(world.timing.network_us)
         if self._real() < 0.02 and not world.healed:
-            # A logon that the network kept for long: the link has dialed again by then.
+            # A logon that the network kept for long: the link has dialed again by then, and that
+            # it gave up is heard later still.
             delay_us += world.drawn((20_000, 300_000))
+            connection.dead[0] = True
         world.after(delay_us, self._reach, connection, self._epoch)
+        # Nothing overtakes the logon, the connection's end neither.
+        connection.last_us[0] = world.now_us + delay_us
         world.after(world.timing.dial_us, self._no_answer, connection)
 
     def _opened(self, connection: Connection) -> Connection:
@@ -210,6 +214,8 @@ class LinkProcess:
         if not connection.open[0]:
             # Its stream is dead, but the other side does not know.
             connection.dead[0] = connection.dead[1] = True
+        elif not connection.dead[1]:
+            connection.dead[0] = False
         self._log_on(connection, epoch)
         if connection.dead[0]:
             world.after(world.drawn(world.timing.notice_us), connection._end, 1, "lost")

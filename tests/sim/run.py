@@ -55,6 +55,7 @@ PROBES = (
     "link gave up its own connection for the other side's",
     "link over the other side's connection",
     "link waited for the other side to connect",
+    "logon of a link that is gone",
     "logon refused, not ready",
     "new incarnation caught up",
     "notice at a connect",

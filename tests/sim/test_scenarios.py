@@ -502,8 +502,10 @@ def test_a_late_connection_with_an_old_epoch_is_refused() -> None:
     play.world.break_connections("a", "b")
     play.until(100)
     assert link.connection is not None and link.connection is not old
-    old.open[0] = False
-    link._reach(old, 1)
+    late = Connection(play.world, "a", "b")
+    late.open[0] = False
+    link._reach(late, 1)
+    play.until(105)
     assert play.world.probes["stale epoch refused"] == 1
     client.publish(["orders"])
     play.until(150)
@@ -889,6 +891,36 @@ def test_nobody_is_called_missing_what_another_upstream_is_about_to_bring() -> N
     play.world.restart("m3")
     play.until(3_500)
     assert play.had("m3", client, 1) and play.world.probes["unavailable recorded"] == 0
+    play.end()
+
+
+def test_a_link_that_is_gone_when_its_logon_is_decided_is_waited_for_by_nobody() -> None:
+    """It ends while its epoch is written: taken in, it would catch up never, and nobody would say
+    what is missing."""
+    play = Play(plans.mesh(3))
+    client = play.client("p", "m1")
+    play.until(50)
+    published(play, client, 60)
+    for name in ("m1", "m2"):
+        play.world.instances[name].remove_segments()
+    kept_from = play.world.instances["m1"].journal.first_txid
+    play.world.partition({("m2", "m3")})
+    play.world.crash("m3", lose_disk=True)
+    play.until(1_500)
+    play.world.restart("m3")
+    # m2's logon alone gets through, in the middle of what m1 brings.
+    play.until(1_501)
+    link = play.world.instances["m2"].links["to-m3"]
+    ending = Connection(play.world, "m2", "m3")
+    used = play.world.disks["m2"].epochs_used
+    used["to-m3"] += 1
+    link._log_on(ending, used["to-m3"])
+    ending.close(0, "given up")
+    ending._end(1, "given up")
+    play.until(2_500)
+    assert play.world.probes["logon of a link that is gone"] == 1
+    assert unavailable_at(play, "m3", client) == [(1, kept_from - 1)]
+    assert not play.world.instances["m3"].machine.missing.is_judging
     play.end()
 
 

@@ -1,0 +1,119 @@
+"""Whether a link that logs on is let in (design.md 4, "Connecting").
+
+A logon takes time: placements that it tells and its epoch are written down first, its Destination
+is validated in a thread. Meanwhile its connection may end, and the instance may learn what retires
+the other side, or itself. So it is asked twice:
+
+    refused_before → nothing is written for a link that is refused anyway
+    decide → its epoch is on disk: in, refused, or gone meanwhile
+
+One whose connection is gone must not be taken in: nobody would ever say that it has left, and what
+waits for all upstreams to catch up would wait for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from raylay.services.replication.effects import Effect
+from raylay.services.replication.instance import InstanceMachine, UpstreamAnswer
+
+
+class LinkWords(Protocol):
+    """What the logon of a link says of it, as far as it decides here."""
+
+    @property
+    def name(self) -> str:
+        """The instance that it is of."""
+
+    @property
+    def group(self) -> str:
+        """The group of that."""
+
+    @property
+    def expect(self) -> str:
+        """The group that it expects here."""
+
+    @property
+    def incarnation(self) -> int:
+        """That of the instance that it is of."""
+
+    @property
+    def destination(self) -> str:
+        """Its name there."""
+
+    @property
+    def epoch(self) -> int:
+        """Of this connection: each has a higher one."""
+
+    @property
+    def generation(self) -> int:
+        """How often its instance was moved."""
+
+    @property
+    def reunites(self) -> bool:
+        """Whether it brings what a retired data directory holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It is told why, and its connection ends."""
+
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """It is in: it is sent the answer, then the effects are performed."""
+
+    answer: UpstreamAnswer
+    effects: list[Effect]
+
+
+def refused_before(machine: InstanceMachine, logon: LinkWords) -> Refused | None:
+    """Why it is refused whatever epochs were seen before; None when it is not."""
+    return _refused(machine, logon, logon.epoch - 1)
+
+
+def decide(
+    machine: InstanceMachine, connection: int, logon: LinkWords, epoch_seen: int, *, is_open: bool
+) -> Admitted | Refused | None:
+    """Its epoch is on disk. None when its connection is gone: there is nobody to tell.
+
+    Args:
+        epoch_seen: the highest that was on disk before.
+        is_open: whether its connection is open at this moment.
+    """
+    if not is_open:
+        return None
+    # What may have changed while the epoch was written counts as well.
+    refused = _refused(machine, logon, epoch_seen)
+    if refused is not None:
+        return refused
+    effects, answer = machine.upstream_logged_on(
+        connection,
+        logon.name,
+        logon.group,
+        logon.incarnation,
+        logon.destination,
+        logon.epoch,
+        generation=logon.generation,
+        reunites=logon.reunites,
+    )
+    return Admitted(answer, effects)
+
+
+def _refused(machine: InstanceMachine, logon: LinkWords, epoch_seen: int) -> Refused | None:
+    found = machine.refuse_upstream(
+        logon.name,
+        logon.expect,
+        logon.incarnation,
+        logon.destination,
+        logon.epoch,
+        epoch_seen,
+        generation=logon.generation,
+        reunites=logon.reunites,
+    )
+    return None if found is None else Refused(*found)

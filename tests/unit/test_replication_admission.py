@@ -1,0 +1,54 @@
+"""Who is let in as an upstream. What comes of it is in tests/sim."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from raylay.services.replication.admission import Admitted, Refused, decide, refused_before
+from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.routing import TopicMatcher, TopicRule
+
+
+def machine() -> InstanceMachine:
+    return InstanceMachine(
+        Identity("own", "g", 0xA),
+        (),
+        TopicMatcher((TopicRule(".*"),)),
+        lookup=lambda publisher, first, last: [],
+    )
+
+
+def logon(**named: Any) -> Any:
+    words = {"name": "up", "group": "u", "expect": "g", "incarnation": 0xB}
+    words |= {"destination": "own", "epoch": 5, "generation": 0, "reunites": False}
+    return SimpleNamespace(**(words | named))
+
+
+def is_in(made: InstanceMachine) -> bool:
+    return bool(made.upstream_batch(9, 1, [], True, {}, True, 0))
+
+
+def test_a_link_is_let_in_when_its_epoch_is_on_disk() -> None:
+    made = machine()
+    assert refused_before(made, logon()) is None
+    assert isinstance(decide(made, 9, logon(), 4, is_open=True), Admitted)
+    assert is_in(made)
+
+
+def test_a_link_whose_connection_ended_meanwhile_is_not_taken_in() -> None:
+    made = machine()
+    assert decide(made, 9, logon(), 4, is_open=False) is None
+    assert not is_in(made)
+
+
+def test_an_epoch_that_was_seen_is_refused() -> None:
+    made = machine()
+    stale = decide(made, 9, logon(), 5, is_open=True)
+    assert isinstance(stale, Refused) and stale.reason == "stale_epoch"
+    assert not is_in(made)
+
+
+def test_what_no_epoch_changes_is_refused_before_anything_is_written() -> None:
+    wrong = refused_before(machine(), logon(expect="h"))
+    assert wrong is not None and (wrong.reason, "up" in wrong.text) == ("group", True)
