@@ -22,13 +22,15 @@ from raylay.services.configuration.model import (
     FabricSettings,
     InstanceSettings,
     LogSettings,
+    occasions,
 )
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric_nodes import NodePlace
 from raylay.services.fabric_record import LeftOver, Move
 from raylay.services.logs import LogOptions
-from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.routing import TopicRule
+from raylay.services.replication.timetable import JournalAction
 from raylay.services.replication.validation import QueueDefinition, SowDefinition
 from raylay.services.server.config import BootstrapConfig, DestinationConfig, InstanceConfig
 from raylay.services.tracing import TracingOptions
@@ -424,6 +426,10 @@ def instance_config(
         ),
         retention_bytes=journal.retention.size_bytes,
         retention_age_s=None if age_ms is None else age_ms / 1000,
+        journal_actions=tuple(
+            JournalAction(action.do, action.age_ms, occasions(action.every))
+            for action in journal.actions
+        ),
         policy=DowngradePolicy(
             downgrade.age_ms,
             downgrade.upgrade_age_ms,
@@ -432,6 +438,10 @@ def instance_config(
             downgrade.upgrade_every_ms,
             downgrade.grace_period_ms,
             downgrade.upgrade_grace_period_ms,
+            tuple(
+                Look(look.age_ms, look.upgrade_age_ms, occasions(look.every), look.grace_period_ms)
+                for look in downgrade.looks
+            ),
         ),
         check_interval_ms=downgrade.check_interval_ms,
         tracing=tracing_options(settings, record),

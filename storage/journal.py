@@ -6,7 +6,7 @@ id, never before; a reader sees only what is durable, in the order of the transa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -137,6 +137,15 @@ class Journal(JournalReader, Protocol):
 
     def close(self) -> None:
         """Commits what is staged, ends the thread, frees the directory."""
+
+
+def written_before(segments: Iterable[SegmentInfo], time_us: int) -> int:
+    """The end of the segments, oldest first, into which nothing was written since: the first
+    transaction id of the first one that is younger, or live. 0: there is none such."""
+    for segment in segments:
+        if segment.state == "live" or segment.last_time_us > time_us:
+            return segment.first_txid
+    return 0
 
 
 class StateStore(Protocol):

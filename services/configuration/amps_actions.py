@@ -1,5 +1,6 @@
 """The modules of actions, their options, and what of them the running system does
-(behaviour.md 8): the schedule with downgrade and upgrade, and the age of journals.
+(behaviour.md 8): what is done on a schedule to links (downgrade, upgrade) and to old journal
+(compress, archive, remove).
 """
 
 from __future__ import annotations
@@ -7,22 +8,24 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raylay.services.configuration.amps_model import Action, AmpsConfig, If
-from raylay.services.configuration.amps_types import (
-    ModuleUse,
-    check_schedule,
-    is_time_of_day,
-)
+from raylay.services.configuration.amps_types import ModuleUse, check_schedule
 from raylay.services.configuration.amps_units import parse_interval_ns
 from raylay.services.configuration.model import DowngradeSettings
+from raylay.services.replication.timetable import is_time_of_day
 
 MILLISECOND_NS = 1_000_000
 SCHEDULE = "amps-action-on-schedule"
 DOWNGRADE = "amps-action-do-downgrade-replication"
 UPGRADE = "amps-action-do-upgrade-replication"
-REMOVE_JOURNAL = "amps-action-do-remove-journal"
+ARCHIVE_JOURNAL = "amps-action-do-archive-journal"
+JOURNAL_STEPS = {
+    "amps-action-do-compress-journal": "compress",
+    ARCHIVE_JOURNAL: "archive",
+    "amps-action-do-remove-journal": "remove",
+}
 NOTHING = "amps-action-do-nothing"
 Path = tuple[str | int, ...]
 
@@ -164,30 +167,39 @@ class Schedules:
     """What the running system does of an instance's actions.
 
     Attributes:
-        downgrade: values of `DowngradeSettings`, by name.
-        retention_age_ms: older journal is removed; None: none is.
+        downgrade: values of `DowngradeSettings`, by name: the first downgrade and the first upgrade
+            with an interval.
+        looks: values of `LookSettings`: the others, and those at a time of the day.
+        journal: values of `JournalActionSettings`, in the order of the file.
         left: (path, text) of what does not run.
     """
 
     downgrade: dict[str, int] = field(default_factory=dict)
-    retention_age_ms: int | None = None
+    looks: list[dict[str, Any]] = field(default_factory=list)
+    journal: list[dict[str, Any]] = field(default_factory=list)
     left: list[tuple[Path, str]] = field(default_factory=list)
+
+    @property
+    def any_downgrade(self) -> bool:
+        """Whether anything is said of downgrades."""
+        return bool(self.downgrade or self.looks)
 
     def downgrade_settings(self) -> DowngradeSettings:
         """When destinations are downgraded and upgraded; by default never."""
-        return DowngradeSettings.model_validate(
-            {
-                key: f"{value}ms" if key.endswith("_ms") else value
-                for key, value in self.downgrade.items()
-            }
-        )
+        values: dict[str, Any] = {
+            key: f"{value}ms" if key.endswith("_ms") else value
+            for key, value in self.downgrade.items()
+        }
+        return DowngradeSettings.model_validate({**values, "looks": tuple(self.looks)})
 
 
 def schedules_of(config: AmpsConfig) -> Schedules:
     """What an instance's actions ask for; the configuration was checked before."""
     made = Schedules()
+    log = config.transaction_log
+    archives = log is not None and log.archive_directory is not None
     for number, action in enumerate(config.actions.actions if config.actions else ()):
-        _one(made, ("Actions", "Action", number), action)
+        _one(made, ("Actions", "Action", number), action, archives=archives)
     if "age_ms" in made.downgrade:
         # Without an upgrade action nothing is upgraded by age; half the age is Raylay's default.
         made.downgrade.setdefault("upgrade_age_ms", 0)
@@ -197,12 +209,12 @@ def schedules_of(config: AmpsConfig) -> Schedules:
     return made
 
 
-def _one(made: Schedules, path: Path, action: Action) -> None:
+def _one(made: Schedules, path: Path, action: Action, *, archives: bool) -> None:
     other = [use.module for use in action.on if use.module != SCHEDULE]
     if other:
         made.left.append((path, f"the action on {other[0]} does not run yet"))
         return
-    every_ms = _every_ms(action)
+    every = [use.options.get("Every") or "" for use in action.on]
     for number, step in enumerate(_ordered(action)):
         where = (*path, "Do", number) if not isinstance(step, If) else (*path, "If", 0)
         if isinstance(step, If):
@@ -210,14 +222,22 @@ def _one(made: Schedules, path: Path, action: Action) -> None:
             return
         if step.module == NOTHING:
             continue
-        if step.module == REMOVE_JOURNAL:
-            made.retention_age_ms = _milliseconds(step, "Age")
-        elif step.module not in (DOWNGRADE, UPGRADE):
+        if step.module == ARCHIVE_JOURNAL and not archives:
+            made.left.append(
+                (where, f"{step.module} has nowhere to archive to: give JournalArchiveDirectory")
+            )
+        elif step.module in JOURNAL_STEPS:
+            made.journal.append(
+                {
+                    "do": JOURNAL_STEPS[step.module],
+                    "age": f"{_milliseconds(step, 'Age')}ms",
+                    "every": _times(every),
+                }
+            )
+        elif step.module in (DOWNGRADE, UPGRADE):
+            _look(made, step, every)
+        else:
             made.left.append((where, f"{step.module} does not run yet"))
-        elif every_ms is None:
-            made.left.append((where, f"{step.module} on a time of the day does not run yet"))
-        elif not _policy(made.downgrade, step, every_ms):
-            made.left.append((where, f"a second {step.module} does not run yet: join them"))
 
 
 def _ordered(action: Action) -> list[ModuleUse]:
@@ -225,23 +245,34 @@ def _ordered(action: Action) -> list[ModuleUse]:
     return sorted((*action.conditions, *action.steps), key=lambda use: use.position)
 
 
-def _every_ms(action: Action) -> int | None:
-    for use in action.on:
-        every = use.options.get("Every") or ""
-        if not is_time_of_day(every):
-            return max(1, parse_interval_ns(every) // MILLISECOND_NS)
-    return None
+def _times(every: list[str]) -> tuple[str, ...]:
+    """As the settings of a fabric have them."""
+    return tuple(
+        text.strip() if is_time_of_day(text) else f"{_interval_ms(text)}ms" for text in every
+    )
+
+
+def _interval_ms(text: str) -> int:
+    return max(1, parse_interval_ns(text) // MILLISECOND_NS)
 
 
 def _milliseconds(step: ModuleUse, option: str) -> int:
     return parse_interval_ns(step.options.get(option) or "0") // MILLISECOND_NS
 
 
-def _policy(values: dict[str, int], step: ModuleUse, every_ms: int) -> bool:
+def _look(made: Schedules, step: ModuleUse, every: list[str]) -> None:
     prefix = "upgrade_" if step.module == UPGRADE else ""
-    if f"{prefix}age_ms" in values:
-        return False
-    values[f"{prefix}age_ms"] = _milliseconds(step, "Age")
-    values[f"{prefix}every_ms"] = every_ms
-    values[f"{prefix}grace_period_ms"] = _milliseconds(step, "GracePeriod")
-    return True
+    values = made.downgrade
+    age_ms, grace_period_ms = _milliseconds(step, "Age"), _milliseconds(step, "GracePeriod")
+    if f"{prefix}age_ms" not in values and len(every) == 1 and not is_time_of_day(every[0]):
+        values[f"{prefix}age_ms"] = age_ms
+        values[f"{prefix}every_ms"] = _interval_ms(every[0])
+        values[f"{prefix}grace_period_ms"] = grace_period_ms
+        return
+    made.looks.append(
+        {
+            f"{prefix}age": f"{age_ms}ms",
+            "every": _times(every),
+            "grace_period": f"{grace_period_ms}ms",
+        }
+    )

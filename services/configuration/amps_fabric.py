@@ -183,7 +183,7 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
     if config.sow is not None:
         options |= _definitions(config.sow)
     schedules = schedules_of(config)
-    if schedules.downgrade:
+    if schedules.any_downgrade:
         options["downgrade"] = schedules.downgrade_settings()
     log = config.transaction_log
     if log is not None:
@@ -191,7 +191,7 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
         options["directory"] = str(
             directory if directory.is_absolute() else PurePath(config.name) / directory
         )
-        options["journal"] = _journal(log, schedules.retention_age_ms)
+        options["journal"] = _journal(log, schedules.journal)
     if config.logging is not None and config.logging.targets[0].protocol in _LOG_TARGETS:
         target = config.logging.targets[0]
         options["logs"] = {
@@ -246,7 +246,7 @@ def _definitions(sow: Sow) -> dict[str, Any]:
     return {"sow_topics": topics, "queues": queues}
 
 
-def _journal(log: TransactionLog, retention_age_ms: int | None) -> dict[str, Any]:
+def _journal(log: TransactionLog, actions: list[dict[str, Any]]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if log.archive_directory is not None:
         # Beside the journal as the file has it; from there in the settings.
@@ -263,8 +263,8 @@ def _journal(log: TransactionLog, retention_age_ms: int | None) -> dict[str, Any
     if "flush_interval_ns" in log.model_fields_set:
         made["durability"] = "interval"
         made["flush_interval"] = _time(max(MILLISECOND_NS, log.flush_interval_ns))
-    if retention_age_ms is not None:
-        made["retention"] = {"age": f"{retention_age_ms}ms"}
+    if actions:
+        made["actions"] = tuple(actions)
     return made
 
 

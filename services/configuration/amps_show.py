@@ -12,7 +12,7 @@ from raylay.services.configuration.amps_actions import schedules_of
 from raylay.services.configuration.amps_load import Document, slots
 from raylay.services.configuration.amps_tree import ROOT
 from raylay.services.configuration.amps_types import Options, Stanza
-from raylay.services.configuration.model import DowngradeSettings, FabricSettings
+from raylay.services.configuration.model import DowngradeSettings, FabricSettings, occasions
 
 OWN_DEFAULTS = {
     "JournalSize": "segments of 64 MiB (documented: 1GB)",
@@ -65,15 +65,26 @@ def _elements(stanza: Stanza, left_out: dict[str, None]) -> Any:
     return values or None
 
 
+def _slowest_ms(downgrade: DowngradeSettings) -> tuple[int, int] | None:
+    """(time between two checks, Age) of the downgrade that comes first, in milliseconds."""
+    found = []
+    if downgrade.age_ms is not None:
+        found.append((downgrade.every_ms, downgrade.age_ms))
+    for look in downgrade.looks:
+        if look.age_ms is not None:
+            between_ms = min(each.between_ms() for each in occasions(look.every))
+            found.append((between_ms, look.age_ms))
+    checked = [(max(each_ms, downgrade.check_interval_ms), age_ms) for each_ms, age_ms in found]
+    return min(checked, key=sum) if checked else None
+
+
 def publish_store_messages(rate_per_s: int, downgrade: DowngradeSettings) -> int | None:
     """How many messages a publisher's store must hold at least (configuring-replication,
     "Automatically Downgrading and Upgrading Acknowledgment"): peak rate x (time between two checks
     + Age). None: nothing is downgraded by age, so a store has no bound.
     """
-    if downgrade.age_ms is None:
-        return None
-    every_ms = max(downgrade.every_ms, downgrade.check_interval_ms)
-    return -(-rate_per_s * (every_ms + downgrade.age_ms) // 1000)
+    times_ms = _slowest_ms(downgrade)
+    return None if times_ms is None else -(-rate_per_s * sum(times_ms) // 1000)
 
 
 def store_lines(rate_per_s: int, downgrades: Iterable[tuple[str, DowngradeSettings]]) -> list[str]:
@@ -84,15 +95,15 @@ def store_lines(rate_per_s: int, downgrades: Iterable[tuple[str, DowngradeSettin
     """
     lines = []
     for name, downgrade in downgrades:
-        messages = publish_store_messages(rate_per_s, downgrade)
-        if messages is None:
+        times_ms = _slowest_ms(downgrade)
+        if times_ms is None:
             lines.append(f"{name}: nothing is downgraded by age: a publish store has no bound")
             continue
-        every_ms = max(downgrade.every_ms, downgrade.check_interval_ms)
+        every_ms, age_ms = times_ms
         lines.append(
-            f"{name}: at {rate_per_s:,} messages/s a publish store holds at least {messages:,} "
-            f"messages: ({every_ms / 1000:g} s between checks + Age "
-            f"{(downgrade.age_ms or 0) / 1000:g} s) x {rate_per_s:,}"
+            f"{name}: at {rate_per_s:,} messages/s a publish store holds at least "
+            f"{publish_store_messages(rate_per_s, downgrade):,} messages: ({every_ms / 1000:g} s "
+            f"between checks + Age {age_ms / 1000:g} s) x {rate_per_s:,}"
         )
     return lines
 

@@ -19,15 +19,11 @@ from raylay.services.configuration.amps_units import (
     parse_size_bytes,
 )
 from raylay.services.configuration.model import PORT_MAX, Pattern, Section, TopicName
+from raylay.services.replication.timetable import is_time_of_day
 
 MESSAGE_TYPE_CHARACTERS_MAX = 255
 ON_WORDS = frozenset(("enabled", "true", "yes", "on", "1"))
 OFF_WORDS = frozenset(("disabled", "false", "no", "off", "0"))
-_WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday"
-_TIME_OF_DAY = re.compile(
-    rf"(?:(?:{_WEEKDAYS.replace(' ', '|')})\s+at\s+)?([01]?\d|2[0-3]):[0-5]\d(?::[0-5]\d)?Z?",
-    re.IGNORECASE,
-)
 _FILE_MASK = re.compile(r"0?[0-7]{3}")
 _INSTANCE_NAME = re.compile(r"[^\s/$~]+")
 
@@ -116,11 +112,6 @@ def _percentage(text: str) -> int:
     if not text.strip().endswith("%") or not number.isdigit() or not 0 < int(number) <= 100:
         raise ValueError(f"expected a percentage from 1% to 100%, got {text!r}")
     return int(number)
-
-
-def is_time_of_day(text: str) -> bool:
-    """Whether a schedule names a time (`00:32`, `Saturday at 11:00`), not an interval."""
-    return _TIME_OF_DAY.fullmatch(text.strip()) is not None
 
 
 def check_schedule(text: str) -> str:

@@ -29,6 +29,7 @@ from raylay.services.configuration.units import (
 )
 from raylay.services.errors import ConfigurationError
 from raylay.services.replication.routing import compile_regex, is_regex
+from raylay.services.replication.timetable import Occasion, is_time_of_day
 from raylay.services.replication.validation import ALWAYS_CHECKED, CHECKS
 from raylay.storage.journal import SEGMENT_BYTES_DEFAULT
 
@@ -79,6 +80,24 @@ def _excludable_checks(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+def _times(value: Any) -> Any:
+    return (value,) if isinstance(value, str | int) else value
+
+
+def _time(value: Any) -> str:
+    text = str(value).strip()
+    if not is_time_of_day(text):
+        try:
+            if not parse_milliseconds(text, ""):
+                raise ConfigurationError("")
+        except ConfigurationError:
+            raise ValueError(
+                f"expected an interval such as 15s, a time such as '00:32', or a weekday such as "
+                f"'Saturday at 11:00', got {value!r}"
+            ) from None
+    return text
+
+
 def _topic_name(value: str) -> str:
     if not value or len(value.encode()) > 1024:
         raise ValueError("expected a topic name of 1 to 1,024 bytes")
@@ -94,8 +113,23 @@ Port = Annotated[int, Field(ge=0, le=PORT_MAX)]
 """0: a free one is chosen at the first start and kept in the data directory."""
 TopicName = Annotated[str, AfterValidator(_topic_name)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
+Times = Annotated[
+    tuple[Annotated[str, BeforeValidator(_time)], ...],
+    BeforeValidator(_times),
+    Field(min_length=1),
+]
+"""Intervals (`15s`), times of the day (`00:32`, `00:32Z` in UTC) or of the week (`Saturday at
+11:00`), one or several: each is one."""
 Checks = Annotated[tuple[str, ...], AfterValidator(_checks)]
 ExcludableChecks = Annotated[tuple[str, ...], AfterValidator(_excludable_checks)]
+
+
+def occasions(times: tuple[str, ...]) -> tuple[Occasion, ...]:
+    """What `Times` say."""
+    return tuple(
+        Occasion(at=text) if is_time_of_day(text) else Occasion(parse_milliseconds(text, ""))
+        for text in times
+    )
 
 
 class Section(BaseModel):
@@ -141,6 +175,15 @@ class RetentionSettings(Section):
     size_bytes: Bytes | None = Field(default=None, alias="size")
 
 
+class JournalActionSettings(Section):
+    """What is done to old segments on a schedule. Unlike `retention`, which looks all the time."""
+
+    do: Literal["compress", "archive", "remove"]
+    age_ms: Milliseconds = Field(alias="age")
+    """Of segments into which nothing was written for so long."""
+    every: Times
+
+
 class JournalSettings(Section):
     """The transaction log of an instance."""
 
@@ -154,6 +197,18 @@ class JournalSettings(Section):
         default=SEGMENT_BYTES_DEFAULT, alias="segment_size"
     )
     retention: RetentionSettings = RetentionSettings()
+    actions: tuple[JournalActionSettings, ...] = ()
+
+
+class LookSettings(Section):
+    """One more look for what is to be downgraded or upgraded, on a schedule of its own."""
+
+    age_ms: Milliseconds | None = Field(default=None, alias="age")
+    """What is older is downgraded. None: nothing is."""
+    upgrade_age_ms: Milliseconds | None = Field(default=None, alias="upgrade_age")
+    """What is younger is upgraded. None: nothing is."""
+    every: Times
+    grace_period_ms: Milliseconds = Field(default=0, alias="grace_period")
 
 
 class DowngradeSettings(Section):
@@ -174,6 +229,7 @@ class DowngradeSettings(Section):
     check_interval_ms: Annotated[Milliseconds, Field(ge=10)] = Field(
         default=CHECK_INTERVAL_MS_DEFAULT, alias="check_interval"
     )
+    looks: tuple[LookSettings, ...] = ()
 
 
 class DestinationSettings(Section):

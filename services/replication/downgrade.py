@@ -9,6 +9,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.replication.timetable import Occasion, Timetable
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One more look for what is to be downgraded or upgraded, on a schedule of its own.
+
+    Attributes:
+        downgrade_age_ms: what is older is downgraded; None: nothing is.
+        upgrade_age_ms: what is younger is upgraded; None: nothing is.
+        when: each of these.
+        grace_period_ms: after the start nothing is done for so long.
+    """
+
+    downgrade_age_ms: int | None = None
+    upgrade_age_ms: int | None = None
+    when: tuple[Occasion, ...] = ()
+    grace_period_ms: int = 0
+
+    def check(self) -> None:
+        """Raises ConfigurationError where a value is wrong."""
+        for name in ("downgrade_age_ms", "upgrade_age_ms", "grace_period_ms"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ConfigurationError(f"downgrade look: {name} is {value}: give 0 or more")
+        if not self.when or any(not each.at and not each.every_ms for each in self.when):
+            raise ConfigurationError("downgrade look: it has no schedule: give `every` or `at`")
+        for each in self.when:
+            each.check("downgrade look")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +55,7 @@ class DowngradePolicy:
         upgrade_every_ms: for what is to be upgraded; None: as `every_ms`.
         grace_period_ms: after the start nothing is downgraded for so long.
         upgrade_grace_period_ms: nothing is upgraded; None: as `grace_period_ms`.
+        looks: more, each on a schedule of its own.
     """
 
     downgrade_age_ms: int | None = None
@@ -35,6 +65,7 @@ class DowngradePolicy:
     upgrade_every_ms: int | None = None
     grace_period_ms: int = 0
     upgrade_grace_period_ms: int | None = None
+    looks: tuple[Look, ...] = ()
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -50,14 +81,16 @@ class DowngradePolicy:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ConfigurationError(f"downgrade policy: {name} is {value}: give 0 or more")
-        if (
-            self.downgrade_age_ms is not None
-            and self.upgrade_age_ms is not None
-            and self.upgrade_age_ms > self.downgrade_age_ms
-        ):
+        for look in self.looks:
+            look.check()
+        downgrades = [self.downgrade_age_ms, *(look.downgrade_age_ms for look in self.looks)]
+        upgrades = [self.upgrade_age_ms, *(look.upgrade_age_ms for look in self.looks)]
+        lowest_ms = min((age for age in downgrades if age is not None), default=None)
+        highest_ms = max((age for age in upgrades if age is not None), default=0)
+        if lowest_ms is not None and highest_ms > lowest_ms:
             raise ConfigurationError(
-                f"downgrade policy: upgrade age {self.upgrade_age_ms} ms is above downgrade age "
-                f"{self.downgrade_age_ms} ms: destinations would go up and down at each look; half "
+                f"downgrade policy: upgrade age {highest_ms} ms is above downgrade age "
+                f"{lowest_ms} ms: destinations would go up and down at each look; half "
                 "of the downgrade age is usual"
             )
 
@@ -69,55 +102,60 @@ class DowngradePolicy:
         return None if self.downgrade_age_ms is None else self.downgrade_age_ms // 2
 
 
-class _Schedule:
-    """Due times of one action: the first behind the grace period, then one an interval. A look that
-    comes late is not made up for, and a clock that was set back makes the next one due at once."""
-
-    __slots__ = ("_due_us", "_every_us", "_grace_us", "_last_us")
-
-    def __init__(self, every_ms: int, grace_period_ms: int) -> None:
-        self._every_us = every_ms * 1000
-        self._grace_us = grace_period_ms * 1000
-        self._due_us: int | None = None
-        self._last_us = 0
-
-    def is_due(self, now_us: int) -> bool:
-        """Whether it is time; the first call is the start."""
-        set_back = now_us < self._last_us
-        self._last_us = now_us
-        if self._due_us is None:
-            # In the grace period nothing; without one, an interval after the start as ever after.
-            self._due_us = now_us + max(self._grace_us, self._every_us)
-            return self._due_us == now_us
-        if set_back:
-            self._due_us = min(self._due_us, now_us + self._every_us)
-        if now_us < self._due_us:
-            return False
-        self._due_us = now_us + self._every_us
-        return True
-
-
 class DowngradeSchedule:
     """When to look, for one instance. Owner: its machine. Lifecycle: one start of the instance."""
 
-    __slots__ = ("_downgrade", "_upgrade", "policy")
+    __slots__ = ("_looks", "_second", "policy")
 
     def __init__(self, policy: DowngradePolicy) -> None:
         self.policy = policy
-        self._downgrade = _Schedule(policy.every_ms, policy.grace_period_ms)
         every_ms, grace_period_ms = policy.upgrade_every_ms, policy.upgrade_grace_period_ms
-        self._upgrade = _Schedule(
-            policy.every_ms if every_ms is None else every_ms,
-            policy.grace_period_ms if grace_period_ms is None else grace_period_ms,
+        own = (
+            (policy.downgrade_age_ms, None, policy.every_ms, policy.grace_period_ms),
+            (
+                None,
+                policy.upgrades_below_ms,
+                policy.every_ms if every_ms is None else every_ms,
+                policy.grace_period_ms if grace_period_ms is None else grace_period_ms,
+            ),
         )
+        looks = [
+            Look(downgrade_ms, upgrade_ms, (Occasion(each_ms),), grace_ms)
+            for downgrade_ms, upgrade_ms, each_ms, grace_ms in own
+        ]
+        self._looks = [
+            (look, [(when.at, Timetable(when, look.grace_period_ms)) for when in look.when])
+            for look in (*looks, *policy.looks)
+        ]
+        self._second: list[Look] = []
 
-    def due(self, now_us: int) -> tuple[int | None, int | None]:
-        """(downgrade what is older, upgrade what is younger), in milliseconds; None: not now."""
-        downgrade = self._downgrade.is_due(now_us)
-        upgrade = self._upgrade.is_due(now_us)
+    def due(self, now_us: int, wall_us: int | None = None) -> tuple[int | None, int | None]:
+        """(downgrade what is older, upgrade what is younger), in milliseconds; None: not now.
+
+        A look at a time of the day is followed by a second one at the next call: where the fault
+        lies further on, the first one waits for the instance that is nearest to it, and not for a
+        day.
+
+        Args:
+            now_us: by the steady clock.
+            wall_us: by the one on the wall; None: they are the same.
+        """
+        again, self._second = self._second, []
+        due = []
+        for look, tables in self._looks:
+            found = [
+                at
+                for at, table in tables
+                if table.is_due(now_us, now_us if wall_us is None else wall_us)
+            ]
+            if found:
+                due.append(look)
+            if any(found):
+                self._second.append(look)
+        due += again
         return (
-            self.policy.downgrade_age_ms if downgrade else None,
-            self.policy.upgrades_below_ms if upgrade else None,
+            min((d.downgrade_age_ms for d in due if d.downgrade_age_ms is not None), default=None),
+            max((d.upgrade_age_ms for d in due if d.upgrade_age_ms is not None), default=None),
         )
 
     def refusal(self, destination: str, syncs: int) -> str:

@@ -1504,7 +1504,7 @@ class InstanceMachine:
         """
         if self.missing.is_judging:
             self._judge_missing()
-        downgrade_age_ms, upgrade_age_ms = self.schedule.due(now_us)
+        downgrade_age_ms, upgrade_age_ms = self.schedule.due(now_us, now_us + self.wall_offset_us)
         if downgrade_age_ms is None and upgrade_age_ms is None:
             return self._take()
         for name, ledger in self.destinations.items():

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 from raylay.services.errors import ConfigurationError
 from raylay.services.logs import LogOptions
 from raylay.services.protocol.compression import COMPRESSION_TYPES, ZSTD
-from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.placement import Placement, aimed
 from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
+from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.replication.validation import QueueDefinition, SowDefinition, check_rule
 from raylay.services.tracing import TracingOptions
 
@@ -140,6 +141,7 @@ class InstanceConfig:
         node_address: its node's, where it listens there; where the node comes back with another
             one, the instance follows (node_address.py). Empty: it was given its hosts.
         drills: whether drills may break it (docs/drills.md).
+        journal_actions: what is done to old segments on a schedule, in this order.
     """
 
     name: str
@@ -176,6 +178,7 @@ class InstanceConfig:
     announce_to: tuple[str, ...] = ()
     drills: bool = False
     node_address: str = ""
+    journal_actions: tuple[JournalAction, ...] = ()
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -190,6 +193,15 @@ class InstanceConfig:
             if names.count(name) > 1:
                 raise ConfigurationError(f"{self.name}: two destinations are called {name!r}")
         self.policy.check()
+        for action in self.journal_actions:
+            action.check(f"{self.name}: journal action")
+        if self.archive_directory is None and any(
+            action.do == "archive" for action in self.journal_actions
+        ):
+            raise ConfigurationError(
+                f"{self.name}: segments are to be archived and there is no archive directory: "
+                "give `archive_directory` (JournalArchiveDirectory)"
+            )
         if self.bootstrap is not None:
             if not self.bootstrap.sources:
                 raise ConfigurationError(
@@ -312,6 +324,9 @@ _NESTED_LISTS: dict[str, type] = {
     "destinations": DestinationConfig,
     "sow_topics": SowDefinition,
     "queues": QueueDefinition,
+    "looks": Look,
+    "when": Occasion,
+    "journal_actions": JournalAction,
 }
 
 

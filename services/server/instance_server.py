@@ -60,6 +60,7 @@ from raylay.services.replication.placement import (
 )
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, TopicMatcher
+from raylay.services.replication.timetable import JournalAction, JournalSchedule
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
 from raylay.services.server.client_connection import ClientConnection
@@ -88,6 +89,7 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
 from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
 from raylay.services.tracing import Outstanding, Tracing, start_tracing, traced
+from raylay.storage.journal import written_before
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.state import LmdbStateStore
@@ -202,6 +204,8 @@ class InstanceServer:
         self._hint_floor = -1
         self._placements = Placements()
         self._learning = asyncio.Lock()
+        self._journal_schedule = JournalSchedule(config.journal_actions)
+        self._tending = asyncio.Lock()
         self._retiring: asyncio.Task[None] | None = None
         self._metrics: Metrics | None = None
         self._started_s = time.time()
@@ -698,6 +702,9 @@ class InstanceServer:
         self.catch_up_with_commits()
         self.machine.wall_offset_us = self.now_us() - self.steady_us()
         self.perform(self.machine.tick(self.steady_us()))
+        due = self._journal_schedule.due(self.steady_us(), self.now_us())
+        if due:
+            self.spawn(self._tend_journal(due))
         now_s = self.loop.time()
         for upstream in list(self.upstreams_connected.values()):
             upstream.beat(now_s)
@@ -1193,6 +1200,23 @@ class InstanceServer:
         else:
             raise ConfigurationError(f"no maintenance {action!r}: compress, archive or remove")
         return [{"outcome": str(outcome)} for outcome in outcomes]
+
+    async def _tend_journal(self, due: list[JournalAction]) -> None:
+        """Does to old segments what its schedule says, one after the other."""
+        async with self._tending:
+            for action in due:
+                before_us = self.now_us() - action.age_ms * 1000
+                try:
+                    before_txid = written_before(
+                        await self.in_thread(self.journal.segments), before_us
+                    )
+                    outcomes = await self.maintenance(action.do, before_txid)
+                except RaylayError as error:
+                    self.report("journal_action_failed", action=action.do, text=str(error))
+                    continue
+                self.report(
+                    "journal_action", action=action.do, outcomes=[o["outcome"] for o in outcomes]
+                )
 
     def events(self, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
         """The last events behind number `after`."""

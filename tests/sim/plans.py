@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raylay.services.drills.history import Member, Topology
-from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.replication.timetable import Occasion
 from sim.world import Timing
 
 TOPICS = ("orders", "trades")
@@ -276,6 +277,8 @@ def draw(seed: int) -> Plan:
             upgrade_every_ms=rng.choice((None, 30, 300)),
             grace_period_ms=rng.choice((0, 200, 600)),
         )
+    if scheduling(seed) < 0.1:
+        plan.policy = replace(plan.policy, looks=_looks(random.Random(seed * 2 + (1 << 41))))
     # Of its own: whether something is moved changes nothing else of a seed.
     moving = random.Random(seed * 2 + (1 << 40))
     if moving.random() < 0.2:
@@ -283,6 +286,21 @@ def draw(seed: int) -> Plan:
         plan.script.sort(key=lambda step: step[:2])
         plan.resolves = True
     return plan
+
+
+def scheduling(seed: int) -> float:
+    """Of its own: whether something has a schedule changes nothing else of a seed."""
+    return random.Random(seed * 2 + (1 << 42)).random()
+
+
+def _looks(rng: random.Random) -> tuple[Look, ...]:
+    """Looks at times of the day: the simulated one begins at midnight."""
+    age_ms = rng.choice((0, 20, 100))
+    when = tuple(Occasion(at=f"00:00:0{rng.randint(1, 3)}Z") for _ in range(rng.randint(1, 2)))
+    looks = [Look(age_ms, None, when, rng.choice((0, 0, 1_500)))]
+    if rng.random() < 0.7:
+        looks.append(Look(None, age_ms, (Occasion(rng.choice((50, 300))),)))
+    return tuple(looks)
 
 
 def _moves(rng: random.Random, plan: Plan) -> list[Step]:

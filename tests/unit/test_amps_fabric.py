@@ -17,7 +17,9 @@ from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric_plan import FabricRecord, InstancePorts, instance_config
+from raylay.services.replication.downgrade import Look
 from raylay.services.replication.routing import TopicRule
+from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.server.config import BootstrapConfig, InstanceConfig
 
 FILE = """\
@@ -86,6 +88,19 @@ def policy(every: str, downgrade: str, upgrade: str = "") -> str:
         + (f"<Do>{second}</Do>" if upgrade else "")
         + "</Action></Actions>"
     )
+
+
+def scheduled(every: list[str], **steps: str) -> str:
+    """An action: its schedules, and the Age of each step."""
+    module = "<Module>amps-action-{}</Module><Options>{}</Options>"
+    names = {"downgrade": "downgrade-replication", "upgrade": "upgrade-replication"}
+    ons = (module.format("on-schedule", f"<Every>{each}</Every>") for each in every)
+    dos = (
+        module.format(f"do-{names.get(name, f'{name}-journal')}", f"<Age>{age}</Age>")
+        for name, age in steps.items()
+    )
+    inner = "".join(f"<On>{on}</On>" for on in ons) + "".join(f"<Do>{do}</Do>" for do in dos)
+    return f"<Action>{inner}</Action>"
 
 
 def minimum(number: int) -> str:
@@ -426,7 +441,8 @@ NOT_YET = [
      "</Transports>", 15, "one for clients"),
     ("<Name>clients</Name>", "<Name>clients</Name><Protocol>fix</Protocol>", 6, "Protocol fix"),
     (GROUP, GROUP + target("<Protocol>syslog</Protocol><Level>info</Level>"), 3, "syslog"),
-    (GROUP, GROUP + policy("00:30", "<Age>5s</Age>"), 3, "time of the day"),
+    (GROUP, GROUP + f"<Actions>{scheduled(['4h'], archive='1d')}</Actions>", 3,
+     "give JournalArchiveDirectory"),
     (GROUP, GROUP + "<Actions><Action><On><Module>amps-action-on-startup</Module></On><Do>"
      "<Module>amps-action-do-rotate-logs</Module></Do></Action></Actions>", 3, "on-startup"),
     (GROUP, GROUP + policy("1s", "<Age>5s</Age>").replace("<Do>",
@@ -536,14 +552,47 @@ def test_two_that_wait_for_each_other_are_told_so() -> None:
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["f.xml", "g.xml"]
 
 
-def test_the_age_of_journals() -> None:
-    action = (
-        "<Actions><Action><On><Module>amps-action-on-schedule</Module><Options><Every>00:30"
-        "</Every></Options></On><Do><Module>amps-action-do-remove-journal</Module><Options>"
-        "<Age>2d</Age></Options></Do></Action></Actions>"
+ARCHIVED = FILE.replace(
+    JOURNAL, JOURNAL + "<JournalArchiveDirectory>archive</JournalArchiveDirectory>"
+)
+
+
+def test_what_is_done_to_old_journal_is_done_when_the_schedule_says() -> None:
+    actions = (
+        scheduled(["Saturday at 11:00"], remove="30d")
+        + scheduled(["4h", "00:32Z"], compress="1d", archive="7d")
+        + scheduled(["10s"], remove="60d")
     )
-    assert started(FILE).retention_age_s is None
-    assert started(FILE.replace(GROUP, GROUP + action)).retention_age_s == 2 * 86_400
+    config = started(ARCHIVED.replace(GROUP, f"{GROUP}<Actions>{actions}</Actions>"))
+    assert findings(document(ARCHIVED.replace(GROUP, f"{GROUP}<Actions>{actions}</Actions>"))) == []
+    twice = (Occasion(4 * 3_600_000), Occasion(at="00:32Z"))
+    assert config.journal_actions == (
+        JournalAction("remove", 30 * 86_400_000, (Occasion(at="Saturday at 11:00"),)),
+        JournalAction("compress", 86_400_000, twice),
+        JournalAction("archive", 7 * 86_400_000, twice),
+        JournalAction("remove", 60 * 86_400_000, (Occasion(10_000),)),
+    )
+    # Not all the time, as a `retention` would.
+    assert config.retention_age_s is None
+    assert InstanceConfig.from_json(config.to_json()) == config
+
+
+def test_a_downgrade_at_a_time_of_the_day_a_second_one_and_two_schedules() -> None:
+    actions = (
+        scheduled(["15s"], downgrade="30s", upgrade="5s")
+        + scheduled(["00:32", "1h"], downgrade="20s")
+        + scheduled(["Sunday at 3:00Z"], upgrade="10s")
+    )
+    config = started(FILE.replace(GROUP, f"{GROUP}<Actions>{actions}</Actions>"))
+    policy = config.policy
+    assert (policy.downgrade_age_ms, policy.every_ms, policy.upgrade_age_ms) == (
+        30_000, 15_000, 5_000,
+    )  # fmt: skip
+    assert policy.looks == (
+        Look(20_000, None, (Occasion(at="00:32"), Occasion(3_600_000))),
+        Look(None, 10_000, (Occasion(at="Sunday at 3:00Z"),)),
+    )
+    assert InstanceConfig.from_json(config.to_json()) == config
 
 
 def test_the_checkpoint_topic_may_be_named() -> None:

@@ -1,0 +1,178 @@
+"""When something is done that has a schedule: every so often, or at a time of the day or week
+(behaviour.md 8, `amps-action-on-schedule`).
+
+Pure: times are given. Intervals count by the steady clock, which nobody sets; times of the day by
+the one on the wall, in the host's time zone unless they end with Z (UTC).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+
+from raylay.services.errors import ConfigurationError
+
+DAY_MS = 86_400_000
+WEEK_MS = 7 * DAY_MS
+LATE_US_MAX = 3_600_000_000
+"""A moment noticed later than this was leaped over by a clock that was set, or passed while the
+process stood still: nothing is done for it."""
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_TIME_OF_DAY = re.compile(
+    rf"(?:(?P<day>{'|'.join(_WEEKDAYS)})\s+at\s+)?"
+    r"(?P<hour>[01]?\d|2[0-3]):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?(?P<utc>Z)?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """When something is done: one of the two.
+
+    Attributes:
+        every_ms: so often, in milliseconds; 0, and `at` empty: whenever it is looked.
+        at: `00:32`, `Saturday at 11:00`; with Z at its end in UTC.
+    """
+
+    every_ms: int = 0
+    at: str = ""
+
+    def check(self, what: str) -> None:
+        """Raises ConfigurationError where there is no such moment."""
+        if self.every_ms < 0:
+            raise ConfigurationError(f"{what}: every_ms is {self.every_ms}: give 0 or more")
+        if self.at and not is_time_of_day(self.at):
+            raise ConfigurationError(
+                f"{what}: at is {self.at!r}: give a time such as 00:32 or 'Saturday at 11:00', "
+                "with Z behind it for UTC"
+            )
+
+    def between_ms(self) -> int:
+        """The time from one to the next, in milliseconds."""
+        if not self.at:
+            return self.every_ms
+        return WEEK_MS if " " in self.at.strip() else DAY_MS
+
+
+def is_time_of_day(text: str) -> bool:
+    """Whether a text names a time (`00:32`, `Saturday at 11:00`), not an interval."""
+    return _TIME_OF_DAY.fullmatch(text.strip()) is not None
+
+
+def next_us(at: str, wall_us: int) -> int:
+    """The first such moment behind `wall_us`, both in microseconds since 1970. Where summer time
+    leaves a moment out it is an hour later, where it comes twice it is the first."""
+    found = _TIME_OF_DAY.fullmatch(at.strip())
+    assert found is not None, at
+    zone = UTC if found["utc"] else None
+    moment = time(int(found["hour"]), int(found["minute"]), int(found["second"] or 0))
+    weekday = _WEEKDAYS.index(found["day"].lower()) if found["day"] else None
+    # From yesterday on: a zone's days do not begin where UTC's do.
+    date = datetime.fromtimestamp(wall_us / 1e6, zone).date() - timedelta(days=1)
+    while True:
+        if weekday is None or date.weekday() == weekday:
+            due_us = round(datetime.combine(date, moment, zone).timestamp() * 1e6)
+            if due_us > wall_us:
+                return due_us
+        date += timedelta(days=1)
+
+
+class Timetable:
+    """The due times of one thing. Owner: who does it. Lifecycle: one start of the instance; what
+    was due while it was down is not made up for.
+
+    By interval: the first behind the grace period, then one an interval; a look that comes late is
+    not made up for, and a clock that was set back makes the next one due at once.
+    """
+
+    __slots__ = ("_at", "_due_us", "_every_us", "_from_us", "_grace_us", "_last_us")
+
+    def __init__(self, occasion: Occasion, grace_period_ms: int = 0) -> None:
+        self._at = occasion.at
+        self._every_us = occasion.every_ms * 1000
+        self._grace_us = grace_period_ms * 1000
+        self._due_us: int | None = None
+        self._from_us: int | None = None
+        """By the steady clock: before it is the grace period of a time of the day."""
+        self._last_us = 0
+
+    def is_due(self, now_us: int, wall_us: int) -> bool:
+        """Whether it is time; the first call is the start.
+
+        Args:
+            now_us: by the steady clock.
+            wall_us: by the one on the wall, microseconds since 1970.
+        """
+        return self._at_is_due(now_us, wall_us) if self._at else self._interval_is_due(now_us)
+
+    def _interval_is_due(self, now_us: int) -> bool:
+        set_back = now_us < self._last_us
+        self._last_us = now_us
+        if self._due_us is None:
+            # In the grace period nothing; without one, an interval after the start as ever after.
+            self._due_us = now_us + max(self._grace_us, self._every_us)
+            return self._due_us == now_us
+        if set_back:
+            self._due_us = min(self._due_us, now_us + self._every_us)
+        if now_us < self._due_us:
+            return False
+        self._due_us = now_us + self._every_us
+        return True
+
+    def _at_is_due(self, now_us: int, wall_us: int) -> bool:
+        set_back = wall_us < self._last_us
+        self._last_us = wall_us
+        if self._due_us is None or self._from_us is None:
+            self._from_us = now_us + self._grace_us
+            self._due_us = next_us(self._at, wall_us)
+            return False
+        if set_back:
+            self._due_us = min(self._due_us, next_us(self._at, wall_us))
+        if wall_us < self._due_us:
+            return False
+        late_us = wall_us - self._due_us
+        self._due_us = next_us(self._at, wall_us)
+        return late_us <= LATE_US_MAX and now_us >= self._from_us
+
+
+@dataclass(frozen=True, slots=True)
+class JournalAction:
+    """Something done to old journal segments on a schedule.
+
+    Attributes:
+        do: `compress`, `archive` or `remove`.
+        age_ms: of segments into which nothing was written for so long.
+        when: each of these.
+    """
+
+    do: str
+    age_ms: int
+    when: tuple[Occasion, ...]
+
+    def check(self, what: str) -> None:
+        """Raises ConfigurationError where a value is wrong."""
+        if self.do not in ("compress", "archive", "remove"):
+            raise ConfigurationError(f"{what}: do is {self.do!r}: give compress, archive or remove")
+        if self.age_ms < 0:
+            raise ConfigurationError(f"{what}: age_ms is {self.age_ms}: give 0 or more")
+        if not self.when or any(not each.at and not each.every_ms for each in self.when):
+            raise ConfigurationError(f"{what}: {self.do} has no schedule: give `every` or `at`")
+        for each in self.when:
+            each.check(what)
+
+
+class JournalSchedule:
+    """What is due of an instance's journal actions. Owner: the instance. Lifecycle: one start."""
+
+    def __init__(self, actions: tuple[JournalAction, ...]) -> None:
+        self._tables = [(each, [Timetable(when) for when in each.when]) for each in actions]
+
+    def due(self, now_us: int, wall_us: int) -> list[JournalAction]:
+        """What is to be done now, in the order given; see `Timetable.is_due`."""
+        # Each is asked, although one is enough: it counts from when it was asked last.
+        return [
+            action
+            for action, tables in self._tables
+            if any([table.is_due(now_us, wall_us) for table in tables])
+        ]

@@ -1,0 +1,58 @@
+"""What is done on a schedule, on a real instance's journal and by the clock on the wall."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from end_to_end.test_instance import Client, Server, Servers, servers, single  # noqa: F401
+
+from raylay.services.replication.timetable import JournalAction, Occasion
+from raylay.services.server.instance_server import JOURNAL_DIRECTORY
+from raylay.storage.journal_reader import LmdbJournalReader
+
+BODY = "x" * 60_000
+ACTIONS_IN_S = 4
+NEVER = (Occasion(at="00:00Z"),)
+
+
+def states(server: Server) -> list[str]:
+    with LmdbJournalReader(server.directory / JOURNAL_DIRECTORY) as reader:
+        return [
+            "archived" if segment.archived else segment.state
+            for segment in reader.segments()
+            if segment.records
+        ]
+
+
+def test_old_journal_is_archived_and_removed_at_its_time_and_not_before(
+    servers: Servers,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """A weekly removal does not happen all the time; what is due happens in its order, to segments
+    of its age only."""
+    due = datetime.now(UTC) + timedelta(seconds=ACTIONS_IN_S)
+    at = (Occasion(at=f"{due:%A} at {due:%H:%M:%S}Z"),)
+    elsewhen = (Occasion(at=f"{due + timedelta(days=3):%A} at {due:%H:%M:%S}Z"),)
+    server = single(
+        servers,
+        tmp_path,
+        segment_bytes=1024 * 1024,
+        archive_directory=str(tmp_path / "archive"),
+        journal_actions=(
+            JournalAction("remove", 0, elsewhen),
+            JournalAction("remove", 3_600_000, at),
+            JournalAction("archive", 0, at),
+        ),
+    )
+    client = Client(server.address, "publisher")
+    for number in range(1, 61):
+        client.publish(range(number, number + 1), text=BODY)
+    client.persisted(60)
+    before = states(server)
+    assert len(before) >= 3 and set(before) == {"sealed", "live"}
+    server.wait_for("journal_action", 2)
+    # Nothing is an hour old; the rest but the live one is archived.
+    assert states(server) == ["archived"] * (len(before) - 1) + ["live"]
+    assert server.events("action=archive") == server.events("action=remove") == 1
+    assert server.log.index("action=remove") < server.log.index("action=archive")
