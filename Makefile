@@ -17,12 +17,15 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 # Of `make sim`: SEEDS is how many to run, SEED the first one. A SEED alone replays that one.
 SIM_ARGUMENTS = --seeds $(or $(SEEDS),$(if $(SEED),1,1000)) $(if $(SEED),--seed $(SEED))
 
+# Of `make test`: how many processes run it, which take what there is in turn.
+SPREAD = -n 2 --dist loadgroup
+
 # Each actor is a process that imports Raylay: without its bytecode that costs half a second each.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo drill test check sim bench soak clean types java wheel wheelhouse \
-	test-hosts soak-hosts
+.PHONY: help setup demo drill test test-all check sim bench soak clean types java wheel \
+	wheelhouse test-hosts soak-hosts
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -43,8 +46,11 @@ java:
 demo: $(STAMP)  ## the three-region fabric on real flights, with a kill half way
 	$(PY) examples/three_regions.py
 
-test: setup  ## set up and run the tests
-	$(PY) -m pytest -n 2 --dist loadgroup
+test: setup  ## set up and run the tests that every change runs, minutes on two cores
+	$(PY) -m pytest $(SPREAD) -m 'not slow and not soak and not hosts'
+
+test-all: setup  ## the rest of them: a thousand seeds, every command, example and Spark job
+	$(PY) -m pytest $(SPREAD) -m 'slow and not soak and not hosts'
 
 test-hosts: $(STAMP)  ## ray up on several hosts of namespaces: cuts, a lost host, no head (root)
 	$(PY) -m pytest -m 'hosts and not soak' -rs tests/hosts

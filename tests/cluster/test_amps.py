@@ -55,7 +55,8 @@ def on_this_machine(name: str, ports: dict[str, int]) -> str:
     return text.replace("</AMPSConfig>", f"{actions[start:end]}</AMPSConfig>")
 
 
-def test_the_published_pair(runtime_directory: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("fabric")
+def test_the_published_pair(tmp_path: Path) -> None:
     taken: set[int] = set()
     ports = {
         "amps-1-server.example.com:10004": free_port(taken),
@@ -125,9 +126,9 @@ def test_a_published_destination_and_the_published_incoming_transport_as_its_pee
             assert asyncio.run(there) == [body]
 
 
-def test_geographic_replication_with_high_availability(
-    runtime_directory: Path, tmp_path: Path
-) -> None:
+@pytest.mark.slow
+@pytest.mark.usefixtures("fabric")
+def test_geographic_replication_with_high_availability(tmp_path: Path) -> None:
     files = sorted(REGIONAL.glob("*-?.xml"))
     taken: set[int] = set()
     defines = {}

@@ -45,11 +45,13 @@ def run(*command: str, cwd: Path, text: str = "") -> subprocess.CompletedProcess
     return done
 
 
+@pytest.mark.slow
 def test_hello(tmp_path: Path) -> None:
     done = run(sys.executable, str(EXAMPLES / "hello.py"), cwd=tmp_path)
     assert done.stdout.strip().endswith('{"text": "hello, world"}')
 
 
+@pytest.mark.slow
 def test_the_script_of_the_readme(tmp_path: Path) -> None:
     page = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
     script = page.split("```python\n")[1].split("```")[0]
@@ -76,6 +78,7 @@ def test_two_clusters(tmp_path: Path) -> None:
     assert lines[3:] == [f"{region}: 2000 of 2000 orders" for region in ("east", "west")]
 
 
+@pytest.mark.slow
 def test_three_regions(tmp_path: Path) -> None:
     arguments = ("--messages", "20000", "--seconds", "5")
     done = run(sys.executable, str(EXAMPLES / "three_regions.py"), *arguments, cwd=tmp_path)
@@ -166,6 +169,7 @@ def one_by_one(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [f"here-{n}: restarted, caught up" for n in (2, 1)]
 
 
+@pytest.mark.slow
 def test_one_trace_shows_the_whole_way_of_a_message(tmp_path: Path) -> None:
     """The published three-region table, as the README starts it, and one message through it."""
     run(*RAYLAY, "up", str(EXAMPLES / "three_regions.yaml"), "--detach", cwd=tmp_path)

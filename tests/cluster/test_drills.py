@@ -53,6 +53,7 @@ def test_a_drill_is_judged_and_reported(whole: Fabric, tmp_path: Path) -> None:
     assert not (whole.directory / MARK_FILE).exists()
 
 
+@pytest.mark.slow
 def test_the_head_is_killed_and_an_instance_meanwhile(whole: Fabric) -> None:
     """Acks go on, and who died without a head is started when it is back."""
     scenario = {
@@ -74,6 +75,7 @@ def test_the_head_is_killed_and_an_instance_meanwhile(whole: Fabric) -> None:
     assert is_durable(command, environment) and raylet_pid(gcs_port()) not in (0, pid)
 
 
+@pytest.mark.slow
 def test_what_an_ended_drill_broke_is_whole_again(whole: Fabric, tmp_path: Path) -> None:
     """SIGTERM mends; after SIGKILL it mends itself, and the next drill asks for `--clean`."""
     path = tmp_path / "long.yaml"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from end_to_end.test_bootstrap import Empty
 from end_to_end.test_instance import Client, Server, Servers, free_ports, servers
 
@@ -57,6 +58,7 @@ def sequences(server: Server) -> list[int]:
     return [sequence for found, sequence in server.journal() if found == publisher]
 
 
+@pytest.mark.slow
 def test_a_moved_instance_its_retired_directory_and_what_only_that_held(
     servers: Servers, tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ class Steady(threading.Thread):
         assert self.last and self.acknowledged == self.last - self.first + 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_pair_is_upgraded_one_by_one_and_loses_no_ack(servers: Servers, tmp_path: Path) -> None:
     """Old and old, old and new, new and new: sync both ways in each, and clients at both."""

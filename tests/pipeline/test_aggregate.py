@@ -107,6 +107,7 @@ def test_a_job_that_cannot_begin(log: Log, choosy: Any, tmp_path: Path) -> None:
 
 
 # -- with Spark ----------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_each_result_has_a_key_of_its_own(spark: Any) -> None:
     groups = ("('a', NULL)", "(NULL, 'a')", "('a|b', 'c')", "('a', 'b|c')", r"('\\N', 'a')")
     rows = spark.sql(
@@ -176,6 +177,7 @@ def test_each_window_once(spark: Any, instance: Any, log: Log, tmp_path: Path) -
     assert not (tmp_path / "new" / QUERY_FILE).exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_record_stops_or_is_left_out(spark: Any, choosy: Any, tmp_path: Path) -> None:
     runs = [message_run(first, 7, first, 20) for first in range(1, 201, 20)]
     log = write_log(tmp_path / "hurt", runs)
@@ -243,6 +245,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_page_can_be_pasted(
     spark: Any,

@@ -173,6 +173,7 @@ def test_a_lake_holds_what_the_journal_held(
     assert list(manifest["stretches"]) == [f"Chicago-1/{INCARNATION:016x}"]
 
 
+@pytest.mark.slow
 def test_bare_journals_of_one_name(spark: Any, tmp_path: Path) -> None:
     """What of one of them is in a lake says nothing of the other."""
     logs = [write_log(tmp_path / region / "same", mixed_runs(20)) for region in ("east", "west")]
@@ -208,6 +209,7 @@ def forget_ends(lake: Path) -> None:
     manifest.write_text(json.dumps(found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("older", [False, True])
 def test_a_journal_that_does_not_hold_what_is_archived(
     spark: Any, tmp_path: Path, older: bool
@@ -243,6 +245,7 @@ def test_a_journal_that_does_not_hold_what_is_archived(
     assert summary.archived_records == 300 and summary.removable_before > 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("older", [False, True])
 def test_a_lake_that_went_on_with_another_journal(spark: Any, tmp_path: Path, older: bool) -> None:
     """An older stretch is compared as well as the last, as long as its segment is there."""
@@ -277,6 +280,7 @@ def test_a_lake_that_went_on_with_another_journal(spark: Any, tmp_path: Path, ol
     assert found.archived_records == 0 and found.last_txid == 800
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk_records", [480, 500], ids=["notes alone", "notes at the end"])
 def test_notes_tell_a_journal_as_messages_do(
     spark: Any, tmp_path: Path, chunk_records: int
@@ -333,6 +337,7 @@ def test_a_lake_whose_files_are_gone(spark: Any, tmp_path: Path) -> None:
         assert content(lake) | {name} == files
 
 
+@pytest.mark.slow
 def test_topics_that_are_too_long_for_a_directory(spark: Any, tmp_path: Path) -> None:
     topics = [
         "007",
@@ -360,6 +365,7 @@ def test_topics_that_are_too_long_for_a_directory(spark: Any, tmp_path: Path) ->
     assert any(re.fullmatch("topic=x{48}~[0-9a-f]{16}", name) for name in folders)
 
 
+@pytest.mark.slow
 def test_what_is_skipped_is_never_removable(spark: Any, tmp_path: Path) -> None:
     """Nor its segment, now or later, nor what stands behind it."""
     log = write_log(tmp_path / "a", mixed_runs(40))

@@ -162,6 +162,7 @@ def arguments(job: str, source: Log, place: Path, instance: Any, topic: str) -> 
 
 
 # -- killed --------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_killed_with_its_spark_and_run_again(
     spark: Any, instance: Any, source: Log, tmp_path: Path

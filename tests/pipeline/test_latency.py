@@ -168,6 +168,7 @@ def test_what_is_measured(spark: Any, tmp_path: Path) -> None:
         latency(spark, places(path=str(directory)), Choice(topics=("nothing",)))
 
 
+@pytest.mark.slow
 def test_a_damaged_record_stops_or_is_left_out(spark: Any, tmp_path: Path) -> None:
     found = places(path=str(write_case(tmp_path)))[:2]
     path = min((tmp_path / "Chicago-2" / "journal").glob("*.live"))

@@ -168,6 +168,7 @@ def test_a_replay_keeps_its_times(instance: Any, tmp_path: Path) -> None:
 
 
 # -- from lakes -----------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_a_lake_of_an_instance_that_began_anew(spark: Any, tmp_path: Path) -> None:
     """What it got back after it lost its data is replayed once."""
     lake = tmp_path / "lake"
@@ -195,6 +196,7 @@ def test_a_lake_of_an_instance_that_began_anew(spark: Any, tmp_path: Path) -> No
     assert found == list(range(1, 81))
 
 
+@pytest.mark.slow
 def test_a_lake_of_bare_journals_of_one_name(spark: Any, tmp_path: Path) -> None:
     """Each is a log of its own: what both hold is replayed once, and each in its order."""
     lake = tmp_path / "lake"

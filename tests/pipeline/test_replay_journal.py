@@ -74,6 +74,7 @@ def test_a_journal_is_replayed(spark: Any, instance: Any, tmp_path: Path, mixed:
         assert str(raised.value).startswith(text) and "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_into_a_topic_that_is_not_journaled(
     spark: Any, choosy: Any, tmp_path: Path, mixed: Log
 ) -> None:
@@ -96,6 +97,7 @@ def test_into_a_topic_that_is_not_journaled(
     assert len(journaled(choosy, "kept/orders")) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lake", [False, True])
 def test_a_schema_that_does_not_fit(spark: Any, mixed: Log, tmp_path: Path, lake: bool) -> None:
     where = str(mixed.directory)
@@ -122,6 +124,7 @@ def test_a_schema_that_does_not_fit(spark: Any, mixed: Log, tmp_path: Path, lake
     )
 
 
+@pytest.mark.slow
 def test_a_damaged_record_stops_or_is_left_out(spark: Any, instance: Any, tmp_path: Path) -> None:
     runs = [message_run(first, 7, first, 20) for first in range(1, 201, 20)]
     log = write_log(tmp_path / "hurt", runs)

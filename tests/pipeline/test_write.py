@@ -666,6 +666,7 @@ def test_a_stream_that_is_restarted(spark: Any, instance: Any, tmp_path: Path) -
     assert [sequence for _, sequence, _ in found] == list(range(1, 501))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_put_back_by_one(spark: Any, instance: Any, tmp_path: Path) -> None:
     """Spark plans its last micro-batch anew, and it has more rows than were published of it. In a
     function that names its jobs itself: what tells a run is gone."""
@@ -713,6 +714,7 @@ def test_a_checkpoint_that_was_put_back_by_one(spark: Any, instance: Any, tmp_pa
     assert len(journaled(instance, "write/back")) == 50
 
 
+@pytest.mark.slow
 def test_a_renewed_checkpoint(spark: Any, instance: Any, tmp_path: Path) -> None:
     """Its micro-batches begin at 0 again, and are not those that were published."""
     log = write_log(tmp_path / "from", [message_run(1, 7, 1, 50)])

@@ -10,6 +10,7 @@ FIRST_SEED = 1000
 SEEDS_MAX = 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mistakes.MISTAKES)
 def test_a_planted_mistake_is_caught(name: str) -> None:
     """Within a bounded number of seeds, by a law and not by a stumble of the machine."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ TARGETS = (
     "setup",
     "demo",
     "test",
+    "test-all",
     "check",
     "sim",
     "bench",
@@ -157,16 +159,28 @@ def test_the_makefile_has_its_targets() -> None:
         assert dry_run("--always-make", target)
 
 
+def test_each_test_is_of_one_target() -> None:
+    """`make test-all` runs what `make test` leaves out, and nothing twice."""
+    chosen = {target: shlex.split(dry_run(target)[-1])[-1] for target in ("test", "test-all")}
+    for slow in (False, True):
+        for apart in ({}, {"soak": True}, {"hosts": True}):
+            marks = {"slow": slow, "soak": False, "hosts": False} | apart
+            taken = [target for target, marked in chosen.items() if eval(marked, {}, marks)]
+            wanted = "test-all" if slow else "test"
+            assert taken == ([] if apart else [wanted]), marks
+
+
 @pytest.mark.parametrize(
     ("refusal", "fails", "called", "status"),
     [
-        ("", "", ["make test", "make test-hosts"], 0),
-        ("needs root", "", ["make test"], 0),
+        ("", "", ["make test", "make test-all", "make test-hosts"], 0),
+        ("needs root", "", ["make test", "make test-all"], 0),
         ("", "test", ["make test"], 2),
-        ("", "test-hosts", ["make test", "make test-hosts"], 2),
+        ("", "test-all", ["make test", "make test-all"], 2),
+        ("", "test-hosts", ["make test", "make test-all", "make test-hosts"], 2),
     ],
 )
-def test_the_integration_run_is_make_test_and_the_hosts(
+def test_the_integration_run_is_make_test_then_the_rest_then_the_hosts(
     tmp_path: Path, refusal: str, fails: str, called: list[str], status: int
 ) -> None:
     """With a make that only says what it was asked, and a machine that lacks nothing."""
