@@ -28,6 +28,7 @@ def test_hot_pair(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2000 of 2000 sales" in said("hot_pair.py", capsys)[-1]
 
 
+@pytest.mark.slow
 def test_hub_and_spoke(capsys: pytest.CaptureFixture[str]) -> None:
     first, *readers = said("hub_and_spoke.py", capsys)
     assert first == "started audit; restarted hub-1, hub-2"
@@ -37,6 +38,7 @@ def test_hub_and_spoke(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(read == published >= 3_000 for read, published in counts.values())
 
 
+@pytest.mark.slow
 def test_a_one_way_feed(capsys: pytest.CaptureFixture[str]) -> None:
     expected = "production has 1000 prices, test has 2000 with its own"
     assert said("one_way_feed.py", capsys) == [expected]
@@ -48,6 +50,7 @@ def test_geographic_replication(capsys: pytest.CaptureFixture[str]) -> None:
     assert said("geographic.py", capsys) == expected
 
 
+@pytest.mark.slow
 def test_a_pair_across_a_firewall(capsys: pytest.CaptureFixture[str]) -> None:
     """`web` has no address of `inside`, and the link that holds their connection is killed."""
     (line,) = said("dmz_pair.py", capsys)
