@@ -16,7 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raylay.services.messages.records import Kind, Run, scan, sequences_of
+from raylay.services.messages.records import (
+    SEQUENCE_HELD_MAX,
+    Kind,
+    Run,
+    scan,
+    sequences_of,
+)
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
 
@@ -163,7 +169,7 @@ def stretches_of_run(run: Run) -> Iterator[Stretch]:
         # All of one topic and without gaps: the header says everything.
         yield Stretch(run.publisher, run.first_sequence, run.last_sequence, run.topic)
         return
-    for chunk in scan(bytes(run.payload), verify=False):
+    for chunk in scan(bytes(run.payload), verify=False, sequence_max=SEQUENCE_HELD_MAX):
         if chunk.last_sequence - chunk.first_sequence + 1 == chunk.records:
             yield Stretch(chunk.publisher, chunk.first_sequence, chunk.last_sequence, chunk.topic)
             continue

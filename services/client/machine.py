@@ -87,7 +87,7 @@ from raylay.services.errors import (
     RemoteProtocolError,
     SequenceConflict,
 )
-from raylay.services.messages.records import RecordBuilder, publisher_id
+from raylay.services.messages.records import SEQUENCE_MAX, RecordBuilder, publisher_id
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, PROTOCOL_VERSION, Header
 
 RECORD_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
@@ -309,8 +309,8 @@ class ClientMachine:
         sequence = self.next_sequence
         if self.ended:
             raise ConnectionLost(f"client {self.options.client_name} is closed")
-        if not sequence:
-            raise ConnectionLost("connect before the first publish: a server must say the number")
+        if not 0 < sequence <= SEQUENCE_MAX:
+            raise self._unnumbered()
         if expiration_s or key or correlation:
             record = builder.build(
                 sequence,
@@ -332,6 +332,14 @@ class ClientMachine:
         self._tail_bytes += len(record)
         self.next_sequence = sequence + 1
         return sequence
+
+    def _unnumbered(self) -> Exception:
+        if not self.next_sequence:
+            return ConnectionLost("connect before the first publish: a server must say the number")
+        return LocalProtocolError(
+            f"client {self.options.client_name} has no sequence left, the highest is "
+            f"{SEQUENCE_MAX}: choose another client name"
+        )
 
     def next_batch(self, bytes_max: int) -> PublishBatch | None:
         """What to send next, up to `bytes_max` of records; a single larger record still goes. None

@@ -70,6 +70,9 @@ KEY_BYTES_MAX = 65_535
 TRACE_BYTES = 25
 PATH_INCARNATIONS_MAX = 255
 SEQUENCE_MAX = (1 << 63) - 1
+"""The highest that a publisher may give. What earlier releases let past it, up to the 64 bits that
+a record has, is still read, replicated and acknowledged."""
+SEQUENCE_HELD_MAX = (1 << 64) - 1
 
 
 class Command(IntEnum):
@@ -332,13 +335,20 @@ class Chunk(NamedTuple):
     traced: bool
 
 
-def scan(payload: bytes, *, verify: bool = True, record_bytes_max: int = 0) -> list[Chunk]:
+def scan(
+    payload: bytes,
+    *,
+    verify: bool = True,
+    record_bytes_max: int = 0,
+    sequence_max: int = SEQUENCE_MAX,
+) -> list[Chunk]:
     """Cuts a payload into stretches of one publisher, one topic and ascending sequences.
 
     The only loop over messages on an instance's way in; `verify` checks every record's checksum.
 
     Raises:
-        CorruptRecord: a record is cut short, fails its checksum or has lengths that do not fit.
+        CorruptRecord: a record is cut short, fails its checksum, has lengths that do not fit or a
+            sequence that no publisher may give.
     """
     chunks: list[Chunk] = []
     end = len(payload)
@@ -395,8 +405,6 @@ def scan(payload: bytes, *, verify: bool = True, record_bytes_max: int = 0) -> l
             )
         if trace not in (0, TRACE_BYTES) or topic > TOPIC_BYTES_MAX or not typ:
             raise CorruptRecord(f"record at byte {offset} has a bad header", offset=offset)
-        if not 1 <= sequence <= SEQUENCE_MAX:
-            raise CorruptRecord(f"record at byte {offset} has sequence {sequence}", offset=offset)
         if (
             pub == publisher
             and sequence > last
@@ -411,37 +419,24 @@ def scan(payload: bytes, *, verify: bool = True, record_bytes_max: int = 0) -> l
             offset = following
             continue
         if count:
-            chunks.append(
-                Chunk(
-                    publisher,
-                    topic_bytes[:topic_length],
-                    topic_bytes[topic_length:],
-                    first,
-                    last,
-                    count,
-                    start,
-                    offset,
-                    traced,
-                )
-            )
+            names = topic_bytes[:topic_length], topic_bytes[topic_length:]
+            chunks.append(Chunk(publisher, *names, first, last, count, start, offset, traced))
         publisher, first, last, count, start = pub, sequence, sequence, 1, offset
         topic_length, type_length, names_length = topic, typ, topic + typ
         topic_bytes = payload[names_at : names_at + names_length]
         traced = trace > 0
         offset = following
-    chunks.append(
-        Chunk(
-            publisher,
-            topic_bytes[:topic_length],
-            topic_bytes[topic_length:],
-            first,
-            last,
-            count,
-            start,
-            end,
-            traced,
-        )
-    )
+    names = topic_bytes[:topic_length], topic_bytes[topic_length:]
+    chunks.append(Chunk(publisher, *names, first, last, count, start, end, traced))
+    # Sequences ascend in a chunk: looked at once for all of it.
+    for chunk in chunks:
+        if not chunk.first_sequence or chunk.last_sequence > sequence_max:
+            raise CorruptRecord(
+                f"a record at or behind byte {chunk.start} has sequence "
+                f"{chunk.last_sequence if chunk.first_sequence else 0}: a publisher numbers from "
+                f"1 to {SEQUENCE_MAX}",
+                offset=chunk.start,
+            )
     return chunks
 
 

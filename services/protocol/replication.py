@@ -55,6 +55,7 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.records import SEQUENCE_HELD_MAX
 from raylay.services.protocol.compression import COMPRESSION_TYPES
 from raylay.services.protocol.frames import Header, encode_frame, encode_front
 from raylay.services.replication.acknowledgment import RootedRanges
@@ -112,7 +113,11 @@ def _paired(value: Any) -> Ranges:
             raise RemoteProtocolError("ranges of a publisher are no pairs", "bad_ranges")
         pairs: list[Range] = []
         for first, last in zip(flat[::2], flat[1::2], strict=True):
-            if type(first) is not int or type(last) is not int or not 0 <= first <= last < 1 << 63:
+            if (
+                type(first) is not int
+                or type(last) is not int
+                or not 0 <= first <= last <= SEQUENCE_HELD_MAX
+            ):
                 raise RemoteProtocolError("a range is no pair of sequences", "bad_ranges")
             pairs.append((first, last))
         if pairs:

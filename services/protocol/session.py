@@ -15,7 +15,11 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX
+from raylay.services.messages.records import (
+    SEQUENCE_HELD_MAX,
+    TOPIC_BYTES_MAX,
+    TYPE_BYTES_MAX,
+)
 from raylay.services.protocol.frames import (
     FRAME_BYTES_MAX,
     PROTOCOL_VERSION,
@@ -351,7 +355,7 @@ def _read_logon(header: Header, _: bytes) -> Logon:
         raise _BadValue("bad_command", "ack_conflation_ms is no number from 0 to 60000")
     return Logon(
         name,
-        _whole(header, "low"),
+        _whole(header, "low", 0, SEQUENCE_HELD_MAX),
         _text_or(header.get("cid")),
         _text(header, "user_id"),
         _text(header, "pw"),

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from raylay.services.errors import AdmissionRefused, DowngradeRefused, RemoteProtocolError
 from raylay.services.messages.records import (
+    SEQUENCE_MAX,
     Flag,
     Kind,
     Run,
@@ -415,9 +416,20 @@ class InstanceMachine:
         return self._take()
 
     def number_for(self, client: str) -> tuple[int, int]:
-        """Publisher id and next sequence for a client that does not number its publishes."""
+        """Publisher id and next sequence for a client that does not number its publishes.
+
+        Raises:
+            RemoteProtocolError: there is no next one: a client of that very name took the last.
+        """
         publisher = publisher_id(f"{client}|{self.identity.incarnation}")
-        return publisher, self._highest.get(publisher, 0) + 1
+        sequence = self._highest.get(publisher, 0) + 1
+        if sequence > SEQUENCE_MAX:
+            raise RemoteProtocolError(
+                f"client {client} has no sequence left here, the highest is {SEQUENCE_MAX}: number "
+                "its publishes, or choose another client name",
+                "sequence_exhausted",
+            )
+        return publisher, sequence
 
     def _published_again(self, session: _Session, run: Run, now_us: int) -> None:
         """A client's run of which a part may be known already: it is never answered as a duplicate,

@@ -262,7 +262,12 @@ class ClientConnection(FramedConnection):
         sequence = command.sequence
         publisher = self.publisher
         if not sequence:
-            publisher, sequence = server.machine.number_for(self.client_name)
+            try:
+                publisher, sequence = server.machine.number_for(self.client_name)
+            except RemoteProtocolError as error:
+                command_id = command.command_id or "-"
+                self.send(acknowledgment("processed", command_id, error.reason, str(error)))
+                return
         size_bytes = len(command.body) + len(command.topic) + 256
         if size_bytes > RECORD_BYTES_MAX:
             text = f"message of {len(command.body)} bytes: at most {RECORD_BYTES_MAX} with topic"

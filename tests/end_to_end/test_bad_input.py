@@ -31,15 +31,21 @@ from xxhash import xxh3_64_intdigest
 
 from raylay.services.errors import StorageFull
 from raylay.services.messages.records import (
+    SEQUENCE_HELD_MAX,
+    SEQUENCE_MAX,
+    Flag,
     Kind,
     RecordBuilder,
     iterate_records,
     publisher_id,
+    run_of,
+    scan,
 )
 from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.server.client_connection import RECORD_BYTES_MAX
 from raylay.services.server.instance_server import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
+from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.segments import open_environment
 from raylay.storage.state import LmdbStateStore
 from raylay.storage.stores import LmdbPublishStore
@@ -216,6 +222,85 @@ def test_a_frame_cut_short_is_not_taken(servers: Servers, tmp_path: Path) -> Non
     good.publishes()
     good.kept()
     assert Client(server.address, BAD).answer["highest"] == 0
+
+
+# -- sequences ---------------------------------------------------------------------------------
+def test_a_sequence_beyond_the_highest_is_refused_at_the_door(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """In one batch it stood behind a good one, was journaled, and no ack of a link could name it:
+    the link was made again for ever."""
+    first, second = pair(servers, tmp_path)
+    good = Good(first)
+    client = Client(first.address, BAD)
+    payload = record_of(BAD, SEQUENCE_MAX) + record_of(BAD, SEQUENCE_MAX + 1)
+    client.send({"c": "pb", "n": 2}, payload)
+    answer = client.ack(a="processed").header
+    assert answer["reason"] == "bad_record" and str(SEQUENCE_MAX) in answer["text"]
+    assert client.closed()
+    client = Client(first.address, BAD)
+    assert client.answer["highest"] == 0
+    client.send({"c": "pb", "n": 1}, record_of(BAD, SEQUENCE_MAX))
+    client.persisted(SEQUENCE_MAX)
+    good.publishes()
+    assert first.events("link_disconnected") == 0
+    good.server = second
+    good.kept()
+
+
+def test_a_journal_that_holds_such_a_sequence_stops_no_link(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """As an earlier release left it: everything is sent, acknowledged and settled."""
+    first, second = pair(servers, tmp_path)
+    for server in (first, second):
+        server.kill()
+    payload = b"".join(record_of("old", SEQUENCE_MAX + add) for add in range(3))
+    (chunk,) = scan(payload, sequence_max=SEQUENCE_HELD_MAX)
+    run = run_of(chunk, payload)
+    run.flags |= Flag.AWAITED
+    journal = LmdbJournal(first.directory / JOURNAL_DIRECTORY)
+    run.first_txid, run.receive_time_us = journal.recovered.next_txid, 1
+    journal.start(lambda *_: None, lambda *_: None)
+    journal.stage(run)
+    journal.close()
+    for server in (first, second):
+        server.log = ""
+        server.start()
+    for server in (first, second):
+        server.wait_for("link_caught_up")
+    good = Good(first)
+    assert first.events("link_disconnected") == 0, first.log
+    for server in (first, second):
+        good.server = server
+        good.kept()
+        held = {number for publisher, number in server.journal() if publisher == run.publisher}
+        assert held == {SEQUENCE_MAX, SEQUENCE_MAX + 1, SEQUENCE_MAX + 2}
+    old = Client(first.address, "old", low=SEQUENCE_MAX)
+    assert old.answer["durable"] == [[SEQUENCE_MAX, SEQUENCE_MAX + 2]]
+    reader = Client(second.address, "reader")
+    reader.send({"c": "subscribe", "sub": "s", "t": "orders", "bm": "0"})
+    assert len(reader.receive(6)) == 6
+
+
+def test_a_server_that_has_no_number_left_for_a_client_says_so(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """What a server numbers has a publisher of its own, and somebody may take that one's name."""
+    server = single(servers, tmp_path)
+    good = Good(server)
+    asker = Client(server.address, "asker")
+    taker = f"asker|{asker.answer['incarnation']}"
+    client = Client(server.address, taker)
+    client.send({"c": "pb", "n": 1}, record_of(taker, SEQUENCE_MAX))
+    client.persisted(SEQUENCE_MAX)
+    asker.send({"c": "p", "t": "orders", "cid": "u", "a": "persisted"}, b"{}")
+    refused = asker.ack(cid="u").header
+    assert refused["reason"] == "sequence_exhausted" and "another client name" in refused["text"]
+    asker.publish(range(1, 4))
+    asker.persisted(3)
+    good.publishes()
+    good.kept()
 
 
 # -- disks -----------------------------------------------------------------------------------------

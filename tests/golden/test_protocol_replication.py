@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.records import SEQUENCE_HELD_MAX, SEQUENCE_MAX
 from raylay.services.protocol.frames import FrameReader, encode_frame
 from raylay.services.protocol.replication import (
     BEAT,
@@ -353,6 +354,14 @@ _RANGES = st.dictionaries(
 @given(_RANGES)
 def test_ranges_survive(ranges: Ranges) -> None:
     assert unpack_rooted(pack_rooted({9: ranges})) == {9: ranges}
+
+
+def test_ranges_name_every_sequence_that_a_record_can_have() -> None:
+    """Journals of earlier releases hold sequences that nobody may give any more."""
+    held = {7: [(SEQUENCE_MAX, SEQUENCE_HELD_MAX)]}
+    (frame,) = ack_frames(AckUpstream(0, 1, held, {3: held}, held), 0)
+    ((header, body),) = FrameReader().feed(frame)
+    assert read_ack(header, body) == (1, held, {3: held}, held)
 
 
 @given(st.binary(min_size=1, max_size=80))

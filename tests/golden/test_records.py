@@ -17,6 +17,8 @@ from xxhash import xxh3_64_intdigest
 
 from raylay.services.errors import CorruptRecord, StorageError
 from raylay.services.messages.records import (
+    SEQUENCE_HELD_MAX,
+    SEQUENCE_MAX,
     Command,
     Flag,
     Kind,
@@ -353,6 +355,22 @@ def test_a_run_cut_short_is_noticed(length: int) -> None:
     if length < len(RECORD):
         with pytest.raises(CorruptRecord):
             decode_record(RECORD[:length])
+
+
+@pytest.mark.parametrize("last", [SEQUENCE_MAX + 1, SEQUENCE_HELD_MAX])
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_sequence_above_the_highest_is_refused_wherever_it_stands(last: int, step: int) -> None:
+    builders = [RecordBuilder(7, topic, "json") for topic in ("a", "b")]
+    first = builders[0].build(last - step, b"{}", 1)
+    whole = first + builders[0].build(last, b"{}", 1)
+    other = builders[1].build(1, b"{}", 1)
+    for payload in (whole, whole + other, whole[len(first) :]):
+        with pytest.raises(CorruptRecord, match=f"to {SEQUENCE_MAX}"):
+            scan(payload)
+    (chunk,) = scan(whole, sequence_max=SEQUENCE_HELD_MAX)
+    assert (chunk.first_sequence, chunk.last_sequence) == (last - step, last)
+    top = builders[0].build(SEQUENCE_MAX - 1, b"", 1) + builders[0].build(SEQUENCE_MAX, b"", 1)
+    assert scan(top)[0].last_sequence == SEQUENCE_MAX
 
 
 def read_anything(data: bytes) -> None:

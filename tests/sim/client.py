@@ -85,8 +85,8 @@ class SimStore:
 
     def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
         """(sequence, record) in ascending order, from a sequence on."""
-        at = max(1, first)
-        while at <= self.highest:
+        at = max(1, first, self.lowest)
+        while at <= self.highest and self._records:
             record = self._records.get(at)
             if record is not None:
                 yield at, record

@@ -29,6 +29,7 @@ from raylay.services.drills.history import (
 from raylay.services.errors import DowngradeRefused
 from raylay.services.messages.bookmarks import parse_position
 from raylay.services.messages.records import Flag, Kind, Run, iterate_records
+from raylay.services.protocol.replication import ack_frames
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.admission import Refused, decide, refused_before
 from raylay.services.replication.effects import (
@@ -596,7 +597,8 @@ class Instance:
     def _perform_ack_upstream(self, effect: AckUpstream) -> None:
         connection = self.upstreams.get(effect.connection)
         if connection is not None:
-            connection.send(1, effect)
+            for frame in ack_frames(effect, 0):
+                connection.send(1, frame)
 
     def _perform_close_upstream(self, effect: CloseUpstream) -> None:
         connection = self.upstreams.pop(effect.connection, None)

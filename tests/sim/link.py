@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol.frames import first_frame
+from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX, read_ack
 from raylay.services.replication.effects import (
-    AckUpstream,
     LinkAnswered,
     LinkLacks,
     LinkProgress,
@@ -79,7 +81,7 @@ class LinkProcess:
             self.machine.__dict__.update({"name_of": world.name_of})
         self.connection: Connection | None = None
         self.server = ""
-        self._early: list[AckUpstream] = []
+        self._early: list[bytes] = []
         self._address = 0
         self._epoch = 0
         self._pause_us = world.timing.pause_us[0]
@@ -257,7 +259,7 @@ class LinkProcess:
                 self.world.probes["second server of a list"] += 1
             self.outbox.send(self.instance.link_connected, self, connection, frame)
         elif self.machine.is_connected:
-            self._acked(frame)
+            self._acked(connection, frame)
         else:
             self._early.append(frame)
 
@@ -277,9 +279,9 @@ class LinkProcess:
                 self.instance.journal.first_txid,
             )
         )
-        for ack in self._early:
-            self._acked(ack)
-        self._early.clear()
+        early, self._early = self._early, []
+        for ack in early:
+            self._acked(connection, ack)
         if isinstance(connection, Carried):
             self._failed = 0
         self._pump_soon()
@@ -391,8 +393,18 @@ class LinkProcess:
             connection.dead[0] = False
             self.world.after(self.world.drawn(self.world.timing.notice_us), connection.sever)
 
-    def _acked(self, ack: AckUpstream) -> None:
-        self._perform(self.machine.acked(ack.number, ack.held, ack.persisted, ack.conflicts))
+    def _acked(self, connection: Connection, frame: bytes) -> None:
+        """An ack as it was written: what cannot be read ends the connection."""
+        if connection is not self.connection:
+            return
+        try:
+            found = first_frame(frame, REPLICATION_FRAME_BYTES_MAX)
+            assert found is not None
+            number, held, persisted, conflicts = read_ack(*found[0])
+        except RemoteProtocolError as error:
+            self.refused(f"{error.reason}: {error}")
+            return
+        self._perform(self.machine.acked(number, held, persisted, conflicts))
         self._pump_soon()
 
     def _perform(self, effects: list[Any]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from raylay.services.client import machine as client_module
 from raylay.services.drills import checkers
 from raylay.services.drills.history import (
     Acked,
@@ -24,11 +26,19 @@ from raylay.services.drills.history import (
     Topology,
     Used,
 )
-from raylay.services.errors import AdmissionRefused, StorageFull
+from raylay.services.errors import AdmissionRefused, CorruptRecord, StorageFull
+from raylay.services.messages.records import (
+    SEQUENCE_HELD_MAX,
+    SEQUENCE_MAX,
+    RecordBuilder,
+    scan,
+)
+from raylay.services.replication import instance as machine_module
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
 from sim import nemesis, plans
 from sim.client import SimClient
+from sim.instance import Instance
 from sim.network import Carried, Connection
 from sim.world import Timing, World
 
@@ -1117,3 +1127,46 @@ def test_a_fully_durable_subscriber_waits_until_the_downgrade_and_again_after_th
     world.restart("m2")
     play.end()
     assert got(sure) == got(plain) == list(range(1, 9))
+
+
+def batch_of(client: SimClient, *sequences: int) -> bytes:
+    builder = RecordBuilder(client.machine.publisher, "orders", "json")
+    return b"".join(builder.build(sequence, b"{}", 1) for sequence in sequences)
+
+
+def test_a_sequence_that_nobody_may_give_is_refused_at_the_door() -> None:
+    play = Play(fabric(a=(to("b"),), b=(to("a"),)))
+    client = play.client("p", "a", "b")
+    play.until(50)
+    instance = play.world.hosts["a"]
+    assert isinstance(instance, Instance)
+    (session,) = instance.sessions
+    before = instance.machine.next_txid
+    with pytest.raises(CorruptRecord, match=str(SEQUENCE_MAX)):
+        payload = batch_of(client, SEQUENCE_MAX, SEQUENCE_MAX + 1)
+        instance.machine.client_published(session, payload, play.world.now_us)
+    assert instance.machine.next_txid == before
+    client.publish(["orders"] * 3)
+    play.end()
+    assert play.had("b", client, 3)
+
+
+def test_a_journal_that_holds_such_a_sequence_stops_no_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Earlier releases let it in where it came behind the highest that there is, in one batch."""
+    monkeypatch.setattr(machine_module, "scan", partial(scan, sequence_max=SEQUENCE_HELD_MAX))
+    monkeypatch.setattr(client_module, "SEQUENCE_MAX", SEQUENCE_HELD_MAX)
+    play = Play(fabric(a=(to("b"),), b=(to("a"),)))
+    old = play.client("old", "a", "b")
+    other = play.client("other", "a", "b")
+    play.until(50)
+    old.machine.next_sequence = SEQUENCE_MAX
+    old.machine._tail_first = SEQUENCE_MAX
+    old.publish(["orders"] * 2)
+    play.until(100)
+    other.publish(["orders"] * 3)
+    history = play.end()
+    assert play.had("b", old, SEQUENCE_MAX + 1) and play.had("b", other, 3)
+    links = [op for op in history.operations if isinstance(op, Linked) and op.instance == "a"]
+    assert len(links) == 1, "the link connected once and stayed"

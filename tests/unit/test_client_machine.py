@@ -52,7 +52,7 @@ from raylay.services.errors import (
     PublishStoreFull,
     SequenceConflict,
 )
-from raylay.services.messages.records import sequences_of
+from raylay.services.messages.records import SEQUENCE_MAX, sequences_of
 
 CLOCK_US = 5_000
 
@@ -302,6 +302,17 @@ def test_the_logon_names_the_lowest_unacknowledged() -> None:
     bench.lose()
     [logon] = frames(bench.step(ConnectionOpened(bench.machine.connection)), "logon")
     assert logon["low"] == first + 1
+
+
+def test_nobody_numbers_beyond_the_highest_sequence() -> None:
+    bench = Bench()
+    bench.log_on(highest=SEQUENCE_MAX - 1)
+    assert bench.publish() == SEQUENCE_MAX
+    with pytest.raises(LocalProtocolError, match="choose another client name"):
+        bench.publish()
+    assert list(bench.sent()) == [[SEQUENCE_MAX]]
+    bench.ack(SEQUENCE_MAX)
+    assert bench.machine.settled_upto == SEQUENCE_MAX
 
 
 def test_durable_ranges_of_a_logon_settle_too() -> None:
