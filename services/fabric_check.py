@@ -31,7 +31,7 @@ from raylay.services.replication.validation import (
     SowDefinition,
 )
 from raylay.services.topology import draw
-from raylay.services.topology.check import SEVERITIES, Checked, Finding, check
+from raylay.services.topology.check import SEVERITIES, Checked, Finding, check, listed
 from raylay.services.topology.members import Member
 from raylay.services.topology.refused import refused_links
 from raylay.services.topology.report import as_data, route_rows, summary
@@ -166,6 +166,34 @@ def _copies_in_circles(settings: FabricSettings) -> list[Finding]:
     ]
 
 
+def _wide_ip(settings: FabricSettings) -> list[Finding]:
+    """Addresses of which the files do not say whether one instance answers there."""
+    by_address = _by_address(settings)
+    found = []
+    for instance in settings.instances:
+        for destination in instance.destinations:
+            if destination.wide_ip is not None or not destination.dial:
+                continue
+            unknown = [each for each in destination.to if ":" in each and each not in by_address]
+            if not unknown:
+                continue
+            where = f"destination {destination.name} of {instance.name}"
+            found.append(
+                Finding(
+                    "note",
+                    "wide_ip",
+                    (instance.name,),
+                    "",
+                    f"{listed(unknown)} of {where} is of no instance of the files: several servers "
+                    "may answer there (wide IP), so the journal is kept until what was sent is "
+                    "persisted there, and not only stored",
+                    f"write wide_ip at {where}: false where one instance answers, true where "
+                    "several do",
+                )
+            )
+    return found
+
+
 def _servers(
     settings: FabricSettings,
     instance: InstanceSettings,
@@ -212,7 +240,7 @@ def check_settings(settings: FabricSettings, publishing: tuple[str, ...] = ()) -
         ]
     checked = check(members)
     checked.findings = sorted(
-        checked.findings + _refused(settings) + _copies_in_circles(settings),
+        checked.findings + _refused(settings) + _copies_in_circles(settings) + _wide_ip(settings),
         key=lambda finding: SEVERITIES.index(finding.severity),
     )
     return checked

@@ -545,6 +545,7 @@ def _destination_config(
         reconnect_timeout_ms=destination.reconnect_timeout_ms,
         client_addresses=tuple(clients),
         share_connection=destination.share_connection,
+        wide_ip=destination.wide_ip,
     )
 
 

@@ -228,7 +228,8 @@ class FabricBuilder:
             options: compression, ack_conflation, own_group_only, exclude_validation (checks that
                 are left out; None: those that the shape of the fabric makes impossible), dial
                 (False: it waits for one of `to` to connect), share_connection (a connection that
-                one of them made is used before any is dialled).
+                one of them made is used before any is dialled), wide_ip (whether several servers
+                may answer at one address; None: they may where it is one of another fabric).
 
         Raises:
             ConfigurationError: a value is wrong.

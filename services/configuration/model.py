@@ -261,6 +261,9 @@ class DestinationSettings(Section):
     connection."""
     share_connection: bool = False
     """A connection that one of its instances made is used before any is dialled."""
+    wide_ip: bool | None = None
+    """Whether several servers may answer at one of its addresses. None: they may where one is an
+    address of another fabric, whose instances are not known."""
 
 
 class LogSettings(Section):

@@ -119,6 +119,7 @@ class _LinkEntry(Section):
     ack_conflation_ms: Milliseconds = Field(default=0, alias="ack_conflation")
     dial: bool = True
     share_connection: bool = False
+    wide_ip: bool | None = None
 
 
 class _File(Section):
@@ -253,6 +254,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
                 ack_conflation=_as_text(link.ack_conflation_ms),
                 dial=link.dial,
                 share_connection=link.share_connection,
+                wide_ip=link.wide_ip,
                 origin=place,
             )
         except ConfigurationError as error:

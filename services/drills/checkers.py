@@ -210,14 +210,27 @@ class Logs:
         """The servers of a destination whose own sync links count. Of several the one that the
         link is connected to, unless it came there later than the copy: the answer may then have
         been another one's. So of one that was moved."""
-        server = destination.addresses[0]
-        if len(destination.addresses) > 1 or self.formers.get(server):
+        server, *others = self.topology.servers(destination)
+        if others or self.formers.get(server):
             link = (name, destination.name)
             if self.served_from_us.get(link, NOW_ASYNC) >= copy.time_us:
                 return ()
             server = self.server[link]
         # What came through it is not routed to it.
         return () if self.incarnation_of.get(server) in copy.path else (server,)
+
+    def lacking_behind(self, server: str, key: Key, sender: int) -> list[str]:
+        """The servers behind `server`, over links that were sync ever since, that never had what
+        came to it from this sender first: its answer to that one waits for them."""
+        copy = self.copies[server].get(key)
+        if copy is None or copy.path[-1:] != (sender,):
+            return []
+        return [
+            behind
+            for destination in self.sync_destinations(server, key, copy, NEVER)
+            for behind in self.followed(server, destination, copy)
+            if not self.had(behind, key)
+        ]
 
     def waiting(self, name: str, key: Key, root: str) -> str:
         """Who waits for what this instance still owes: `own` when the waiters from here on lead to
@@ -287,8 +300,9 @@ def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
         if name != root and logs.incarnation_of[root] in copy.waiters:
             law = logs.waiting(name, key, root)
         for destination in logs.sync_destinations(name, key, copy, logs.incarnation_of[root]):
-            if not any(logs.had(server, key) for server in destination.addresses):
-                found.append(_unacknowledged(logs, ack, key, destination.addresses[0], name, law))
+            servers = logs.topology.servers(destination)
+            if not any(logs.had(server, key) for server in servers):
+                found.append(_unacknowledged(logs, ack, key, servers[0], name, law))
             for server in logs.followed(name, destination, copy):
                 if logs.incarnation_of.get(server) in copy.path:
                     # It came from there: it is not routed back.
@@ -390,7 +404,7 @@ def order(history: History) -> list[Violation]:
     # What one server of a list has, and the server itself sends on, may be removed: to another
     # server of the list this link then brings less than the others do.
     lists = any(
-        len(destination.addresses) > 1
+        len(history.topology.servers(destination)) > 1
         for member in history.topology.members.values()
         for destination in member.destinations
     )
@@ -430,7 +444,8 @@ def order(history: History) -> list[Violation]:
 def removal(history: History) -> list[Violation]:
     """Law 4: a removed record is on disk at the server of each destination it is routed to (or was,
     before that server lost its disk): the connected one, or the last one that was, for its acks
-    stay with a link that is cut."""
+    stay with a link that is cut. Where another server may be the next one, it is persisted there:
+    at the sync destinations of that server, too, if that one's answer waited for them."""
     logs = Logs(history.topology)
     removed_to: dict[int, int] = {}
     found = []
@@ -448,14 +463,19 @@ def removal(history: History) -> list[Violation]:
                 router = history.topology.router(operation.instance, destination)
                 if not router.routed(copy.run(), -1):
                     continue
+                several = history.topology.servers(destination)
                 server = servers[destination.name] or logs.server.get(
-                    (operation.instance, destination.name), destination.addresses[0]
+                    (operation.instance, destination.name), several[0]
                 )
-                if not logs.had(server, key):
+                lacking = [server] if not logs.had(server, key) else []
+                if len(several) > 1 and not lacking:
+                    lacking = logs.lacking_behind(server, key, operation.incarnation)
+                for lacks in lacking:
                     found.append(
                         Violation(
                             "removal",
-                            f"{operation.instance} removed {key[1]}, {server} never had it",
+                            f"{operation.instance} removed {key[1]} of {key[0]} for "
+                            f"{destination.name} at {server}, {lacks} never had it",
                         )
                     )
     return found[:VIOLATIONS_MAX]
@@ -676,8 +696,9 @@ def fully_durable(history: History) -> list[Violation]:
                 continue
             own = logs.incarnation_of[name]
             for destination in logs.sync_destinations(name, key, copy, own):
-                if not any(logs.had(server, key) for server in destination.addresses):
-                    lacks = destination.addresses[0]
+                servers = history.topology.servers(destination)
+                if not any(logs.had(server, key) for server in servers):
+                    lacks = servers[0]
                     found.append(Violation("fully durable", text + f"but {lacks} never had it"))
             if not copy.path and own in copy.waiters:
                 by = "a delivery"

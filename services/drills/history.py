@@ -275,7 +275,8 @@ Operation = (
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An instance of a topology. Addresses of destinations are instance names."""
+    """An instance of a topology. Addresses of destinations are instance names, or those of several
+    servers (`Topology.wide`)."""
 
     name: str
     group: str
@@ -289,12 +290,19 @@ class Topology:
     Attributes:
         uniform: every link that brings a topic to an instance carries the same part of it, so that
             nothing may come late.
+        wide: addresses at which several instances answer in turn (wide IP).
     """
 
     name: str
     members: dict[str, Member]
     uniform: bool = False
+    wide: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _routers: dict[tuple[str, str], Router] = field(default_factory=dict)
+
+    def servers(self, destination: Destination) -> tuple[str, ...]:
+        """The instances that a destination may reach."""
+        found = (self.wide.get(address, (address,)) for address in destination.addresses)
+        return tuple(name for names in found for name in names)
 
     def router(self, instance: str, destination: Destination) -> Router:
         """The four conditions of a destination."""

@@ -201,6 +201,7 @@ class DestinationLedger:
         "prove_txid",
         "proved",
         "router",
+        "servers",
         "skipped",
         "stored_txid",
         "stranded",
@@ -208,9 +209,17 @@ class DestinationLedger:
     )
 
     def __init__(
-        self, destination: Destination, incarnation: int = 0, *, carries_all: bool = True
+        self,
+        destination: Destination,
+        incarnation: int = 0,
+        *,
+        carries_all: bool = True,
+        servers: Iterable[str] = (),
     ) -> None:
         self.destination = destination
+        self.servers = set(servers)
+        """Names of all instances that it ever was connected to: an address may be that of several
+        (wide IP)."""
         self.carries_all = carries_all
         """Whether everything that clients may publish here, and that is journaled, goes there."""
         self.stranded = PublisherRanges()
@@ -237,6 +246,17 @@ class DestinationLedger:
         self.downgrade_refused = False
         self.downgraded_at_us = 0
         self._ages = AgeLog()
+
+    @property
+    def has_met_several(self) -> bool:
+        """Whether more than one server may hold what this instance sent."""
+        return len(self.destination.addresses) > 1 or len(self.servers) > 1
+
+    @property
+    def has_several_servers(self) -> bool:
+        """Whether the next server may be another one: *stored* by the connected one, which then
+        dies, would be stored nowhere."""
+        return self.destination.has_several_servers or self.has_met_several
 
     @property
     def safe(self) -> bool:

@@ -184,6 +184,7 @@ class InstanceMachine:
         refused: PublisherRanges | None = None,
         unavailable: PublisherRanges | None = None,
         incarnations: dict[str, int] | None = None,
+        servers: Mapping[str, Iterable[str]] | None = None,
         placements: Placements | None = None,
         lookup: Callable[[int, int, int], list[Run]],
         ready: bool = True,
@@ -196,6 +197,7 @@ class InstanceMachine:
             refused: what destinations refused for good, in an earlier life.
             unavailable: what no upstream had any more, as far as `recover` does not tell.
             incarnations: last known incarnation of each destination's server.
+            servers: names of the instances that each destination ever was connected to.
             placements: what is known of instances that were moved.
             lookup: (publisher, first, last) to the committed runs that hold any of these, with
                 payloads. Reads only; called on rare paths.
@@ -229,11 +231,13 @@ class InstanceMachine:
         self.schedule = DowngradeSchedule(policy or DowngradePolicy())
         self.counters = Counters()
         known_incarnations = incarnations or {}
+        servers_met = servers or {}
         self.destinations = {
             destination.name: DestinationLedger(
                 destination,
                 known_incarnations.get(destination.name, 0),
                 carries_all=carries_all(destination.topics, journaled.rules),
+                servers=servers_met.get(destination.name, ()),
             )
             for destination in destinations
         }
@@ -1001,7 +1005,7 @@ class InstanceMachine:
                 continue
             if not ledger.connected or ledger.at_connect is None:
                 return f"{name} of group {destination.group} is not connected"
-            if len(destination.addresses) > 1:
+            if ledger.has_several_servers:
                 return f"of the servers of {name} only one is connected"
             beyond = ledger.at_connect.copy()
             beyond.difference_update(self.known)
@@ -1258,10 +1262,12 @@ class InstanceMachine:
         held: PublisherRanges,
         waited: RootedRanges,
         now_us: int,
+        server: str = "",
     ) -> tuple[list[Effect], LinkStart]:
         """A link has connected and exchanged ranges with its destination.
 
         Args:
+            server: name of the instance there; empty: it does not say.
             held: what is stored there.
             waited: what of it this instance waits for there, in the destination's words.
         """
@@ -1275,6 +1281,8 @@ class InstanceMachine:
                 for root, publisher, ranges in self._committed_pending():
                     if root != UNAWAITED:
                         self._owe_routed(root, publisher, ranges, now_us, [ledger])
+        if server and server not in ledger.servers:
+            self._meet(ledger, server)
         ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
         ledger.at_connect = None if self.ready else held.copy()
         if ledger.safe:
@@ -1308,6 +1316,8 @@ class InstanceMachine:
                     mark.of(root).of(publisher).update(absent)
         if answered:
             self._answered(ledger, {UNAWAITED: answered})
+        if ledger.has_several_servers:
+            self._owe_what_waits(ledger, waited, now_us)
         self._report("link_connected", destination=destination, incarnation=incarnation)
         self._flush()
         return self._take(), LinkStart(
@@ -1319,6 +1329,34 @@ class InstanceMachine:
             self.missing.ranges.copy(),
             ledger.whole,
         )
+
+    def _meet(self, ledger: DestinationLedger, server: str) -> None:
+        ledger.servers.add(server)
+        if len(ledger.servers) > 1 and not ledger.destination.has_several_servers:
+            destination = ledger.destination.name
+            self._report(
+                "several_servers",
+                destination=destination,
+                servers=sorted(ledger.servers),
+                text=f"more than one instance answers at the address of {destination}: from now on "
+                "the journal is kept until its answers are persisted; say so with wide_ip: true",
+            )
+
+    def _owe_what_waits(self, ledger: DestinationLedger, waited: RootedRanges, now_us: int) -> None:
+        """What the server holds and has not answered yet is owed, although this instance may have
+        forgotten that in a restart: the next server may not have it."""
+        for ranges in waited.roots.values():
+            for publisher, waits in ranges.sets.items():
+                known = self.known.get(publisher)
+                if known is None:
+                    continue
+                wanted = waits.intersection(known)
+                for owing in ledger.owed.roots.values():
+                    owed = owing.get(publisher)
+                    if owed is not None:
+                        wanted.difference_update(owed)
+                if wanted:
+                    ledger.owe(UNAWAITED, publisher, list(wanted), now_us)
 
     def link_disconnected(self, destination: str, why: str) -> list[Effect]:
         """A link lost its connection, or could not get one."""
@@ -1435,7 +1473,7 @@ class InstanceMachine:
         was_safe = ledger.safe
         lost = 0
         for publisher, theirs in ranges.items():
-            if len(ledger.destination.addresses) <= 1:
+            if not ledger.has_met_several:
                 # Removed when the destination had it, on a disk that is lost: nobody is to have it
                 # any more. Of several servers another one may have been the one that had it.
                 ledger.stranded.remove_ranges(publisher, theirs)
@@ -1583,7 +1621,7 @@ class InstanceMachine:
             if not ledger.caught_up:
                 return 0
             floor = min(floor, ledger.stored_txid + 1)
-            if ledger.destination.has_several_servers:
+            if ledger.has_several_servers:
                 oldest = ledger.oldest_owed()
                 if oldest is not None:
                     floor = min(floor, oldest[1])

@@ -123,6 +123,7 @@ class Destination:
             and pushes over that connection.
         share_connection: whether a connection that one of the servers made is used before any is
             dialled.
+        wide_ip: whether several servers may answer at one of its addresses.
     """
 
     name: str
@@ -137,11 +138,12 @@ class Destination:
     resync_pass_through: str | None = None
     dials: bool = True
     share_connection: bool = False
+    wide_ip: bool = False
 
     @property
     def has_several_servers(self) -> bool:
         """Whether it may reach another server than last time."""
-        return len(self.addresses) > 1 or not (self.dials or self.addresses)
+        return self.wide_ip or len(self.addresses) > 1 or not (self.dials or self.addresses)
 
 
 class Router:

@@ -51,6 +51,8 @@ class DestinationConfig:
         reconnect_timeout_ms: how long an address is tried before the next: none, one for all, or
             one for each.
         share_connection: a connection that one of the servers made is used before any is dialled.
+        wide_ip: whether several servers may answer at one of the addresses. None: they may where
+            the names of the servers are not known.
         retry_ms_min, retry_ms_max: pause after all addresses failed; doubles up to the maximum.
     """
 
@@ -74,6 +76,7 @@ class DestinationConfig:
     resync_pass_through: str | None = None
     reconnect_timeout_ms: tuple[int, ...] = ()
     share_connection: bool = False
+    wide_ip: bool | None = None
 
     def reconnect_timeouts_s(self) -> tuple[float | None, ...]:
         """For how long each address is tried; None: until the attempt ends by itself."""
@@ -97,6 +100,7 @@ class DestinationConfig:
             self.resync_pass_through,
             bool(self.addresses),
             self.share_connection,
+            not self.server_names if self.wide_ip is None else self.wide_ip,
         )
 
 

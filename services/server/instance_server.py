@@ -442,10 +442,13 @@ class InstanceServer:
             if len(more) > 1:
                 unavailable = PublisherRanges.from_wire(more[1])
         peers: dict[str, int] = {}
+        servers: dict[str, list[str]] = {}
         for destination in config.destinations:
             known = self.state.get(f"peer/{destination.name}")
             if known is not None:
-                peers[destination.name] = msgpack.unpackb(known)[0]
+                peers[destination.name], *names = msgpack.unpackb(known)[:2]
+                met = self.state.get(f"servers/{destination.name}")
+                servers[destination.name] = names if met is None else msgpack.unpackb(met)
         alone = not any(item.group == config.group for item in config.destinations)
         machine = InstanceMachine(
             self.identity,
@@ -457,6 +460,7 @@ class InstanceServer:
             refused=refused,
             unavailable=unavailable,
             incarnations=peers,
+            servers=servers,
             placements=self._placements.copy(),
             lookup=self._lookup,
             ready=alone or config.first or self.state.get("ready") is not None,

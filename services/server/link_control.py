@@ -358,11 +358,21 @@ class LinkControl:
             if connection is not None:
                 connection.send(control.refuse(refused))
             return
-        known = server.machine.destinations[self.name].incarnation
-        if known != incarnation or self.peer_client_address != header["client"]:
-            value = msgpack.packb([incarnation, header["name"], header["client"]])
+        ledger = server.machine.destinations[self.name]
+        is_new = header["name"] not in ledger.servers
+        if (
+            ledger.incarnation != incarnation
+            or self.peer_client_address != header["client"]
+            or is_new
+        ):
+            values = {
+                f"peer/{self.name}": msgpack.packb([incarnation, header["name"], header["client"]])
+            }
+            if is_new:
+                servers = sorted({*ledger.servers, header["name"]})
+                values[f"servers/{self.name}"] = msgpack.packb(servers)
             try:
-                await server.state.put({f"peer/{self.name}": value})
+                await server.state.put(values)
             except RaylayError as error:
                 self.why = str(error)
                 if connection is not None:
@@ -385,7 +395,7 @@ class LinkControl:
             address=self.address,
         )
         effects, start = server.machine.link_connected(
-            self.name, incarnation, theirs, waited, server.steady_us()
+            self.name, incarnation, theirs, waited, server.steady_us(), header["name"]
         )
         connection.send(control.start(start, theirs if header["same"] else None))
         server.perform(effects)

@@ -118,6 +118,7 @@ class Disk:
         self.epochs_used: dict[str, int] = {}
         self.servers: dict[str, tuple[int, str]] = {}
         """Destination to (incarnation, name) of the server last connected."""
+        self.servers_met: dict[str, set[str]] = {}
         self.floor_txid = 0
         self.awaited_at_floor = RootedRanges()
         self.refused = PublisherRanges()
@@ -220,6 +221,7 @@ class Instance:
             refused=disk.refused.copy(),
             unavailable=disk.unavailable.copy(),
             incarnations={name: server[0] for name, server in disk.servers.items()},
+            servers=disk.servers_met,
             placements=Placements(disk.placements),
             lookup=disk.lookup,
             ready=ready,
@@ -669,7 +671,7 @@ class Instance:
         peers = []
         for name, ledger in self.machine.destinations.items():
             _, server = self.disk.servers.get(name, (0, ""))
-            for address in ledger.destination.addresses:
+            for address in self.world.topology.servers(ledger.destination):
                 peers.append(
                     {
                         "name": address,
@@ -961,13 +963,21 @@ class Instance:
             return
         name = link.destination.name
         self.disk.servers[name] = (welcome.incarnation, welcome.name)
+        self.disk.servers_met.setdefault(name, set()).add(welcome.name)
         self.world.log(Linked(self.world.now_us, self.name, name, welcome.called))
         if self.world.former:
             self.world.log(Took(self.world.now_us, self.name, welcome.incarnation, False))
         before = self.machine.destinations[name].incarnation
         effects, start = self.machine.link_connected(
-            name, welcome.incarnation, welcome.answer.held, welcome.answer.waited, self.world.now_us
+            name,
+            welcome.incarnation,
+            welcome.answer.held,
+            welcome.answer.waited,
+            self.world.now_us,
+            welcome.name,
         )
+        if self.world.topology.wide and len(self.disk.servers_met[name]) > 1:
+            self.world.probes["second server behind one address"] += 1
         if before and before != welcome.incarnation:
             self.world.probes["link moved to another server or incarnation"] += 1
         link.inbox.send(link.started, connection, welcome, start)

@@ -183,7 +183,7 @@ class LinkProcess:
 
     def _dial(self) -> None:
         world = self.world
-        target = self.instance.host_of(self.destination.addresses[self._address])
+        target = self.instance.host_of(world.answering(self.destination.addresses[self._address]))
         connection = self._opened(Connection(world, self.instance.host, target))
         delay_us = world.drawn(world.timing.network_us)
         if self._real() < 0.02 and not world.healed:
@@ -320,7 +320,7 @@ class LinkProcess:
             return
         if self.world.machines.spreads:
             connection.send(0, Placed(news))
-        moved = set(news) & set(self.destination.addresses)
+        moved = set(news) & set(self.world.topology.servers(self.destination))
         if moved and connection.hosts[1] not in {place.address for place in news.values()}:
             server = self.world.hosts[connection.hosts[1]].disk
             if server.member.name in moved:

@@ -259,6 +259,28 @@ class ServesOn(InstanceMachine):
         self._report("retired", text=text)
 
 
+class StoredIsEnough(InstanceMachine):
+    """Frees journal by what the connected server stored, though the next one may be another."""
+
+    def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(*arguments, **named)
+        self.destinations = {
+            name: _OneServer(
+                ledger.destination,
+                ledger.incarnation,
+                carries_all=ledger.carries_all,
+                servers=ledger.servers,
+            )
+            for name, ledger in self.destinations.items()
+        }
+
+
+class _OneServer(DestinationLedger):
+    @property
+    def has_several_servers(self) -> bool:
+        return False
+
+
 MISTAKES: dict[str, Machines] = {
     "prefix acks": Machines(instance=PrefixAcks),
     "duplicates answered at once": Machines(instance=DuplicatesAnsweredAtOnce),
@@ -274,6 +296,7 @@ MISTAKES: dict[str, Machines] = {
     "retirement forgotten": Machines(placements_forgotten=True),
     "retired accepted": Machines(instance=AcceptsRetired),
     "retired serves on": Machines(instance=ServesOn),
+    "stored is enough": Machines(instance=StoredIsEnough),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
     "found: forgets topics": Machines(instance=ForgetsTopics),
     "found: asks only the sender": Machines(link=AsksOnlyTheSender),
@@ -294,6 +317,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "retirement forgotten": frozenset(("retired", "liveness")),
     "retired accepted": frozenset(("retired",)),
     "retired serves on": frozenset(("retired",)),
+    "stored is enough": frozenset(("removal",)),
     "found: skips what it sees": frozenset(("liveness",)),
     "found: forgets topics": frozenset(("order",)),
     "found: asks only the sender": frozenset(("order",)),

@@ -51,6 +51,10 @@ def _heal(world: World) -> None:
     world.heal()
 
 
+def _point(world: World, address: str, server: str) -> None:
+    world.point(address, server)
+
+
 def _downgrade(world: World, name: str, destination: str) -> None:
     instance = world.instances[name]
     if instance.alive:
@@ -133,6 +137,7 @@ _ACTIONS: dict[str, Callable[..., None]] = {
     "break": _break,
     "partition": _partition,
     "heal": _heal,
+    "point": _point,
     "downgrade": _downgrade,
     "upgrade": _upgrade,
     "move": _move,

@@ -218,6 +218,26 @@ def shared_connections(rng: random.Random, topology: Topology, *, lists: bool = 
     return Topology(f"{topology.name}, connections shared", members, uniform=topology.uniform)
 
 
+def wide_ip(topology: Topology) -> Topology:
+    """The same links, but with one address for all servers of a list."""
+    members = dict(topology.members)
+    wide: dict[str, tuple[str, ...]] = {}
+    for name, member in members.items():
+        found = []
+        for each in member.destinations:
+            if len(each.addresses) > 1 and each.dials and not each.share_connection:
+                address = "/".join(each.addresses)
+                wide[address] = each.addresses
+                each = replace(each, addresses=(address,), wide_ip=True)
+            found.append(each)
+        members[name] = replace(member, destinations=tuple(found))
+    if not wide:
+        return topology
+    return replace(
+        topology, name=f"{topology.name}, wide IP", members=members, wide=wide, _routers={}
+    )
+
+
 # -- a seed ------------------------------------------------------------------------------------
 PUBLISHES = 200
 CRASHES = 5
@@ -248,6 +268,8 @@ def draw(seed: int) -> Plan:
     dialling = random.Random(seed * 2)
     if dialling.random() < 0.25:
         topology = shared_connections(dialling, topology)
+    if dialling.random() < 0.35:
+        topology = wide_ip(topology)
     end_ms = rng.choice((1_200, 2_000, 3_500))
     clients = _clients(rng, topology)
     timing = Timing()
@@ -279,6 +301,11 @@ def draw(seed: int) -> Plan:
         )
     if scheduling(seed) < 0.1:
         plan.policy = replace(plan.policy, looks=_looks(random.Random(seed * 2 + (1 << 41))))
+    for address, servers in topology.wide.items():
+        for _ in range(dialling.randint(0, 3)):
+            step = (dialling.randint(20, end_ms), "point", (address, dialling.choice(servers)))
+            plan.script.append(step)
+    plan.script.sort(key=lambda step: step[:2])
     # Of its own: whether something is moved changes nothing else of a seed.
     moving = random.Random(seed * 2 + (1 << 40))
     if moving.random() < 0.2:

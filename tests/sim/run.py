@@ -62,6 +62,7 @@ PROBES = (
     "notice sent",
     "resend of what is held",
     "resend to the survivor",
+    "second server behind one address",
     "second server of a list",
     "segment removed",
     "segments skipped in a resync",

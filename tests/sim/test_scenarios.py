@@ -823,6 +823,71 @@ def test_a_segment_is_removed_when_every_destination_has_it_and_not_before() -> 
     play.end()
 
 
+def behind_one_address(*, declared: bool) -> Play:
+    """`a` replicates to one address, at which `x` answers now and `y` later; the two are a pair."""
+    to_wide = replace(plans.destination(("x", "y"), "g", sync=False), addresses=("wide",))
+    topology = fabric(
+        uniform=False,
+        a=(replace(to_wide, wide_ip=declared),),
+        x=(to("y"),),
+        y=(to("x"),),
+    )
+    return Play(replace(topology, wide={"wide": ("x", "y")}))
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_of_several_servers_behind_one_address_persisted_frees_the_journal(restarts: bool) -> None:
+    """`x` has stored everything, `y` nothing of it, and then the disk of `x` is lost."""
+    play = behind_one_address(declared=True)
+    client = play.client("p", "a")
+    play.until(50)
+    play.world.partition({("x", "y")})
+    published(play, client, 60)
+    assert play.had("x", client, 60)
+    a = play.world.instances["a"]
+    assert a.machine.destinations["to-x"].stored_txid >= 60
+    a.remove_segments()
+    if restarts:
+        # What `x` has not answered yet, a restart must not forget.
+        play.world.crash("a")
+        play.world.restart("a")
+        play.until(play.world.now_us // 1000 + 500)
+        a = play.world.instances["a"]
+        assert a.machine.destinations["to-x"].caught_up
+        a.remove_segments()
+    assert a.journal.first_txid == 1
+    play.world.crash("x", lose_disk=True)
+    play.world.point("wide", "y")
+    play.until(play.world.now_us // 1000 + 500)
+    assert all(play.had("y", client, n) for n in range(1, 61))
+    assert play.world.probes["second server behind one address"] == 1
+    play.world.restart("x")
+    play.end()
+    a.remove_segments()
+    assert a.journal.first_txid > 1
+
+
+def test_an_address_that_has_led_to_two_servers_is_taken_for_one_of_several() -> None:
+    """Nobody said so; it is found out, and known after a restart."""
+    play = behind_one_address(declared=False)
+    client = play.client("p", "a")
+    play.until(50)
+    for server in ("y", "x"):
+        play.world.point("wide", server)
+        play.world.crash_link("a", "to-x")
+        play.until(play.world.now_us // 1000 + 200)
+    play.world.crash("a")
+    play.world.restart("a")
+    play.until(play.world.now_us // 1000 + 500)
+    play.world.partition({("x", "y")})
+    published(play, client, 60)
+    a = play.world.instances["a"]
+    assert a.machine.destinations["to-x"].stored_txid >= 60
+    a.remove_segments()
+    assert a.journal.first_txid == 1
+    play.end()
+
+
 def published(play: Play, client: SimClient, messages: int) -> None:
     """So many messages, over several segments."""
     for _ in range(messages):

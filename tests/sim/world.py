@@ -105,9 +105,9 @@ class World:
         self.resolves = resolves
         """Whether clients look their servers up in the fabric's record."""
         self.now_us = 0
-        self.history = History(
-            Topology(topology.name, dict(topology.members), uniform=topology.uniform)
-        )
+        self.history = History(replace(topology, members=dict(topology.members), _routers={}))
+        self.wide = {address: servers[0] for address, servers in topology.wide.items()}
+        """Who answers now at an address of several servers."""
         self.log = self.history.operations.append
         self.probes: Counter[str] = Counter()
         self.steps = 0
@@ -231,6 +231,15 @@ class World:
                 self.instances[peer].learn({name: placement})
         self.after(self.drawn(self.timing.restart_us), self.restart, name)
         return former
+
+    def answering(self, address: str) -> str:
+        """The instance that answers at an address."""
+        return self.wide.get(address, address)
+
+    def point(self, address: str, server: str) -> None:
+        """From now on this one of its servers answers at an address."""
+        self.fault(f"{address} is {server}")
+        self.wide[address] = server
 
     def placements(self) -> dict[str, Placement]:
         """As the fabric's record has them, and a new configuration tells."""

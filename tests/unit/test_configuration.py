@@ -90,6 +90,7 @@ links:
     ack_conflation: 20ms
     dial: false
     share_connection: true
+    wide_ip: true
   - {from: C, to: A-1}
 journal: {segment_size: 64MiB}
 downgrade: {age: 5s}
@@ -117,6 +118,7 @@ def test_every_key_of_a_file_comes_through() -> None:
     link = next(d for d in settings.instance("A-1").destinations if d.name == "there")
     assert (link.reconnect_timeout_ms, link.ack_conflation_ms) == ((500,), 20)
     assert (link.sync, link.dial, link.compression_type) == (True, False, "zlib")
+    assert link.wide_ip is True
     assert settings.journal_of(settings.instance("A-2")).retention.age_ms == 604_800_000
     assert settings.downgrade_of(settings.instance("C")).age_ms == 7_000
     assert settings.client.heartbeat_ms == 4_000 and settings.tracing.sampling_ratio == 0.5

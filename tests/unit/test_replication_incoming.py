@@ -97,7 +97,8 @@ def test_who_would_give_way_lets_the_other_dial_first() -> None:
 
 
 def test_who_may_be_another_server_than_last_time() -> None:
-    several = [SHARED, WAITING, replace(WAITING, addresses=("B1", "B2"))]
+    wide = replace(SHARED, addresses=("b:1",), wide_ip=True)
+    several = [SHARED, WAITING, replace(WAITING, addresses=("B1", "B2")), wide]
     assert all(each.has_several_servers for each in several)
     one = [replace(WAITING, addresses=("B1",)), replace(SHARED, addresses=("b1:1",))]
     assert not any(each.has_several_servers for each in one)

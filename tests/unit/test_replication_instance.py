@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from raylay.services.errors import DowngradeRefused, RemoteProtocolError
 from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
-from raylay.services.replication.acknowledgment import UNAWAITED
+from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.effects import (
     AckClient,
@@ -437,3 +438,43 @@ def test_publishers_that_the_server_numbers_are_of_its_incarnation() -> None:
     bench = Bench()
     publisher, sequence = bench.machine.number_for("p")
     assert sequence == 1 and publisher == publisher_id(f"p|{OWN}") != P
+
+
+def test_an_address_of_two_servers_is_found_out_and_told_once() -> None:
+    bench = Bench(destination(sync=False))
+    machine = bench.machine
+    ledger = machine.destinations["peer"]
+    told = []
+    for incarnation, server in ((1, "b1"), (2, "b1"), (3, "b2"), (4, "b1"), (5, "b3")):
+        effects, _ = machine.link_connected(
+            "peer", incarnation, PublisherRanges(), RootedRanges(), 0, server
+        )
+        told += [e for e in effects if isinstance(e, Report) and e.event == "several_servers"]
+        assert ledger.has_several_servers == (incarnation > 2), "a lost disk is no other server"
+    assert [report.details["servers"] for report in told] == [["b1", "b2"], ["b1", "b2", "b3"]]
+    again = Bench(destination(sync=False), servers={"peer": ["b1", "b2"]})
+    assert again.machine.destinations["peer"].has_several_servers
+
+
+def test_what_a_server_of_several_has_not_answered_keeps_the_journal() -> None:
+    """It is on disk there. Of one server that is enough."""
+    for several in (False, True):
+        bench = Bench(replace(destination(sync=False), wide_ip=several))
+        bench.log_on()
+        bench.publish(1, 2, 3)
+        bench.commit()
+        bench.connect()
+        bench.take(bench.machine.link_progressed("peer", 3, {}, True, 0, 0))
+        assert bench.machine.removable_before() == (1 if several else 4)
+        bench.take(bench.machine.link_answered("peer", {UNAWAITED: {P: [(1, 3)]}}, {}))
+        assert bench.machine.removable_before() == 4
+        # A restart: what the server holds and has not answered, it says itself.
+        waited = RootedRanges()
+        waited.of(UNAWAITED).add(P, 2, 3)
+        held = PublisherRanges()
+        held.add(P, 1, 3)
+        bench.take(bench.machine.link_connected("peer", PEER, held, waited, 0)[0])
+        bench.take(bench.machine.link_progressed("peer", 3, {}, True, 0, 0))
+        assert bench.machine.removable_before() == (0 if several else 4)
+        bench.take(bench.machine.link_answered("peer", {UNAWAITED: {P: [(2, 3)]}}, {}))
+        assert bench.machine.removable_before() == 4

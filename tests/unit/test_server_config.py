@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -104,9 +105,17 @@ def test_who_listens_everywhere_has_no_address_to_tell() -> None:
 
 
 def test_the_machines_get_their_part() -> None:
-    assert full().destinations[0].destination() == Destination(
+    asked = Destination(
         "to-B", "h", False, (TopicRule("orders"),), "^g$", ("one:1", "[::1]:2"), True, 5
     )
+    given = full().destinations[0]
+    # Nobody names the servers at its addresses: several may answer at one.
+    assert given.destination() == dataclasses.replace(asked, wide_ip=True)
+    for named in (
+        dataclasses.replace(given, server_names=("B", "C")),
+        dataclasses.replace(given, wide_ip=False),
+    ):
+        assert named.destination() == asked
 
 
 @pytest.mark.parametrize(

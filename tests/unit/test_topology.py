@@ -16,6 +16,7 @@ from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric_check import check_settings, fabric_app, members_of
+from raylay.services.fabric_plan import instance_config, record_of
 from raylay.services.topology.check import Checked, Finding
 
 GROUPS = ("Chicago", "NewYork", "London")
@@ -102,6 +103,30 @@ def test_the_amps_files_of_the_published_table_give_the_same_answer() -> None:
     assert {finding.kind for finding in result.findings} <= {"late_arrivals"}
     assert result.errors == result.warnings == 0
     assert [member.name for member in result.members] == names
+
+
+def test_an_address_of_which_nobody_says_who_answers_is_noted(tmp_path: Path) -> None:
+    """Wide IP: the journal is freed by less where one instance answers there."""
+    found = {}
+    for said in (None, True, False):
+        wide = table()
+        for name in ("Chicago-1", "Chicago-2"):
+            link = {"from": name, "to": "paris:9005", "name": "Paris", "group": "Paris"}
+            wide["links"].append(link | ({} if said is None else {"wide_ip": said}))
+        settings = parse(yaml.safe_dump(wide, sort_keys=False))
+        found[said] = [f for f in check_settings(settings).findings if f.kind == "wide_ip"]
+        config = instance_config(
+            settings, record_of(settings, tmp_path), settings.instance("Chicago-1")
+        )
+        destinations = {each.name: each.destination() for each in config.destinations}
+        assert destinations["Paris"].has_several_servers == (said is not False)
+        assert not destinations["Chicago-2"].has_several_servers
+    assert not found[True] and not found[False]
+    assert [(f.severity, f.instances) for f in found[None]] == [
+        ("note", ("Chicago-1",)),
+        ("note", ("Chicago-2",)),
+    ]
+    assert found[None][0].repair.startswith("write wide_ip at destination Paris of Chicago-1")
 
 
 def missing_link(broken: Table) -> None:
