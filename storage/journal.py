@@ -128,8 +128,21 @@ class Journal(JournalReader, Protocol):
 
     def removable(self, before_txid: int) -> None:
         """Law 4: segments whose last transaction id is below `before_txid` may be removed by
-        retention or by hand. Nothing is removed before the first call. A floor that moves back is
-        on disk when this returns."""
+        retention or by hand. Nothing is removed before the first call in the journal's life,
+        whatever an earlier one released. Called on the event loop; never blocks. A floor that moves
+        back holds at once: no removal that has not begun with a segment begins with it. For tools
+        in other processes it is on disk when `write_floor` has returned."""
+
+    @property
+    def floor_is_written(self) -> bool:
+        """Whether tools in other processes know of a floor that moved back."""
+
+    def write_floor(self) -> None:
+        """Writes the floor for tools in other processes, where it moved. Blocks.
+
+        Raises:
+            StorageError: it cannot be written; the floor that they know may be too high.
+        """
 
     def remove(self, before_txid: int, *, force: bool = False) -> list[Outcome]:
         """Removes sealed segments wholly below `before_txid`, oldest first, never leaving a gap.

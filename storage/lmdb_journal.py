@@ -169,6 +169,10 @@ class LmdbJournal:
         # The floor must pass this id before there is more to remove.
         self._next_boundary_txid = 0
 
+        # What may be removed: told by the owner in this life, and known to tools.
+        self._floor = self._floor_written = 0
+        self._floor_lock = threading.Lock()
+
         self._lock = FileLock(self._directory / "lock")
         self._reader_lock = threading.RLock()
         self._reader: LmdbJournalReader | None = None
@@ -201,7 +205,9 @@ class LmdbJournal:
         first_txid = files[0].first_txid if files else active.first_txid
         self._last_txid = active.index.last_txid or active.first_txid - 1
         self._next_txid = self._expected_txid = self._last_txid + 1
-        self._floor = read_floor(self._directory)
+        if read_floor(self._directory):
+            # Of an earlier life: a peer may have lost since what it had then.
+            write_floor(self._directory, 0)
         self._closed_bytes = self._measure_closed()
         return Recovered(
             next_txid=self._next_txid,
@@ -561,22 +567,31 @@ class LmdbJournal:
         self.remove(self._last_txid + 1, keep=keep)
 
     def removable(self, before_txid: int) -> None:
-        """See `Journal.removable`. A floor that moves back is on disk when this returns."""
+        """See `Journal.removable`."""
         floor = self._floor
         if before_txid == floor:
             return
         self._floor = before_txid
-        if before_txid < floor:
-            write_floor(self._directory, before_txid)
-            return
         # A higher one matters only where it passes the end of a segment.
-        if before_txid > self._next_boundary_txid:
+        if before_txid < floor or before_txid > self._next_boundary_txid:
             self._tasks.put(self._release)
 
+    @property
+    def floor_is_written(self) -> bool:
+        """See `Journal.floor_is_written`."""
+        return self._floor_written <= self._floor
+
+    def write_floor(self) -> None:
+        """See `Journal.write_floor`."""
+        with self._floor_lock:
+            floor = self._floor
+            if floor != self._floor_written:
+                write_floor(self._directory, floor)
+                self._floor_written = floor
+
     def _release(self) -> None:
+        self.write_floor()
         floor = self._floor
-        if floor != read_floor(self._directory):
-            write_floor(self._directory, floor)
         closed = self._maintenance.closed_segments()
         pending = [last_txid for _, last_txid in closed if last_txid >= floor]
         # Without a pending one only a rotation, which comes here again, brings more to remove.
@@ -606,7 +621,7 @@ class LmdbJournal:
         `keep(file, last txid)` may stop it at a segment.
         """
         self._let_go()
-        return self._maintenance.remove(before_txid, self._floor, force=force, keep=keep)
+        return self._maintenance.remove(before_txid, lambda: self._floor, force=force, keep=keep)
 
     def tidy(self) -> None:
         """Lets go of sealed segments that nobody asked for since the last call; see
@@ -699,9 +714,10 @@ class LmdbJournal:
             self._tasks.put(self._seal_pending)
             self._tasks.put(None)
             self._maintainer.join()
-        if self._floor != read_floor(self._directory):
-            write_floor(self._directory, self._floor)
-        self._close_files()
+        try:
+            self.write_floor()
+        finally:
+            self._close_files()
 
     def _close_files(self) -> None:
         with self._reader_lock:

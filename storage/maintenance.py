@@ -46,8 +46,21 @@ BLOCKS_READ_BYTES = 4 * 1024 * 1024
 
 
 def write_floor(directory: Path, before_txid: int) -> None:
-    """Persists the instance's floor for removal, for tools in other processes."""
-    write_durably(directory / FLOOR_FILE, json.dumps({"before_txid": before_txid}).encode() + b"\n")
+    """Persists the instance's floor for removal, for tools in other processes.
+
+    Raises:
+        StorageError: it cannot be written. That of 0, which takes no space, is the file's absence.
+    """
+    path = directory / FLOOR_FILE
+    try:
+        if not before_txid:
+            path.unlink(missing_ok=True)
+            sync_directory(directory)
+        else:
+            content = json.dumps({"before_txid": before_txid}).encode() + b"\n"
+            write_durably(path, content)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error}", str(path)) from error
 
 
 def read_floor(directory: Path) -> int:
@@ -205,7 +218,7 @@ class SegmentMaintenance:
     def remove(
         self,
         before_txid: int,
-        floor: int | None = None,
+        floor: Callable[[], int] | None = None,
         *,
         force: bool = False,
         keep: Callable[[SegmentFile, int], bool] | None = None,
@@ -214,22 +227,19 @@ class SegmentMaintenance:
 
         Stops at the first one that may not go: the live one, one in use, one at or above the floor
         (None: what the instance persisted) unless forced, one that `keep` wants (asked with its
-        last transaction id).
+        last transaction id). The floor may move back meanwhile: each segment is measured by what it
+        is when nothing but the unlink is left to do.
         """
         outcomes: list[Outcome] = []
         with self._exclusively():
-            if floor is None:
-                floor = read_floor(self._directory)
             for file, last_txid in self.closed_segments():
                 if last_txid >= before_txid or (keep is not None and keep(file, last_txid)):
                     break
                 note = ""
                 if file.suffix == ".live":
                     note = "not sealed yet"
-                elif last_txid >= floor and not force:
-                    note = f"still needed: the instance released ids below {floor} only"
                 else:
-                    note = self._unlink_unused(file)
+                    note = self._unlink_unused(file, None if force else last_txid, floor)
                 outcomes.append(
                     Outcome(file.first_txid, last_txid, file.path, not note, note or "removed")
                 )
@@ -237,7 +247,10 @@ class SegmentMaintenance:
                     break
         return outcomes
 
-    def _unlink_unused(self, file: SegmentFile) -> str:
+    def _unlink_unused(
+        self, file: SegmentFile, last_txid: int | None, floor: Callable[[], int] | None
+    ) -> str:
+        """Returns why it was not done, or nothing. `last_txid` None: whatever the floor is."""
         try:
             fd = shared_lock(file.path)
         except FileNotFoundError:
@@ -245,6 +258,9 @@ class SegmentMaintenance:
         try:
             if not try_exclusive(fd):
                 return "in use by a reader"
+            released = floor() if floor is not None else read_floor(self._directory)
+            if last_txid is not None and last_txid >= released:
+                return f"still needed: the instance released ids below {released} only"
             # A crashed change may have left it in two forms: all go, the one in use last, since a
             # form that came back would be a segment behind a gap.
             for other in all_files(self._directory, self._archive):

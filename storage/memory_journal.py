@@ -92,6 +92,9 @@ class MemoryJournal:
         encode: runs are kept as bytes and decoded at each read, as on disk. Costs time.
         retention_bytes: sealed segments beyond this many bytes in all are removed, oldest first,
             as far as `removable` allows. None: nothing is removed by itself.
+
+    Before `start`, `later` may be set to what puts off maintenance, which on disk a thread of its
+    own does, and `removed_by_retention` to who hears of each segment's last transaction id.
     """
 
     def __init__(
@@ -110,6 +113,8 @@ class MemoryJournal:
         self._next_txid = 1
         self._last_txid = 0
         self._removable_before = 0
+        self.later: Callable[[Callable[[], None]], None] = lambda work: work()
+        self.removed_by_retention: Callable[[int], None] = lambda last_txid: None
         self._refused_from: int | None = None
         self._fail_next: Exception | None = None
         self._committed: Callable[[int, int], None] | None = None
@@ -125,6 +130,7 @@ class MemoryJournal:
         """Names the two callbacks; `commit` calls them."""
         self._committed = committed
         self._failed = failed
+        self.later(self._apply_retention)
 
     def stage(self, run: Run) -> None:
         """Takes the next run. After a failed commit only its first transaction id is taken."""
@@ -184,19 +190,18 @@ class MemoryJournal:
         held.update(old.summary)
         fresh = _Segment(self._last_txid + 1, held)
         self._segments.append(fresh)
-        self._apply_retention()
+        self.later(self._apply_retention)
         return fresh
 
     def crash(self) -> MemoryJournal:
         """Drops what is not committed; returns the journal as a restart finds it."""
         self._dead = True
-        other = MemoryJournal(
+        other = type(self)(
             self._segment_bytes, encode=self._encode, retention_bytes=self._retention_bytes
         )
         other._segments = self._segments
         other._last_txid = self._last_txid
         other._next_txid = self._last_txid + 1
-        other._removable_before = self._removable_before
         newest = other._segments[-1]
         held = newest.snapshot.copy()
         for run in newest.runs:
@@ -224,18 +229,30 @@ class MemoryJournal:
     # -- removal -----------------------------------------------------------------------------
     def removable(self, before_txid: int) -> None:
         """Retention may remove segments whose last transaction id is below `before_txid`."""
+        raised = before_txid > self._removable_before
         self._removable_before = before_txid
-        self._apply_retention()
+        if raised:
+            self.later(self._apply_retention)
+
+    @property
+    def floor_is_written(self) -> bool:
+        """Always: no tool of another process sees this journal."""
+        return True
+
+    def write_floor(self) -> None:
+        """Nothing to do."""
 
     def _apply_retention(self) -> None:
-        if self._retention_bytes is None:
+        if self._retention_bytes is None or self._dead:
             return
         while (
             len(self._segments) > 1
             and self._segments[0].last_txid < self._removable_before
             and sum(segment.bytes_used for segment in self._segments) > self._retention_bytes
         ):
+            last_txid = self._segments[0].last_txid
             del self._segments[0]
+            self.removed_by_retention(last_txid)
 
     def remove(self, before_txid: int, *, force: bool = False) -> list[Outcome]:
         """Removes sealed segments wholly below `before_txid`, oldest first; see `Journal`."""

@@ -104,6 +104,14 @@ class SafetyChanged:
 
 
 @dataclass(slots=True)
+class Removable:
+    """Law 4: the journal may remove what lies below this transaction id, and nothing else. One that
+    is lower than the one before holds at once: a destination may have come back with less."""
+
+    before_txid: int
+
+
+@dataclass(slots=True)
 class PlacementsChanged:
     """Instances were moved: dial them where they live now, and tell all who are connected."""
 
@@ -141,6 +149,7 @@ Effect = (
     | NotifyLink
     | SetLinkMode
     | SafetyChanged
+    | Removable
     | PlacementsChanged
     | Retired
     | BecameReady

@@ -52,6 +52,7 @@ from raylay.services.replication.effects import (
     NotifyLink,
     PlacementsChanged,
     Ranges,
+    Removable,
     Report,
     Retired,
     Rooted,
@@ -259,6 +260,8 @@ class InstanceMachine:
         self._dirty_sessions: set[int] = set()
         self._dirty_upstreams: set[int] = set()
         self._unnumbered: dict[tuple[int, int], tuple[int, str]] = {}
+        self._removable_before = 0
+        """The floor for removal that the journal was told last; of an earlier life none holds."""
         self._effects: list[Effect] = []
 
     # -- recovery ----------------------------------------------------------------------------
@@ -1284,6 +1287,7 @@ class InstanceMachine:
         if server and server not in ledger.servers:
             self._meet(ledger, server)
         ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
+        self._release()
         ledger.at_connect = None if self.ready else held.copy()
         if ledger.safe:
             self._effects.append(SafetyChanged())
@@ -1365,6 +1369,7 @@ class InstanceMachine:
             self._report("link_disconnected", destination=destination, why=why)
         ledger.connected = False
         ledger.caught_up = False
+        self._release()
         return self._take()
 
     def link_answered(self, destination: str, persisted: Rooted, conflicts: Ranges) -> list[Effect]:
@@ -1554,6 +1559,7 @@ class InstanceMachine:
         """
         if self.missing.is_judging:
             self._judge_missing()
+        self._release()
         downgrade_age_ms, upgrade_age_ms = self.schedule.due(now_us, now_us + self.wall_offset_us)
         if downgrade_age_ms is None and upgrade_age_ms is None:
             return self._take()
@@ -1626,6 +1632,14 @@ class InstanceMachine:
                 if oldest is not None:
                     floor = min(floor, oldest[1])
         return floor
+
+    def _release(self) -> None:
+        """Tells the journal what it may remove. A link that connects or is lost does so at once:
+        what the other side has when it comes back, nobody knows before it has caught up."""
+        before_txid = self.removable_before()
+        if before_txid != self._removable_before:
+            self._removable_before = before_txid
+            self._effects.append(Removable(before_txid))
 
     def fully_durable_txid(self) -> int:
         """Every record up to here is durable: a bookmark subscriber's persisted ack."""

@@ -45,6 +45,7 @@ from raylay.services.replication.effects import (
     Effect,
     NotifyLink,
     PlacementsChanged,
+    Removable,
     Report,
     Retired,
     SafetyChanged,
@@ -221,6 +222,7 @@ class InstanceServer:
             NotifyLink: self._notify_link,
             SetLinkMode: self._set_link_mode,
             SafetyChanged: self._safety_changed,
+            Removable: self._removable,
             PlacementsChanged: self._placements_changed,
             Retired: self._retired,
             BecameReady: self._became_ready,
@@ -717,7 +719,6 @@ class InstanceServer:
         self.replays.tick(self.loop.time(), self.now_us())
 
     def _each_second(self) -> None:
-        self.journal.removable(self.machine.removable_before())
         self.spawn(self.in_reading_thread(self._tidy_readers))
         counters = self.machine.counters
         now_s = self.loop.time()
@@ -879,6 +880,11 @@ class InstanceServer:
         notice = safety_notice(self.peers())
         for client in self.clients.values():
             client.send(notice)
+
+    def _removable(self, effect: Removable) -> None:
+        if self.is_serving:
+            # Links that end because this instance does take back nothing of what it released.
+            self.journal.removable(effect.before_txid)
 
     def _became_ready(self, _: BecameReady) -> None:
         self.phase = "serving"

@@ -378,6 +378,8 @@ class LinkControl:
                 if connection is not None:
                     connection.abort(str(error))
                 return
+        if not await self._removal_is_held():
+            return
         if connection is None or connection is not self.connection:
             return
         if dial_number != self._dial_number:
@@ -402,6 +404,22 @@ class LinkControl:
         # What is left of the incoming connections is for other links; and of two connections that
         # were dialled both ways, one side gives up its own.
         server.incoming_changed()
+
+    async def _removal_is_held(self) -> bool:
+        """What the other side lacks, no tool in another process may remove from now on: on disk
+        before the link begins. False where that cannot be written: the link dials again."""
+        server = self._server
+        if server.journal.floor_is_written:
+            return True
+        connection = self.connection
+        try:
+            await server.in_thread(server.journal.write_floor)
+        except RaylayError as error:
+            self.why = str(error)
+            if connection is not None:
+                connection.abort(str(error))
+            return False
+        return True
 
     def aim(self, news: Mapping[str, Placement]) -> None:
         """Instances were moved: they are dialled, and clients are sent, where they live now."""

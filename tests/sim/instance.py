@@ -45,6 +45,7 @@ from raylay.services.replication.effects import (
     LinkProgress,
     NotifyLink,
     PlacementsChanged,
+    Removable,
     Report,
     Retired,
     SafetyChanged,
@@ -64,7 +65,6 @@ from raylay.services.replication.unavailable import decode_unavailable
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.matching import topic_filter
-from raylay.storage.memory_journal import MemoryJournal
 from sim.link import LinkLogon, LinkProcess, Placed, Welcome
 from sim.network import Carried, Connection
 
@@ -113,7 +113,9 @@ class Disk:
         world = self.world
         self.incarnation = world.rng.getrandbits(63) | 1
         world.name_of[self.incarnation] = self.member.name
-        self.journal = MemoryJournal(world.segment_bytes, encode=world.encode)
+        self.journal = world.machines.journal(
+            world.segment_bytes, encode=world.encode, retention_bytes=world.retention_bytes
+        )
         self.epochs_seen: dict[tuple[int, str], int] = {}
         self.epochs_used: dict[str, int] = {}
         self.servers: dict[str, tuple[int, str]] = {}
@@ -238,6 +240,8 @@ class Instance:
             machine.recover(runs, world.now_us)
             if machine.pending:
                 world.probes["ack owed across a restart"] += 1
+        self.journal.later = self._maintain
+        self.journal.removed_by_retention = self._removed_up_to
         self.journal.start(self._on_disk, self._commit_failed)
         world.log(Started(world.now_us, self.name, disk.incarnation, ready))
         if disk.lives:
@@ -404,22 +408,31 @@ class Instance:
             self.world.after(self.world.timing.hint_us, self._write_hint)
 
     def remove_segments(self, *, force: bool = False) -> None:
-        """Retention: everything that law 4 lets go. By `force`: all that is sealed."""
-        before = self.machine.next_txid if force else self.machine.removable_before()
-        self.journal.removable(self.machine.removable_before())
-        removed = self.journal.remove(before, force=force)
+        """By hand: everything that law 4 lets go. By `force`: all that is sealed."""
+        outcomes = self.journal.remove(self.machine.next_txid, force=force)
+        removed = [outcome.last_txid for outcome in outcomes if outcome.done]
         if removed:
-            self.world.probes["segment removed"] += 1
-            servers = tuple((name, link.server) for name, link in self.links.items())
-            self.world.log(
-                Removed(
-                    self.world.now_us,
-                    self.name,
-                    self.disk.incarnation,
-                    removed[-1].last_txid,
-                    servers,
-                )
-            )
+            self._removed_up_to(removed[-1])
+
+    def _removed_up_to(self, last_txid: int) -> None:
+        world = self.world
+        world.probes["segment removed"] += 1
+        servers = tuple((name, link.server) for name, link in self.links.items())
+        world.log(Removed(world.now_us, self.name, self.disk.incarnation, last_txid, servers))
+
+    def _maintain(self, work: Callable[[], None]) -> None:
+        """The journal's maintenance thread comes to it a little later; until then the floor for
+        removal may have moved."""
+        world = self.world
+        if world.retention_bytes is not None:
+            world.after(world.drawn(world.timing.maintenance_us), self._maintained, work)
+
+    def _maintained(self, work: Callable[[], None]) -> None:
+        if self.alive:
+            before = self.journal.first_txid
+            work()
+            if self.journal.first_txid > before:
+                self.world.probes["removed by retention"] += 1
 
     def downgrade(self, destination: str) -> None:
         """By hand, without force."""
@@ -651,6 +664,9 @@ class Instance:
         for session in self.sessions.values():
             self._log_safety(session, peers)
             session.connection.send(1, ({"c": "safety", "peers": peers}, b""))
+
+    def _perform_removable(self, effect: Removable) -> None:
+        self.journal.removable(effect.before_txid)
 
     def _perform_became_ready(self, _: BecameReady) -> None:
         self.world.probes["new incarnation caught up"] += 1
@@ -1024,6 +1040,7 @@ _PERFORM: dict[type[Any], Callable[[Instance, Any], None]] = {
     NotifyLink: Instance._perform_notify_link,
     SetLinkMode: Instance._perform_set_link_mode,
     SafetyChanged: Instance._perform_safety_changed,
+    Removable: Instance._perform_removable,
     PlacementsChanged: Instance._perform_placements_changed,
     Retired: Instance._perform_retired,
     BecameReady: Instance._perform_became_ready,

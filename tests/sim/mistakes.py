@@ -13,6 +13,7 @@ from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.placement import GENERATION_MAX
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.subscriptions.durability import PendingMessages
+from raylay.storage.memory_journal import MemoryJournal
 from sim.world import Machines
 
 
@@ -281,7 +282,36 @@ class _OneServer(DestinationLedger):
         return False
 
 
+# -- removal -----------------------------------------------------------------------------------
+class FreesWithoutAsking(InstanceMachine):
+    """Lets the journal remove what is committed, whoever lacks it."""
+
+    def removable_before(self) -> int:
+        return self.committed_txid + 1
+
+
+class FloorAtTheTick(InstanceMachine):
+    """Looks at what may be removed from time to time only, whatever becomes of its links."""
+
+    def tick(self, now_us: int) -> list[Effect]:
+        super()._release()
+        return super().tick(now_us)
+
+    def _release(self) -> None:
+        pass
+
+
+class FloorOfAnEarlierLife(MemoryJournal):
+    """Goes on with what an earlier life released."""
+
+    def crash(self) -> MemoryJournal:
+        other = super().crash()
+        other._removable_before = self._removable_before
+        return other
+
+
 MISTAKES: dict[str, Machines] = {
+    "journal freed without asking": Machines(instance=FreesWithoutAsking),
     "prefix acks": Machines(instance=PrefixAcks),
     "duplicates answered at once": Machines(instance=DuplicatesAnsweredAtOnce),
     "old answers kept": Machines(instance=OldAnswersKept),
@@ -302,7 +332,14 @@ MISTAKES: dict[str, Machines] = {
     "found: asks only the sender": Machines(link=AsksOnlyTheSender),
 }
 
+SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
+    "floor at the tick": Machines(instance=FloorAtTheTick),
+    "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
+}
+"""Mistakes that test_scenarios.py shows, each by a scenario of its own."""
+
 CAUGHT_BY: dict[str, frozenset[str]] = {
+    "journal freed without asking": frozenset(("removal",)),
     "prefix acks": frozenset(("liveness",)),
     "duplicates answered at once": frozenset(("acknowledged",)),
     "old answers kept": frozenset(("acknowledged",)),

@@ -40,6 +40,7 @@ class Plan:
     """The subscribers that are."""
     resolves: bool = False
     """Whether clients look their servers up by name."""
+    retention_bytes: int | None = None
 
 
 # -- topologies --------------------------------------------------------------------------------
@@ -306,6 +307,11 @@ def draw(seed: int) -> Plan:
             step = (dialling.randint(20, end_ms), "point", (address, dialling.choice(servers)))
             plan.script.append(step)
     plan.script.sort(key=lambda step: step[:2])
+    # Of its own: whether retention removes changes nothing else of a plan.
+    keeping = random.Random(seed * 2 + (1 << 42))
+    if keeping.random() < 0.35:
+        plan.retention_bytes = keeping.choice((0, 4_000, 12_000))
+        plan.segment_bytes = keeping.choice((1_000, 2_000, 6_000))
     # Of its own: whether something is moved changes nothing else of a seed.
     moving = random.Random(seed * 2 + (1 << 40))
     if moving.random() < 0.2:

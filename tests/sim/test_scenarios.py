@@ -39,14 +39,16 @@ from raylay.services.replication.routing import Destination, TopicRule
 from sim import nemesis, plans
 from sim.client import SimClient
 from sim.instance import Instance
+from sim.mistakes import SHOWN_BY_A_SCENARIO
 from sim.network import Carried, Connection
-from sim.world import Timing, World
+from sim.world import Machines, Timing, World
 
 STEADY = Timing(
     network_us=(1_000, 1_000),
     local_us=(10, 10),
     commit_us=(500, 500),
     notice_us=(5_000, 5_000),
+    maintenance_us=(100, 100),
 )
 """Every delay is the same: what happens is what the scenario says."""
 
@@ -60,11 +62,15 @@ class Play:
         *,
         window_bytes: int = 4_000,
         policy: DowngradePolicy | None = None,
+        retention_bytes: int | None = None,
+        machines: Machines | None = None,
     ) -> None:
         self.world = World(
             1,
             topology,
             timing=STEADY,
+            machines=machines,
+            retention_bytes=retention_bytes,
             policy=policy,
             window_bytes=window_bytes,
             segment_bytes=3_000,
@@ -894,6 +900,76 @@ def published(play: Play, client: SimClient, messages: int) -> None:
         client.publish(["orders"])
         play.until(play.world.now_us // 1000 + 2)
     play.until(play.world.now_us // 1000 + 300)
+
+
+def come_back_with_less(machines: Machines | None = None) -> tuple[Play, SimClient]:
+    """`b` loses its disk while `a`, which has released everything, is restarted: what that life
+    released counts no more, and retention waits for `b`."""
+    play = Play(fabric(a=(to("b"),), b=()), retention_bytes=1 << 30, machines=machines)
+    client = play.client("p", "a")
+    play.until(50)
+    published(play, client, 60)
+    a = play.world.instances["a"]
+    assert a.machine.removable_before() > 60 and a.journal.first_txid == 1
+    play.world.crash("a")
+    play.world.crash("b", lose_disk=True)
+    # Its configuration is another one now.
+    play.world.retention_bytes = play.world.disks["a"].journal._retention_bytes = 0
+    play.world.restart("a")
+    play.until(play.world.now_us // 1000 + 500)
+    return play, client
+
+
+def test_nothing_is_removed_by_what_an_earlier_life_released() -> None:
+    play, client = come_back_with_less()
+    assert play.world.disks["a"].journal.first_txid == 1
+    play.world.restart("b")
+    play.until(play.world.now_us // 1000 + 1_000)
+    assert play.had("b", client, 1)
+    assert play.world.disks["a"].journal.first_txid > 1, "it has all of it again"
+    play.end()
+
+
+def lost_its_disk(machines: Machines | None = None) -> tuple[Play, SimClient]:
+    """`b` is gone and its disk with it; a rotation follows before `a` has looked again at what may
+    be removed."""
+    play = Play(fabric(a=(to("b", sync=False),), b=()), retention_bytes=1 << 30, machines=machines)
+    client = play.client("p", "a")
+    play.until(50)
+    published(play, client, 60)
+    play.world.retention_bytes = play.world.disks["a"].journal._retention_bytes = 0
+    a = play.world.instances["a"]
+    while a.machine.destinations["to-b"].connected:
+        play.world.crash("b", lose_disk=True)
+        play.world.run_until(play.world.now_us + 500)
+    before = len(a.journal.segments())
+    client.publish(["orders"] * 100)
+    play.world.run_until(play.world.now_us + 5_000)
+    client.publish(["orders"])
+    while len(a.journal.segments()) == before:
+        play.world.run_until(play.world.now_us + 500)
+    play.world.run_until(play.world.now_us + 500)
+    return play, client
+
+
+def test_a_destination_that_comes_back_with_less_wins_against_retention() -> None:
+    play, client = lost_its_disk()
+    assert play.world.disks["a"].journal.first_txid == 1
+    play.world.restart("b")
+    play.until(play.world.now_us // 1000 + 1_000)
+    assert play.had("b", client, 1)
+    play.end()
+
+
+@pytest.mark.parametrize(
+    ("mistake", "scenario"),
+    [("floor of an earlier life", come_back_with_less), ("floor at the tick", lost_its_disk)],
+)
+def test_retention_that_does_not_wait_shows(
+    mistake: str, scenario: Callable[[Machines], tuple[Play, SimClient]]
+) -> None:
+    play, _ = scenario(SHOWN_BY_A_SCENARIO[mistake])
+    assert play.world.disks["a"].journal.first_txid > 1, "what b lacks now is gone"
 
 
 def unavailable_at(play: Play, name: str, client: SimClient) -> list[tuple[int, int]]:

@@ -35,6 +35,7 @@ from raylay.services.replication.instance import (
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.placement import Placement, Placements
 from raylay.services.subscriptions.durability import PendingMessages
+from raylay.storage.memory_journal import MemoryJournal
 from sim.client import SimClient
 from sim.copying import copy_log
 from sim.instance import Absent, Disk, Instance, former_name
@@ -49,6 +50,8 @@ class Timing:
     network_us: tuple[int, int] = (200, 4_000)
     local_us: tuple[int, int] = (10, 300)
     commit_us: tuple[int, int] = (100, 2_500)
+    maintenance_us: tuple[int, int] = (100, 80_000)
+    """Until the journal's maintenance thread has come to a piece of work."""
     notice_us: tuple[int, int] = (1_000, 200_000)
     """Until a side notices that its connection is dead."""
     restart_us: tuple[int, int] = (30_000, 600_000)
@@ -68,6 +71,7 @@ class Machines:
     instance: type[InstanceMachine] = InstanceMachine
     link: type[OutboundLink] = OutboundLink
     durability: type[PendingMessages] = PendingMessages
+    journal: type[MemoryJournal] = MemoryJournal
     spreads: bool = True
     """False: a mistake: nobody tells another one who was moved."""
     placements_forgotten: bool = False
@@ -89,6 +93,7 @@ class World:
         policy: DowngradePolicy | None = None,
         window_bytes: int = 4_000,
         segment_bytes: int = 6_000,
+        retention_bytes: int | None = None,
         encode: bool = False,
         check_every: int = 1,
         resolves: bool = False,
@@ -100,6 +105,7 @@ class World:
         self.policy = policy or DowngradePolicy()
         self.window_bytes = window_bytes
         self.segment_bytes = segment_bytes
+        self.retention_bytes = retention_bytes
         self.encode = encode
         self.check_every = check_every
         self.resolves = resolves

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -231,6 +232,55 @@ def test_retention_waits_for_the_floor(make: Callable[..., AnyJournal]) -> None:
     assert journal.first_txid > 1
     journal.removable(journal.last_txid + 1)
     assert len(settled(journal).segments()) == 1
+
+
+def test_retention_asks_for_the_floor_of_this_life(make: Callable[..., AnyJournal]) -> None:
+    """What an earlier life released, a destination may have lost since."""
+    journal = make(retention_bytes=1 << 30)
+    written = filled(journal)
+    last = written[-1].last_txid
+    journal.removable(last + 1)
+    assert settled(journal).first_txid == 1
+    again: AnyJournal
+    if isinstance(journal, StepJournal):
+        journal.close()
+        again = make(retention_bytes=1)
+    else:
+        journal._retention_bytes = 1
+        again = journal.crash()
+        again.start(lambda last, ns: None, lambda first, error: None)
+    assert settled(again).first_txid == 1, "by itself"
+    assert not any(outcome.done for outcome in again.remove(last)), "nor by hand"
+    # A rotation looks again.
+    for txid in range(last + 1, last + 4):
+        again.stage(a_run(txid, [10_000 + txid], body_bytes=2 * SEGMENT_BYTES))
+        again.commit()
+    assert settled(again).first_txid == 1
+    again.removable(again.last_txid + 1)
+    assert settled(again).first_txid > last
+
+
+def test_a_floor_that_moves_back_wins_against_a_removal_that_is_due(
+    make: Callable[..., AnyJournal],
+) -> None:
+    journal = make(retention_bytes=1)
+    filled(journal)
+    settled(journal)
+    work: list[Callable[[], None]] = []
+    come_to_it = threading.Event()
+    if isinstance(journal, StepJournal):
+        journal._tasks.put(lambda: come_to_it.wait() and None)
+    else:
+        journal.later = work.append
+    second, *_ = ends = [segment.last_txid for segment in journal.segments()][1:]
+    journal.removable(journal.last_txid + 1)
+    journal.removable(second + 1)
+    come_to_it.set()
+    for each in work:
+        each()
+    assert settled(journal).first_txid == second + 1
+    journal.removable(0)
+    assert not any(outcome.done for outcome in journal.remove(ends[3]))
 
 
 def test_what_is_staged_out_of_order_is_refused(make: Callable[..., AnyJournal]) -> None:

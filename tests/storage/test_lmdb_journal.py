@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from raylay.services.messages.records import iterate_records
 from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance, read_floor
 from raylay.storage.segment_index import with_checksum
-from raylay.storage.segments import META_PREFIX
+from raylay.storage.segments import META_PREFIX, SegmentFile
 from raylay.storage.verify import Verified, verify_journal
 
 SEGMENT_BYTES = 48 * 1024
@@ -510,6 +511,77 @@ def test_retention_by_age(tmp_path: Path) -> None:
     journal.close()
 
 
+@pytest.mark.parametrize("by_tool", [False, True])
+def test_a_removal_under_way_stops_where_the_floor_moves_back(
+    journal: StepJournal, by_tool: bool
+) -> None:
+    """Each segment is measured when nothing but its unlink is left to do: a destination may come
+    back with less while a hundred are removed."""
+    last = fill(journal)
+    ends = [segment.last_txid for segment in journal.segments()]
+    journal.removable(last + 1)
+    journal.settle()
+    asked: list[int] = []
+
+    def keep(file: SegmentFile, last_txid: int) -> bool:
+        asked.append(last_txid)
+        if len(asked) == 3:
+            journal.removable(0)
+            journal.write_floor()
+        return False
+
+    if by_tool:
+        outcomes = SegmentMaintenance(journal.directory).remove(last, keep=keep)
+    else:
+        outcomes = journal.remove(last, keep=keep)
+    assert [outcome.done for outcome in outcomes] == [True, True, False]
+    assert "still needed" in outcomes[-1].note
+    assert journal.first_txid == ends[1] + 1
+
+
+def test_a_floor_is_told_without_touching_the_disk(
+    journal: StepJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop tells it, at each loss of a link."""
+    last = fill(journal)
+    told_by = threading.get_ident()
+    written: list[int] = []
+
+    def watched(call: Any) -> Any:
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            written.append(threading.get_ident())
+            return call(*arguments, **named)
+
+        return wrapped
+
+    for name in ("fsync", "replace", "rename", "unlink", "open"):
+        monkeypatch.setattr(os, name, watched(getattr(os, name)))
+    journal.removable(last + 1)
+    journal.settle()
+    assert read_floor(journal.directory) == last + 1
+    for before_txid in (last, 5, 0, last + 1, 0):
+        journal.removable(before_txid)
+    monkeypatch.undo()
+    journal.settle()
+    assert read_floor(journal.directory) == 0
+    assert written and told_by not in written
+
+
+def test_the_floor_that_tools_know_goes_with_its_life(journal: StepJournal) -> None:
+    """Released by an instance that stopped, it holds until one starts: whoever comes back to that
+    one may have lost what it had."""
+    last = fill(journal)
+    journal.removable(last + 1)
+    journal.close()
+    assert read_floor(journal.directory) == last + 1
+    again = LmdbJournal(journal.directory, archive_directory=journal.options["archive_directory"])
+    tool = SegmentMaintenance(journal.directory)
+    assert read_floor(journal.directory) == 0
+    assert [outcome.done for outcome in tool.remove(last)] == [False]
+    again.close()
+    assert read_floor(journal.directory) == 0
+
+
 def test_the_floor_is_on_disk_for_tools(journal: StepJournal) -> None:
     last = fill(journal)
     tool = SegmentMaintenance(journal.directory)
@@ -519,7 +591,9 @@ def test_the_floor_is_on_disk_for_tools(journal: StepJournal) -> None:
     journal.settle()
     assert read_floor(journal.directory) == ends[1] + 1
     journal.removable(ends[0] + 1)
-    assert read_floor(journal.directory) == ends[0] + 1, "a lower one at once"
+    journal.write_floor()
+    assert journal.floor_is_written
+    assert read_floor(journal.directory) == ends[0] + 1, "a lower one before anybody acts on it"
     assert [outcome.done for outcome in tool.remove(last)] == [True, False]
     assert [outcome.done for outcome in tool.remove(ends[2] + 1, force=True)] == [True, True]
     check_all(journal, last)

@@ -18,6 +18,7 @@ from raylay.services.replication.effects import (
     CloseSession,
     CloseUpstream,
     NotifyLink,
+    Removable,
     Report,
     SafetyChanged,
 )
@@ -432,6 +433,31 @@ def test_nothing_is_removable_before_every_destination_has_caught_up() -> None:
     bench.connect()
     bench.take(bench.machine.link_progressed("peer", 1, {}, True, 0, 0))
     assert bench.machine.removable_before() == 2
+
+
+def test_a_link_that_is_lost_or_made_anew_takes_the_floor_for_removal_back_at_once() -> None:
+    """The next look may come when retention has removed what the other side has lost."""
+
+    def floors(effects: list[Any]) -> list[int]:
+        return [effect.before_txid for effect in effects if isinstance(effect, Removable)]
+
+    bench = Bench(destination(sync=False), policy=DowngradePolicy())
+    assert floors(bench.take(bench.machine.tick(0))) == [], "nothing is released at a start"
+    bench.log_on()
+    bench.publish(1, 2)
+    bench.commit()
+    bench.connect()
+    bench.take(bench.machine.link_progressed("peer", 2, {}, True, 0, 0))
+    assert floors(bench.take(bench.machine.tick(SECOND_US))) == [3]
+    assert floors(bench.take(bench.machine.tick(2 * SECOND_US))) == [], "told once"
+    assert floors(bench.take(bench.machine.link_disconnected("peer", "gone"))) == [0]
+    # Also where nobody saw the other connection end.
+    bench.connect()
+    bench.take(bench.machine.link_progressed("peer", 2, {}, True, 0, 0))
+    assert floors(bench.take(bench.machine.tick(3 * SECOND_US))) == [3]
+    there = PublisherRanges()
+    effects, _ = bench.machine.link_connected("peer", 0xBB, there, RootedRanges(), 0)
+    assert floors(bench.take(effects)) == [0]
 
 
 def test_publishers_that_the_server_numbers_are_of_its_incarnation() -> None:
