@@ -346,6 +346,10 @@ class Fabric(FabricBuilder):
             for kind, host, port in (
                 ("client", instance.host, ports.client),
                 ("replication", replication_host, ports.replication),
+                *(
+                    (each.name, each.host or instance.host, each.port)
+                    for each in instance.transports
+                ),
             ):
                 try:
                     family = socket.AF_INET6 if ":" in host else socket.AF_INET

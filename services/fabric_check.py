@@ -203,7 +203,8 @@ def _servers(
     """The instances that a destination may reach. One that does not dial reaches those that connect
     to it."""
     if destination.dial:
-        return tuple(by_address.get(target, target) for target in destination.to)
+        dialled = [by_address.get(target, target) for target in destination.to]
+        return tuple(dict.fromkeys((*dialled, *destination.waits_for)))
     return waited_for(settings, instance, destination)
 
 

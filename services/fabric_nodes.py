@@ -93,6 +93,10 @@ def placed(
             update["host"] = place.address
         if former and instance.replication_host == former:
             update["replication_host"] = place.address
+        update["transports"] = tuple(
+            each.model_copy(update={"host": ""}) if former and each.host == former else each
+            for each in instance.transports
+        )
         instances.append(instance.model_copy(update=update))
     return settings.model_copy(update={"instances": tuple(instances)}), places
 

@@ -32,7 +32,12 @@ from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.routing import TopicRule
 from raylay.services.replication.timetable import JournalAction
 from raylay.services.replication.validation import QueueDefinition, SowDefinition
-from raylay.services.server.config import BootstrapConfig, DestinationConfig, InstanceConfig
+from raylay.services.server.config import (
+    BootstrapConfig,
+    ClientTransportConfig,
+    DestinationConfig,
+    InstanceConfig,
+)
 from raylay.services.tracing import TracingOptions
 
 FABRIC_FILE = "fabric.json"
@@ -173,7 +178,12 @@ def bring_up_to_date(record: FabricRecord, settings: FabricSettings) -> None:
     chosen = {
         port
         for instance in settings.instances
-        for port in (instance.client_port, instance.replication_port, instance.metrics_port)
+        for port in (
+            instance.client_port,
+            instance.replication_port,
+            instance.metrics_port,
+            *(transport.port for transport in instance.transports),
+        )
         if port
     }
     ports: dict[str, InstancePorts] = {}
@@ -412,6 +422,11 @@ def instance_config(
         client_host=instance.host,
         client_port=ports.client,
         client_advertised=client_address(record, instance),
+        client_message_types=instance.message_types,
+        client_transports=tuple(
+            ClientTransportConfig(each.name, each.port, each.host, each.message_types)
+            for each in instance.transports
+        ),
         replication_host=instance.replication_host or instance.host,
         replication_port=ports.replication,
         replication_advertised=replication_address(record, instance),
@@ -529,6 +544,8 @@ def _destination_config(
         if destination.dial:
             addresses.append(replication_address(record, other))
         clients.append(client_address(record, other))
+    for name in destination.waits_for:
+        clients.append(client_address(record, settings.instance(name)))
     return DestinationConfig(
         name=destination.name,
         group=destination.group,
@@ -546,6 +563,8 @@ def _destination_config(
         client_addresses=tuple(clients),
         share_connection=destination.share_connection,
         wide_ip=destination.wide_ip,
+        waits=destination.waits,
+        waits_for=destination.waits_for,
     )
 
 

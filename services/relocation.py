@@ -207,7 +207,7 @@ def with_moves(
     settings: FabricSettings, moves: Mapping[str, Move], nodes: Mapping[str, NodePlace]
 ) -> FabricSettings:
     """Settings as declared, with the moved instances where they live now: a `replication_host` of
-    their own was an address of the former host."""
+    their own, and a host of a transport, was an address of the former host."""
 
     def where(instance: InstanceSettings) -> InstanceSettings:
         place = nodes.get(instance.name)
@@ -217,6 +217,9 @@ def with_moves(
             "node_labels": dict(place.labels),
             "host": place.address,
             "replication_host": "",
+            "transports": tuple(
+                each.model_copy(update={"host": ""}) for each in instance.transports
+            ),
         }
         return instance.model_copy(update=update)
 

@@ -18,10 +18,11 @@ from raylay.services.configuration.amps_model import (
     AmpsConfig,
     Bootstrap,
     Destination,
+    IncomingTransport,
     TransactionLog,
 )
 from raylay.services.configuration.amps_sow import Queue, Sow
-from raylay.services.configuration.amps_support import Finding, findings
+from raylay.services.configuration.amps_support import Finding, findings, runs_for_clients
 from raylay.services.configuration.amps_types import split_listen_address
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
@@ -180,6 +181,10 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
         options["replication_host"] = options["host"] = host
     if clients and clients[0].inet_address is not None:
         options["host"], options["client_port"] = split_listen_address(clients[0].inet_address)
+        options["message_types"] = clients[0].message_types
+    options["transports"] = tuple(
+        _transport(each) for each in clients[1:] if runs_for_clients(each)
+    )
     if config.sow is not None:
         options |= _definitions(config.sow)
     schedules = schedules_of(config)
@@ -200,6 +205,17 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
             "directory": str(PurePath(target.file_name or "").parent),
         }
     return options
+
+
+def _transport(transport: IncomingTransport) -> dict[str, Any]:
+    assert transport.inet_address is not None, "clients come over TCP"
+    host, port = split_listen_address(transport.inet_address)
+    return {
+        "name": transport.name,
+        "host": host,
+        "port": port,
+        "message_types": transport.message_types,
+    }
 
 
 def _bootstrap(
@@ -292,7 +308,11 @@ def _add_destination(
         )
     ]
     # The documented system prefers one connection for both directions.
+    waits = any(not transport.inet_addresses for transport in destination.transports)
     options: dict[str, Any] = {"dial": bool(addresses), "share_connection": True}
+    if addresses and waits:
+        options["waits"] = True
+        options["waits_for"] = tuple(waited_for(config, destination, documents, listeners))
     if any(timeout_ns for _, timeout_ns in addresses):
         longest_ns = max(timeout_ns for _, timeout_ns in addresses)
         options["reconnect_timeout_ms"] = tuple(

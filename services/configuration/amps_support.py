@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from raylay.services.configuration.amps_actions import schedules_of
 from raylay.services.configuration.amps_load import Document, Path, slots
+from raylay.services.configuration.amps_model import IncomingTransport
 from raylay.services.configuration.amps_types import ModuleUse, Stanza
 
 _DESTINATION = "Replication/Destination"
@@ -25,6 +26,7 @@ RUNS = frozenset(
         "Tuning/Replication/MinSyncDestinations",
         f"{_INCOMING}/Name",
         f"{_INCOMING}/InetAddr",
+        f"{_INCOMING}/MessageType",
         "TransactionLog/JournalDirectory",
         "TransactionLog/JournalArchiveDirectory",
         "TransactionLog/JournalSize",
@@ -105,8 +107,6 @@ def findings(document: Document) -> list[Finding]:
     found += [
         Finding(document.origin(path), text, True) for path, text in schedules_of(config).left
     ]
-    found += _second_client_transports(document)
-    found += _partly_waiting(document)
     if not config.client_transports():
         found.append(
             Finding(
@@ -175,6 +175,11 @@ def _named(tag: Any, item: Any) -> str:
     return f"{tag} {name}" if name else str(tag)
 
 
+def runs_for_clients(transport: IncomingTransport) -> bool:
+    """Whether a transport for clients runs."""
+    return not _transport_type(transport.type, ()) and not _protocol(transport.protocol, ())
+
+
 # -- elements of which some values run ---------------------------------------------------------
 def _transport_type(value: str, path: Path) -> str:
     return "" if value in ("tcp", "amps-replication") else f"Type {value} does not run yet"
@@ -206,39 +211,3 @@ _SPECIAL: dict[str, Callable[[Any, Path], str]] = {
     "Bootstrap/Type": _bootstrap_kind,
     "Logging/Target": _log_target,
 }
-
-
-def _partly_waiting(document: Document) -> list[Finding]:
-    """Transports of a Destination that wait to be connected to, beside others that dial."""
-    found = []
-    for number, destination in enumerate(document.config.destinations()):
-        dialling = [transport for transport in destination.transports if transport.inet_addresses]
-        for place, transport in enumerate(destination.transports):
-            if dialling and not transport.inet_addresses:
-                path: Path = ("Replication", "Destination", number, "Transport", place)
-                text = (
-                    "a Transport without InetAddr does not run yet beside others that have one: "
-                    "give it one, or leave all of them out and wait to be connected to"
-                )
-                found.append(Finding(document.origin(path), text, True))
-    return found
-
-
-def _second_client_transports(document: Document) -> list[Finding]:
-    """Transports for clients beside the first, which alone runs."""
-    found = []
-    first = True
-    for number, transport in enumerate(document.config.transports.transports):
-        if transport.is_replication:
-            continue
-        if not first:
-            path: Path = ("Transports", "Transport", number)
-            found.append(
-                Finding(
-                    document.origin(path),
-                    f"transport {transport.name} does not run yet: an instance has one for clients",
-                    True,
-                )
-            )
-        first = False
-    return found

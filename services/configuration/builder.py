@@ -229,7 +229,9 @@ class FabricBuilder:
                 are left out; None: those that the shape of the fabric makes impossible), dial
                 (False: it waits for one of `to` to connect), share_connection (a connection that
                 one of them made is used before any is dialled), wide_ip (whether several servers
-                may answer at one address; None: they may where it is one of another fabric).
+                may answer at one address; None: they may where it is one of another fabric), waits
+                and waits_for (beside dialling it takes a connection that another server of the
+                group made).
 
         Raises:
             ConfigurationError: a value is wrong.

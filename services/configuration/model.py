@@ -113,6 +113,7 @@ Port = Annotated[int, Field(ge=0, le=PORT_MAX)]
 """0: a free one is chosen at the first start and kept in the data directory."""
 TopicName = Annotated[str, AfterValidator(_topic_name)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
+MessageType = Annotated[str, Field(min_length=1, max_length=255)]
 Times = Annotated[
     tuple[Annotated[str, BeforeValidator(_time)], ...],
     BeforeValidator(_times),
@@ -152,7 +153,7 @@ class TopicSettings(Section):
     """
 
     name: TopicName
-    message_type: Annotated[str, Field(min_length=1, max_length=255)] = "*"
+    message_type: MessageType = "*"
     journaled: bool = True
     filter: str = ""
     """Content filter of a destination's topic: compared when a link connects; it does not run."""
@@ -264,6 +265,12 @@ class DestinationSettings(Section):
     wide_ip: bool | None = None
     """Whether several servers may answer at one of its addresses. None: they may where one is an
     address of another fabric, whose instances are not known."""
+    waits: bool = False
+    """Beside dialling it waits for a server of the group that it does not dial, and pushes over
+    the connection that this one makes."""
+    waits_for: tuple[Name, ...] = ()
+    """Names of these; empty: the one that bears the destination's name, else any of the group that
+    no other destination names."""
 
 
 class LogSettings(Section):
@@ -294,6 +301,17 @@ class QueueSettings(Section):
     domain: str = ""
 
 
+class TransportSettings(Section):
+    """One more transport for clients."""
+
+    name: Annotated[str, Field(min_length=1)]
+    port: Port = 0
+    host: str = ""
+    """Empty: the instance's."""
+    message_types: tuple[MessageType, ...] = ()
+    """That it is for: other messages are refused there. None: any."""
+
+
 class BootstrapSettings(Section):
     """Where an instance copies its log from before it serves, when its data directory is empty."""
 
@@ -311,6 +329,10 @@ class InstanceSettings(Section):
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     client_port: Port = 0
     replication_port: Port = 0
+    message_types: tuple[MessageType, ...] = ()
+    """That `client_port` is for: other messages are refused there. None: any."""
+    transports: tuple[TransportSettings, ...] = ()
+    """More for clients."""
     metrics_port: Port | None = None
     """For Prometheus. None: as the fabric says."""
     directory: str = ""

@@ -113,6 +113,10 @@ def _ports(settings: FabricSettings) -> Iterator[Problem]:
             ("client_port", instance.host, instance.client_port),
             ("replication_port", replication_host, instance.replication_port),
             ("metrics_port", instance.host, instance.metrics_port or 0),
+            *(
+                (f"port of transport {each.name}", each.host or instance.host, each.port)
+                for each in instance.transports
+            ),
         ):
             if not port:
                 continue
@@ -154,7 +158,7 @@ def _destinations(settings: FabricSettings, instance: InstanceSettings) -> Itera
             yield Problem(subject, f"{where} names no instance to go to")
         elif not destination.group and all(":" in target for target in destination.to):
             yield Problem(subject, f"{where} goes to another fabric: give the group there")
-        for target in destination.to:
+        for target in (*destination.to, *destination.waits_for):
             if ":" in target:
                 if not _is_address(target):
                     yield Problem(subject, f"{where}: {target!r} is no address: give host:port")

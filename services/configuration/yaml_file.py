@@ -33,6 +33,7 @@ from raylay.services.configuration.model import (
     FabricSettings,
     JournalSettings,
     LogSettings,
+    MessageType,
     MetricsSettings,
     Milliseconds,
     Name,
@@ -40,6 +41,7 @@ from raylay.services.configuration.model import (
     Section,
     TopicSettings,
     TracingSettings,
+    TransportSettings,
 )
 from raylay.services.configuration.units import format_milliseconds
 from raylay.services.errors import ConfigurationError
@@ -64,6 +66,8 @@ class _InstanceEntry(Section):
     downgrade: DowngradeSettings | None = None
     topics: tuple[TopicSettings, ...] | None = None
     replication_host: str | None = None
+    message_types: tuple[MessageType, ...] | None = None
+    transports: tuple[TransportSettings, ...] | None = None
     logs: LogSettings | None = None
     bootstrap: BootstrapSettings | None = None
 
@@ -120,6 +124,8 @@ class _LinkEntry(Section):
     dial: bool = True
     share_connection: bool = False
     wide_ip: bool | None = None
+    waits: bool = False
+    waits_for: tuple[str, ...] = ()
 
 
 class _File(Section):
@@ -255,6 +261,8 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
                 dial=link.dial,
                 share_connection=link.share_connection,
                 wide_ip=link.wide_ip,
+                waits=link.waits,
+                waits_for=link.waits_for,
                 origin=place,
             )
         except ConfigurationError as error:

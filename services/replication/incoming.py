@@ -3,7 +3,8 @@
 
     destination has   it uses a connection of its group that comes from
     no address        the server that bears its Name; else any that no other destination names
-    addresses         a server that says that one of them is its own, in their order
+    addresses         a server that says that one of them is its own, in their order; behind
+                      these, where it waits as well, one by name as without an address
 
 Never one that another link of this instance is connected to: one link from a given instance to a
 given instance. Of several that fit alike, that of the first name; of two of one server, the newer:
@@ -39,7 +40,7 @@ class Incoming:
 
 def uses_incoming(destination: Destination) -> bool:
     """Whether a destination looks at incoming connections at all."""
-    return destination.share_connection or not destination.dials
+    return destination.share_connection or not destination.dials or destination.waits
 
 
 def choose(
@@ -72,10 +73,22 @@ def _rank(destination: Destination, each: Incoming, named_elsewhere: Collection[
     if destination.dials:
         address = _normal(each.address)
         addresses = [_normal(listed) for listed in destination.addresses]
-        return addresses.index(address) if address and address in addresses else None
-    if destination.addresses:
-        # The servers are known by name.
-        names = destination.addresses
+        if address and address in addresses:
+            return addresses.index(address) if destination.share_connection else None
+        if not destination.waits:
+            return None
+        behind = _rank_by_name(destination, destination.waits_for, each, named_elsewhere)
+        return None if behind is None else len(addresses) + behind
+    return _rank_by_name(destination, destination.addresses, each, named_elsewhere)
+
+
+def _rank_by_name(
+    destination: Destination,
+    names: tuple[str, ...],
+    each: Incoming,
+    named_elsewhere: Collection[str],
+) -> int | None:
+    if names:
         return names.index(each.name) if each.name in names else None
     if each.name == destination.name:
         return 0

@@ -62,7 +62,7 @@ from raylay.services.replication.effects import (
 )
 from raylay.services.replication.placement import Placement, Placements, retired_text
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
-from raylay.services.replication.routing import Destination, TopicMatcher
+from raylay.services.replication.routing import Destination, TopicMatcher, not_of_transport
 from raylay.services.replication.staged import BatchStaged, NoteStaged, RunStaged, StagedLog
 from raylay.services.replication.topic_sets import carries_all
 from raylay.services.replication.unavailable import UnavailableMessages
@@ -360,9 +360,18 @@ class InstanceMachine:
             self._unnumbered = {k: v for k, v in self._unnumbered.items() if v[0] != session}
 
     def client_published(
-        self, session: int, payload: bytes, now_us: int, count: int = 0
+        self,
+        session: int,
+        payload: bytes,
+        now_us: int,
+        count: int = 0,
+        types: frozenset[bytes] = frozenset(),
     ) -> tuple[list[Effect], list[Run]]:
-        """A client's records came in; `count`, where it is given, says how many.
+        """A client's records came in.
+
+        Args:
+            count: how many, where it is given.
+            types: the message types that its transport is for; none: any.
 
         Returns the effects, and the runs of topics that are not journaled: they are delivered at
         once and count as durable.
@@ -381,6 +390,10 @@ class InstanceMachine:
                     "foreign_publisher",
                 )
             _check_text(chunk.topic, chunk.message_type)
+            if types and chunk.message_type not in types:
+                raise RemoteProtocolError(
+                    not_of_transport(chunk.message_type.decode(), types), "bad_message_type"
+                )
         found_count = sum(chunk.records for chunk in chunks)
         if count and found_count != count:
             raise RemoteProtocolError(

@@ -46,6 +46,15 @@ def compile_regex(pattern: str, where: str) -> TopicPattern:
         ) from None
 
 
+def not_of_transport(message_type: str, allowed: frozenset[bytes]) -> str:
+    """The sentence of a client that uses a transport for other types."""
+    names = ", ".join(sorted(kind.decode("utf-8", "replace") for kind in allowed))
+    return (
+        f"this transport takes messages of type {names} only, not of {message_type[:200]!r}: "
+        "connect to another one, or change its MessageType"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TopicRule:
     """One `Topic` element: a literal name or a regular expression, and a message type.
@@ -124,6 +133,9 @@ class Destination:
         share_connection: whether a connection that one of the servers made is used before any is
             dialled.
         wide_ip: whether several servers may answer at one of its addresses.
+        waits, waits_for: whether it uses, beside those that it dials, a server that connects: one
+            of these names; without any the one of its own name, else any of the group that no
+            other destination names.
     """
 
     name: str
@@ -139,11 +151,18 @@ class Destination:
     dials: bool = True
     share_connection: bool = False
     wide_ip: bool = False
+    waits: bool = False
+    waits_for: tuple[str, ...] = ()
 
     @property
     def has_several_servers(self) -> bool:
         """Whether it may reach another server than last time."""
-        return self.wide_ip or len(self.addresses) > 1 or not (self.dials or self.addresses)
+        return (
+            self.wide_ip
+            or self.waits
+            or len(self.addresses) > 1
+            or not (self.dials or self.addresses)
+        )
 
 
 class Router:

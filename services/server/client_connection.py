@@ -39,7 +39,7 @@ from raylay.services.protocol.session import (
     logon_answer,
     persisted_ack,
 )
-from raylay.services.replication.routing import TopicMatcher
+from raylay.services.replication.routing import TopicMatcher, not_of_transport
 from raylay.services.server.framed import FramedConnection
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery
@@ -57,7 +57,11 @@ _OWN_IDS = "\0"
 class ClientConnection(FramedConnection):
     """One client. Owner: the instance's event loop. Lifecycle: one connection."""
 
-    def __init__(self, server: InstanceServer) -> None:
+    def __init__(
+        self, server: InstanceServer, message_types: frozenset[bytes] = frozenset()
+    ) -> None:
+        self.message_types = message_types
+        """That its transport is for; none: any."""
         self.session = ServerSession()
         super().__init__(server.outbox, server.loop, self.session.reader)
         self.server = server
@@ -241,7 +245,7 @@ class ClientConnection(FramedConnection):
             return False
         try:
             effects, transient = server.machine.client_published(
-                self.number, payload, server.steady_us(), count
+                self.number, payload, server.steady_us(), count, self.message_types
             )
         except CorruptRecord as error:
             self.end("bad_record", str(error))
@@ -261,6 +265,14 @@ class ClientConnection(FramedConnection):
         acks = command.acks
         sequence = command.sequence
         publisher = self.publisher
+        refusal = self._why_not(command)
+        if refusal is not None:
+            if command.sequence:
+                # Told for itself: the persisted ack of the next one would cover it.
+                self.send(persisted_ack(sequence, *refusal))
+            else:
+                self.send(acknowledgment("processed", command.command_id or "-", *refusal))
+            return
         if not sequence:
             try:
                 publisher, sequence = server.machine.number_for(self.client_name)
@@ -268,16 +280,6 @@ class ClientConnection(FramedConnection):
                 command_id = command.command_id or "-"
                 self.send(acknowledgment("processed", command_id, error.reason, str(error)))
                 return
-        size_bytes = len(command.body) + len(command.topic) + 256
-        if size_bytes > RECORD_BYTES_MAX:
-            text = f"message of {len(command.body)} bytes: at most {RECORD_BYTES_MAX} with topic"
-            if command.sequence:
-                # Told for itself: the persisted ack of the next one would cover it.
-                self.send(persisted_ack(sequence, "bad_record", text))
-            else:
-                command_id = command.command_id or "-"
-                self.send(acknowledgment("processed", command_id, "bad_record", text))
-            return
         now_us = server.now_us()
         record = self._builder(publisher, command.topic, command.message_type).build(
             sequence,
@@ -301,6 +303,19 @@ class ClientConnection(FramedConnection):
                     "processed", command.command_id, s=sequence, bm=f"{publisher}|{sequence}|"
                 )
             )
+
+    def _why_not(self, command: Publish) -> tuple[str, str] | None:
+        """Why one message is not taken, if it is not."""
+        size_bytes = len(command.body) + len(command.topic) + 256
+        if size_bytes > RECORD_BYTES_MAX:
+            return (
+                "bad_record",
+                f"message of {len(command.body)} bytes: at most {RECORD_BYTES_MAX} with topic",
+            )
+        types = self.message_types
+        if types and command.message_type.encode() not in types:
+            return "bad_message_type", not_of_transport(command.message_type, types)
+        return None
 
     def _builder(self, publisher: int, topic: str, message_type: str) -> RecordBuilder:
         key = (publisher, topic, message_type)
@@ -396,7 +411,10 @@ class ClientConnection(FramedConnection):
             if "received" in command.acks:
                 self.send(acknowledgment("received", command.command_id, sub=name))
             wanted = topic_filter(
-                command.topic, command.message_type, literal=command.non_regex_topic
+                command.topic,
+                command.message_type,
+                literal=command.non_regex_topic,
+                allowed=self.message_types,
             )
             if command.bookmark:
                 self._subscribe_bookmark(command, wanted)

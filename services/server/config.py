@@ -53,6 +53,9 @@ class DestinationConfig:
         share_connection: a connection that one of the servers made is used before any is dialled.
         wide_ip: whether several servers may answer at one of the addresses. None: they may where
             the names of the servers are not known.
+        waits, waits_for: beside dialling it takes a connection that a server made which it does not
+            dial: one of these names; none: the one that bears its name, else any of the group that
+            no other destination names.
         retry_ms_min, retry_ms_max: pause after all addresses failed; doubles up to the maximum.
     """
 
@@ -77,6 +80,8 @@ class DestinationConfig:
     reconnect_timeout_ms: tuple[int, ...] = ()
     share_connection: bool = False
     wide_ip: bool | None = None
+    waits: bool = False
+    waits_for: tuple[str, ...] = ()
 
     def reconnect_timeouts_s(self) -> tuple[float | None, ...]:
         """For how long each address is tried; None: until the attempt ends by itself."""
@@ -101,7 +106,28 @@ class DestinationConfig:
             bool(self.addresses),
             self.share_connection,
             not self.server_names if self.wide_ip is None else self.wide_ip,
+            self.waits,
+            self.waits_for,
         )
+
+
+@dataclass(slots=True)
+class ClientTransportConfig:
+    """One more transport for clients.
+
+    Attributes:
+        name: unique among the instance's.
+        port: 0: any free one at the first start, kept from then on.
+        host: empty: that of the first transport.
+        message_types: that it is for; none: any.
+        advertised: `host:port` that clients reach it by; None: host and port.
+    """
+
+    name: str
+    port: int = 0
+    host: str = ""
+    message_types: tuple[str, ...] = ()
+    advertised: str | None = None
 
 
 @dataclass(slots=True)
@@ -146,6 +172,8 @@ class InstanceConfig:
             one, the instance follows (node_address.py). Empty: it was given its hosts.
         drills: whether drills may break it (docs/drills.md).
         journal_actions: what is done to old segments on a schedule, in this order.
+        client_message_types: that the transport of `client_port` is for; none: any.
+        client_transports: more transports for clients.
     """
 
     name: str
@@ -183,6 +211,8 @@ class InstanceConfig:
     drills: bool = False
     node_address: str = ""
     journal_actions: tuple[JournalAction, ...] = ()
+    client_message_types: tuple[str, ...] = ()
+    client_transports: tuple[ClientTransportConfig, ...] = ()
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -196,6 +226,13 @@ class InstanceConfig:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigurationError(f"{self.name}: two destinations are called {name!r}")
+        transports = [transport.name for transport in self.client_transports]
+        for name in transports:
+            if not name or transports.count(name) > 1:
+                raise ConfigurationError(
+                    f"{self.name}: client transports are called {', '.join(map(repr, transports))}:"
+                    " give each a name of its own"
+                )
         self.policy.check()
         for action in self.journal_actions:
             action.check(f"{self.name}: journal action")
@@ -331,6 +368,7 @@ _NESTED_LISTS: dict[str, type] = {
     "looks": Look,
     "when": Occasion,
     "journal_actions": JournalAction,
+    "client_transports": ClientTransportConfig,
 }
 
 

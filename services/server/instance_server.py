@@ -177,6 +177,8 @@ class InstanceServer:
         """Of the bootstraps that this instance serves: closed when nobody reads any more."""
         self.storage_failure: tuple[str, str] | None = None
         self.client_address = ""
+        self.more_client_addresses: dict[str, str] = {}
+        """Of the other transports for clients, by name."""
         self.replication_address = ""
         self.unix_path = ""
         self.delivered = 0
@@ -541,8 +543,19 @@ class InstanceServer:
         config = self.config
         loop = self.loop
         client = await self._bind(
-            lambda: ClientConnection(self), config.client_host, config.client_port, "client"
+            self._for_clients(config.client_message_types),
+            config.client_host,
+            config.client_port,
+            "client",
         )
+        for transport in config.client_transports:
+            bound = await self._bind(
+                self._for_clients(transport.message_types),
+                transport.host or config.client_host,
+                transport.port,
+                f"client/{transport.name}",
+            )
+            self.more_client_addresses[transport.name] = transport.advertised or bound
         replication = await self._bind(
             lambda: UpstreamConnection(self),
             config.replication_host,
@@ -558,6 +571,10 @@ class InstanceServer:
             await loop.create_unix_server(lambda: LinkConnection(self), self.unix_path)
         )
         os.chmod(self.unix_path, 0o600)
+
+    def _for_clients(self, message_types: tuple[str, ...]) -> Callable[[], ClientConnection]:
+        types = frozenset(kind.encode() for kind in message_types)
+        return lambda: ClientConnection(self, types)
 
     async def _bind(
         self, make: Callable[[], asyncio.Protocol], host: str, port: int, transport: str
@@ -1245,6 +1262,7 @@ class InstanceServer:
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started_s, 1),
             "client_address": self.client_address,
+            "client_transports": self.more_client_addresses,
             "replication_address": self.replication_address,
             "last_event": self.events_log.last_number,
         }

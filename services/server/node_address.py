@@ -41,6 +41,10 @@ def following(config: InstanceConfig, address: str) -> InstanceConfig:
         replication_host=host(config.replication_host),
         replication_advertised=advertised(config.replication_advertised),
         metrics_host=host(config.metrics_host),
+        client_transports=tuple(
+            replace(each, host=host(each.host), advertised=advertised(each.advertised))
+            for each in config.client_transports
+        ),
     )
 
 

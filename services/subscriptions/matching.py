@@ -7,24 +7,24 @@ from dataclasses import dataclass, field
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.topic_pattern import TopicPattern
-from raylay.services.replication.routing import TOPIC_CACHE_MAX, is_regex
+from raylay.services.replication.routing import TOPIC_CACHE_MAX, is_regex, not_of_transport
 
 ANSWERS_KEPT_MAX = 1024
 
 
 @dataclass(slots=True, eq=False)
 class TopicFilter:
-    """One subscription's topic and message type. An empty type takes any. What its pattern says of
-    a topic is kept: a replay asks for run after run of the same few."""
+    """One subscription's topic and message types; none: any type. What its pattern says of a topic
+    is kept: a replay asks for run after run of the same few."""
 
     topic: bytes
-    message_type: bytes = b""
+    message_types: frozenset[bytes] = frozenset()
     pattern: TopicPattern | None = None
     _answers: dict[bytes, bool] = field(default_factory=dict)
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
         """Whether messages of this topic and type are wanted."""
-        if self.message_type and self.message_type != message_type:
+        if self.message_types and message_type not in self.message_types:
             return False
         if self.pattern is None:
             return self.topic == topic
@@ -37,13 +37,26 @@ class TopicFilter:
         return found
 
 
-def topic_filter(topic: str, message_type: str, *, literal: bool = False) -> TopicFilter:
+def topic_filter(
+    topic: str,
+    message_type: str,
+    *,
+    literal: bool = False,
+    allowed: frozenset[bytes] = frozenset(),
+) -> TopicFilter:
     """The filter of a subscribe command. A topic with regular expression characters is a regular
     expression, unanchored, unless `literal`.
 
+    Args:
+        message_type: empty: any.
+        allowed: the types of the transport that the client uses; none: all.
+
     Raises:
-        RemoteProtocolError: with reason `bad_regex`.
+        RemoteProtocolError: with reason `bad_regex`, or `bad_message_type` of one not allowed.
     """
+    if message_type and allowed and message_type.encode() not in allowed:
+        raise RemoteProtocolError(not_of_transport(message_type, allowed), "bad_message_type")
+    types = frozenset((message_type.encode(),)) if message_type else allowed
     pattern = None
     if not literal and is_regex(topic):
         try:
@@ -52,7 +65,7 @@ def topic_filter(topic: str, message_type: str, *, literal: bool = False) -> Top
             raise RemoteProtocolError(
                 f"{topic[:200]!r} is no regular expression: {error}", "bad_regex"
             ) from None
-    return TopicFilter(topic.encode(), message_type.encode(), pattern)
+    return TopicFilter(topic.encode(), types, pattern)
 
 
 @dataclass(slots=True, eq=False)

@@ -3,6 +3,7 @@ instance is started with, and what does not run is refused."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,11 @@ from raylay.services.fabric_plan import FabricRecord, InstancePorts, instance_co
 from raylay.services.replication.downgrade import Look
 from raylay.services.replication.routing import TopicRule
 from raylay.services.replication.timetable import JournalAction, Occasion
-from raylay.services.server.config import BootstrapConfig, InstanceConfig
+from raylay.services.server.config import (
+    BootstrapConfig,
+    ClientTransportConfig,
+    InstanceConfig,
+)
 
 FILE = """\
 <AMPSConfig>
@@ -141,6 +146,8 @@ RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
     ("Tuning/Replication/MinSyncDestinations", GROUP, GROUP + minimum(2),
      "policy.min_sync_destinations", 0, 2),
     ("Transports/Transport/InetAddr", "9007", "9008", "client_port", 9007, 9008),
+    ("Transports/Transport/MessageType", "<Name>clients</Name>",
+     "<Name>clients</Name><MessageType>fix</MessageType>", "client_message_types", (), ("fix",)),
     ("Transports/Transport/InetAddr", "127.0.0.1:9007", "9007", "client_host",
      "127.0.0.1", "0.0.0.0"),
     ("Transports/Transport/InetAddr", "127.0.0.1:10004", "localhost:10006", "replication_port",
@@ -435,10 +442,8 @@ NOT_YET = [
      "Topic orders of SOW does not run yet"),
     (GROUP, GROUP + "<SOW><Queue><Name>q</Name><MessageType>json</MessageType>"
      "<UnderlyingTopic>orders</UnderlyingTopic></Queue></SOW>", 3, "Queue q of SOW"),
-    (ADDRESS, f"{ADDRESS}</Transport><Transport><Type>amps-replication</Type>", 29,
-     "without InetAddr does not run yet beside others"),
-    ("</Transports>", "<Transport><Name>t</Name><Type>tcp</Type><InetAddr>9</InetAddr></Transport>"
-     "</Transports>", 15, "one for clients"),
+    ("</Transports>", "<Transport><Name>t</Name><Type>tcp</Type><InetAddr>9</InetAddr>"
+     "<Protocol>websocket</Protocol></Transport></Transports>", 15, "Protocol websocket"),
     ("<Name>clients</Name>", "<Name>clients</Name><Protocol>fix</Protocol>", 6, "Protocol fix"),
     (GROUP, GROUP + target("<Protocol>syslog</Protocol><Level>info</Level>"), 3, "syslog"),
     (GROUP, GROUP + f"<Actions>{scheduled(['4h'], archive='1d')}</Actions>", 3,
@@ -509,6 +514,40 @@ def test_a_destination_without_addresses_waits() -> None:
     assert destination.addresses == () and destination.server_names == ()
     assert destination.group == "B" and destination.name == "B-1"
     assert not destination.destination().dials
+
+
+def test_a_transport_without_an_address_beside_one_with() -> None:
+    """It dials that one, and takes a server of its Name or Group that connects."""
+    mixed = FILE.replace(
+        ADDRESS, f"{ADDRESS}</Transport><Transport><Type>amps-replication</Type>", 1
+    )
+    assert findings(document(mixed)) == []
+    (plain,) = started(FILE).destinations
+    (both,) = started(mixed).destinations
+    assert both == replace(plain, waits=True)
+    back = other_side(FILE, "B-1", "B").replace(ADDRESS, "<InetAddr>127.0.0.1:10004</InetAddr>")
+    back = back.replace("        <InetAddr>elsewhere:10005</InetAddr>\n", "")
+    settings = fabric_of([document(mixed), document(back, "g.xml")])
+    (both,) = config_of(settings, "A-1").destinations
+    assert (both.waits_for, both.client_addresses) == (("B-1",), ("127.0.0.1:9008",))
+
+
+def test_transports_for_clients_and_their_message_types() -> None:
+    changed = FILE.replace(
+        "<Name>clients</Name>", "<Name>clients</Name><MessageType>json</MessageType>"
+    ).replace(
+        "</Transports>",
+        "<Transport><Name>fix-tcp</Name><Type>tcp</Type><InetAddr>10.0.0.1:9017</InetAddr>"
+        "<MessageType>fix</MessageType><MessageType>nvfix</MessageType></Transport></Transports>",
+    )
+    assert findings(document(changed)) == []
+    config = started(changed)
+    assert config.client_message_types == ("json",)
+    assert config.client_transports == (
+        ClientTransportConfig("fix-tcp", 9017, "10.0.0.1", ("fix", "nvfix")),
+    )
+    assert InstanceConfig.from_json(config.to_json()) == config
+    assert started(FILE).client_message_types == () == started(FILE).client_transports
 
 
 def test_connections_are_shared_as_documented() -> None:

@@ -52,6 +52,22 @@ def test_without_addresses_the_server_named_else_any_of_the_group() -> None:
     assert chosen(WAITING) == ""
 
 
+def test_who_dials_and_waits_prefers_its_addresses_and_takes_whom_it_waits_for() -> None:
+    both = replace(SHARED, name="B", waits=True)
+    assert uses_incoming(both) and both.has_several_servers
+    other = Incoming(10, "B9", "g", 104, "b9:9")
+    assert chosen(both, other, B2) == "B2"
+    assert chosen(both, other) == "B9"
+    assert chosen(both, other, named=frozenset(("B9",))) == ""
+    assert chosen(both, C) == ""
+    assert chosen(replace(both, waits_for=("B9",)), B1, other) == "B1"
+    assert chosen(replace(both, waits_for=("B8",)), other) == ""
+    # Those that it dials are dialled, where connections are not shared.
+    alone = replace(both, share_connection=False)
+    assert chosen(alone, B1) == ""
+    assert chosen(alone, B1, other) == "B9"
+
+
 def test_who_is_named_by_another_destination_is_left_to_that_one() -> None:
     assert chosen(WAITING, B1, B2, named=frozenset(("B1",))) == "B2"
     assert chosen(WAITING, B1, named=frozenset(("B1",))) == ""
