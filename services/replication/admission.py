@@ -55,6 +55,10 @@ class LinkWords(Protocol):
     def reunites(self) -> bool:
         """Whether it brings what a retired data directory holds."""
 
+    @property
+    def address(self) -> str | None:
+        """Where others reach its instance; None or empty: it does not know."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -101,6 +105,7 @@ def decide(
         logon.epoch,
         generation=logon.generation,
         reunites=logon.reunites,
+        address=logon.address or "",
     )
     return Admitted(answer, effects)
 
@@ -115,5 +120,6 @@ def _refused(machine: InstanceMachine, logon: LinkWords, epoch_seen: int) -> Ref
         epoch_seen,
         generation=logon.generation,
         reunites=logon.reunites,
+        address=logon.address or "",
     )
     return None if found is None else Refused(*found)

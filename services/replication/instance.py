@@ -60,6 +60,7 @@ from raylay.services.replication.effects import (
     SetLinkMode,
     rooted_of,
 )
+from raylay.services.replication.meetings import Meetings
 from raylay.services.replication.placement import Placement, Placements, retired_text
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, TopicMatcher, not_of_transport
@@ -253,6 +254,7 @@ class InstanceMachine:
                 self._highest[publisher] = last
         self._staged = StagedLog()
         self._pending_ages = AgeLog()
+        self.meetings = Meetings(identity.name, identity.incarnation, identity.generation)
         self._sessions: dict[int, _Session] = {}
         self._session_of: dict[int, _Session] = {}
         self._upstreams: dict[int, _Upstream] = {}
@@ -494,11 +496,13 @@ class InstanceMachine:
         *,
         generation: int = 0,
         reunites: bool = False,
+        address: str = "",
     ) -> tuple[str, str] | None:
         """(reason, sentence) when this upstream may not connect; None when it may.
 
         Args:
             generation: that of its incarnation.
+            address: where it says that others reach it; empty: it does not know.
             reunites: it brings what a retired data directory holds: of one that is not retired
                 that is refused.
         """
@@ -522,7 +526,8 @@ class InstanceMachine:
                 f"{name} is connected here already, as Destination {other.destination!r}: "
                 "one link from a given instance to a given instance"
             )
-        return None
+        clash = "" if reunites else self.meetings.clash(0, name, incarnation, generation, address)
+        return ("name_taken", clash) if clash else None
 
     def _refusal_by_placement(self, name: str, reunites: bool) -> tuple[str, str]:
         placement = self.placements.get(name)
@@ -544,6 +549,7 @@ class InstanceMachine:
         *,
         generation: int = 0,
         reunites: bool = False,
+        address: str = "",
     ) -> tuple[list[Effect], UpstreamAnswer]:
         """An upstream link logged on; its epoch is on disk. An older connection of it ends."""
         older = self._upstream_of.get(incarnation)
@@ -556,6 +562,8 @@ class InstanceMachine:
             connection, name, group, incarnation, destination, epoch, generation, reunites
         )
         self._upstreams[connection] = self._upstream_of[incarnation] = found
+        if not reunites:
+            self.meetings.met(connection, name, incarnation, generation, address)
         ledger = self.destinations.get(name) if not reunites else None
         if ledger is not None and not ledger.incarnation and ledger.destination.group == group:
             # Two-way replication, the other direction first: what comes from there need not go
@@ -567,6 +575,7 @@ class InstanceMachine:
     def upstream_left(self, connection: int) -> None:
         """An upstream connection ended."""
         found = self._upstreams.pop(connection, None)
+        self.meetings.left(connection)
         if found is not None and self._upstream_of.get(found.incarnation) is found:
             del self._upstream_of[found.incarnation]
         self._dirty_upstreams.discard(connection)
@@ -1262,13 +1271,16 @@ class InstanceMachine:
         self._report("retired", text=text)
         self._effects.append(Retired(text))
 
-    def refuse_downstream(self, name: str, generation: int) -> str:
+    def refuse_downstream(
+        self, destination: str, name: str, incarnation: int, generation: int, address: str = ""
+    ) -> str:
         """Why a link may not go on to the server that it has reached; empty: it may. One that was
         moved and does not know it must not be given what its successor is to have."""
         placement = self.placements.get(name)
-        if placement is None or not self.placements.is_retired(name, generation):
-            return ""
-        return f"retired: {retired_text(name, placement)}"
+        if placement is not None and self.placements.is_retired(name, generation):
+            return f"retired: {retired_text(name, placement)}"
+        clash = self.meetings.clash(destination, name, incarnation, generation, address)
+        return f"name_taken: {clash}" if clash else ""
 
     # -- links -------------------------------------------------------------------------------
     def link_connected(
@@ -1279,15 +1291,19 @@ class InstanceMachine:
         waited: RootedRanges,
         now_us: int,
         server: str = "",
+        *,
+        generation: int = 0,
+        address: str = "",
     ) -> tuple[list[Effect], LinkStart]:
         """A link has connected and exchanged ranges with its destination.
 
         Args:
-            server: name of the instance there; empty: it does not say.
+            server, generation, address: of the instance there; empty: it does not say.
             held: what is stored there.
             waited: what of it this instance waits for there, in the destination's words.
         """
         ledger = self.destinations[destination]
+        self.meetings.met(destination, server, incarnation, generation, address)
         if ledger.incarnation != incarnation:
             # Another server, or one that lost its disk. What came from the one before is routed to
             # this one, so what still waits waits for it too. (What came from this one, and is owed
@@ -1382,6 +1398,7 @@ class InstanceMachine:
             self._report("link_disconnected", destination=destination, why=why)
         ledger.connected = False
         ledger.caught_up = False
+        self.meetings.left(destination)
         self._release()
         return self._take()
 

@@ -353,7 +353,9 @@ class LinkControl:
         self._held_at_dial = None
         incarnation = header["incarnation"]
         await server.learn_quietly(from_wire(header["placements"]))
-        refused = server.machine.refuse_downstream(header["name"], header["generation"])
+        refused = server.machine.refuse_downstream(
+            self.name, header["name"], incarnation, header["generation"], header["address"]
+        )
         if refused or not server.is_serving:
             if connection is not None:
                 connection.send(control.refuse(refused))
@@ -397,7 +399,14 @@ class LinkControl:
             address=self.address,
         )
         effects, start = server.machine.link_connected(
-            self.name, incarnation, theirs, waited, server.steady_us(), header["name"]
+            self.name,
+            incarnation,
+            theirs,
+            waited,
+            server.steady_us(),
+            header["name"],
+            generation=header["generation"],
+            address=header["address"],
         )
         connection.send(control.start(start, theirs if header["same"] else None))
         server.perform(effects)

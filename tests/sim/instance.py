@@ -972,9 +972,12 @@ class Instance:
         self.learn(welcome.placements)
         if not self.alive:
             return
-        refused = self.machine.refuse_downstream(welcome.name, welcome.generation)
+        refused = self.machine.refuse_downstream(
+            link.destination.name, welcome.name, welcome.incarnation, welcome.generation
+        )
         if refused:
-            self.world.probes["retired server refused"] += 1
+            why = "retired" if refused.startswith("retired") else "former"
+            self.world.probes[f"{why} server refused"] += 1
             link.inbox.send(link.refused, refused)
             return
         name = link.destination.name
@@ -991,6 +994,7 @@ class Instance:
             welcome.answer.waited,
             self.world.now_us,
             welcome.name,
+            generation=welcome.generation,
         )
         if self.world.topology.wide and len(self.disk.servers_met[name]) > 1:
             self.world.probes["second server behind one address"] += 1

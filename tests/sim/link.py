@@ -44,6 +44,11 @@ class LinkLogon:
     reunites: bool
     placements: dict[str, Placement]
 
+    @property
+    def address(self) -> str:
+        """Where others reach its instance."""
+        return self.host
+
 
 @dataclass(frozen=True, slots=True)
 class Welcome:

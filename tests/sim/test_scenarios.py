@@ -1188,7 +1188,9 @@ def test_what_every_peer_of_the_group_holds_is_here_so_it_is_admitted_unforced()
     client = play.client("p", "a")
     play.until(50)
     play.world.crash("b", lose_disk=True)
-    play.world.instances["a"].links["to-b"].die()
+    a = play.world.instances["a"]
+    a.links["to-b"].die()
+    a.perform(a.machine.link_disconnected("to-b", "its process ended"))
     play.world.restart("b")
     play.until(500)
     machine = play.world.instances["b"].machine

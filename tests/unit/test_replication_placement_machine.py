@@ -42,9 +42,9 @@ def test_a_retired_incarnation_is_refused_and_told_what_to_do() -> None:
     assert refused is not None and refused[0] == "retired"
     assert "lives at new:1 as generation 1" in refused[1] and "reunite" in refused[1]
     assert refusal(bench, generation=1) is None
-    assert bench.machine.refuse_downstream("up", 1) == ""
-    assert bench.machine.refuse_downstream("up", 0).startswith("retired: up was moved")
-    assert bench.machine.refuse_downstream("other", 0) == ""
+    assert bench.machine.refuse_downstream("up", "up", OLD, 1) == ""
+    assert bench.machine.refuse_downstream("up", "up", OLD, 0).startswith("retired: up was moved")
+    assert bench.machine.refuse_downstream("up", "other", 7, 0) == ""
 
 
 def test_one_that_followed_its_host_goes_on_as_what_it_was() -> None:
@@ -56,7 +56,7 @@ def test_one_that_followed_its_host_goes_on_as_what_it_was() -> None:
     assert changed == PlacementsChanged(news)
     assert [incarnation for _, _, incarnation in bench.machine.upstreams()] == [OLD]
     assert refusal(bench, reunites=True) is not None, "nothing of it is retired"
-    assert bench.machine.refuse_downstream("up", 0) == ""
+    assert bench.machine.refuse_downstream("up", "up", OLD, 0) == ""
 
 
 def test_what_is_known_of_an_earlier_life_counts() -> None:

@@ -1,0 +1,81 @@
+"""Two instances of one name, found when they meet (behaviour.md 1: `Name` is unique).
+
+The files of a fabric are checked before anything starts; instances of two sets of files meet only
+when they connect. A name is what destinations, placements and clients know an instance by, so two
+of one name must not both be let in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+
+class _Met(NamedTuple):
+    name: str
+    incarnation: int
+    generation: int
+    address: str
+
+
+class Meetings:
+    """Who is connected to an instance, in whichever direction.
+
+    Owner: the instance's machine. Lifecycle: one life of the instance.
+    """
+
+    __slots__ = ("_met", "_mine")
+
+    def __init__(self, name: str, incarnation: int, generation: int) -> None:
+        self._mine = _Met(name, incarnation, generation, "")
+        self._met: dict[Hashable, _Met] = {}
+
+    def met(
+        self, key: Hashable, name: str, incarnation: int, generation: int, address: str
+    ) -> None:
+        """One has connected."""
+        self._met[key] = _Met(name, incarnation, generation, address)
+
+    def left(self, key: Hashable) -> None:
+        """Its connection ended."""
+        self._met.pop(key, None)
+
+    def clash(
+        self, key: Hashable, name: str, incarnation: int, generation: int, address: str
+    ) -> str:
+        """Which two have one name, if this one may not come in; empty: it may.
+
+        Of one that was moved, generations tell which of the two is over (placement.py); of one
+        that has lost its disk, the former connection is known to be dead in a moment.
+
+        Args:
+            key: of its connection: one that it replaces is no other instance.
+        """
+        new = _Met(name, incarnation, generation, address)
+        if _of_one_name(self._mine, new):
+            return (
+                f"{name} is the name of two instances: of this one (incarnation "
+                f"{self._mine.incarnation:016x}) and of {_shown(new)}: names are unique; give one "
+                "of them another, or end it"
+            )
+        for other, known in self._met.items():
+            if other != key and _of_one_name(known, new):
+                return (
+                    f"{name} is the name of two instances that are connected to {self._mine.name}: "
+                    f"of {_shown(known)} and of {_shown(new)}: names are unique; give one of them "
+                    "another, or end it (where it has just lost its disk, this passes)"
+                )
+        return ""
+
+
+def _of_one_name(one: _Met, other: _Met) -> bool:
+    return (
+        one.name == other.name
+        and one.incarnation != other.incarnation
+        and one.generation == other.generation
+    )
+
+
+def _shown(met: _Met) -> str:
+    where = f"the one at {met.address}" if met.address else "one whose address is not known"
+    return f"{where} (incarnation {met.incarnation:016x})"

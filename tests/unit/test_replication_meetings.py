@@ -1,0 +1,34 @@
+"""Two instances of one name are found when they meet."""
+
+from __future__ import annotations
+
+from raylay.services.replication.meetings import Meetings
+
+
+def test_the_connection_that_one_replaces_is_no_other_instance() -> None:
+    met = Meetings("own", 1, 0)
+    met.met("to-up", "up", 2, 0, "a:1")
+    assert met.clash("to-up", "up", 3, 0, "b:1") == ""
+    assert "the one at a:1" in met.clash("back", "up", 3, 0, "b:1")
+
+
+def test_both_directions_of_one_instance_are_one() -> None:
+    met = Meetings("own", 1, 0)
+    met.met("to-up", "up", 2, 0, "a:1")
+    assert met.clash(7, "up", 2, 0, "") == ""
+    met.met(7, "up", 2, 0, "")
+    met.left("to-up")
+    assert "one whose address is not known (incarnation 0000000000000002)" in met.clash(
+        8, "up", 3, 0, "b:1"
+    )
+    met.left(7)
+    met.left(7)
+    assert met.clash(8, "up", 3, 0, "b:1") == ""
+
+
+def test_of_a_moved_one_generations_tell() -> None:
+    met = Meetings("own", 1, 2)
+    met.met(7, "up", 2, 0, "a:1")
+    assert met.clash(8, "up", 3, 1, "b:1") == ""
+    assert met.clash(8, "own", 4, 1, "") == ""
+    assert "of this one" in met.clash(8, "own", 4, 2, "")
