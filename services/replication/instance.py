@@ -219,9 +219,7 @@ class InstanceMachine:
         for publisher, ranges in self.refused.sets.items():
             for root in self.awaited.roots:
                 self.awaited.remove_ranges(root, publisher, ranges)
-        self.missing = UnavailableMessages(
-            unavailable if unavailable is not None else PublisherRanges(), self.known
-        )
+        self.missing = UnavailableMessages(unavailable or PublisherRanges(), self.known)
         self.waiters = WaiterTable()
         self.placements = placements if placements is not None else Placements()
         self.retired = ""
@@ -1326,27 +1324,7 @@ class InstanceMachine:
         published = self.awaited.roots.get(self.own_root)
         ledger.stranded = published.copy() if published is not None else PublisherRanges()
         ledger.stranded.difference_update(held)
-        notice = RootedRanges()
-        mark = RootedRanges()
-        answered: Ranges = {}
-        for root, owing in ledger.owed.roots.items():
-            for publisher, owed in owing.sets.items():
-                theirs = held.get(publisher)
-                there = owed.intersection(theirs) if theirs is not None else SequenceSet()
-                if root == UNAWAITED:
-                    for waits in waited.roots.values():
-                        waiting = waits.get(publisher)
-                        if waiting is not None:
-                            there.difference_update(waiting)
-                    if there:
-                        answered[publisher] = list(there)
-                    continue
-                if there:
-                    notice.of(root).of(publisher).update(there)
-                absent = owed.copy()
-                absent.difference_update(there)
-                if absent:
-                    mark.of(root).of(publisher).update(absent)
+        notice, mark, answered = _owed_and_there(ledger, held, waited)
         if answered:
             self._answered(ledger, {UNAWAITED: answered})
         if ledger.has_several_servers:
@@ -1751,6 +1729,35 @@ class InstanceMachine:
         effects = self._effects
         self._effects = []
         return effects
+
+
+def _owed_and_there(
+    ledger: DestinationLedger, held: PublisherRanges, waited: RootedRanges
+) -> tuple[RootedRanges, RootedRanges, Ranges]:
+    """Of what a destination owes when its link connects: what it has and is asked for in a notice,
+    what it has not and is marked when it is sent, and what is answered by being there."""
+    notice = RootedRanges()
+    mark = RootedRanges()
+    answered: Ranges = {}
+    for root, owing in ledger.owed.roots.items():
+        for publisher, owed in owing.sets.items():
+            theirs = held.get(publisher)
+            there = owed.intersection(theirs) if theirs is not None else SequenceSet()
+            if root == UNAWAITED:
+                for waits in waited.roots.values():
+                    waiting = waits.get(publisher)
+                    if waiting is not None:
+                        there.difference_update(waiting)
+                if there:
+                    answered[publisher] = list(there)
+                continue
+            if there:
+                notice.of(root).of(publisher).update(there)
+            absent = owed.copy()
+            absent.difference_update(there)
+            if absent:
+                mark.of(root).of(publisher).update(absent)
+    return notice, mark, answered
 
 
 def _check_text(topic: bytes, message_type: bytes) -> None:
