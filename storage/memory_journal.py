@@ -361,12 +361,18 @@ class MemoryJournal:
 
     def first_held(self, publisher: int, first: int, last: int) -> int | None:
         """The lowest sequence in first..last that is here; None when none of them is."""
-        held = SequenceSet()
+        found: list[int] = []
         for segment in self._segments:
-            for run in segment.runs:
-                if run.publisher == publisher:
-                    held.update(SequenceSet(run.ranges()))
-        return held.first_within(first, last)
+            held = segment.summary.get(publisher) if segment.summary is not None else None
+            if segment.summary is None:
+                held = SequenceSet()
+                for run in segment.runs:
+                    if run.publisher == publisher:
+                        held.update(SequenceSet(run.ranges()))
+            lowest = held.first_within(first, last) if held is not None else None
+            if lowest is not None:
+                found.append(lowest)
+        return min(found, default=None)
 
     def find_time(self, time_us: int) -> int:
         """The first transaction id received at or after this time; see `JournalReader`."""

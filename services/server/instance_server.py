@@ -13,7 +13,6 @@ import itertools
 import os
 import tempfile
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -61,6 +60,7 @@ from raylay.services.replication.placement import (
 )
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, TopicMatcher
+from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.replication.timetable import JournalAction, JournalSchedule
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
@@ -109,13 +109,10 @@ _RECORDS = int(Kind.RECORDS)
 UNIX_PATH_BYTES_MAX = 100
 """A Unix socket's address ends at 108 bytes."""
 RECOVERY_HEADERS = 4096
-LOOKUP_BYTES = 256 * 1024
 EXAMPLES_MAX = 3
 """Ranges that a status names of what a destination owes."""
 RANGES_SHOWN_MAX = 100
 """Of what is unavailable, in the status."""
-LOOKUPS_KEPT = 8
-"""Reads of so many stretches of the log: two links that both resync are in different places."""
 
 Result = TypeVar("Result")
 
@@ -197,10 +194,6 @@ class InstanceServer:
         self._finished: asyncio.Future[None]
         self._reading: ThreadPoolExecutor
         self._outstanding = Outstanding()
-        # The machine's, which looks things up while it is being recovered.
-        self._held_here = PublisherRanges()
-        # Committed runs never change, so what was read of them stays true.
-        self._lookups: deque[dict[int, list[Run]]] = deque(maxlen=LOOKUPS_KEPT)
         self._traced_txids = False
         self._rates: dict[str, float] = {}
         self._rates_before: tuple[float, int, int, int] = (0.0, 0, 0, 0)
@@ -434,7 +427,6 @@ class InstanceServer:
         config = self.config
         journal = self.journal
         recovered = journal.recovered
-        self._held_here = recovered.held
         hint = self.state.get("recovery_point")
         floor, awaited, refused = 0, RootedRanges(), PublisherRanges()
         unavailable = PublisherRanges()
@@ -466,7 +458,7 @@ class InstanceServer:
             incarnations=peers,
             servers=servers,
             placements=self._placements.copy(),
-            lookup=self._lookup,
+            lookup=RunLookup(journal, recovered.held).runs,
             ready=alone or config.first or self.state.get("ready") is not None,
             policy=config.policy,
         )
@@ -481,63 +473,6 @@ class InstanceServer:
         if machine.ready and self.state.get("ready") is None:
             self.state.put_now({"ready": b"1"})
         return machine
-
-    def _lookup(self, publisher: int, first: int, last: int) -> list[Run]:
-        """The committed runs that hold any of these sequences.
-
-        A message is looked up, then the log is read on from there: a publisher's runs mostly follow
-        one another. What the last reads brought is looked through first: a link that sends again
-        what is held asks for run after run of the same stretch, and a read for each of them would
-        keep the event loop for as long as the resync takes."""
-        held = self._held_here.get(publisher)
-        found: list[Run] = []
-        if held is None:
-            return found
-        for start, end in held.within(first, last):
-            sequence = start
-            while sequence <= end:
-                before = sequence
-                for run in self._runs_from(publisher, sequence):
-                    if not run.first_sequence <= sequence <= run.last_sequence:
-                        break
-                    found.append(run)
-                    sequence = run.last_sequence + 1
-                    if sequence > end:
-                        break
-                if sequence == before:
-                    # Staged, or in a segment that was removed.
-                    held_next = self.journal.first_held(publisher, sequence + 1, end)
-                    if held_next is None:
-                        break
-                    sequence = held_next
-        return found
-
-    def _runs_from(self, publisher: int, sequence: int) -> list[Run]:
-        """Runs of the publisher, in the order of the log, the first of which holds the sequence;
-        none where it is not to be had."""
-        for runs in self._lookups:
-            theirs = runs.get(publisher, ())
-            at = bisect_right(theirs, sequence, key=_first_sequence) - 1
-            if at >= 0 and theirs[at].last_sequence >= sequence:
-                return list(theirs[at:])
-        by_publisher: dict[int, list[Run]] = {}
-        for run in self._read_at(publisher, sequence, LOOKUP_BYTES):
-            if run.kind == Kind.RECORDS:
-                theirs = by_publisher.setdefault(run.publisher, [])
-                if not theirs or theirs[-1].last_sequence < run.first_sequence:
-                    theirs.append(run)
-                # A late one stands out of order: it is found by a read of its own.
-        if by_publisher:
-            self._lookups.appendleft(by_publisher)
-        return by_publisher.get(publisher, [])
-
-    def _read_at(self, publisher: int, sequence: int, size_bytes: int) -> list[Run]:
-        try:
-            txid = self.journal.find_sequence(publisher, sequence)
-            return self.journal.read(txid - 1, size_bytes) if txid is not None else []
-        except StorageError as error:
-            # In the middle of a step of the machine: there is no going on from here.
-            raise RuntimeError(f"the journal cannot be read: {error}") from error
 
     async def _listen(self) -> None:
         config = self.config
@@ -1425,10 +1360,6 @@ def _advice(error: OSError) -> str:
     if error.errno == errno.EADDRNOTAVAIL:
         return "this machine has no such address: correct the host, and `raylay apply FILE`"
     return "is the port in use?"
-
-
-def _first_sequence(run: Run) -> int:
-    return run.first_sequence
 
 
 def _examples(rooted: RootedRanges) -> list[str]:

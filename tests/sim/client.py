@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.client.events import (
@@ -19,13 +20,14 @@ from raylay.services.client.events import (
     SendPublishes,
     ServersResolved,
     Started,
+    Stopped,
     SubscriptionWanted,
     Tell,
     TimePassed,
     WaitingForSafeInstance,
 )
 from raylay.services.client.failover import Server
-from raylay.services.client.machine import ClientMachine, ClientOptions
+from raylay.services.client.machine import ClientMachine, ClientOptions, PublishBatch
 from raylay.services.client.resumption import Resumption
 from raylay.services.drills.history import (
     Delivered,
@@ -33,12 +35,46 @@ from raylay.services.drills.history import (
     Published,
     Used,
 )
+from raylay.services.messages.records import decode_record
 from raylay.services.replication.ranges import Range
 from sim import instance as sim_instance
 from sim.network import Connection
 
 if TYPE_CHECKING:
     from sim.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A publisher that is two processes, each of which publishes a part of its sequences, at
+    another instance: in turns of so many, it is this one's turn first or second."""
+
+    of: str
+    turn: int
+    second: bool
+
+    def has(self, sequence: int) -> bool:
+        """Whether it is this process that publishes the sequence."""
+        return (sequence // self.turn % 2 == 1) == self.second
+
+
+class PartMachine(ClientMachine):
+    """Publishes with gaps in its sequences."""
+
+    part: Part | None = None
+
+    def publish(self, *arguments: Any, **named: Any) -> int:
+        """Numbers the message with the next sequence of its part."""
+        while self.part is not None and not self.part.has(self.next_sequence):
+            self.next_sequence += 1
+        return super().publish(*arguments, **named)
+
+    def next_batch(self, bytes_max: int) -> PublishBatch | None:
+        """As ever; what was sent ends where its records do."""
+        batch = super().next_batch(bytes_max)
+        if batch is not None:
+            self._sent_upto = decode_record(batch.records[-1], verify=False).sequence
+        return batch
 
 
 class SimStore:
@@ -92,6 +128,12 @@ class SimStore:
                 yield at, record
             at += 1
 
+    def take_over(self, other: SimStore) -> None:
+        """Takes what another one holds."""
+        self._records = dict(sorted((self._records | other._records).items()))
+        self.highest = max(self.highest, other.highest)
+        other._records.clear()
+
     @property
     def lowest(self) -> int:
         """The lowest sequence held; 0 when it is empty."""
@@ -116,14 +158,15 @@ class SimClient:
         subscribe: str = "",
         fully_durable: bool = False,
         client_name: str = "",
+        part: Part | None = None,
     ) -> None:
         self.world = world
         self.name = name
         self.store = SimStore(self._forgotten)
         self._servers = servers
-        self.machine = ClientMachine(
+        self.machine = (ClientMachine if part is None else PartMachine)(
             ClientOptions(
-                client_name or name,
+                client_name or (name if part is None else part.of),
                 tuple(Server(server) for server in servers),
                 group=group,
                 heartbeat_s=0,
@@ -135,8 +178,13 @@ class SimClient:
             ),
             self.store,
         )
+        if part is not None:
+            assert isinstance(self.machine, PartMachine)
+            self.machine.part = part
         self.connection: Connection | None = None
         self.subscription: Resumption | None = None
+        self._away_until_us = 0
+        self._heir: SimClient | None = None
         self.failed = ""
         self._waking: float | None = None
         self._last_instance = ""
@@ -240,6 +288,9 @@ class SimClient:
         target = self.world.hosts[connection.hosts[1]]
         if not connection.open[0]:
             return
+        if self.world.now_us < self._away_until_us:
+            connection._end(0, "unreachable")
+            return
         if not isinstance(target, sim_instance.Instance) or not target.alive:
             connection._end(0, "refused")
             return
@@ -284,8 +335,34 @@ class SimClient:
             self.world.fault(f"client {self.name} is cut off from {self.machine.instance}")
             self.connection.sever()
 
+    def go_away(self, away_us: int) -> None:
+        """Reaches nobody for so long."""
+        self._away_until_us = self.world.now_us + away_us
+        self.move()
+
+    def take_over(self, other: SimClient) -> None:
+        """Publishes from now on all of what it was a part of, also what the other one had sent and
+        has heard no ack for: it connects again, and sends that with its own."""
+        assert isinstance(self.machine, PartMachine) and isinstance(other.machine, PartMachine)
+        self.world.fault(f"{self.name} takes over from {other.name}")
+        other.step(Stopped())
+        other._heir = self
+        self._backlog += other._backlog
+        other._backlog = []
+        self.store.take_over(other.store)
+        self.machine.part = None
+        # Until it has connected again it has no number: one may be among what it took over.
+        self.machine.next_sequence = max(self.machine.next_sequence, self.store.highest + 1)
+        self.machine._tail.clear()
+        self.machine._tail_bytes = 0
+        self.machine._tail_first = self.machine.next_sequence
+        self.go_away(0)
+
     def publish(self, topics: list[str]) -> None:
         """Publishes one message on each of the topics."""
+        if self._heir is not None:
+            self._heir.publish(topics)
+            return
         machine, world = self.machine, self.world
         if not machine.next_sequence:
             self._backlog += topics
@@ -301,12 +378,6 @@ class SimClient:
             if self.connection is None:
                 return
             payload = b"".join(batch.records)
-            sequences = [record.sequence for record in _decoded(batch.records)]
+            sequences = [decode_record(r, verify=False).sequence for r in batch.records]
             header = {"c": "pb", "n": len(batch.records), "sequences": sequences}
             self.connection.send(0, (header, payload))
-
-
-def _decoded(records: list[bytes]) -> Iterator[Any]:
-    from raylay.services.messages.records import decode_record
-
-    return (decode_record(record, verify=False) for record in records)

@@ -62,7 +62,6 @@ def _write(disk: Disk, runs: list[Run]) -> None:
         sequences = tuple(n for a, b in run.ranges() for n in range(a, b + 1))
         for sequence in sequences:
             disk.index[run.publisher, sequence] = run
-        disk.runs.setdefault(run.publisher, []).append(run)
         world.log(
             Journaled(
                 world.now_us,

@@ -74,6 +74,8 @@ if TYPE_CHECKING:
 
 JOURNALED = TopicMatcher((TopicRule(".*"),))
 FOREVER_US = 1 << 60
+LOOKUP_BYTES = 1_000
+"""Little, so that a look-up takes several reads."""
 SHOWN_EVENTS = frozenset(
     (
         "late",
@@ -127,25 +129,12 @@ class Disk:
         self.unavailable = PublisherRanges()
         self.placements = world.placements() | self.own_placement()
         self.index: dict[tuple[int, int], Run] = {}
-        self.runs: dict[int, list[Run]] = {}
-        """Publisher to its committed runs."""
 
     def own_placement(self) -> dict[str, Placement]:
         """Where its instance lives, if it was moved."""
         if not self.generation:
             return {}
         return {self.member.name: Placement(self.generation, self.host, self.host)}
-
-    def lookup(self, publisher: int, first: int, last: int) -> list[Run]:
-        """Committed runs that are not removed and hold any of first..last."""
-        oldest = self.journal.first_txid
-        return [
-            run
-            for run in self.runs.get(publisher, ())
-            if run.first_sequence <= last
-            and run.last_sequence >= first
-            and run.first_txid >= oldest
-        ]
 
 
 @dataclass(slots=True)
@@ -213,6 +202,9 @@ class Instance:
         recovered = disk.journal.recovered
         if world.machines.placements_forgotten:
             disk.placements = {}
+        self.lookup = world.machines.lookup(
+            disk.journal, recovered.held, stretch_bytes=LOOKUP_BYTES
+        )
         machine = self.machine = world.machines.instance(
             Identity(disk.member.name, disk.member.group, disk.incarnation, disk.generation),
             disk.member.destinations,
@@ -225,7 +217,7 @@ class Instance:
             incarnations={name: server[0] for name, server in disk.servers.items()},
             servers=disk.servers_met,
             placements=Placements(disk.placements),
-            lookup=disk.lookup,
+            lookup=self._look_up,
             ready=ready,
             policy=world.policy,
         )
@@ -259,6 +251,16 @@ class Instance:
         if disk.generation and world.machines.spreads:
             self._untold = set(world.disks) - {self.name}
             self._announce()
+
+    def _look_up(self, publisher: int, first: int, last: int) -> list[Run]:
+        found = self.lookup.runs(publisher, first, last)
+        for run in found:
+            if not run.contiguous and any(
+                run.first_sequence < other.first_sequence < run.last_sequence for other in found
+            ):
+                self.world.probes["looked up what fills a hole"] += 1
+                break
+        return found
 
     # -- life --------------------------------------------------------------------------------
     def crash(self, lose_disk: bool) -> None:
@@ -484,7 +486,6 @@ class Instance:
                 )
                 for sequence in sequences:
                     disk.index[run.publisher, sequence] = run
-                disk.runs.setdefault(run.publisher, []).append(run)
                 if run.flags & Flag.LATE:
                     world.probes["late record"] += 1
                     world.probes["gap filled later"] += 1

@@ -12,6 +12,7 @@ from raylay.services.replication.instance import InstanceMachine, UpstreamAnswer
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.placement import GENERATION_MAX
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.replication.run_lookup import RunLookup, _Piece
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage.memory_journal import MemoryJournal
 from sim.world import Machines
@@ -310,6 +311,18 @@ class FloorOfAnEarlierLife(MemoryJournal):
         return other
 
 
+class HolesTakenAsHeld(RunLookup):
+    """A run passes for holding all between its first and its last sequence."""
+
+    def _stretch_at(self, publisher: int, sequence: int) -> dict[int, list[_Piece]]:
+        stretch = super()._stretch_at(publisher, sequence)
+        for pieces in stretch.values():
+            runs = {piece.run.first_txid: piece.run for piece in pieces}.values()
+            whole = [_Piece(run.first_sequence, run.last_sequence, run) for run in runs]
+            pieces[:] = sorted(whole, key=lambda piece: piece.first)
+        return stretch
+
+
 MISTAKES: dict[str, Machines] = {
     "journal freed without asking": Machines(instance=FreesWithoutAsking),
     "prefix acks": Machines(instance=PrefixAcks),
@@ -322,6 +335,7 @@ MISTAKES: dict[str, Machines] = {
     "one logon number": Machines(durable_is_highest=True),
     "safe by link": Machines(instance=SafeByLink),
     "committed is durable": Machines(durability=CommittedIsDurable),
+    "holes taken as held": Machines(lookup=HolesTakenAsHeld),
     "retirement not spread": Machines(spreads=False),
     "retirement forgotten": Machines(placements_forgotten=True),
     "retired accepted": Machines(instance=AcceptsRetired),
@@ -350,6 +364,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "one logon number": frozenset(("acknowledged",)),
     "safe by link": frozenset(("safety",)),
     "committed is durable": frozenset(("fully durable",)),
+    "holes taken as held": frozenset(("acknowledged", "order", "safety")),
     "retirement not spread": frozenset(("retired", "liveness")),
     "retirement forgotten": frozenset(("retired", "liveness")),
     "retired accepted": frozenset(("retired",)),
@@ -374,6 +389,13 @@ MOVED = frozenset(
 )
 """Mistakes that show only where an instance is moved."""
 
-RARE: dict[str, int] = {"found: forgets topics": 1900, "retirement forgotten": 1045}
+PARTED = frozenset(("holes taken as held",))
+"""Mistakes that show only where a publisher is two processes."""
+
+RARE: dict[str, int] = {
+    "found: forgets topics": 1900,
+    "retirement forgotten": 1045,
+    "holes taken as held": 1200,
+}
 """Mistakes that show rarely, and where to begin: for the first it takes a restart between two
 parts of a stream that come by different paths."""

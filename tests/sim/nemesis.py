@@ -71,6 +71,14 @@ def _move(world: World, client: str) -> None:
     world.clients[client].move()
 
 
+def _go_away(world: World, client: str, away_ms: int) -> None:
+    world.clients[client].go_away(away_ms * 1000)
+
+
+def _take_over(world: World, client: str, other: str) -> None:
+    world.clients[client].take_over(world.clients[other])
+
+
 def _fail_commit(world: World, name: str) -> None:
     instance = world.instances[name]
     if instance.alive:
@@ -141,6 +149,8 @@ _ACTIONS: dict[str, Callable[..., None]] = {
     "downgrade": _downgrade,
     "upgrade": _upgrade,
     "move": _move,
+    "go_away": _go_away,
+    "take_over": _take_over,
     "fail_commit": _fail_commit,
     "remove": _remove,
     "remove_by_force": _remove_by_force,

@@ -10,6 +10,7 @@ from raylay.services.drills.history import Member, Topology
 from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.routing import Destination, TopicRule
 from raylay.services.replication.timetable import Occasion
+from sim.client import Part
 from sim.world import Timing
 
 TOPICS = ("orders", "trades")
@@ -41,6 +42,8 @@ class Plan:
     resolves: bool = False
     """Whether clients look their servers up by name."""
     retention_bytes: int | None = None
+    parts: dict[str, Part] = field(default_factory=dict)
+    """Of the clients that publish a part of a publisher's sequences."""
 
 
 # -- topologies --------------------------------------------------------------------------------
@@ -318,6 +321,10 @@ def draw(seed: int) -> Plan:
         plan.script += _moves(moving, plan)
         plan.script.sort(key=lambda step: step[:2])
         plan.resolves = True
+    # Of its own: whether a publisher is two processes changes nothing else of a seed.
+    parting = random.Random(seed * 2 + (1 << 47))
+    if parting.random() < 0.25:
+        _part(parting, plan)
     return plan
 
 
@@ -334,6 +341,42 @@ def _looks(rng: random.Random) -> tuple[Look, ...]:
     if rng.random() < 0.7:
         looks.append(Look(None, age_ms, (Occasion(rng.choice((50, 300))),)))
     return tuple(looks)
+
+
+def _part(rng: random.Random, plan: Plan) -> None:
+    """Makes one publisher two processes at different instances, which publish in turns: their runs
+    have holes, which the other one's runs fill. Later one of them mostly reaches nobody for a
+    while, and then takes over from the other one and sends again what both have no ack for."""
+    members = list(plan.topology.members)
+    names = [client for client in plan.clients if not client[3]]
+    name, servers, _, _ = rng.choice(names)
+    # Where they meet, one throws the other out, which goes elsewhere.
+    others = servers[1:] + servers[:1]
+    if len(servers) == 1:
+        others = rng.sample([member for member in members if member not in servers], 1)
+    other = f"{name}b"
+    turn = rng.choice((1, 1, 2, 3))
+    plan.clients.append((other, others, plan.topology.members[others[0]].group, ""))
+    # What the two publish comes in any order.
+    plan.topology = replace(plan.topology, uniform=False)
+    plan.parts = {name: Part(name, turn, False), other: Part(name, turn, True)}
+    for _ in range(20):
+        topics = [rng.choice(TOPICS)] * rng.randint(1, 6)
+        plan.publishes.append((rng.randint(5, plan.end_ms), rng.choice((name, other)), topics))
+    if rng.random() < 0.8:
+        start_ms, away_ms = rng.randint(50, plan.end_ms - 100), rng.randint(10, 150)
+        topic = rng.choice(TOPICS)
+        for each in (name, other, name, other):
+            time_ms = start_ms + rng.randint(1, away_ms)
+            plan.publishes.append((time_ms, each, [topic] * rng.randint(1, 8)))
+        plan.script.append((start_ms, "go_away", (name, away_ms)))
+        plan.script.append((start_ms + away_ms, "take_over", (name, other)))
+        # What it sends again it soon sends again elsewhere.
+        for _ in range(rng.randint(0, 2)):
+            at_ms = start_ms + away_ms + rng.randint(3, 60)
+            plan.script.append((at_ms, "move", (name,)))
+        plan.script.sort(key=lambda step: step[:2])
+    plan.publishes.sort(key=lambda entry: entry[:2])
 
 
 def _moves(rng: random.Random, plan: Plan) -> list[Step]:

@@ -57,6 +57,7 @@ PROBES = (
     "link waited for the other side to connect",
     "logon of a link that is gone",
     "logon refused, not ready",
+    "looked up what fills a hole",
     "new incarnation caught up",
     "notice at a connect",
     "notice sent",
@@ -106,7 +107,8 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
     )
     for name, servers, group, topic in plan.clients:
         durable = name in plan.fully_durable
-        SimClient(world, name, servers, group, subscribe=topic, fully_durable=durable)
+        part = plan.parts.get(name)
+        SimClient(world, name, servers, group, subscribe=topic, fully_durable=durable, part=part)
     for time_ms, client, topics in plan.publishes:
         world.at(time_ms * 1000, world.clients[client].publish, topics)
     for time_ms, action, arguments in plan.script:

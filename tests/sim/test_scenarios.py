@@ -30,6 +30,7 @@ from raylay.services.errors import AdmissionRefused, CorruptRecord, StorageFull
 from raylay.services.messages.records import (
     SEQUENCE_HELD_MAX,
     SEQUENCE_MAX,
+    Kind,
     RecordBuilder,
     scan,
 )
@@ -37,9 +38,9 @@ from raylay.services.replication import instance as machine_module
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
 from sim import nemesis, plans
-from sim.client import SimClient
+from sim.client import Part, SimClient
 from sim.instance import Instance
-from sim.mistakes import SHOWN_BY_A_SCENARIO
+from sim.mistakes import MISTAKES, SHOWN_BY_A_SCENARIO
 from sim.network import Carried, Connection
 from sim.world import Machines, Timing, World
 
@@ -83,6 +84,7 @@ class Play:
         subscribe: str = "",
         as_: str = "",
         fully_durable: bool = False,
+        part: Part | None = None,
     ) -> SimClient:
         group = self.world.topology.members[servers[0]].group
         return SimClient(
@@ -93,6 +95,7 @@ class Play:
             subscribe=subscribe,
             fully_durable=fully_durable,
             client_name=as_,
+            part=part,
         )
 
     def until(self, time_ms: int) -> None:
@@ -307,7 +310,39 @@ def test_a_durable_message_whose_ack_was_lost_is_named_at_the_logon() -> None:
     history = play.end()
     ack = first(history, lambda op: isinstance(op, Acked))
     assert isinstance(ack, Acked) and (ack.by, ack.instance) in (("logon", "b"), ("ack", "b"))
-    assert len(play.world.disks["b"].runs[client.machine.publisher]) == 1
+    runs = play.world.disks["b"].journal.read(0)
+    assert [run.kind for run in runs] == [Kind.RECORDS, Kind.WAITER]
+
+
+@pytest.mark.parametrize("planted", ["", "holes taken as held"])
+def test_what_fills_the_hole_of_a_run_is_asked_for_again_with_it(planted: str) -> None:
+    """One publisher is two processes: 3 to 5 come to `z` from `u`, then {1, 2, 6, 7, 8} as one run
+    from `x`. One takes over and sends all of it again to `z`, whose peer has none of it."""
+    machines = MISTAKES[planted] if planted else None
+    topology = fabric(False, u=(to("z"),), x=(to("z"),), z=(to("y"),), y=())
+    play = Play(topology, machines=machines)
+    client = play.client("p", "x", "z", part=Part("p", 3, False))
+    other = play.client("q", "u", part=Part("p", 3, True))
+    play.until(50)
+    play.world.crash("y")
+    other.publish(["orders"] * 3)
+    play.until(60)
+    client.publish(["orders"] * 5)
+    play.until(80)
+    runs = play.world.disks["z"].journal.read(0)
+    assert [run.ranges() for run in runs] == [[(3, 5)], [(1, 2), (6, 8)]]
+    client.take_over(other)
+    play.world.crash("x")
+    play.until(300)
+    assert client.machine.instance == "z"
+    # What is durable is told at the next logon, and nothing is.
+    client.move()
+    play.until(400)
+    assert bool(play.world.probes["looked up what fills a hole"]) == (not planted)
+    assert client.store.messages == (5 if planted else 8)
+    history = play.end(check=not planted)
+    found = {violation.law for violation in checkers.check_all(history)}
+    assert found == ({"acknowledged", "safety"} if planted else set())
 
 
 def test_a_lost_disk_gets_its_own_old_messages_back() -> None:

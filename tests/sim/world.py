@@ -34,6 +34,7 @@ from raylay.services.replication.instance import (
 )
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.placement import Placement, Placements
+from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage.memory_journal import MemoryJournal
 from sim.client import SimClient
@@ -72,6 +73,7 @@ class Machines:
     link: type[OutboundLink] = OutboundLink
     durability: type[PendingMessages] = PendingMessages
     journal: type[MemoryJournal] = MemoryJournal
+    lookup: type[RunLookup] = RunLookup
     spreads: bool = True
     """False: a mistake: nobody tells another one who was moved."""
     placements_forgotten: bool = False

@@ -1,0 +1,151 @@
+"""Finds committed runs by their publisher and sequences.
+
+The machine asks for it on rare paths: what comes again, what is asked for again, what is late. A
+run is found by the ranges of its sequences, never by its first and last: what fills its holes is in
+other runs, which may stand anywhere in the log.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from raylay.services.errors import StorageError
+from raylay.services.messages.records import Kind, Run
+from raylay.services.replication.ranges import PublisherRanges, SequenceSet
+
+STRETCH_BYTES = 256 * 1024
+STRETCHES_KEPT = 8
+"""Reads of so many stretches of the log: two links that both resync are in different places."""
+
+
+class RunSource(Protocol):
+    """What is asked of a journal; `storage.journal.JournalReader` says what the answers mean."""
+
+    def read(self, after_txid: int, bytes_max: int) -> list[Run]:
+        """Committed runs behind `after_txid`, in order, about `bytes_max` of them."""
+
+    def find_sequence(self, publisher: int, sequence: int) -> int | None:
+        """The transaction id of a message, or None when it is not here."""
+
+    def first_held(self, publisher: int, first: int, last: int) -> int | None:
+        """The lowest sequence in first..last that is here; None when none of them is."""
+
+
+class _Piece(NamedTuple):
+    """Sequences without a gap, and the run that holds them."""
+
+    first: int
+    last: int
+    run: Run
+
+
+_Stretch = dict[int, list[_Piece]]
+"""Publisher to its pieces in one stretch of the log, in the order of their sequences."""
+
+
+class RunLookup:
+    """Looks committed runs up.
+
+    Invariant: each stretch holds whole pieces of committed runs. Those never change, so what was
+    read of them stays true, also when their segment is removed.
+    Owner: an instance's machine. Lifecycle: one life of the instance.
+
+    Args:
+        source: the instance's journal.
+        held: what the instance has, staged and removed included; the machine's own, which grows.
+        stretch_bytes: how much is read at once.
+    """
+
+    def __init__(
+        self, source: RunSource, held: PublisherRanges, *, stretch_bytes: int = STRETCH_BYTES
+    ) -> None:
+        self._source = source
+        self._held = held
+        self._stretch_bytes = stretch_bytes
+        self._stretches: deque[_Stretch] = deque(maxlen=STRETCHES_KEPT)
+
+    def runs(self, publisher: int, first: int, last: int) -> list[Run]:
+        """The committed runs that hold any of first..last, in the order of the log. Of a run the
+        part before the first one asked for may be cut off.
+
+        A message is looked up, then the log is read on from there: a publisher's runs mostly follow
+        one another. What the last reads brought is looked through first: a link that sends again
+        what is held asks for run after run of the same stretch, and a read for each of them would
+        keep the event loop for as long as the resync takes.
+
+        Raises:
+            RuntimeError: the journal cannot be read. It is asked in the middle of a step of the
+                machine: there is no going on from here.
+        """
+        held = self._held.get(publisher)
+        if held is None:
+            return []
+        try:
+            return self._runs(publisher, SequenceSet(held.within(first, last)), last)
+        except StorageError as error:
+            raise RuntimeError(f"the journal cannot be read: {error}") from error
+
+    def _runs(self, publisher: int, wanted: SequenceSet, last: int) -> list[Run]:
+        found: dict[int, Run] = {}
+        while (sequence := wanted.first()) is not None:
+            place = self._place_of(publisher, sequence)
+            if place is None:
+                # Staged, or in a segment that was removed.
+                here = self._source.first_held(publisher, sequence + 1, last)
+                if here is None:
+                    break
+                wanted.remove(sequence, here - 1)
+                continue
+            pieces, at = place
+            for piece in islice(pieces, at, None):
+                if piece.first > last:
+                    break
+                if not wanted.touches(piece.first, piece.last):
+                    continue
+                wanted.remove(piece.first, piece.last)
+                # One stretch may begin inside a run that another one holds whole.
+                known = found.get(piece.run.last_txid)
+                if known is None or piece.run.first_txid < known.first_txid:
+                    found[piece.run.last_txid] = piece.run
+        return [found[txid] for txid in sorted(found)]
+
+    def _place_of(self, publisher: int, sequence: int) -> tuple[list[_Piece], int] | None:
+        """The publisher's pieces in one stretch of the log, and which of them holds the sequence;
+        None where it is not to be had."""
+        for stretch in self._stretches:
+            place = _place_in(stretch, publisher, sequence)
+            if place is not None:
+                return place
+        stretch = self._stretch_at(publisher, sequence)
+        place = _place_in(stretch, publisher, sequence)
+        if place is not None:
+            self._stretches.appendleft(stretch)
+        return place
+
+    def _stretch_at(self, publisher: int, sequence: int) -> _Stretch:
+        stretch: _Stretch = {}
+        txid = self._source.find_sequence(publisher, sequence)
+        if txid is None:
+            return stretch
+        for run in self._source.read(txid - 1, self._stretch_bytes):
+            if run.kind == Kind.RECORDS:
+                pieces = stretch.setdefault(run.publisher, [])
+                pieces += [_Piece(first, last, run) for first, last in run.ranges()]
+        for pieces in stretch.values():
+            pieces.sort(key=_first)
+        return stretch
+
+
+def _place_in(stretch: _Stretch, publisher: int, sequence: int) -> tuple[list[_Piece], int] | None:
+    pieces = stretch.get(publisher)
+    if pieces is None:
+        return None
+    at = bisect_right(pieces, sequence, key=_first) - 1
+    return (pieces, at) if at >= 0 and pieces[at].last >= sequence else None
+
+
+def _first(piece: _Piece) -> int:
+    return piece.first

@@ -1,0 +1,178 @@
+"""The look-up of runs against a brute-force scan, over random journals of both kinds."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from journal_cases import StepJournal, a_note, a_run
+from sim.mistakes import HolesTakenAsHeld
+
+from raylay.services.errors import StorageError
+from raylay.services.messages.records import Kind, Run
+from raylay.services.replication.ranges import PublisherRanges, SequenceSet
+from raylay.services.replication.run_lookup import RunLookup
+from raylay.storage.memory_journal import MemoryJournal
+
+PUBLISHERS = (7, 8, 9)
+SEQUENCES = 400
+COMMITS = 40
+SEGMENT_BYTES = 8 * 1024
+AnyJournal = MemoryJournal | StepJournal
+
+
+def places(runs: list[Run], publisher: int, ranges: list[tuple[int, int]]) -> dict[int, int]:
+    """Sequence to transaction id, of those records of the publisher that lie in the ranges."""
+    wanted = SequenceSet(ranges)
+    found: dict[int, int] = {}
+    for run in runs:
+        if run.kind == Kind.RECORDS and run.publisher == publisher:
+            sequences = [s for first, last in run.ranges() for s in range(first, last + 1)]
+            for at, sequence in enumerate(sequences):
+                if sequence in wanted:
+                    assert found.setdefault(sequence, run.first_txid + at) == run.first_txid + at
+    return found
+
+
+class Comparison:
+    """A journal that grows at random, a look-up in it, and what differs from a scan."""
+
+    def __init__(self, seed: int, journal: AnyJournal, lookup: type[RunLookup]) -> None:
+        self.rng = random.Random(seed)
+        self.journal = journal
+        self.held = PublisherRanges()
+        self.lookup = lookup(journal, self.held, stretch_bytes=self.rng.choice((1, 500, 4_000)))
+        self.ever: list[Run] = []
+        self.differences: list[str] = []
+        self.late = self.removed = self.with_holes = 0
+
+    def read_all(self) -> list[Run]:
+        found: list[Run] = []
+        while runs := self.journal.read(found[-1].last_txid if found else 0):
+            found += runs
+        return found
+
+    def grow(self) -> None:
+        """Stages a run of anything that is not held yet: late, with holes, filling holes."""
+        rng = self.rng
+        txid = self.held_txid + 1
+        if rng.random() < 0.1:
+            self.journal.stage(a_note(txid))
+            self.held_txid = txid
+            return
+        publisher = rng.choice(PUBLISHERS)
+        held = self.held.of(publisher)
+        first = rng.randint(1, SEQUENCES)
+        sequences = range(first, first + rng.randint(1, 30))
+        fresh = [s for s in sequences if s not in held and rng.random() < rng.choice((1, 1, 0.5))]
+        if not fresh:
+            return
+        self.late += fresh[0] < (held.last() or 0)
+        self.with_holes += fresh[-1] - fresh[0] >= len(fresh)
+        run = a_run(txid, fresh, publisher=publisher, body_bytes=rng.choice((8, 100)))
+        self.journal.stage(run)
+        self.held.add_ranges(publisher, run.ranges())
+        self.held_txid = run.last_txid
+        self.ever.append(run)
+
+    held_txid = 0
+
+    def ask(self) -> None:
+        """Looks a few things up, and scans for them."""
+        rng = self.rng
+        scanned = self.read_all()
+        for _ in range(rng.randint(1, 6)):
+            publisher = rng.choice(PUBLISHERS)
+            first = rng.randint(1, SEQUENCES)
+            last = first + rng.choice((0, 5, 40, SEQUENCES))
+            wanted = [(first, last)]
+            found = places(self.lookup.runs(publisher, first, last), publisher, wanted)
+            here = places(scanned, publisher, wanted)
+            once_here = places(self.ever, publisher, wanted)
+            if not here.items() <= found.items() <= once_here.items():
+                self.differences.append(f"{publisher}: {here} here, {found} found")
+
+    def run(self) -> None:
+        journal = self.journal
+        for _ in range(COMMITS):
+            for _ in range(self.rng.randint(1, 4)):
+                self.grow()
+            if self.rng.random() < 0.8:
+                journal.commit()
+            self.ask()
+            if self.rng.random() < 0.05:
+                journal.commit()
+                if isinstance(journal, StepJournal):
+                    journal.settle()
+                before_txid = self.rng.randint(1, self.held_txid + 1)
+                journal.removable(before_txid)
+                self.removed += any(outcome.done for outcome in journal.remove(before_txid))
+                self.ask()
+
+
+def compared(
+    seeds: range, kind: str, path: Path, lookup: type[RunLookup] = RunLookup
+) -> list[Comparison]:
+    """Runs the seeds, each on a journal of its own."""
+    found = []
+    for seed in seeds:
+        journal: AnyJournal
+        if kind == "lmdb":
+            journal = StepJournal(path / str(seed), segment_bytes=SEGMENT_BYTES)
+        else:
+            journal = MemoryJournal(SEGMENT_BYTES, encode=kind == "memory-encoded")
+            journal.start(lambda last, ns: None, lambda first, error: None)
+        found.append(Comparison(seed, journal, lookup))
+        found[-1].run()
+        if isinstance(journal, StepJournal):
+            journal.close()
+    return found
+
+
+@pytest.mark.parametrize(("kind", "seeds"), [("memory", 20), ("memory-encoded", 5), ("lmdb", 3)])
+def test_finds_exactly_what_a_scan_finds(kind: str, seeds: int, tmp_path: Path) -> None:
+    """Late, with holes, filled later, staged, behind removed segments, and all of it at once."""
+    found = compared(range(seeds), kind, tmp_path)
+    assert [each.differences for each in found if each.differences] == []
+    assert all(sum(getattr(each, what) for each in found) for what in ("late", "removed"))
+    assert sum(each.with_holes for each in found) > 10 * seeds
+
+
+class StopsAtWhatIsGone(RunLookup):
+    """Does not look for what is behind a message that is not here."""
+
+    def _runs(self, publisher: int, wanted: SequenceSet, last: int) -> list[Run]:
+        first = wanted.first()
+        if first is not None and self._source.find_sequence(publisher, first) is None:
+            return []
+        return super()._runs(publisher, wanted, last)
+
+
+class TakesTheLogForOrdered(RunLookup):
+    """Believes that what stands later in the log has the higher sequence."""
+
+    def _stretch_at(self, publisher: int, sequence: int) -> dict:  # type: ignore[type-arg]
+        stretch = super()._stretch_at(publisher, sequence)
+        for pieces in stretch.values():
+            pieces.sort(key=lambda piece: (piece.run.first_txid, piece.first))
+        return stretch
+
+
+@pytest.mark.parametrize("mistake", [HolesTakenAsHeld, StopsAtWhatIsGone, TakesTheLogForOrdered])
+def test_the_comparison_sees_a_planted_mistake(mistake: type[RunLookup], tmp_path: Path) -> None:
+    found = compared(range(6), "memory", tmp_path, mistake)
+    assert any(each.differences for each in found)
+
+
+def test_a_journal_that_cannot_be_read_ends_the_step() -> None:
+    """No refusal of somebody's frame: the machine is in the middle of a step."""
+
+    class Broken(MemoryJournal):
+        def find_sequence(self, publisher: int, sequence: int) -> int | None:
+            raise StorageError("gone")
+
+    held = PublisherRanges()
+    held.add(7, 1, 9)
+    with pytest.raises(RuntimeError, match="cannot be read: gone"):
+        RunLookup(Broken(), held).runs(7, 1, 9)
