@@ -6,9 +6,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 TESTS = Path(__file__).parent
 TOGETHER = ("cluster", "pipeline")
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("raylay", deadline=None)
+settings.load_profile("raylay")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
