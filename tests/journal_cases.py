@@ -69,6 +69,7 @@ class StepJournal(LmdbJournal):
         self.failures: list[tuple[int, Exception]] = []
         self._gate = threading.Condition()
         self._wanted_txid = 0
+        self._failures_seen = 0
         self.start(self._on_committed, self._on_failed)
 
     def _on_committed(self, last_txid: int, commit_ns: int) -> None:
@@ -88,12 +89,15 @@ class StepJournal(LmdbJournal):
 
     def commit(self) -> int:
         """Waits until what was staged is committed or has failed."""
-        seen = len(self.failures)
         with self._gate:
+            # It may have failed before this call.
             assert self._gate.wait_for(
-                lambda: self.last_txid >= self._wanted_txid or len(self.failures) > seen,
+                lambda: (
+                    self.last_txid >= self._wanted_txid or len(self.failures) > self._failures_seen
+                ),
                 COMMIT_TIMEOUT_S,
             )
+            self._failures_seen = len(self.failures)
         return self.last_txid
 
     def reopen(self) -> StepJournal:
