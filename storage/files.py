@@ -59,12 +59,28 @@ def _kill_others_of_session() -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes renames and unlinks in the directory durable."""
+    """Makes what was made, renamed and unlinked in the directory durable: to sync a new file does
+    not make its name so."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def make_directory(directory: Path) -> None:
+    """Makes a directory, and those above it that are missing; their names are on disk then.
+
+    Raises:
+        OSError: one of them cannot be made.
+    """
+    missing = []
+    while not directory.is_dir():
+        missing.append(directory)
+        directory = directory.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_directory(each.parent)
 
 
 def sync_file(path: Path) -> None:

@@ -23,7 +23,13 @@ import lmdb
 from raylay.services.errors import StorageError, StorageFull
 from raylay.services.messages.records import Run
 from raylay.services.replication.ranges import PublisherRanges
-from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file
+from raylay.storage.files import (
+    FileLock,
+    fault_point,
+    make_directory,
+    sync_directory,
+    sync_file,
+)
 from raylay.storage.journal import (
     BLOCK_BYTES_MAX,
     SEGMENT_BYTES_DEFAULT,
@@ -142,7 +148,7 @@ class LmdbJournal:
         self._storage_bytes_max = storage_bytes_max
         self._closed_bytes = 0
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self._directory)
         except OSError as error:
             raise StorageError(
                 f"{self._directory} cannot be made: {error}", str(self._directory)

@@ -23,6 +23,7 @@ from raylay.storage.files import (
     FileLock,
     copy_durably,
     fault_point,
+    make_directory,
     make_shared,
     shared_lock,
     sync_directory,
@@ -148,7 +149,7 @@ class SegmentMaintenance:
             raise StorageError(
                 f"{self._directory} has no archive directory: name one", str(self._directory)
             )
-        archive.mkdir(parents=True, exist_ok=True)
+        make_directory(archive)
         with self._exclusively():
             holds_segments = any(file.archived for file in all_files(self._directory, archive))
             take_archive(self._directory, archive, holds_segments)

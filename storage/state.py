@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,14 @@ from typing import Any
 import lmdb
 
 from raylay.services.errors import StorageError, StorageFull
-from raylay.storage.files import allocate_lock_table
+from raylay.storage.files import (
+    ASIDE_SUFFIX,
+    allocate_lock_table,
+    fault_point,
+    make_directory,
+    sync_directory,
+    sync_file,
+)
 
 MAP_BYTES = 1024 * 1024 * 1024
 """Address space, which costs nothing; what is stored here is kilobytes to megabytes."""
@@ -26,11 +34,33 @@ def open_store(path: Path) -> Any:
         StorageError: it cannot be opened; names the file.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        allocate_lock_table(path, LOCK_TABLE_BYTES)
-        return lmdb.open(str(path), subdir=False, map_size=MAP_BYTES, meminit=False, max_dbs=0)
+        make_directory(path.parent)
+        if not path.exists():
+            _make_store(path)
+        # Always: who made it may have been killed before.
+        sync_directory(path.parent)
+        return _open(path)
     except (lmdb.Error, OSError) as error:
         raise explained(error, path) from error
+
+
+def _open(path: Path) -> Any:
+    allocate_lock_table(path, LOCK_TABLE_BYTES)
+    return lmdb.open(str(path), subdir=False, map_size=MAP_BYTES, meminit=False, max_dbs=0)
+
+
+def _make_store(path: Path) -> None:
+    """Makes an empty store. Aside: LMDB syncs neither the first pages of a file nor its name, and
+    takes what a power cut leaves of them for no store at all."""
+    aside = path.with_name(path.name + ASIDE_SUFFIX)
+    table = Path(f"{aside}-lock")
+    for stale in (aside, table):
+        stale.unlink(missing_ok=True)
+    _open(aside).close()
+    sync_file(aside)
+    fault_point("store.made")
+    os.replace(aside, path)
+    table.unlink()
 
 
 class StoreFile:

@@ -90,6 +90,7 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
 from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
 from raylay.services.tracing import Outstanding, Tracing, start_tracing, traced
+from raylay.storage.files import make_directory
 from raylay.storage.journal import written_before
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal
@@ -266,7 +267,7 @@ class InstanceServer:
         given = self.config
         config = self.config = following(given, self.node_address)
         self.phase = "opening the journal"
-        self.directory.mkdir(parents=True, exist_ok=True)
+        await self.in_thread(make_directory, self.directory)
         # The journal first: its lock on the directory admits one process.
         self.journal = await self.in_thread(self.open_journal)
         store = await self.in_thread(LmdbStateStore, self.directory / STATE_FILE)
