@@ -11,7 +11,7 @@ from raylay.services.fabric import Fabric
 from raylay.services.verdict import Record, Stretch, Verdict, judge, stretches_of_run
 from raylay.storage.journal_reader import LmdbJournalReader
 
-SETTLE_S_MAX = 30.0
+SETTLE_S_MAX = 120.0
 Fault = Callable[[Client], Awaitable[None]]
 
 

@@ -217,7 +217,7 @@ def test_a_frame_cut_short_is_not_taken(servers: Servers, tmp_path: Path) -> Non
     silent.socket.sendall(encode_frame({"c": "logon", "v": 1, "client_name": BAD})[:-3])
     began_s = time.monotonic()
     assert silent.ack().header["reason"] == "logon_timeout"
-    assert time.monotonic() - began_s < DEADLINE_S / 2
+    assert time.monotonic() - began_s < 10.0
     assert silent.closed()
     good.publishes()
     good.kept()

@@ -128,7 +128,7 @@ class FakeServer:
     def changed(self) -> None:
         self._changed.set()
 
-    async def wait(self, true: Callable[[], object], timeout_s: float = 5.0) -> None:
+    async def wait(self, true: Callable[[], object], timeout_s: float = 30.0) -> None:
         """Waits until a condition over what was received holds."""
         async with asyncio.timeout(timeout_s):
             while not true():
