@@ -92,8 +92,14 @@ BACK = """
     ("example", "peer", "address", "topics", "message_type"),
     [
         ("pass-through", "AMPS2-HKG", "secondaryhost:10010", ["/rep_topic", "/rep_topic2"], "fix"),
-        ("outgoing-security", "amps-1", "amps-1-server.example.com:10004", ["topic"], "fix"),
-        ("exclude-validation", "view-server", "views:10004", ["MyStuff-VIEW"], "json"),
+        pytest.param(
+            *("outgoing-security", "amps-1", "amps-1-server.example.com:10004", ["topic"], "fix"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *("exclude-validation", "view-server", "views:10004", ["MyStuff-VIEW"], "json"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 @pytest.mark.usefixtures("fabric")

@@ -44,6 +44,7 @@ def test_a_one_way_feed(capsys: pytest.CaptureFixture[str]) -> None:
     assert said("one_way_feed.py", capsys) == [expected]
 
 
+@pytest.mark.slow
 def test_geographic_replication(capsys: pytest.CaptureFixture[str]) -> None:
     regions = ("NewYork", "London", "HongKong")
     expected = [f"{region}: 3000 of 3000 trades" for region in regions]

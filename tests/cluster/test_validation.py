@@ -11,7 +11,7 @@ import pytest
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("fabric")]
 REFUSED_WITHIN_S = 60
 
 
@@ -29,9 +29,7 @@ def why(fabric: Fabric) -> str:
     return found
 
 
-def test_why_a_link_is_refused_is_in_the_status_and_goes_with_the_cause(
-    runtime_directory: Path, tmp_path: Path
-) -> None:
+def test_why_a_link_is_refused_is_in_the_status_and_goes_with_the_cause(tmp_path: Path) -> None:
     says = "replicate: A replicates .* (any type) to Audit, which does not replicate it back"
     with one_way(exclude_validation=()).start(tmp_path / "data") as fabric:
         deadline_s = time.monotonic() + REFUSED_WITHIN_S
