@@ -169,6 +169,36 @@ def test_limits_of_slow_clients() -> None:
     assert low.message_types == ("bson",)
 
 
+SLOW_CLIENTS: list[tuple[str, str, object, str, object]] = [
+    # element, attribute, an instance's default, what is written, what it is
+    ("MessageMemoryLimit", "message_memory_bytes_max", None, "10GB", 10**10),
+    ("MessageDiskLimit", "message_disk_bytes_max", None, "2GB", 2 * 10**9),
+    ("MessageDiskPath", "message_disk_path", "/var/tmp", "/fast/offline", "/fast/offline"),
+    ("ClientMessageAgeLimit", "client_message_age_ns_max", None, "30s", 30 * 10**9),
+    ("ClientMaxCapacity", "client_capacity_percent_max", 50, "10%", 10),
+]
+
+
+@pytest.mark.parametrize(("tag", "attribute", "usual", "text", "value"), SLOW_CLIENTS)
+def test_a_limit_of_slow_clients_is_an_instances_or_a_transports(
+    tag: str, attribute: str, usual: object, text: str, value: object
+) -> None:
+    """Nowhere else. A transport that does not set it has that of its instance."""
+    limit = f"<{tag}>{text}</{tag}>"
+    group, port = "<Group>A</Group>", "<InetAddr>9007</InetAddr>"
+    for within, instance, transport in (
+        (FILE, usual, None),
+        (FILE.replace(group, group + limit), value, None),
+        (FILE.replace(port, port + limit), usual, value),
+    ):
+        config = parse(within).config
+        (clients,) = config.client_transports()
+        assert (getattr(config, attribute), getattr(clients, attribute)) == (instance, transport)
+    journal = "<JournalDirectory>journal</JournalDirectory>"
+    (error,) = errors_of(FILE.replace(journal, journal + limit))
+    assert tag in error and "AMPSConfig" in error and "Transport" in error
+
+
 # -- defaults and synonyms ---------------------------------------------------------------------
 def test_synonyms_and_defaults() -> None:
     config = parse(FILE).config
@@ -307,6 +337,10 @@ def test_64_sync_destinations_and_no_more() -> None:
     many = "".join(one.replace("<Group>B<", f"<Group>B{n}<") for n in range(65))
     (error,) = errors_of(FILE.replace(one, many))
     assert "65 destinations use sync acknowledgment: at most 64" in error
+    # Of those that are async there is no limit.
+    most = parse(FILE.replace(one, many.replace(">sync<", ">async<", 1))).config
+    assert len(most.destinations()) == 65
+    assert sum(each.sync_type == "sync" for each in most.destinations()) == 64
     assert len(parse(FILE.replace(one, many.replace(">sync<", ">async<"))).config.destinations())
 
 

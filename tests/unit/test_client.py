@@ -48,7 +48,7 @@ def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @functools.wraps(test)
     def bounded(**fixtures: Any) -> None:
         async def main() -> None:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await test(**fixtures)
 
         asyncio.run(main())
@@ -71,7 +71,7 @@ class Events:
         return [event for event in self.seen if isinstance(event, kind)]
 
     async def wait(self, kind: type[Any], count: int = 1) -> Any:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(self.of(kind)) < count:
                 self._changed.clear()
                 await self._changed.wait()
@@ -415,6 +415,33 @@ async def test_an_unsafe_peer_is_remembered_across_the_death_of_who_said_so() ->
 
 
 @run
+async def test_a_subscriber_does_not_follow_to_a_downgraded_peer_either() -> None:
+    """With a bookmark subscription and nothing published."""
+    first_server = await FakeServer("A", B=True).start()
+    second_server = await FakeServer("B", A=True).start()
+    first_server.peer_addresses = {"B": [second_server.address]}
+    events = Events()
+    async with client_of(first_server, second_server, on_event=events) as client:
+        subscription = await client.subscribe("t", bookmark=EPOCH)
+        first_server.session.deliver(subscription.id, records(7, [1]))
+        assert (await anext(subscription)).body == b"1"
+        first_server.session.safety(B=False)
+        # An answer behind the notice: it was heard.
+        await client.subscribe("u")
+        port = first_server.port
+        await first_server.stop()
+        waiting = await events.wait(WaitingForSafeInstance, 2)
+        assert dict(waiting.refused) == {"B": "A called it unsafe to fail over to"}
+        assert not second_server.sessions
+        returned = await FakeServer("A").start(port)
+        assert (await events.wait(Connected, 2)).instance == "A"
+        await returned.wait(lambda: len(returned.session.commands("subscribe")) == 2)
+        assert returned.session.commands("subscribe")[0]["sub"] == subscription.id
+    await returned.stop()
+    await second_server.stop()
+
+
+@run
 async def test_an_unknown_server_that_turns_out_unsafe_gets_nothing() -> None:
     first_server = await FakeServer("A", B=False).start()
     second_server = await FakeServer("B").start()
@@ -549,6 +576,32 @@ async def test_a_refused_subscription_raises_with_the_reason() -> None:
         server.subscribe_refusal = ""
         await client.subscribe("t", bookmark=EPOCH)
     await server.stop()
+
+
+@run
+async def test_an_ordinary_subscription_is_restored_where_the_client_reconnects() -> None:
+    """As it was asked for, without a word of the application; what was unsubscribed is not."""
+    first_server = await FakeServer("A", B=True).start()
+    second_server = await FakeServer("B").start()
+    first_server.peer_addresses = {"B": [second_server.address]}
+    async with client_of(first_server, second_server) as client:
+        subscription = await client.subscribe("^t", message_type="json")
+        over = await client.subscribe("u")
+        over.unsubscribe()
+        first_server.session.deliver(subscription.id, records(7, [1]))
+        assert (await anext(subscription)).body == b"1"
+        (asked, _) = first_server.session.commands("subscribe")
+        await first_server.stop()
+        await second_server.wait(
+            lambda: second_server.sessions and second_server.session.commands("subscribe")
+        )
+        (again,) = second_server.session.commands("subscribe")
+        assert {key: again[key] for key in again if key != "cid"} == {
+            key: asked[key] for key in asked if key != "cid"
+        }
+        second_server.session.deliver(subscription.id, records(7, [2]))
+        assert (await anext(subscription)).body == b"2"
+    await second_server.stop()
 
 
 @run

@@ -91,3 +91,40 @@ def test_a_bad_ack_before_the_beginning_is_the_destinations_fault() -> None:
     with pytest.raises(RemoteProtocolError, match="acks came before anything was sent"):
         receive(link, downstream, AckUpstream(1, 0))
     assert len(downstream.early) == EARLY_ACKS_MAX
+
+
+class Dialler(LinkServer):
+    """A link that notes when it would wait, and whose servers answer when they are told to."""
+
+    def __init__(self, to: DestinationConfig, rounds: int) -> None:
+        super().__init__(LinkConfig("A", "pair", ROOT, 1, "", "", None, to))
+        self._instance = SimpleNamespace(send=lambda data: None)  # type: ignore[assignment]
+        self.rounds = rounds
+        self.up: dict[int, str] = {}
+        self.done: list[str | int] = []
+
+    async def _connect(self, address: str) -> None:
+        self.done.append(address)
+        if self.up.get(len(self.done)) != address:
+            raise ConnectionRefusedError("nobody listens")
+
+    async def _stay(self) -> None:
+        """The connection is lost at once."""
+
+    async def _arrives_within(self, timeout_s: float) -> None:
+        self.done.append(round(timeout_s * 1000))
+        self.rounds -= 1
+        if not self.rounds:
+            raise asyncio.CancelledError
+
+
+def test_a_list_is_tried_from_its_first_server_with_pauses_that_grow_until_one_connects() -> None:
+    x, y = "127.0.0.1:1", "127.0.0.1:2"
+    to = DestinationConfig("B", "pair", True, (x, y), retry_ms_min=50, retry_ms_max=300)
+    link = Dialler(to, rounds=8)
+    # The second server answers in the sixth round: two attempts and a pause each.
+    link.up = {5 * 3 + 2: y}
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(link._connect_forever())
+    pauses = (50, 100, 200, 300, 300, 50, 100, 200)
+    assert link.done == [step for pause_ms in pauses for step in (x, y, pause_ms)]

@@ -132,6 +132,20 @@ def test_an_ack_waits_for_every_sync_destination_and_for_no_async_one() -> None:
     assert acks(bench.commit()) == [(1, "")]
 
 
+def test_an_ack_waits_for_each_of_64_sync_destinations() -> None:
+    names = [f"peer-{number}" for number in range(64)]
+    many = [Destination(name, "g", True, pass_through=".*", addresses=(name,)) for name in names]
+    bench = Bench(*many, *(replace(many[0], name=f"async-{n}", sync=False) for n in range(64)))
+    bench.log_on()
+    bench.publish(1)
+    assert acks(bench.commit()) == []
+    told = [
+        acks(bench.take(bench.machine.link_answered(name, {OWN: {P: [(1, 1)]}}, {})))
+        for name in names
+    ]
+    assert told == [[]] * 63 + [[(1, "")]]
+
+
 def test_acks_of_a_client_never_pass_one_that_is_owed() -> None:
     bench = Bench(destination())
     bench.log_on()
@@ -360,6 +374,26 @@ def test_the_minimum_refuses_a_downgrade_by_hand_unless_it_is_forced() -> None:
         bench.machine.downgrade("peer", 0)
     assert bench.machine.destinations["peer"].sync
     assert acks(bench.take(bench.machine.downgrade("peer", 0, force=True))) == [(1, "")]
+
+
+def test_fewer_than_the_minimum_are_no_reason_for_an_upgrade() -> None:
+    """Of two the one that was not downgraded is lost: the other one, connected and behind, stays
+    as it is."""
+    other = Destination("other", "g", True, pass_through=".*", addresses=("other",))
+    bench = Bench(destination(), other, policy=DowngradePolicy(60_000, 100, 1))
+    bench.log_on()
+    bench.publish(1)
+    bench.commit()
+    bench.take(bench.machine.downgrade("peer", 0))
+    bench.connect()
+    bench.take(bench.machine.link_disconnected("other", "lost"))
+    for at_us in range(SECOND_US, 60 * SECOND_US, SECOND_US):
+        bench.take(bench.machine.tick(at_us))
+        assert not bench.machine.destinations["peer"].sync
+    # Nor does a force that leaves none.
+    bench.take(bench.machine.downgrade("other", 0, force=True))
+    bench.take(bench.machine.tick(60 * SECOND_US))
+    assert not any(ledger.sync for ledger in bench.machine.destinations.values())
 
 
 def test_a_refused_downgrade_by_age_is_told_once() -> None:
