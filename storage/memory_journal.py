@@ -48,6 +48,14 @@ class _Segment:
         """0 while it is empty."""
         return self.runs[-1].last_txid if self.runs else 0
 
+    def copied(self) -> _Segment:
+        """One with the same runs, which never change."""
+        other = _Segment(self.first_txid, self.snapshot)
+        other.runs, other.firsts = self.runs.copy(), self.firsts.copy()
+        other.bytes_used, other.sealed = self.bytes_used, self.sealed
+        other.summary = self.summary
+        return other
+
     def seal(self) -> None:
         """Ends the segment and remembers what is in it."""
         summary = PublisherRanges()
@@ -215,6 +223,15 @@ class MemoryJournal:
             records=other.last_txid - other.first_txid + 1,
         )
         return other
+
+    def copied(self) -> MemoryJournal:
+        """What a copy of its directory holds, taken now: as a restart finds it."""
+        other = type(self)(
+            self._segment_bytes, encode=self._encode, retention_bytes=self._retention_bytes
+        )
+        other._segments = [segment.copied() for segment in self._segments]
+        other._last_txid = self._last_txid
+        return other.crash()
 
     def close(self) -> None:
         """Commits what is staged; the journal is unusable afterwards, `crash` reopens it."""

@@ -385,6 +385,9 @@ def once(history: History) -> list[Violation]:
                         Violation("once", f"{operation.instance} journaled {sequence} again")
                     )
                 journaled.add(entry)
+        elif isinstance(operation, Crashed) and operation.lost:
+            # What an old copy holds that is put back is written again.
+            journaled = {entry for entry in journaled if entry[0] != operation.incarnation}
         elif isinstance(operation, Delivered):
             for sequence in operation.sequences:
                 got = (operation.subscriber, operation.publisher, sequence)
@@ -422,6 +425,11 @@ def order(history: History) -> list[Violation]:
             removed.add(operation.incarnation)
         elif isinstance(operation, Started):
             started.add(operation.incarnation)
+        elif isinstance(operation, Crashed) and operation.lost:
+            started.discard(operation.incarnation)
+            highest = {
+                key: value for key, value in highest.items() if key[0] != operation.incarnation
+            }
         elif isinstance(operation, Journaled) and operation.incarnation not in started:
             removed.add(operation.incarnation)
         if not isinstance(operation, Journaled):
@@ -451,6 +459,8 @@ def removal(history: History) -> list[Violation]:
     found = []
     for operation in history.operations:
         logs.take(operation)
+        if isinstance(operation, Crashed) and operation.lost:
+            removed_to.pop(operation.incarnation, None)
         if not isinstance(operation, Removed):
             continue
         servers = dict(operation.servers)
@@ -522,7 +532,9 @@ def liveness(history: History) -> list[Violation]:
             there = history.final[server]
             for key in sorted(final.present - there.ever):
                 copy = logs.copies[name][key]
-                if router.routed(copy.run(), there.incarnation):
+                # It never had it: then its own path on it is none of this journal, but of a later
+                # state of what it was given back an old copy of.
+                if router.routed(copy.run(), -1):
                     found.append(
                         Violation("liveness", f"{server} never got {key} from {name}: {copy}")
                     )
@@ -537,7 +549,9 @@ def unavailable(history: History) -> list[Violation]:
     lacked: defaultdict[int, set[Key]] = defaultdict(set)
     for operation in history.operations:
         logs.take(operation)
-        if isinstance(operation, Lacked):
+        if isinstance(operation, Crashed) and operation.lost:
+            lacked.pop(operation.incarnation, None)
+        elif isinstance(operation, Lacked):
             for sequence in operation.sequences:
                 key = (operation.publisher, sequence)
                 lacked[operation.incarnation].add(key)

@@ -10,7 +10,9 @@
                  of one that brings what a retired data directory holds
                  body: what the instance tells of itself (description.py); empty: nothing
       batch      n: number, m: marked, u: ends the resync, w: bytes of `awaited` at the body's
-                 start, z: `zstd` or `zlib` when the rest of the body is compressed
+                 start, z: `zstd` or `zlib` when the rest of the body is compressed, y: publisher,
+                 first, last, … of some messages that came by way of the receiver's incarnation
+                 and that it did not say it holds
                  body: awaited (ranges root by root), then runs back to back
       carry, carry_end   as below
       placed     placements: news of them (version 2)
@@ -369,7 +371,13 @@ def read_part(body: bytes, into: PublisherRanges) -> None:
 
 
 def batch_front(
-    number: int, marked: bool, caught_up: bool, awaited: bytes, compression: str, body_bytes: int
+    number: int,
+    marked: bool,
+    caught_up: bool,
+    awaited: bytes,
+    compression: str,
+    body_bytes: int,
+    yours: Ranges | None = None,
 ) -> bytes:
     """The front of a batch, `awaited` included; `body_bytes` counts what follows it, compressed as
     `compression` says; empty: it is not."""
@@ -382,6 +390,13 @@ def batch_front(
         header["w"] = len(awaited)
     if compression:
         header["z"] = compression
+    if yours:
+        header["y"] = [
+            number
+            for publisher, pairs in yours.items()
+            for a, b in pairs
+            for number in (publisher, a, b)
+        ]
     front = encode_front(header, len(awaited) + body_bytes)
     return front + awaited if awaited else front
 
@@ -396,6 +411,7 @@ class Batch:
     awaited: Rooted
     compression: str
     block: bytes
+    yours: Ranges = field(default_factory=dict)
 
 
 def read_batch(header: Header, body: bytes) -> Batch:
@@ -422,7 +438,19 @@ def read_batch(header: Header, body: bytes) -> Batch:
         awaited,
         compression or "",
         body[awaited_bytes:] if awaited_bytes else body,
+        _read_yours(header["y"]) if "y" in header else {},
     )
+
+
+def _read_yours(flat: Any) -> Ranges:
+    if type(flat) is not list or len(flat) % 3:
+        raise RemoteProtocolError("ranges of a batch are no triples", "bad_ranges")
+    found: dict[int, list[int]] = {}
+    for at in range(0, len(flat), 3):
+        if type(flat[at]) is not int:
+            raise RemoteProtocolError("a publisher is no number", "bad_ranges")
+        found.setdefault(flat[at], []).extend(flat[at + 1 : at + 3])
+    return _paired(found)
 
 
 def lacks_frames(lacks: PublisherRanges, whole: bool) -> list[bytes]:

@@ -127,6 +127,14 @@ class Retired:
 
 
 @dataclass(slots=True)
+class WentBack:
+    """This instance's data directory is an older state of what it was: it begins anew as another
+    incarnation. Its sessions and upstream connections are closed already."""
+
+    text: str
+
+
+@dataclass(slots=True)
 class BecameReady:
     """Clients may be admitted now."""
 
@@ -152,6 +160,7 @@ Effect = (
     | Removable
     | PlacementsChanged
     | Retired
+    | WentBack
     | BecameReady
     | Report
 )
@@ -171,6 +180,8 @@ class SendBatch:
         lacks: what the sender once had or heard of, has no more, and the destination has not;
             known once a resync ends.
         whole: everything that the sender has is routed there.
+        yours: some of what came by way of the destination's own incarnation, and of which the
+            destination did not say that it holds it.
     """
 
     number: int
@@ -180,6 +191,7 @@ class SendBatch:
     caught_up: bool
     lacks: PublisherRanges | None = None
     whole: bool = False
+    yours: Ranges = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -58,6 +58,7 @@ from raylay.services.replication.effects import (
     Rooted,
     SafetyChanged,
     SetLinkMode,
+    WentBack,
     rooted_of,
 )
 from raylay.services.replication.meetings import Meetings
@@ -189,6 +190,7 @@ class InstanceMachine:
         servers: Mapping[str, Iterable[str]] | None = None,
         placements: Placements | None = None,
         lookup: Callable[[int, int, int], list[Run]],
+        former: Iterable[int] = (),
         ready: bool = True,
         policy: DowngradePolicy | None = None,
     ) -> None:
@@ -203,6 +205,7 @@ class InstanceMachine:
             placements: what is known of instances that were moved.
             lookup: (publisher, first, last) to the committed runs that hold any of these, with
                 payloads. Reads only; called on rare paths.
+            former: incarnations that its data directory, or what that is a copy of, had before.
             ready: False for an instance that must catch up with a peer before it admits clients.
         """
         self.identity = identity
@@ -224,25 +227,19 @@ class InstanceMachine:
         self.placements = placements if placements is not None else Placements()
         self.retired = ""
         """Why this instance is over here; empty: it is not."""
+        self.went_back = ""
+        """Why it must begin anew, as another incarnation; empty: it need not."""
+        self._former = frozenset(former)
+        for root in self._former & self.awaited.roots.keys():
+            # What clients published here, whatever this was called.
+            self.awaited.of(self.own_root).update(self.awaited.roots.pop(root))
         self.ready = ready
         self.wall_offset_us = 0
         """What the clock on the wall is ahead of `now_us`, which no setting of the clock moves:
         ages count by the latter, records bear the former."""
         self.schedule = DowngradeSchedule(policy or DowngradePolicy())
         self.counters = Counters()
-        known_incarnations = incarnations or {}
-        servers_met = servers or {}
-        self.destinations = {
-            destination.name: DestinationLedger(
-                destination,
-                known_incarnations.get(destination.name, 0),
-                carries_all=carries_all(destination.topics, journaled.rules),
-                servers=servers_met.get(destination.name, ()),
-            )
-            for destination in destinations
-        }
-        for ledger in self.destinations.values():
-            ledger.must_prove(self.committed_txid)
+        self.destinations = self._ledgers(destinations, incarnations or {}, servers or {})
         self._lookup = lookup
         self._highest: dict[int, int] = {}
         self._topic_highest: dict[int, dict[bytes, int]] = {}
@@ -263,6 +260,25 @@ class InstanceMachine:
         self._removable_before = 0
         """The floor for removal that the journal was told last; of an earlier life none holds."""
         self._effects: list[Effect] = []
+
+    def _ledgers(
+        self,
+        destinations: Iterable[Destination],
+        incarnations: Mapping[str, int],
+        servers: Mapping[str, Iterable[str]],
+    ) -> dict[str, DestinationLedger]:
+        found = {
+            destination.name: DestinationLedger(
+                destination,
+                incarnations.get(destination.name, 0),
+                carries_all=carries_all(destination.topics, self.journaled.rules),
+                servers=servers.get(destination.name, ()),
+            )
+            for destination in destinations
+        }
+        for ledger in found.values():
+            ledger.must_prove(self.committed_txid)
+        return found
 
     # -- recovery ----------------------------------------------------------------------------
     def recover(self, runs: Iterable[Run], now_us: int) -> None:
@@ -285,6 +301,7 @@ class InstanceMachine:
                 self._commit_run(run, root, sender, ranges, now_us)
             elif run.kind == Kind.WAITER:
                 root, sender, noted = decode_note(run)
+                root = self.own_root if root in self._former else root
                 noted = self._acceptable(run.publisher, noted)
                 if not noted:
                     continue
@@ -507,6 +524,8 @@ class InstanceMachine:
         mine = self.identity
         if self.retired:
             return "moved", self.retired
+        if self.went_back:
+            return "not_ready", self.went_back
         if reunites != self.placements.is_retired(name, generation):
             return self._refusal_by_placement(name, reunites)
         if group_expected != mine.group:
@@ -1260,14 +1279,57 @@ class InstanceMachine:
 
     def _retire(self, text: str) -> None:
         self.retired = text
-        for session in list(self._sessions):
-            self._effects.append(CloseSession(session, "retired", text))
-            self.client_left(session)
-        for connection in list(self._upstreams):
-            self._effects.append(CloseUpstream(connection, "moved", text))
-            self.upstream_left(connection)
+        self._close_all("retired", text, "moved")
         self._report("retired", text=text)
         self._effects.append(Retired(text))
+
+    def _close_all(self, to_clients: str, text: str, to_links: str) -> None:
+        for session in list(self._sessions):
+            self._effects.append(CloseSession(session, to_clients, text))
+            self.client_left(session)
+        for connection in list(self._upstreams):
+            self._effects.append(CloseUpstream(connection, to_links, text))
+            self.upstream_left(connection)
+
+    # -- an old copy of the data directory ---------------------------------------------------
+    def upstream_shows(self, connection: int, yours: Ranges) -> list[Effect]:
+        """An upstream holds these, they came by way of this incarnation, and this instance did not
+        say that it has them when the link connected. It may have got them meanwhile. Else it was
+        given back an old copy of its data: its own path would keep its tail from it."""
+        upstream = self._upstreams.get(connection)
+        if upstream is None or upstream.reunites:
+            return self._take()
+        lacking = PublisherRanges()
+        for publisher, ranges in yours.items():
+            known = self.known.get(publisher)
+            for a, b in ranges:
+                lacking.add_ranges(publisher, known.missing(a, b) if known else [(a, b)])
+        if lacking:
+            publisher, (first, last) = next(iter(lacking.items()))
+            self._go_back(
+                f"{upstream.name} has messages that went through this data directory and are not "
+                f"in it, {publisher}|{first}| to {publisher}|{last}| among them"
+            )
+        return self._take()
+
+    def epoch_refused(self, destination: str) -> list[Effect]:
+        """A destination refused the epoch of a link's connection as stale. Each is on disk here
+        before it is used, and this was the last: a later one was written to a later state of this
+        data directory, or is being written to another copy of it."""
+        self._go_back(f"{destination} has seen later connections of it than its last one")
+        return self._take()
+
+    def _go_back(self, found: str) -> None:
+        if self.went_back or self.retired:
+            return
+        name = self.identity.name
+        self.went_back = text = (
+            f"the data directory of {name} is an old copy: {found}; {name} begins anew as another "
+            "incarnation and takes from its peers what it lacks"
+        )
+        self._close_all("not_ready", text, "not_ready")
+        self._report("went_back", text=text)
+        self._effects.append(WentBack(text))
 
     def refuse_downstream(
         self, destination: str, name: str, incarnation: int, generation: int, address: str = ""

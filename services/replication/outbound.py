@@ -38,6 +38,8 @@ from raylay.services.replication.unavailable import decode_unavailable
 _AWAITED = int(Flag.AWAITED)
 WINDOW_BYTES_DEFAULT = 8 * 1024 * 1024
 WINDOW_BATCHES_MAX = 256
+YOURS_SHOWN_MAX = 16
+"""Ranges in one connection: one that is missing is enough to know."""
 
 
 class OutboundLink:
@@ -73,6 +75,8 @@ class OutboundLink:
         self._held = PublisherRanges()
         self._at_connect: PublisherRanges | None = None
         self._came_from_there = PublisherRanges()
+        self._yours: Ranges = {}
+        self._yours_shown = 0
         self._own_root = 0
         self._mark = RootedRanges()
         self._notices = RootedRanges()
@@ -98,6 +102,7 @@ class OutboundLink:
         self._held = held
         self._at_connect = held.copy()
         self._came_from_there = PublisherRanges()
+        self._yours, self._yours_shown = {}, 0
         self._own_root = start.own_root
         self._unavailable, self._whole = start.unavailable.copy(), start.whole
         self._mark = _gathered(start.mark)
@@ -202,6 +207,8 @@ class OutboundLink:
                 if held is None or not held.covers(run.first_sequence, run.last_sequence):
                     return False
             elif run.kind == Kind.RECORDS:
+                if self._downstream in run.path and not (run.contiguous or run.payload):
+                    return False  # only its records say which sequences it holds
                 self._ask_where_it_came_from(run)
             self.cursor = run.last_txid
         return True
@@ -260,7 +267,7 @@ class OutboundLink:
         if ends and self._came_from_there:
             effects.append(LinkAnswered({UNAWAITED: ranges_of(self._came_from_there)}, {}))
             self._came_from_there = PublisherRanges()
-        if batch or awaited or self._notices or ends or gap:
+        if batch or awaited or self._notices or ends or gap or self._yours:
             marked = self.sync
             if settled:
                 marked = len(settled) < len(batch) or any(waits for _, waits in settled)
@@ -300,8 +307,10 @@ class OutboundLink:
         if at_connect is not None and run.last_txid <= self.resync_to:
             held = at_connect.get(run.publisher)
             if held is None or not held.covers(run.first_sequence, run.last_sequence):
-                # It came between the destination's account of what it holds and our connecting.
+                # It came between the destination's account of what it holds and our connecting; or
+                # the destination was given back an old copy of its data: it is to look.
                 self._came_from_there.add_ranges(run.publisher, run.ranges())
+                self._show(run, held)
         if self.sync and self._mark:
             for root, marks in self._mark.roots.items():
                 found = marks.get(run.publisher)
@@ -310,6 +319,19 @@ class OutboundLink:
                     if theirs:
                         self._notices.of(root).add_ranges(run.publisher, theirs)
                         marks.remove_ranges(run.publisher, theirs)
+
+    def _show(self, run: Run, held: SequenceSet | None) -> None:
+        room = YOURS_SHOWN_MAX - self._yours_shown
+        if room <= 0:
+            return
+        lacking = [
+            piece
+            for a, b in run.ranges()
+            for piece in (held.missing(a, b) if held is not None else [(a, b)])
+        ][:room]
+        if lacking:
+            self._yours_shown += len(lacking)
+            self._yours.setdefault(run.publisher, []).extend(lacking)
 
     def _routed(self, run: Run) -> bool:
         if self._at_connect is not None and run.first_txid <= self.resync_to:
@@ -402,7 +424,8 @@ class OutboundLink:
         self._bytes_in_flight += size
         self.sent_bytes += size
         marked = self.sync if marked is None else marked
-        return SendBatch(self._number, runs, marked, rooted_of(awaited.roots), ends)
+        yours, self._yours = self._yours, {}
+        return SendBatch(self._number, runs, marked, rooted_of(awaited.roots), ends, yours=yours)
 
     # -- acknowledgments ---------------------------------------------------------------------
     def acked(

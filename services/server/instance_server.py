@@ -49,6 +49,7 @@ from raylay.services.replication.effects import (
     Retired,
     SafetyChanged,
     SetLinkMode,
+    WentBack,
 )
 from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.replication.placement import (
@@ -71,6 +72,12 @@ from raylay.services.server.config import (
     LinkConfig,
     aimed_at,
     reachable,
+)
+from raylay.services.server.data_directory import (
+    FORMER_KEY,
+    GENERATION_KEY,
+    RESTORED_KEY,
+    DataDirectory,
 )
 from raylay.services.server.event_log import EventLog
 from raylay.services.server.framed import Outbox
@@ -98,7 +105,6 @@ from raylay.storage.state import LmdbStateStore
 
 STATE_FILE = "state.lmdb"
 JOURNAL_DIRECTORY = "journal"
-GENERATION_KEY = "generation"
 PLACEMENTS_KEY = "placements"
 HINT_INTERVAL_S = 3.0
 REPLAY_TICK_S = 0.05
@@ -137,6 +143,12 @@ class InstanceServer:
         link_factory: starts the links' processes.
         node_address: of the node that it runs on, now; empty: it is not known.
     """
+
+    data_directory: DataDirectory
+    begins_anew = False
+    """Whether it is to be started again in this process, when it has stopped."""
+    _is_restored = False
+    """Whether its data directory is a copy that has not caught up yet."""
 
     def __init__(
         self,
@@ -221,6 +233,7 @@ class InstanceServer:
             Removable: self._removable,
             PlacementsChanged: self._placements_changed,
             Retired: self._retired,
+            WentBack: self._went_back,
             BecameReady: self._became_ready,
             Report: self._report_effect,
         }
@@ -272,13 +285,16 @@ class InstanceServer:
         self.journal = await self.in_thread(self.open_journal)
         store = await self.in_thread(LmdbStateStore, self.directory / STATE_FILE)
         self.state = StateThread(store)
+        self.data_directory = DataDirectory(self.state, self.directory / STATE_FILE)
         self.tracing = start_tracing(config.name, config.tracing)
         self._check_placement()
         bootstrap = Bootstrap(self, config.bootstrap) if config.bootstrap is not None else None
         copies = bootstrap is not None and await bootstrap.is_due()
         if copies:
             # Of what this directory was before, nothing is left.
-            self.state.put_now(dict.fromkeys(("incarnation", "ready", "recovery_point")))
+            self.state.put_now(
+                dict.fromkeys(("incarnation", "ready", "recovery_point", RESTORED_KEY, FORMER_KEY))
+            )
         self.identity = Identity(
             config.name, config.group, self._incarnation(), self.state.get_number(GENERATION_KEY)
         )
@@ -329,13 +345,23 @@ class InstanceServer:
         )
 
     def _incarnation(self) -> int:
-        found = self.state.get_number("incarnation")
+        """Made with the data directory; anew where that is not what it was made with."""
+        directory, state = self.data_directory, self.state
+        found = directory.incarnation
         if not found:
-            found = int.from_bytes(os.urandom(8), "big") or 1
-            generation = max(self.config.generation, self.state.get_number(GENERATION_KEY))
-            self.state.put_number(GENERATION_KEY, generation)
-            self.state.put_number("incarnation", found)
-        return found
+            generation = max(self.config.generation, state.get_number(GENERATION_KEY))
+            return directory.begin({GENERATION_KEY: generation.to_bytes(8, "big")})
+        last_txid = self.journal.recovered.next_txid - 1
+        why = directory.why_another(last_txid)
+        if why:
+            directory.begin_anew(last_txid)
+            self.report(
+                "data_directory_copied",
+                former=f"{found:016x}",
+                text=f"{self.directory} {why}: {self.config.name} begins anew as another "
+                "incarnation and takes from its peers what it lacks",
+            )
+        return directory.incarnation
 
     def _check_placement(self) -> None:
         """Raises InstanceRetired where the directory is left over from where the instance lived
@@ -423,6 +449,20 @@ class InstanceServer:
         if self._retiring is None:
             self._retiring = self.loop.create_task(self.stop())
 
+    def _went_back(self, effect: WentBack) -> None:
+        self.phase = "beginning anew"
+        if self._retiring is None:
+            self._retiring = self.loop.create_task(self._begin_anew())
+
+    async def _begin_anew(self) -> None:
+        self.begins_anew = True
+        try:
+            await self.state.run(self.data_directory.begin_anew)
+        except RaylayError as error:
+            # It is found again, and tried again, in the next life.
+            self.report("state_failed", text=str(error))
+        await self.stop()
+
     def _recover(self) -> InstanceMachine:
         """Builds the machine from the journal, behind the floor that was last written down."""
         config = self.config
@@ -446,6 +486,7 @@ class InstanceServer:
                 peers[destination.name], *names = msgpack.unpackb(known)[:2]
                 met = self.state.get(f"servers/{destination.name}")
                 servers[destination.name] = names if met is None else msgpack.unpackb(met)
+        self._is_restored = self.data_directory.is_restored
         alone = not any(item.group == config.group for item in config.destinations)
         machine = InstanceMachine(
             self.identity,
@@ -460,7 +501,10 @@ class InstanceServer:
             servers=servers,
             placements=self._placements.copy(),
             lookup=RunLookup(journal, recovered.held).runs,
-            ready=alone or config.first or self.state.get("ready") is not None,
+            former=self.data_directory.former,
+            ready=alone
+            or (config.first and not self._is_restored)
+            or self.state.get("ready") is not None,
             policy=config.policy,
         )
         now_us = self.steady_us()
@@ -472,7 +516,7 @@ class InstanceServer:
             machine.recover(headers, now_us)
             after_txid = headers[-1].last_txid
         if machine.ready and self.state.get("ready") is None:
-            self.state.put_now({"ready": b"1"})
+            self.state.put_now({"ready": b"1", RESTORED_KEY: None})
         return machine
 
     async def _listen(self) -> None:
@@ -845,7 +889,7 @@ class InstanceServer:
 
     async def _note_ready(self) -> None:
         """A restart with its data need not catch up again before it admits clients."""
-        await self._write_quietly(lambda: self.state.put_now({"ready": b"1"}))
+        await self._write_quietly(lambda: self.state.put_now({"ready": b"1", RESTORED_KEY: None}))
         self.report("ready")
 
     def _report_effect(self, effect: Report) -> None:
@@ -973,6 +1017,8 @@ class InstanceServer:
             return "shutting_down", f"{name} stops"
         if not self.is_serving:
             return "not_ready", f"{name} is {self.phase}"
+        if self.machine.went_back:
+            return "not_ready", self.machine.went_back
         if not self.machine.ready:
             return "not_ready", self._why_not_ready()
         return None
@@ -981,10 +1027,11 @@ class InstanceServer:
         config = self.config
         group = config.group
         peers = [name for name, of, _ in self.machine.upstreams() if of == group]
+        why = "its data directory is a copy: " if self._is_restored else ""
         if peers:
-            return f"{config.name} catches up with {', '.join(peers)} of group {group}"
+            return f"{why}{config.name} catches up with {', '.join(peers)} of group {group}"
         return (
-            f"{config.name} waits to catch up with a peer of group {group}, and none has "
+            f"{why}{config.name} waits to catch up with a peer of group {group}, and none has "
             "connected: one must be up and replicate to it, by a Destination of its own where it "
             f"stands only behind others of a failover list; where none will, `raylay admit "
             f"{config.name}`"

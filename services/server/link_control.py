@@ -308,6 +308,8 @@ class LinkControl:
             self._disconnected(header["why"])
         elif command == "waits":
             self.why = header["why"]
+        elif command == "stale":
+            server.perform(server.machine.epoch_refused(self.name))
         elif command == "counts":
             self.counts = header["counts"]
         elif command == "event":

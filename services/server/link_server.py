@@ -120,6 +120,8 @@ class _Downstream(Carrier):
         elif command == "refused":
             self.link.placed(read_placed(header))
             self.why = f"{header.get('reason')}: {header.get('text')}"
+            if header.get("reason") == "stale_epoch":
+                self.link.epoch_refused(self)
             self.link.event("link_refused", reason=header.get("reason"), text=header.get("text"))
             self.close(self.why)
         elif command == "accepted":
@@ -347,6 +349,12 @@ class LinkServer:
                 self._line.set(Impairment(**header["state"]), header["seconds"])
         elif command == "stop":
             self.instance_lost("the instance said stop")
+
+    def epoch_refused(self, downstream: _Downstream) -> None:
+        """The destination has seen a higher epoch of our instance than this connection's, the last
+        one that it gave out."""
+        if downstream is self._downstream:
+            self._tell(encode_frame({"c": "stale"}))
 
     # -- moved instances ---------------------------------------------------------------------
     def placed(self, placements: dict[str, Placement]) -> None:
@@ -836,7 +844,13 @@ class LinkServer:
             parts = [self._compress(b"".join(parts))]
             size_bytes = len(parts[0])
         front = batch_front(
-            batch.number, batch.marked, batch.caught_up, awaited, compression, size_bytes
+            batch.number,
+            batch.marked,
+            batch.caught_up,
+            awaited,
+            compression,
+            size_bytes,
+            batch.yours,
         )
         self._sent_wire_bytes += len(front) + size_bytes
         downstream.send_parts((front, *parts), len(front) + size_bytes)

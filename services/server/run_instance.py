@@ -27,18 +27,28 @@ async def serve(directory: Path) -> None:
         InstanceRetired: the instance lives elsewhere now.
         RaylayError: it cannot start, or ended by a fault.
     """
-    config = InstanceConfig.load(directory)
-    logs.configure(config.name, config.log)
-    server = InstanceServer(config, directory, start_link_process)
-    await server.start()
-    loop = asyncio.get_running_loop()
     stopping: list[asyncio.Task[None]] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: stopping.append(loop.create_task(server.stop())))
-    print(json.dumps(server.status()), flush=True)
-    await server.finished()
+    told = False
+    while True:
+        config = InstanceConfig.load(directory)
+        logs.configure(config.name, config.log)
+        server = InstanceServer(config, directory, start_link_process)
+        await server.start()
+        _stop_at_signals(server, stopping)
+        if not told:
+            print(json.dumps(server.status()), flush=True)
+            told = True
+        await server.finished()
+        if not server.begins_anew or stopping:
+            break
     if server.retirement:
         raise InstanceRetired(f"{directory}: {server.retirement}")
+
+
+def _stop_at_signals(server: InstanceServer, stopping: list[asyncio.Task[None]]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: stopping.append(loop.create_task(server.stop())))
 
 
 def main() -> int:

@@ -108,7 +108,9 @@ class InstanceThread:
                 continue
             self._why = ""
             await server.finished()
-            return
+            if not server.begins_anew:
+                return
+            pause_s = RETRY_S_MIN
 
     def _call(self, work: Callable[[InstanceServer], Coroutine[Any, Any, Result]]) -> Result:
         server, loop = self._server, self._loop

@@ -273,6 +273,8 @@ class UpstreamConnection(Carrier):
         except CorruptRecord as error:
             self.refuse("bad_record", str(error))
             return
+        if batch.yours:
+            server.perform(server.machine.upstream_shows(self.number, batch.yours))
         server.perform(
             server.machine.upstream_batch(
                 self.number,

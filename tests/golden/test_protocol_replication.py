@@ -196,6 +196,19 @@ def test_golden_batch() -> None:
     batch = read_batch(frame.header, frame.body)
     assert (batch.number, batch.marked, batch.caught_up, batch.compression) == (4, True, True, "")
     assert batch.awaited == {6: {7: [(1, 3), (5, 5)]}} and batch.block == b"run"
+    assert batch.yours == {}
+    yours = {7: [(1, 3), (5, 5)], 8: [(2, 2)]}
+    data = batch_front(4, False, False, b"", "", 0, yours)
+    assert data == (
+        b"\x1a\x00\x00\x00"  # length: 26
+        b"\x18\x00"  # header length: 24
+        b"\x83"
+        b"\xa1c\xa5batch"
+        b"\xa1n\x04"
+        b"\xa1y\x99\x07\x01\x03\x07\x05\x05\x08\x02\x02"  # publisher, first, last each
+    )
+    (frame,) = FrameReader().feed(data)
+    assert read_batch(frame.header, frame.body).yours == yours
     for kind in ("zstd", "zlib"):
         (frame,) = FrameReader().feed(batch_front(1, False, False, b"", kind, 0))
         assert frame.header == {"c": "batch", "n": 1, "z": kind}
@@ -315,6 +328,11 @@ def test_a_bad_logon(header: dict[str, Any], reason: str) -> None:
         {"c": "batch", "n": 1, "w": 9},
         {"c": "batch", "n": 1, "w": -1},
         {"c": "batch", "n": 1, "z": "gzip"},
+        {"c": "batch", "n": 1, "y": 5},
+        {"c": "batch", "n": 1, "y": [7, 1]},
+        {"c": "batch", "n": 1, "y": [7, 2, 1]},
+        {"c": "batch", "n": 1, "y": ["7", 1, 2]},
+        {"c": "batch", "n": 1, "y": [7, -1, 2]},
     ],
 )
 def test_a_bad_batch(header: dict[str, Any]) -> None:

@@ -51,6 +51,7 @@ from raylay.services.replication.effects import (
     SafetyChanged,
     SendBatch,
     SetLinkMode,
+    WentBack,
 )
 from raylay.services.replication.incoming import Incoming, choose
 from raylay.services.replication.instance import (
@@ -65,7 +66,7 @@ from raylay.services.replication.unavailable import decode_unavailable
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.matching import topic_filter
-from sim.link import LinkLogon, LinkProcess, Placed, Welcome
+from sim.link import LinkLogon, LinkProcess, Placed, Stale, Welcome
 from sim.network import Carried, Connection
 
 if TYPE_CHECKING:
@@ -108,13 +109,16 @@ class Disk:
         self.was_ready = True
         self.copies_from = ""
         """Where it is filled from before its instance starts; empty: nowhere."""
+        self.kept: dict[str, Any] | None = None
+        """A copy of the data directory, put aside."""
+        self.former: list[int] = []
         self.format()
 
     def format(self) -> None:
         """Makes the data directory anew: empty, with an incarnation of its own."""
         world = self.world
-        self.incarnation = world.rng.getrandbits(63) | 1
-        world.name_of[self.incarnation] = self.member.name
+        self._name_anew()
+        self.former = []
         self.journal = world.machines.journal(
             world.segment_bytes, encode=world.encode, retention_bytes=world.retention_bytes
         )
@@ -130,11 +134,115 @@ class Disk:
         self.placements = world.placements() | self.own_placement()
         self.index: dict[tuple[int, int], Run] = {}
 
+    def _name_anew(self) -> None:
+        self.incarnation = self.world.rng.getrandbits(63) | 1
+        self.world.name_of[self.incarnation] = self.member.name
+
+    def keep(self) -> None:
+        """Puts a copy of the data directory aside, as it is on the disk at this moment."""
+        self.kept = {name: _copied(getattr(self, name)) for name in _IN_THE_DIRECTORY}
+        self.kept["journal"] = self.journal.copied()
+
+    def put_back(self, *, in_place: bool) -> None:
+        """The copy that was put aside is the data directory from now on, while the instance is
+        down. `in_place`: as by a snapshot of the disk, so that nobody can tell."""
+        assert self.kept is not None
+        self._lose()
+        for name, value in self.kept.items():
+            setattr(self, name, _copied(value))
+        self.journal = self.kept["journal"].copied()
+        if in_place or self.world.machines.copies_are_the_same:
+            self._lose()
+            self._write_history()
+        else:
+            self.world.probes["copy began anew"] += 1
+            self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Another incarnation, with what the disk holds (services/server/data_directory.py)."""
+        self._lose()
+        self.former.append(self.incarnation)
+        self._name_anew()
+        self.was_ready = False
+        self._write_history()
+
+    def _lose(self) -> None:
+        self.world.log(Crashed(self.world.now_us, self.label, self.incarnation, True))
+
+    def _write_history(self) -> None:
+        """What is on the disk, told as if it were written now."""
+        after_txid = self.journal.first_txid - 1
+        while runs := self.journal.read(after_txid):
+            after_txid = runs[-1].last_txid
+            for run in runs:
+                self.log_journaled(run)
+
+    def log_journaled(self, run: Run) -> None:
+        """Tells the history of a run that is on the disk."""
+        world, name = self.world, self.label
+        if run.kind == Kind.RECORDS:
+            world.log(
+                Journaled(
+                    world.now_us,
+                    name,
+                    self.incarnation,
+                    run.first_txid,
+                    run.publisher,
+                    tuple(_expanded(run.ranges())),
+                    run.topic.decode(),
+                    run.path,
+                    run.group,
+                    bool(run.flags & Flag.AWAITED),
+                    bool(run.flags & Flag.LATE),
+                )
+            )
+        elif run.kind == Kind.WAITER:
+            root, sender, ranges = decode_note(run)
+            world.log(
+                Noted(
+                    world.now_us,
+                    name,
+                    self.incarnation,
+                    self.incarnation if root in self.former else root,
+                    sender,
+                    run.publisher,
+                    tuple(_expanded(ranges)),
+                )
+            )
+        elif run.kind == Kind.UNAVAILABLE:
+            lacked = tuple(_expanded(list(decode_unavailable(run).of(run.publisher))))
+            world.log(Lacked(world.now_us, name, self.incarnation, run.publisher, lacked))
+
     def own_placement(self) -> dict[str, Placement]:
         """Where its instance lives, if it was moved."""
         if not self.generation:
             return {}
         return {self.member.name: Placement(self.generation, self.host, self.host)}
+
+
+_IN_THE_DIRECTORY = (
+    "incarnation",
+    "former",
+    "was_ready",
+    "epochs_seen",
+    "epochs_used",
+    "servers",
+    "servers_met",
+    "floor_txid",
+    "awaited_at_floor",
+    "refused",
+    "unavailable",
+    "placements",
+    "index",
+)
+
+
+def _copied(value: Any) -> Any:
+    """A value with no part of its own in common: those within are never changed, but lists, sets
+    and maps."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return value.copy() if hasattr(value, "copy") else value
 
 
 @dataclass(slots=True)
@@ -216,6 +324,7 @@ class Instance:
             unavailable=disk.unavailable.copy(),
             incarnations={name: server[0] for name, server in disk.servers.items()},
             servers=disk.servers_met,
+            former=disk.former,
             placements=Placements(disk.placements),
             lookup=self._look_up,
             ready=ready,
@@ -339,6 +448,15 @@ class Instance:
                 connection.send(1, Placed(effect.news))
         # Clients are told where the peers are now.
         self._perform_safety_changed(SafetyChanged())
+
+    def _perform_went_back(self, _: WentBack) -> None:
+        """Its directory gets another incarnation, and it starts again."""
+        world, disk = self.world, self.disk
+        world.probes["old copy found by peers"] += 1
+        self.crash(False)
+        disk.begin_anew()
+        if world.disks[disk.member.name] is disk:
+            world.after(world.drawn(world.timing.restart_us), world.restart, disk.member.name)
 
     def _perform_retired(self, _: Retired) -> None:
         world, disk = self.world, self.disk
@@ -464,47 +582,17 @@ class Instance:
     def _on_disk(self, last_txid: int, _: int) -> None:
         world, disk = self.world, self.disk
         staging = self.staging
-        now_us = world.now_us
         while staging and staging[0].last_txid <= last_txid:
             run = staging.popleft()
+            disk.log_journaled(run)
             if run.kind == Kind.RECORDS:
-                sequences = tuple(_expanded(run.ranges()))
-                world.log(
-                    Journaled(
-                        now_us,
-                        self.name,
-                        disk.incarnation,
-                        run.first_txid,
-                        run.publisher,
-                        sequences,
-                        run.topic.decode(),
-                        run.path,
-                        run.group,
-                        bool(run.flags & Flag.AWAITED),
-                        bool(run.flags & Flag.LATE),
-                    )
-                )
-                for sequence in sequences:
+                for sequence in _expanded(run.ranges()):
                     disk.index[run.publisher, sequence] = run
                 if run.flags & Flag.LATE:
                     world.probes["late record"] += 1
                     world.probes["gap filled later"] += 1
-            elif run.kind == Kind.WAITER:
-                root, sender, ranges = decode_note(run)
-                world.log(
-                    Noted(
-                        now_us,
-                        self.name,
-                        disk.incarnation,
-                        root,
-                        sender,
-                        run.publisher,
-                        tuple(_expanded(ranges)),
-                    )
-                )
-            elif run.kind == Kind.UNAVAILABLE:
-                lacked = tuple(_expanded(list(decode_unavailable(run).of(run.publisher))))
-                world.log(Lacked(now_us, self.name, disk.incarnation, run.publisher, lacked))
+                if not set(disk.former).isdisjoint(run.path):
+                    world.probes["took back its own tail"] += 1
         self._callback(self._committed, last_txid)
 
     def _commit_failed(self, _: int, error: Exception) -> None:
@@ -870,6 +958,8 @@ class Instance:
         self.world.probes[f"{refused.reason.replace('_', ' ')} refused"] += 1
         if refused.reason in ("retired", "moved") and self.alive:
             connection.send(1, Placed(self.machine.placements.items()))
+        if refused.reason == "stale_epoch":
+            connection.send(1, Stale())
         connection.close(1, refused.reason)
 
     def _decide(self, connection: Connection, logon: LinkLogon, epoch_seen: int) -> None:
@@ -936,6 +1026,11 @@ class Instance:
         if upstream is not None and world.former:
             world.log(Took(world.now_us, self.name, upstream.incarnation, upstream.reunites))
         before = machine.counters.duplicates
+        if batch.yours:
+            world.probes["told what came from here"] += 1
+            self.perform(machine.upstream_shows(connection.number, batch.yours))
+            if not self.alive:
+                return
         if batch.lacks is not None:
             self.perform(machine.upstream_lacks(connection.number, batch.lacks.copy(), batch.whole))
         effects = machine.upstream_batch(
@@ -965,6 +1060,11 @@ class Instance:
             name = link.destination.name
             used[name] = used.get(name, 0) + 1
             link.inbox.send(link.epoch_given, used[name])
+
+    def epoch_refused(self, link: LinkProcess) -> None:
+        """A destination refused a link's epoch."""
+        if self.alive:
+            self.perform(self.machine.epoch_refused(link.destination.name))
 
     def link_connected(self, link: LinkProcess, connection: Connection, welcome: Welcome) -> None:
         """A link has connected."""
@@ -1048,6 +1148,7 @@ _PERFORM: dict[type[Any], Callable[[Instance, Any], None]] = {
     Removable: Instance._perform_removable,
     PlacementsChanged: Instance._perform_placements_changed,
     Retired: Instance._perform_retired,
+    WentBack: Instance._perform_went_back,
     BecameReady: Instance._perform_became_ready,
     Report: Instance._perform_report,
 }

@@ -70,6 +70,11 @@ class Placed:
     placements: dict[str, Placement]
 
 
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A link is refused: a higher epoch of its instance was seen."""
+
+
 class LinkProcess:
     """One life of a DestinationLink: the shell around its machine."""
 
@@ -258,6 +263,8 @@ class LinkProcess:
             return
         if isinstance(frame, Placed):
             self.outbox.send(self.instance.learn, frame.placements)
+        elif isinstance(frame, Stale):
+            self.outbox.send(self.instance.epoch_refused, self)
         elif isinstance(frame, Welcome):
             self.server = frame.called
             if self._address:

@@ -261,6 +261,16 @@ class ServesOn(InstanceMachine):
         self._report("retired", text=text)
 
 
+class ServesAnOldCopy(InstanceMachine):
+    """Goes on with an old copy of its data, whatever its peers have seen."""
+
+    def upstream_shows(self, connection: int, yours: Ranges) -> list[Effect]:
+        return []
+
+    def epoch_refused(self, destination: str) -> list[Effect]:
+        return []
+
+
 class StoredIsEnough(InstanceMachine):
     """Frees journal by what the connected server stored, though the next one may be another."""
 
@@ -340,6 +350,7 @@ MISTAKES: dict[str, Machines] = {
     "retirement forgotten": Machines(placements_forgotten=True),
     "retired accepted": Machines(instance=AcceptsRetired),
     "retired serves on": Machines(instance=ServesOn),
+    "old copy served": Machines(instance=ServesAnOldCopy, copies_are_the_same=True),
     "stored is enough": Machines(instance=StoredIsEnough),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
     "found: forgets topics": Machines(instance=ForgetsTopics),
@@ -369,6 +380,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "retirement forgotten": frozenset(("retired", "liveness")),
     "retired accepted": frozenset(("retired",)),
     "retired serves on": frozenset(("retired",)),
+    "old copy served": frozenset(("liveness", "unavailable")),
     "stored is enough": frozenset(("removal",)),
     "found: skips what it sees": frozenset(("liveness",)),
     "found: forgets topics": frozenset(("order",)),
@@ -378,6 +390,9 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
 
 SHOWN_ON: dict[str, str] = {"found: asks only the sender": "three regions"}
 """The only topology on which a mistake can show: seeds of others would be a waste."""
+
+PUT_BACK = frozenset(("old copy served",))
+"""Mistakes that show only where an old copy of a data directory is put back."""
 
 MOVED = frozenset(
     (

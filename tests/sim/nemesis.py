@@ -31,6 +31,16 @@ def _lose_disk_and_copy(world: World, name: str, down_ms: int, source: str) -> N
         world.crash(name, down_ms * 1000, lose_disk=True)
 
 
+def _keep(world: World, name: str) -> None:
+    world.keep(name)
+
+
+def _put_back(world: World, name: str, in_place: bool, down_ms: int) -> None:
+    """As `_lose_disk`: what only this one had is beyond help."""
+    if all(disk.was_ready for disk in world.disks.values()):
+        world.put_back(name, down_ms * 1000, in_place=in_place)
+
+
 def _crash_link(world: World, name: str, destination: str) -> None:
     world.crash_link(name, destination)
 
@@ -141,6 +151,8 @@ _ACTIONS: dict[str, Callable[..., None]] = {
     "crash": _crash,
     "lose_disk": _lose_disk,
     "lose_disk_and_copy": _lose_disk_and_copy,
+    "keep": _keep,
+    "put_back": _put_back,
     "crash_link": _crash_link,
     "break": _break,
     "partition": _partition,

@@ -315,6 +315,15 @@ def draw(seed: int) -> Plan:
     if keeping.random() < 0.35:
         plan.retention_bytes = keeping.choice((0, 4_000, 12_000))
         plan.segment_bytes = keeping.choice((1_000, 2_000, 6_000))
+    # Of its own: whether an old copy is put back changes nothing else of a seed.
+    copying = random.Random(seed * 2 + (1 << 43))
+    if copying.random() < 0.15:
+        name = copying.choice(list(topology.members))
+        kept_ms, back_ms = sorted(copying.sample(range(20, end_ms), 2))
+        plan.script.append((kept_ms, "keep", (name,)))
+        step = (name, copying.random() < 0.5, copying.randint(30, 500))
+        plan.script.append((back_ms, "put_back", step))
+        plan.script.sort(key=lambda step: step[:2])
     # Of its own: whether something is moved changes nothing else of a seed.
     moving = random.Random(seed * 2 + (1 << 40))
     if moving.random() < 0.2:

@@ -71,6 +71,9 @@ class ReunitingDisk:
             used[name] = used.get(name, 0) + 1
             link.inbox.send(link.epoch_given, used[name])
 
+    def epoch_refused(self, link: LinkProcess) -> None:
+        """It goes on from those of its instance, and tries the next one."""
+
     def link_connected(self, link: LinkProcess, connection: Connection, welcome: Welcome) -> None:
         """A link has connected."""
         if self.alive:

@@ -27,6 +27,11 @@ SHOWN_OPERATIONS = 200
 PROBED_SEEDS_MIN = 1000
 """A run of as many seeds fails where one of these was never hit."""
 PROBES = (
+    "copy began anew",
+    "old copy found by peers",
+    "old copy put back",
+    "old copy put back in place",
+    "took back its own tail",
     "former instance came back",
     "former instance retired",
     "learnt of a moved instance",

@@ -864,6 +864,69 @@ def test_a_segment_is_removed_when_every_destination_has_it_and_not_before() -> 
     play.end()
 
 
+def tail_of(play: Play, client: SimClient) -> list[int]:
+    """What `m1` lacks of 30 messages."""
+    return [n for n in range(1, 31) if not play.had("m1", client, n)]
+
+
+def put_back(*, in_place: bool, size: int = 2) -> tuple[Play, SimClient]:
+    """`m1` acknowledges 30 messages, and gets back a copy of its directory that has 20."""
+    play = Play(plans.mesh(size))
+    client = play.client("p", "m1", "m2")
+    play.until(50)
+    published(play, client, 20)
+    play.world.keep("m1")
+    published(play, client, 10)
+    assert client.store.messages == 0
+    play.world.put_back("m1", 100_000, in_place=in_place)
+    return play, client
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_old_copy_takes_back_its_own_tail(in_place: bool) -> None:
+    """Loop protection would keep from `m1` what it once published itself."""
+    play, client = put_back(in_place=in_place)
+    before = play.world.disks["m1"].incarnation
+    assert tail_of(play, client) == list(range(21, 31))
+    play.until(play.world.now_us // 1000 + 1_500)
+    assert not tail_of(play, client)
+    assert play.world.disks["m1"].incarnation != before or not in_place
+    assert play.world.probes["old copy found by peers"] == in_place
+    assert play.world.probes["took back its own tail"] > 0
+    play.end()
+
+
+def test_an_old_copy_admits_no_client_before_it_has_caught_up() -> None:
+    play, client = put_back(in_place=False)
+    play.world.crash("m2")
+    late = play.client("q", "m1")
+    play.until(play.world.now_us // 1000 + 1_000)
+    assert not play.world.instances["m1"].machine.ready
+    assert play.world.probes["logon refused, not ready"] > 0 and not late.machine.instance
+    play.world.restart("m2")
+    play.until(play.world.now_us // 1000 + 1_000)
+    assert late.machine.instance == "m1" and not tail_of(play, client)
+    play.end()
+
+
+def test_an_old_copy_whose_epochs_were_used_is_found_by_its_links() -> None:
+    """Nobody holds more of it than it does: only its epochs went back."""
+    play = Play(fabric(uniform=False, m1=(to("m2"),), m2=()))
+    client = play.client("p", "m1")
+    play.until(50)
+    published(play, client, 5)
+    play.world.keep("m1")
+    for _ in range(3):
+        play.world.crash_link("m1", "to-m2")
+        play.until(play.world.now_us // 1000 + 200)
+    play.world.put_back("m1", 100_000, in_place=True)
+    before = play.world.disks["m1"].incarnation
+    play.until(play.world.now_us // 1000 + 1_000)
+    assert play.world.disks["m1"].incarnation != before
+    assert play.world.probes["old copy found by peers"] == 1
+    play.end()
+
+
 def behind_one_address(*, declared: bool) -> Play:
     """`a` replicates to one address, at which `x` answers now and `y` later; the two are a pair."""
     to_wide = replace(plans.destination(("x", "y"), "g", sync=False), addresses=("wide",))

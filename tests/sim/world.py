@@ -78,6 +78,8 @@ class Machines:
     """False: a mistake: nobody tells another one who was moved."""
     placements_forgotten: bool = False
     """Mistake: a restart knows of no moved instance."""
+    copies_are_the_same: bool = False
+    """Mistake: a copy of a data directory is taken for the directory."""
     durable_is_highest: bool = False
     """Mistake: a client is told one number at its logon."""
 
@@ -288,6 +290,25 @@ class World:
         name, group = disk.member.name, disk.member.group
         members = [each.name for each in self.topology.members.values() if each.group == group]
         return [disk.copies_from, *(each for each in members if each != name)]
+
+    def keep(self, name: str) -> None:
+        """Puts a copy of an instance's data directory aside."""
+        instance = self.instances[name]
+        if instance.alive:
+            self.fault(f"keep a copy of the directory of {name}")
+            self.disks[name].was_ready = instance.machine.ready
+            self.disks[name].keep()
+
+    def put_back(self, name: str, down_us: int, *, in_place: bool) -> None:
+        """Puts the copy back and starts the instance with it."""
+        instance, disk = self.instances[name], self.disks[name]
+        if not instance.alive or disk.kept is None:
+            return
+        self.fault(f"put back the old directory of {name}{' in place' if in_place else ''}")
+        self.probes["old copy put back in place" if in_place else "old copy put back"] += 1
+        instance.crash(False)
+        disk.put_back(in_place=in_place)
+        self.after(down_us, self.restart, name)
 
     def crash_link(self, name: str, destination: str) -> None:
         """Kills one link of an instance; its instance starts it again."""

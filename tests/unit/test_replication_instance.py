@@ -21,8 +21,9 @@ from raylay.services.replication.effects import (
     Removable,
     Report,
     SafetyChanged,
+    WentBack,
 )
-from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.instance import Identity, InstanceMachine, encode_note
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
 
@@ -538,3 +539,57 @@ def test_what_a_server_of_several_has_not_answered_keeps_the_journal() -> None:
         assert bench.machine.removable_before() == (0 if several else 4)
         bench.take(bench.machine.link_answered("peer", {UNAWAITED: {P: [(2, 3)]}}, {}))
         assert bench.machine.removable_before() == 4
+
+
+def went_back(effects: list[Any]) -> list[str]:
+    return [effect.text for effect in effects if isinstance(effect, WentBack)]
+
+
+def test_who_lacks_what_went_through_it_begins_anew() -> None:
+    bench = Bench()
+    bench.log_on()
+    bench.publish(1, 2, 3)
+    bench.commit()
+    bench.log_on_upstream()
+    # Committed since it said what it holds: that is no news.
+    assert not went_back(bench.take(bench.machine.upstream_shows(9, {P: [(2, 3)]})))
+    effects = bench.take(bench.machine.upstream_shows(9, {P: [(2, 5)], 7: [(1, 1)]}))
+    (text,) = went_back(effects)
+    assert f"{P}|4| to {P}|5|" in text and "up has messages" in text
+    assert [e.reason for e in effects if isinstance(e, CloseSession)] == ["not_ready"]
+    assert [e.reason for e in effects if isinstance(e, CloseUpstream)] == ["not_ready"]
+    assert bench.machine.refuse_upstream("up", "g", UPSTREAM, "own", 9, 0) == ("not_ready", text)
+    assert not went_back(bench.take(bench.machine.epoch_refused("peer"))), "once"
+
+
+def test_who_gives_out_epochs_again_begins_anew() -> None:
+    bench = Bench(destination())
+    (text,) = went_back(bench.take(bench.machine.epoch_refused("peer")))
+    assert "peer has seen later connections" in text
+
+
+def test_what_clients_published_under_a_former_incarnation_was_published_here() -> None:
+    bench = Bench(destination())
+    bench.log_on()
+    bench.publish(1, 2, 3)
+    bench.commit()
+    noted = encode_note(OWN, 0, P, [(1, 1)])
+    noted.first_txid = 4
+    awaited = RootedRanges()
+    awaited.of(OWN).add(P, 1, 1)
+    held = PublisherRanges()
+    held.add(P, 1, 3)
+    machine = InstanceMachine(
+        Identity("own", "g", 0xA2),
+        [destination()],
+        TopicMatcher((TopicRule("orders"),)),
+        next_txid=5,
+        held=held,
+        awaited=awaited,
+        lookup=bench.lookup,
+        former=[OWN],
+    )
+    machine.recover([bench.committed[0], noted], 0)
+    assert set(machine.awaited.roots) == {0xA2}
+    assert list(machine.awaited.of(0xA2).of(P)) == [(1, 3)]
+    assert list(machine.pending.of(0xA2).of(P)) == [(1, 3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from raylay.services.replication.effects import (
     SendBatch,
 )
 from raylay.services.replication.instance import LinkStart
-from raylay.services.replication.outbound import OutboundLink
+from raylay.services.replication.outbound import YOURS_SHOWN_MAX, OutboundLink
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.unavailable import encode_unavailable
@@ -240,3 +241,28 @@ def test_what_came_from_there_while_connecting_is_answered_by_having_been_there(
     assert sent(effects) == [(1, [], {}, True)]
     answers = [effect.persisted for effect in effects if isinstance(effect, LinkAnswered)]
     assert answers == [{UNAWAITED: {P: [(2, 3)]}}]
+
+
+def test_what_came_from_there_and_is_not_there_is_shown_and_not_sent() -> None:
+    """A few of it are enough: the destination has an old copy of its data, or got it meanwhile."""
+    made = link((1, 3), last_txid=60)
+    runs = [run(1, *range(1, 11), path=(THERE,)), run(11, *range(11, 21), path=(ELSEWHERE, THERE))]
+    assert made.skip_headers(runs)
+    (batch,) = [e for e in made.take([]) if isinstance(e, SendBatch)] or [None]
+    assert batch is not None and batch.yours == {P: [(4, 10), (11, 20)]} and batch.runs == []
+    many = [run(21 + at, 30 + 2 * at, path=(THERE,)) for at in range(20)]
+    shown: list[tuple[int, int]] = []
+    for each in many:
+        for effect in made.take([each]):
+            if isinstance(effect, SendBatch):
+                shown += effect.yours.get(P, [])
+    assert len(shown) == YOURS_SHOWN_MAX - 2
+
+
+def test_of_a_run_with_holes_the_records_say_what_came_from_there() -> None:
+    """4 to 6 never were in it: that they are not there says nothing."""
+    made = link((1, 3), (7, 10), last_txid=7)
+    whole = run(1, 1, 2, 3, 7, 8, 9, 10, path=(THERE,))
+    header = replace(whole, payload=b"")
+    assert not made.skip_headers([header]), "read it with its records"
+    assert all(not e.yours for e in made.take([whole]) if isinstance(e, SendBatch))
