@@ -7,10 +7,19 @@ from collections.abc import Callable
 from typing import cast
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.protocol.frames import Frame, FrameReader, Header, encode_frame
+from raylay.services.protocol.frames import (
+    FRAME_BYTES_MAX,
+    Frame,
+    FrameReader,
+    Header,
+    encode_frame,
+)
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Above this the socket does not keep up: publishes then wait in the store, not in a buffer."""
+
+FRAME_BYTES_READ_MAX = FRAME_BYTES_MAX + 64 * 1024
+"""What journals of earlier releases hold may be as large as a frame by itself."""
 
 
 class Connection(asyncio.Protocol):
@@ -28,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._received = received
         self._ended = ended
         self._writable_again = writable_again
-        self._reader = FrameReader()
+        self._reader = FrameReader(frame_bytes_max=FRAME_BYTES_READ_MAX)
         self._reading = True
         self.transport: asyncio.Transport | None = None
 

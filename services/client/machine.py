@@ -87,11 +87,16 @@ from raylay.services.errors import (
     RemoteProtocolError,
     SequenceConflict,
 )
-from raylay.services.messages.records import SEQUENCE_MAX, RecordBuilder, publisher_id
-from raylay.services.protocol.frames import FRAME_BYTES_MAX, PROTOCOL_VERSION, Header
+from raylay.services.messages.records import (
+    EXPIRATION_S_MAX,
+    KEY_BYTES_MAX,
+    RECORD_BYTES_MAX,
+    SEQUENCE_MAX,
+    RecordBuilder,
+    publisher_id,
+)
+from raylay.services.protocol.frames import PROTOCOL_VERSION, Header
 
-RECORD_BYTES_MAX = FRAME_BYTES_MAX - 64 * 1024
-"""A record must fit a frame beside its header."""
 BUILDERS_MAX = 10_000
 """Topics whose record builders are kept; a client that uses more builds them anew."""
 STABLE_AFTER_S = 1.0
@@ -195,6 +200,19 @@ class State(Enum):
     READY = "ready"
     PAUSING = "pausing"
     ENDED = "ended"
+
+
+def check_values(expiration_s: int, key: bytes, correlation: bytes) -> None:
+    """Raises LocalProtocolError where a value of a publish has no place in a record."""
+    if not 0 <= expiration_s <= EXPIRATION_S_MAX:
+        raise LocalProtocolError(
+            f"expiration of {expiration_s} s: give one of 0 to {EXPIRATION_S_MAX}"
+        )
+    for what, value in (("SOW key", key), ("correlation id", correlation)):
+        if len(value) > KEY_BYTES_MAX:
+            raise LocalProtocolError(
+                f"{what} is {len(value)} bytes long: give one of at most {KEY_BYTES_MAX}"
+            )
 
 
 class PublishBatch(NamedTuple):
@@ -312,6 +330,7 @@ class ClientMachine:
         if not 0 < sequence <= SEQUENCE_MAX:
             raise self._unnumbered()
         if expiration_s or key or correlation:
+            check_values(expiration_s, key, correlation)
             record = builder.build(
                 sequence,
                 body,
@@ -325,7 +344,8 @@ class ClientMachine:
             record = builder.build(sequence, body, origin_time_us, trace)
         if len(record) > RECORD_BYTES_MAX:
             raise LocalProtocolError(
-                f"message of {len(body)} bytes on {topic}: a record may have {RECORD_BYTES_MAX}"
+                f"message of {len(body)} bytes on {topic} is a record of {len(record)}: "
+                f"at most {RECORD_BYTES_MAX} with topic, type, key and correlation id"
             )
         self.store.put(sequence, record)
         self._tail.append(record)

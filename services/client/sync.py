@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from raylay.services.client.client import Client
-from raylay.services.client.machine import RECORD_BYTES_MAX
+from raylay.services.client.machine import check_values
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.subscription import Merged, Subscription
 from raylay.services.errors import (
@@ -24,6 +24,7 @@ from raylay.services.errors import (
     PublishStoreFull,
     RaylayError,
 )
+from raylay.services.messages.records import RECORD_BYTES_MAX
 
 T = TypeVar("T")
 
@@ -168,6 +169,7 @@ class SyncClient:
                 on its way to the loop thread.
         """
         self.client.machine.builder(topic, message_type)  # raises here, not on the loop thread
+        check_values(expiration_s, key, correlation)
         if len(body) + len(key) + len(correlation) > RECORD_BYTES_MAX - 2048:
             raise LocalProtocolError(
                 f"message of {len(body)} bytes on {topic}: a record may have {RECORD_BYTES_MAX}"

@@ -67,6 +67,12 @@ RUN_VERSION = 1
 TOPIC_BYTES_MAX = 1024
 TYPE_BYTES_MAX = 255
 KEY_BYTES_MAX = 65_535
+"""Of a SOW key, and of a correlation id."""
+EXPIRATION_S_MAX = (1 << 32) - 1
+RECORD_BYTES_MAX = 16 * 1024 * 1024 - 64 * 1024
+"""Of a record that a publisher gives, header and all: in a frame of 16 MiB, the most that a client
+reads, that leaves 64 KiB for the header of a delivery. Earlier releases let larger ones in, up to
+16 MiB: they are still read and replicated."""
 TRACE_BYTES = 25
 PATH_INCARNATIONS_MAX = 255
 SEQUENCE_MAX = (1 << 63) - 1
@@ -142,6 +148,15 @@ RUN_HEADER_BYTES = _RUN.size
 assert RECORD_HEADER_BYTES == 60  # written out in the loops over messages below
 _CHECKED_FROM = _RECORD_FRONT.size
 _RUN_CHECKED_FROM = _RUN_FRONT.size
+
+
+def path_through(path: tuple[int, ...], incarnation: int) -> tuple[int, ...]:
+    """The path of what came by `path` and then from `incarnation`. A full one forgets where it was
+    second: where it began decides whose acknowledgment waits, and what is forgotten is at worst
+    sent back there, and held."""
+    if len(path) >= PATH_INCARNATIONS_MAX:
+        path = (path[0], *path[2:])
+    return (*path, incarnation)
 
 
 def publisher_id(client_name: str) -> int:

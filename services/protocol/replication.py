@@ -75,7 +75,8 @@ REPLICATION_VERSION = 2
 """The lowest and the highest that is spoken here."""
 REPLICATION_FRAME_BYTES_MAX = 64 * 1024 * 1024
 """A batch is about 1 MiB, or one run, which a client's frame bounds to 16 MiB; a set of one
-publisher is bounded by what it holds."""
+publisher is bounded by what it holds. A run of one record has `RUN_HEADER_BYTES` and the longest
+path, topic, type and group beside it: less than 4 KiB."""
 PART_BYTES = 1024 * 1024
 RANGES_IN_ACK_MAX = 100_000
 ADDRESS_LENGTH_MAX = 300

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.messages.records import Flag, Kind, Run, path_through
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import TopicMatcher, TopicRule
@@ -96,7 +96,7 @@ class BootstrapCopy:
             run.payload,
             run.topic,
             run.message_type,
-            (*run.path, self._source.incarnation),
+            path_through(run.path, self._source.incarnation),
             self._source.group,
             (run.flags & _FLAGS_COPIED) | (Flag.CROSSED if crossed else 0),
             receive_time_us=run.receive_time_us,

@@ -21,11 +21,13 @@ from typing import NamedTuple
 
 from raylay.services.errors import AdmissionRefused, DowngradeRefused, RemoteProtocolError
 from raylay.services.messages.records import (
+    RECORD_BYTES_MAX,
     SEQUENCE_MAX,
     Flag,
     Kind,
     Run,
     digests_of,
+    path_through,
     publisher_id,
     run_of,
     scan,
@@ -70,7 +72,6 @@ from raylay.services.replication.topic_sets import carries_all
 from raylay.services.replication.unavailable import UnavailableMessages
 
 _NOTE = struct.Struct("<QQ")
-RECORD_BYTES_MAX = 16 * 1024 * 1024
 _FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
 
 
@@ -701,7 +702,7 @@ class InstanceMachine:
             part.payload,
             part.topic,
             part.message_type,
-            (*run.path, upstream.incarnation),
+            path_through(run.path, upstream.incarnation),
             upstream.group,
             (part.flags & _FLAGS_CARRIED_ON)
             | (Flag.AWAITED if root else 0)

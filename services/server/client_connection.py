@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from raylay.services.errors import CorruptRecord, RemoteProtocolError
 from raylay.services.messages.bookmarks import parse_position
 from raylay.services.messages.records import (
+    RECORD_BYTES_MAX,
     RECORD_HEADER_BYTES,
     RecordBuilder,
     run_of,
     scan,
 )
 from raylay.services.protocol.frames import (
-    FRAME_BYTES_MAX,
-    HEADER_BYTES_MAX,
     LOGON_TIMEOUT_S,
     encode_front,
 )
@@ -48,8 +47,6 @@ from raylay.services.subscriptions.matching import Subscription, TopicFilter, to
 if TYPE_CHECKING:
     from raylay.services.server.instance_server import InstanceServer
 
-RECORD_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX
-"""Of one published message: its delivery must fit a frame whatever its header says."""
 _OWN_IDS = "\0"
 """Begins a command id that the server made up, so that a flush can wait for the publish."""
 
@@ -289,6 +286,18 @@ class ClientConnection(FramedConnection):
             key=command.key,
             correlation=command.correlation,
         )
+        if len(record) > RECORD_BYTES_MAX:
+            text = (
+                f"message of {len(command.body)} bytes is a record of {len(record)}: "
+                f"at most {RECORD_BYTES_MAX} with topic, type, key and correlation id"
+            )
+            if command.sequence:
+                # Told for itself: the persisted ack of the next one would cover it.
+                self.send(persisted_ack(sequence, "bad_record", text))
+            else:
+                command_id = command.command_id or "-"
+                self.send(acknowledgment("processed", command_id, "bad_record", text))
+            return
         if "received" in acks:
             self.send(acknowledgment("received", command.command_id))
         if command.sequence:

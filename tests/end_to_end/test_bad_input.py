@@ -31,6 +31,7 @@ from xxhash import xxh3_64_intdigest
 
 from raylay.services.errors import StorageFull
 from raylay.services.messages.records import (
+    RECORD_BYTES_MAX,
     SEQUENCE_HELD_MAX,
     SEQUENCE_MAX,
     Flag,
@@ -42,7 +43,6 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.protocol.frames import Header, encode_frame
-from raylay.services.server.client_connection import RECORD_BYTES_MAX
 from raylay.services.server.instance_server import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal

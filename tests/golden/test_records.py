@@ -5,6 +5,7 @@ A change here is a change of what lies on disks and goes over wires: it needs a 
 
 from __future__ import annotations
 
+import random
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from xxhash import xxh3_64_intdigest
 
 from raylay.services.errors import CorruptRecord, StorageError
 from raylay.services.messages.records import (
+    PATH_INCARNATIONS_MAX,
+    RECORD_BYTES_MAX,
     SEQUENCE_HELD_MAX,
     SEQUENCE_MAX,
     Command,
@@ -28,9 +31,13 @@ from raylay.services.messages.records import (
     decode_run,
     decode_runs,
     iterate_records,
+    path_through,
     publisher_id,
     scan,
 )
+from raylay.services.protocol.compression import COMPRESSION_TYPES, Decompressor, compressor
+from raylay.services.protocol.frames import FRAME_BYTES_MAX, encode_front
+from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.compressed import Container, write_container
 from raylay.storage.segment_index import (
@@ -328,6 +335,32 @@ def test_publish_store_file(tmp_path: Path) -> None:
             (u64(3), b"\x03\x00\x00\x00", b"abc", u64(5), b"\x02\x00\x00\x00", b"de")
         ),
     }
+
+
+# -- the largest -----------------------------------------------------------------------------
+def test_the_largest_record_fits_every_frame() -> None:
+    """A client's with the longest header of a delivery, and a link's, with all that a run has."""
+    names = 1024 * "n"
+    header = {"c": "p", "sub": names, "n": 1, "ts": 1 << 63, "tx": 1 << 63, "tr": 1}
+    front = encode_front(header, RECORD_BYTES_MAX)
+    assert len(front) - 4 + RECORD_BYTES_MAX <= FRAME_BYTES_MAX
+    record = random.Random(1).randbytes(RECORD_BYTES_MAX)
+    path = tuple(range(1 << 63, (1 << 63) + PATH_INCARNATIONS_MAX))
+    block = Run(1, 1, 1, 1, record, b"t" * 1024, b"j" * 255, path, "g" * 255).encode()
+    assert len(block) < RECORD_BYTES_MAX + 4096
+    for kind in COMPRESSION_TYPES:
+        packed = compressor(kind)(block)
+        assert len(packed) + 4096 < REPLICATION_FRAME_BYTES_MAX
+        assert Decompressor(REPLICATION_FRAME_BYTES_MAX).decompress(kind, packed) == block
+
+
+def test_a_path_that_is_full_keeps_where_it_began_and_came_from_last() -> None:
+    path: tuple[int, ...] = ()
+    for incarnation in range(1, 1_000):
+        path = path_through(path, incarnation)
+        assert path[0] == 1 and path[-1] == incarnation
+        assert len(path) == min(incarnation, PATH_INCARNATIONS_MAX)
+        assert decode_run(Run(1, 1, 1, 1, RECORD, path=path).encode()).path == path
 
 
 # -- bytes that are no records -------------------------------------------------------------------
