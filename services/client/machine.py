@@ -345,7 +345,7 @@ class ClientMachine:
         if len(record) > RECORD_BYTES_MAX:
             raise LocalProtocolError(
                 f"message of {len(body)} bytes on {topic} is a record of {len(record)}: "
-                f"at most {RECORD_BYTES_MAX} with topic, type, key and correlation id"
+                f"a record may have {RECORD_BYTES_MAX} with topic, type, key and correlation id"
             )
         self.store.put(sequence, record)
         self._tail.append(record)

@@ -24,7 +24,8 @@ All numbers are little-endian. Checksums and digests are XXH3 (64 bits).
       u64  publisher         publisher id
       u64  sequence          from 1; its publisher's own
       u64  origin time       microseconds since 1970, when the client published it
-      u64  digest            of `content` as the client sent it
+      u64  digest            of `content` as the client sent it; what else two records of one
+                             identity have in common, says `contents_of`
       content: topic, type, SOW key, correlation id, body  — then the trace context, last
 
     run
@@ -53,7 +54,7 @@ A *block* is runs back to back. It is what one journal key holds.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -91,7 +92,8 @@ class Command(IntEnum):
     CHECKPOINT = 5
 
 
-_FORMS = frozenset(RECORD_VERSION | command << 8 for command in Command)
+PUBLISHED = frozenset((Command.PUBLISH, Command.DELETE))
+"""What a publisher's record may be. The others are made by instances."""
 _PUBLISH_FORM = RECORD_VERSION | Command.PUBLISH << 8
 
 
@@ -356,6 +358,7 @@ def scan(
     verify: bool = True,
     record_bytes_max: int = 0,
     sequence_max: int = SEQUENCE_MAX,
+    commands: Container[int] = frozenset(Command),
 ) -> list[Chunk]:
     """Cuts a payload into stretches of one publisher, one topic and ascending sequences.
 
@@ -407,12 +410,8 @@ def scan(
                 traced = True
             offset = following
             continue
-        if form not in _FORMS:
-            raise CorruptRecord(
-                f"record at byte {offset} has version {form & 0xFF} and command {form >> 8}, "
-                f"this software reads version {RECORD_VERSION} and commands 1 to {max(Command)}",
-                offset=offset,
-            )
+        if form & 0xFF != RECORD_VERSION or form >> 8 not in commands:
+            raise _bad_form(form, commands, offset)
         if length > limit:
             raise CorruptRecord(
                 f"record at byte {offset} is {length} bytes long, the limit is {limit}",
@@ -455,6 +454,15 @@ def scan(
     return chunks
 
 
+def _bad_form(form: int, commands: Container[int], offset: int) -> CorruptRecord:
+    known = " or ".join(str(int(each)) for each in Command if each in commands)
+    return CorruptRecord(
+        f"record at byte {offset} has version {form & 0xFF} and command {form >> 8}: here is read "
+        f"version {RECORD_VERSION}, command {known}",
+        offset=offset,
+    )
+
+
 def sequences_of(payload: bytes | memoryview) -> list[int]:
     """The sequences of a payload's records, in order."""
     found: list[int] = []
@@ -468,9 +476,18 @@ def sequences_of(payload: bytes | memoryview) -> list[int]:
     return found
 
 
-def digests_of(payload: bytes, first: int, last: int) -> dict[int, int]:
-    """Digest by sequence, of those of one publisher's ascending records that are in first..last."""
-    found: dict[int, int] = {}
+Content = tuple[int, ...]
+"""What two records of one identity have in common, or they are two messages: see `contents_of`."""
+
+
+def contents_of(payload: bytes, first: int, last: int) -> dict[int, Content]:
+    """What each of one publisher's ascending records says, by sequence, of those in first..last.
+
+    The digest is of the content's bytes alone: not of where in them topic, type, key and
+    correlation id end, nor of what is to be done with them. So these are compared beside it, and
+    records are as they always were.
+    """
+    found: dict[int, Content] = {}
     offset = 0
     end = len(payload)
     unpack = _RECORD.unpack_from
@@ -480,7 +497,8 @@ def digests_of(payload: bytes, first: int, last: int) -> dict[int, int]:
         if sequence > last:
             break
         if sequence >= first:
-            found[sequence] = fields[14]
+            # Digest, expiration, command, then the lengths.
+            found[sequence] = (fields[14], fields[10], *fields[3:5], *fields[6:9])
         offset += fields[0]
     return found
 

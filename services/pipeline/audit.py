@@ -48,6 +48,7 @@ from raylay.services.pipeline.audit_parts import (
     Kind,
     StretchParts,
     conflicts_of,
+    content_numbers,
     joined,
     logs_of,
     open_blocks,
@@ -305,7 +306,7 @@ def stretch_parts(stretch: Stretch, on_corrupt: OnCorrupt = "stop") -> StretchPa
             (
                 kinds.codes(each, made),
                 np.ascontiguousarray(headers["sequence"]).view(np.int64),
-                np.ascontiguousarray(headers["digest"]),
+                content_numbers(headers),
             )
         )
     if gathered:
@@ -497,7 +498,7 @@ def contents_of(
             numbers = mine["sequence"].astype(np.int64) // BLOCK
             for block in np.intersect1d(numbers, blocks[publisher]).tolist():
                 here = mine[numbers == block]
-                yield (publisher, block), (here["sequence"].astype(np.int64), here["digest"])
+                yield (publisher, block), (here["sequence"].astype(np.int64), content_numbers(here))
 
 
 def _compared(

@@ -143,6 +143,24 @@ def set_of(sequences: Any) -> SequenceSet:
     return SequenceSet(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
+def content_numbers(headers: Any) -> Any:
+    """What each record says as one number, uint64: its digest and what else two records of one
+    identity have in common (services/messages/records.py, `contents_of`).
+
+    Args:
+        headers: records' headers, as columns.RECORD.
+    """
+    beside = (
+        headers["command"].astype(np.uint64)
+        | headers["type_length"].astype(np.uint64) << np.uint64(8)
+        | headers["key_length"].astype(np.uint64) << np.uint64(16)
+        | headers["correlation_length"].astype(np.uint64) << np.uint64(32)
+        | headers["topic_length"].astype(np.uint64) << np.uint64(48)
+    )
+    expiration = headers["expiration_s"].astype(np.uint64)
+    return headers["digest"] + beside * _FIRST + expiration * _SECOND
+
+
 def sums_of(sequences: Any, digests: Any) -> dict[int, int]:
     """The checksum of each block: the same for the same records in whatever order, and sums of
     parts add up.

@@ -37,6 +37,10 @@ HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
 """Larger range sets travel in the body: a header ends at 64 KiB."""
 
 
+ACK_TYPES = frozenset(("none", "received", "processed", "persisted", "completed", "stats"))
+"""What a command may ask for. Of these it is given what it has; `none`: nothing."""
+
+
 class State(Enum):
     """Where a session is."""
 
@@ -304,11 +308,18 @@ def _bytes(header: Header, key: str) -> bytes:
 
 def _acks(header: Header) -> frozenset[str]:
     value = header.get("a")
-    if not value:
+    if value is None or value == "":
         return frozenset()
     if type(value) is not str:
         raise _BadValue("bad_command", f"`a` of {header['c']} is no comma list of ack types")
-    return frozenset(value.split(","))
+    acks = frozenset(value.split(","))
+    if not acks <= ACK_TYPES:
+        unknown = ", ".join(repr(each[:64]) for each in sorted(acks - ACK_TYPES)[:4])
+        raise _BadValue(
+            "bad_command",
+            f"`a` of {header['c']} asks for {unknown}: there are {', '.join(sorted(ACK_TYPES))}",
+        )
+    return acks
 
 
 def _options(header: Header) -> dict[str, Any]:

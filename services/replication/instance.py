@@ -21,12 +21,13 @@ from typing import NamedTuple
 
 from raylay.services.errors import AdmissionRefused, DowngradeRefused, RemoteProtocolError
 from raylay.services.messages.records import (
+    PUBLISHED,
     RECORD_BYTES_MAX,
     SEQUENCE_MAX,
     Flag,
     Kind,
     Run,
-    digests_of,
+    contents_of,
     path_through,
     publisher_id,
     run_of,
@@ -399,7 +400,7 @@ class InstanceMachine:
         """
         found = self._sessions[session]
         publisher = found.publisher
-        chunks = scan(payload, record_bytes_max=RECORD_BYTES_MAX)
+        chunks = scan(payload, record_bytes_max=RECORD_BYTES_MAX, commands=PUBLISHED)
         for chunk in chunks:
             if chunk.publisher != publisher:
                 raise RemoteProtocolError(
@@ -485,8 +486,9 @@ class InstanceMachine:
                     for sequence in range(a, b + 1):
                         session.failures[sequence] = (
                             "sequence_conflict",
-                            f"sequence {sequence} of {session.client} is held with another content:"
-                            " a publisher lost its store, or two clients have this name",
+                            f"sequence {sequence} of {session.client} is held with another content"
+                            ", command or expiration: a publisher lost its store, or two clients "
+                            "have this name",
                         )
                 self._dirty_sessions.add(session.number)
                 self._report_conflict(session.client, publisher, conflicts)
@@ -839,7 +841,7 @@ class InstanceMachine:
             part.payload,
             run.topic,
             run.message_type,
-            (*run.path, upstream.incarnation),
+            path_through(run.path, upstream.incarnation),
             upstream.group,
             0,
             Kind.CONFLICT,
@@ -1752,16 +1754,16 @@ class InstanceMachine:
 
     # -- helpers -----------------------------------------------------------------------------
     def _conflicts(self, run: Run, old: list[Range]) -> list[Range]:
-        """Those of `old` that are held with another digest than the run's records have."""
+        """Those of `old` that are held with another content than the run's records have."""
         found = SequenceSet()
         held = self._runs_held(run.publisher, old)
         # Most come again as they came: then one comparison of bytes tells for all of them.
         if not any(other.payload == run.payload for other in held):
-            digests = digests_of(run.payload, *_span(old))
+            contents = contents_of(run.payload, *_span(old))
             wanted = SequenceSet(old)
             for other in held:
-                for sequence, digest in digests_of(other.payload, *_span(old)).items():
-                    if digests.get(sequence, digest) != digest and sequence in wanted:
+                for sequence, content in contents_of(other.payload, *_span(old)).items():
+                    if contents.get(sequence, content) != content and sequence in wanted:
                         found.add(sequence, sequence)
         refused = self.refused.get(run.publisher)
         if refused is not None:

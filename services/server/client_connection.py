@@ -289,7 +289,7 @@ class ClientConnection(FramedConnection):
         if len(record) > RECORD_BYTES_MAX:
             text = (
                 f"message of {len(command.body)} bytes is a record of {len(record)}: "
-                f"at most {RECORD_BYTES_MAX} with topic, type, key and correlation id"
+                f"a record may have {RECORD_BYTES_MAX} with topic, type, key and correlation id"
             )
             if command.sequence:
                 # Told for itself: the persisted ack of the next one would cover it.

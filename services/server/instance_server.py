@@ -1077,8 +1077,7 @@ class InstanceServer:
 
     def received_of(self, client: ClientConnection) -> int:
         """The highest sequence that came on this connection."""
-        found = self.machine._sessions.get(client.number)
-        return found.received if found is not None else 0
+        return self.machine.received_of(client.number)
 
     def upstream_gone(self, upstream: UpstreamConnection, why: str) -> None:
         """An upstream link's connection ended."""

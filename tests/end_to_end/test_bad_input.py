@@ -34,6 +34,7 @@ from raylay.services.messages.records import (
     RECORD_BYTES_MAX,
     SEQUENCE_HELD_MAX,
     SEQUENCE_MAX,
+    Command,
     Flag,
     Kind,
     RecordBuilder,
@@ -124,6 +125,11 @@ COMMANDS: list[tuple[Header, bytes, str]] = [
     ({"c": "pb", "n": 1}, record_of(BAD, 0), "sequence_order"),
     ({"c": "pb", "n": 1}, record_of(BAD, 1 << 63), "bad_record"),
     ({"c": "pb", "n": 1}, record_of(BAD, 1, command=0), "bad_record"),
+    ({"c": "pb", "n": 1}, record_of(BAD, 1, command=3), "bad_record"),
+    ({"c": "pb", "n": 1}, record_of(BAD, 1, command=4), "bad_record"),
+    ({"c": "pb", "n": 2}, record_of(BAD, 1) + record_of(BAD, 2, command=5), "bad_record"),
+    ({"c": "p", "t": "orders", "s": 1, "a": "persistent"}, b"", "bad_command"),
+    ({"c": "flush", "a": "persisted,durable"}, b"", "bad_command"),
     ({"c": "pb", "n": 2}, record_of(BAD, 1) + record_of(BAD, 2, command=6), "bad_record"),
     ({"c": "pb", "n": 2}, record_of(BAD, 1) + record_of(BAD, 2, trace=b"short"), "bad_record"),
     ({"c": "pb", "n": 1}, record_of(BAD, 1) + record_of(BAD, 2), "bad_record"),
@@ -222,6 +228,41 @@ def test_a_frame_cut_short_is_not_taken(servers: Servers, tmp_path: Path) -> Non
     good.publishes()
     good.kept()
     assert Client(server.address, BAD).answer["highest"] == 0
+
+
+# -- one identity, two messages ------------------------------------------------------------------
+def test_a_sequence_that_comes_again_as_another_command_is_a_conflict(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """Also after a restart, where it is read from the journal; and as it was it is acked again."""
+    server = single(servers, tmp_path)
+    good = Good(server)
+    build = RecordBuilder(publisher_id("twice"), "orders", "json").build
+    first = build(1, b"{}", 1, expiration_s=5)
+    others = (
+        build(1, b"{}", 1),
+        build(1, b"{}", 1, expiration_s=6),
+        build(1, b"{}", 1, expiration_s=5, command=Command.DELETE),
+        build(1, b"", 1, expiration_s=5, key=b"{}"),
+    )
+    client = Client(server.address, "twice")
+    client.send({"c": "pb", "n": 1}, first)
+    client.persisted(1)
+    for restart in (False, True):
+        if restart:
+            server.kill()
+            server.start()
+        for other in others:
+            client = Client(server.address, "twice")
+            client.send({"c": "pb", "n": 1}, other)
+            refused = client.ack(a="persisted").header
+            assert (refused["s"], refused["reason"]) == (1, "sequence_conflict"), refused
+        client = Client(server.address, "twice")
+        client.send({"c": "pb", "n": 1}, first)
+        client.persisted(1)
+    good.client = Client(server.address, "good", low=1)
+    good.publishes()
+    good.kept()
 
 
 # -- sequences ---------------------------------------------------------------------------------

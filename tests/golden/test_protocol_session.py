@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, encode_frame
 from raylay.services.protocol.session import (
+    ACK_TYPES,
     ALLOWED,
     COMMANDS,
     HEARTBEAT,
@@ -325,6 +326,31 @@ def test_a_bad_value_refuses_the_command_alone(values: dict[str, Any], reason: s
     assert isinstance(refused, Refused)
     assert (refused.reason, refused.command_id) == (reason, "9")
     assert session.receive(encode_frame({"c": "ping", "cid": "10"})) == [Ping("10")]
+
+
+ASKING: list[tuple[dict[str, Any], bytes]] = [
+    ({"c": "p", "t": "o", "s": 1}, b""),
+    ({"c": "subscribe", "sub": "s", "t": "o"}, b""),
+    ({"c": "subscribe", "sub": "s", "o": {"pause": True}}, b""),
+    ({"c": "subscribe", "sub": "s", "o": {"resume": True}}, b""),
+    ({"c": "unsubscribe", "sub": "s"}, b""),
+    ({"c": "flush"}, b""),
+]
+
+
+@pytest.mark.parametrize(("header", "body"), ASKING)
+@pytest.mark.parametrize("acks", ["persistent", "processed,Persisted", "processed,", " ", 0, []])
+def test_an_ack_type_that_there_is_not_is_refused(
+    header: dict[str, Any], body: bytes, acks: object
+) -> None:
+    (refused,) = received(encode_frame(header | {"a": acks, "cid": "7"}, body), LOGGED_ON)
+    assert isinstance(refused, Refused)
+    assert (refused.reason, refused.command_id) == ("bad_command", "7")
+    if isinstance(acks, str):
+        assert "persisted, processed" in refused.text
+    for good in ("", "none", "processed", ",".join(sorted(ACK_TYPES))):
+        (command,) = received(encode_frame(header | {"a": good}, body), LOGGED_ON)
+        assert not isinstance(command, Refused)
 
 
 @pytest.mark.parametrize("count", [None, 0, -1, "1", True, 1.0])

@@ -9,6 +9,7 @@ import random
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -19,6 +20,7 @@ from xxhash import xxh3_64_intdigest
 from raylay.services.errors import CorruptRecord, StorageError
 from raylay.services.messages.records import (
     PATH_INCARNATIONS_MAX,
+    PUBLISHED,
     RECORD_BYTES_MAX,
     SEQUENCE_HELD_MAX,
     SEQUENCE_MAX,
@@ -27,6 +29,7 @@ from raylay.services.messages.records import (
     Kind,
     RecordBuilder,
     Run,
+    contents_of,
     decode_record,
     decode_run,
     decode_runs,
@@ -335,6 +338,63 @@ def test_publish_store_file(tmp_path: Path) -> None:
             (u64(3), b"\x03\x00\x00\x00", b"abc", u64(5), b"\x02\x00\x00\x00", b"de")
         ),
     }
+
+
+# -- one identity -----------------------------------------------------------------------------
+def test_what_two_records_of_one_identity_have_in_common() -> None:
+    """The record is as it always was, and what earlier releases journaled is compared like it."""
+    (content,) = contents_of(RECORD, 0, SEQUENCE_MAX).values()
+    record = decode_record(RECORD)
+    assert content == (
+        record.digest,
+        record.expiration_s,
+        record.command,
+        len(record.message_type),
+        len(record.topic),
+        len(record.key),
+        len(record.correlation),
+    )
+
+
+SAME = {"topic": "ab", "message_type": "json", "key": b"kk", "correlation": b"c", "body": b"x"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"command": Command.DELETE},
+        {"expiration_s": 9},
+        {"body": b"y"},
+        {"topic": "a", "message_type": "bjson"},
+        {"key": b"k", "correlation": b"kc"},
+        {"key": b"kkc", "correlation": b""},
+        {"correlation": b"", "body": b"cx"},
+    ],
+)
+def test_a_record_that_says_something_else_is_another_one(other: dict[str, Any]) -> None:
+    def made(**values: Any) -> bytes:
+        topic, kind, body = (values.pop(name) for name in ("topic", "message_type", "body"))
+        when_us = values.pop("when_us", 1)
+        return RecordBuilder(7, topic, kind).build(5, body, when_us, **values)
+
+    same = contents_of(made(**SAME), 5, 5)
+    assert same == contents_of(made(**SAME, when_us=2, trace=TRACE), 5, 5), "published again"
+    assert same != contents_of(made(**SAME | other), 5, 5)
+
+
+@pytest.mark.parametrize("command", Command)
+def test_a_publisher_publishes_and_deletes_and_nothing_else(command: Command) -> None:
+    build = RecordBuilder(7, "a", "json").build
+    for payload in (
+        build(1, b"", 1, command=command),
+        build(1, b"", 1) + build(2, b"", 1, command=command),
+    ):
+        assert scan(payload)[0].last_sequence == payload.count(b"json")
+        if command in (Command.PUBLISH, Command.DELETE):
+            assert scan(payload, commands=PUBLISHED)
+            continue
+        with pytest.raises(CorruptRecord, match=f"command {int(command)}: .* command 1 or 2"):
+            scan(payload, commands=PUBLISHED)
 
 
 # -- the largest -----------------------------------------------------------------------------

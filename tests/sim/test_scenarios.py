@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,7 @@ from raylay.services.errors import AdmissionRefused, CorruptRecord, StorageFull
 from raylay.services.messages.records import (
     SEQUENCE_HELD_MAX,
     SEQUENCE_MAX,
+    Command,
     Kind,
     RecordBuilder,
     scan,
@@ -600,6 +602,43 @@ def test_one_identity_with_two_contents_is_never_acked() -> None:
     assert not any(isinstance(op, Acked) for op in history.operations)
     assert one.store.messages == two.store.messages == 0
     assert one.machine.failures and two.machine.failures
+
+
+@pytest.mark.parametrize("again", [{"command": Command.DELETE}, {"expiration_s": 9}])
+def test_one_identity_with_the_same_bytes_and_another_meaning_is_never_acked(
+    again: dict[str, int],
+) -> None:
+    """As above; and what comes again as it was is no conflict."""
+    play = Play(plans.mesh(2))
+    one = play.client("p", "m1")
+    play.until(50)
+    play.world.partition({("m1", "m2")})
+    two = play.client("q", "m2", as_="p")
+    play.until(100)
+    one.publish(["orders"] * 2)
+    builder = two.machine._builders["orders", "json"] = _Meaning(two.machine.publisher, again)
+    two.publish(["orders"])
+    builder.again = {}
+    two.publish(["orders"])
+    play.until(200)
+    history = play.end(check=False)
+    failed = [op for op in history.operations if isinstance(op, Failed)]
+    assert sorted((op.instance, op.sequence) for op in failed) == [
+        ("m1", one.machine.next_sequence - 2),
+        ("m2", one.machine.next_sequence - 2),
+    ]
+    assert {op.reason for op in failed} == {"sequence_conflict"}
+
+
+class _Meaning(RecordBuilder):
+    """Builds the same bytes with something else to be done with them."""
+
+    def __init__(self, publisher: int, again: dict[str, int]) -> None:
+        super().__init__(publisher, "orders", "json")
+        self.again = again
+
+    def build(self, *arguments: Any, **values: Any) -> bytes:
+        return super().build(*arguments, **self.again | values)
 
 
 def test_the_notice_of_a_downgrade_comes_before_the_ack_that_it_releases() -> None:

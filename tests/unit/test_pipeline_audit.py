@@ -16,6 +16,7 @@ import pytest
 
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.files import load_fabric
+from raylay.services.messages.records import Command, RecordBuilder
 from raylay.services.pipeline.audit_ages import Age, Question, ages_of, clocks, merged, unanswered
 from raylay.services.pipeline.audit_judgement import Audit, conflicting, judge, settle
 from raylay.services.pipeline.audit_origins import Known, Origin, origins_of
@@ -27,6 +28,7 @@ from raylay.services.pipeline.audit_parts import (
     StretchParts,
     Timeline,
     conflicts_of,
+    content_numbers,
     joined,
     logs_of,
     open_blocks,
@@ -34,6 +36,7 @@ from raylay.services.pipeline.audit_parts import (
     sums_of,
 )
 from raylay.services.pipeline.audit_routes import expected_by, expected_everywhere
+from raylay.services.pipeline.columns import RECORD
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
 NOW_US = 1_000_000_000_000
@@ -244,6 +247,20 @@ def test_where_contents_must_be_compared() -> None:
     assert conflicts_of(
         np.array([5, 6, 5, 7, 6, 5], np.int64), np.array([1, 2, 1, 3, 9, 4], np.uint64)
     ) == [5, 6]  # fmt: skip
+
+
+def test_the_same_bytes_under_another_command_are_another_content() -> None:
+    build = RecordBuilder(7, "orders", "json").build
+    made = [
+        build(5, b"{}", 1),
+        build(5, b"{}", 2),
+        build(5, b"{}", 1, command=Command.DELETE),
+        build(5, b"{}", 1, expiration_s=1),
+        build(5, b"", 1, key=b"{}"),
+    ]
+    headers = np.array([np.frombuffer(each, RECORD, 1)[0] for each in made])
+    first, again, *others = content_numbers(headers).tolist()
+    assert first == again and len({first, *others}) == 4
 
 
 # -- the judgement -------------------------------------------------------------------------------
