@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from checks import publish_checks
 from context import Bench, Figure, bench, rest_disk
+from copies import table_copies
 from delivery import fanout_10_deliveries, replay
 from failover import failover_gap_ms, resync_1M_behind, resync_live
 from latency import deliver_1000_ms, deliver_10000_ms, pair_ack_window1_ms
@@ -67,6 +68,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     ),
     (("failover_gap_ms_p50", "failover_gap_ms_p95"), failover_gap_ms, ""),
     (("resync_1M_behind",), resync_1M_behind, ""),
+    (("table_copies_chicago", "table_copies_newyork", "table_everywhere"), table_copies, ""),
     (
         (
             "resync_live",

@@ -256,6 +256,8 @@ class InstanceMachine:
         self._session_of: dict[int, _Session] = {}
         self._upstreams: dict[int, _Upstream] = {}
         self._upstream_of: dict[int, _Upstream] = {}
+        self._duplicating: set[int] = set()
+        """Upstream incarnations that sent what was here already."""
         self._dirty_sessions: set[int] = set()
         self._dirty_upstreams: set[int] = set()
         self._unnumbered: dict[tuple[int, int], tuple[int, str]] = {}
@@ -581,6 +583,8 @@ class InstanceMachine:
         found = _Upstream(
             connection, name, group, incarnation, destination, epoch, generation, reunites
         )
+        # It would send them again before it were told what it need not send.
+        found.sends_duplicates = incarnation in self._duplicating
         self._upstreams[connection] = self._upstream_of[incarnation] = found
         if not reunites:
             self.meetings.met(connection, name, incarnation, generation, address)
@@ -678,6 +682,7 @@ class InstanceMachine:
             old = [piece for a, b in ranges for piece in known.within(a, b)]
             if old:
                 upstream.sends_duplicates = True
+                self._duplicating.add(upstream.incarnation)
                 fresh = [piece for a, b in ranges for piece in known.missing(a, b)]
                 part = run.select(fresh) if fresh else None
                 self.counters.duplicates += count - (part.count if part else 0)

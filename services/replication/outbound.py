@@ -7,6 +7,13 @@ Invariants: stored_txid <= cursor <= told_txid; a batch's number is one above th
 is held there or on its way there is never sent again in this connection; the window counts bytes
 that are not stored yet, never what is not persisted (simulated: windows freed by persisted
 deadlock).
+
+Where several instances reach one destination, each message that one of them sends on is there by
+the others too, an instant apart. An async link therefore waits with what the destination was seen
+to get by another way: it is the turn of whoever published it, or is nearer to that one. While the
+destination goes on to show that it gets such messages they are skipped; when it stops, they are
+sent after a moment, and the link is slower to believe it again. Order is kept: what comes behind a
+message that waits, waits too. Nothing is skipped that was not shown to be there.
 """
 
 from __future__ import annotations
@@ -42,6 +49,59 @@ YOURS_SHOWN_MAX = 16
 """Ranges in one connection: one that is missing is enough to know."""
 
 
+PATIENCE_US = 300_000
+"""A message waits for so long, once the destination shows nothing more of its way, and half as long
+again at most: two links that wait for each other must not give up at the same time. Three times as
+long as others had to wait, where that is longer."""
+DEFERRED_US_MAX = 3_000_000
+"""Whatever it shows."""
+CONFLATION_MS_MAX = 1_000
+"""Where acks are held back for longer, nothing waits for them."""
+MISSES_MAX = 6
+SHOWN_NEEDED = 3
+"""Acks that must show messages of a way before others of it wait."""
+SHOWN_NEEDED_MAX = 4_096
+WAYS_MAX = 10_000
+
+Way = tuple[tuple[int, ...], bytes]
+"""Path and topic: messages that have both in common come by the same links."""
+
+
+class _Elsewhere:
+    """Whether what comes by one way gets to the destination without this link, and how soon."""
+
+    __slots__ = ("misses", "needed", "shown", "usual_us")
+
+    def __init__(self) -> None:
+        self.shown = 0
+        self.needed = SHOWN_NEEDED
+        self.misses = 0
+        """Messages, one after the other, that waited for nothing."""
+        self.usual_us = 0
+        """How long the slowest of the last ones waited until they were shown."""
+
+    @property
+    def is_believed(self) -> bool:
+        return self.shown >= self.needed
+
+    @property
+    def patience_us(self) -> int:
+        """How long a message waits once nothing more of its way is shown: each in vain halves
+        it, so that one that was only slow is not taken for dead, and a dead one soon is."""
+        return min(max(PATIENCE_US, 3 * self.usual_us), DEFERRED_US_MAX) >> self.misses
+
+    def came(self, waited_us: int) -> None:
+        """A message was shown after so long."""
+        self.usual_us = max(waited_us, self.usual_us - self.usual_us // 8)
+
+    def missed(self) -> None:
+        """A message has waited in vain, and is sent."""
+        self.misses += 1
+        if self.misses > MISSES_MAX:
+            self.shown = self.misses = 0
+            self.needed = min(4 * self.needed, SHOWN_NEEDED_MAX)
+
+
 class OutboundLink:
     """See the file's docstring. Owner: the DestinationLink actor. Lifecycle: as long as the actor;
     `connected` begins a connection anew."""
@@ -70,6 +130,22 @@ class OutboundLink:
         self.sent_records = 0
         self.sent_bytes = 0
         self.skipped = 0
+        self.deferrals_ended = 0
+        """How often a message was sent that had waited for another way."""
+        self._elsewhere: dict[Way, _Elsewhere] = {}
+        self._ways: dict[int, Way] = {}
+        """Publisher to the way of its last message that others brought here."""
+        self._may_defer = (
+            not destination.sync and destination.ack_conflation_ms <= CONFLATION_MS_MAX
+        )
+        self._deferred: Way | None = None
+        """Of the message that waits."""
+        self._deferred_txid = 0
+        self._deferred_us = 0
+        self._news_us = 0
+        self._has_news = False
+        self._jitter = 0
+        """What is added to each patience, in 32nds of it."""
         self._downstream = 0
         self._number = 0
         self._held = PublisherRanges()
@@ -115,6 +191,8 @@ class OutboundLink:
                 self._held.remove_ranges(publisher, ranges)
                 self._at_connect.remove_ranges(publisher, ranges)
         self.sync = start.sync
+        self._deferred, self._deferred_txid = None, 0
+        self._jitter = (start.own_root ^ downstream) % 16
         self._number = 0
         self._in_flight.clear()
         self._bytes_in_flight = 0
@@ -173,7 +251,27 @@ class OutboundLink:
             and (self.cursor < self.told_txid or self._at_connect is not None)
             and self._bytes_in_flight < self.window_bytes
             and len(self._in_flight) < WINDOW_BATCHES_MAX
+            and self._deferred is None
         )
+
+    @property
+    def due_us(self) -> int | None:
+        """When a message that waits has waited long enough: the shell calls `look_again` then.
+        None: none waits."""
+        elsewhere = self._elsewhere.get(self._deferred) if self._deferred is not None else None
+        if elsewhere is None:
+            return None
+        patience_us = elsewhere.patience_us
+        patience_us += patience_us * self._jitter // 32
+        patience_us += 1_000 * self.destination.ack_conflation_ms
+        return min(
+            max(self._deferred_us, self._news_us) + patience_us,
+            self._deferred_us + DEFERRED_US_MAX,
+        )
+
+    def look_again(self) -> None:
+        """Has `take` look again at a message that waits."""
+        self._deferred = None
 
     def skip_segments(self, summaries: list[tuple[int, int, PublisherRanges]]) -> None:
         """Moves the cursor over sealed segments (oldest first) that the destination held whole when
@@ -213,12 +311,19 @@ class OutboundLink:
             self.cursor = run.last_txid
         return True
 
-    def take(self, runs: list[Run]) -> list[LinkEffect]:
+    def take(self, runs: list[Run], now_us: int = 0) -> list[LinkEffect]:
         """Takes committed runs read behind the cursor, in order, and makes one batch of what must
-        be sent. With no runs, ends a resync that has nothing left to send."""
+        be sent. With no runs, ends a resync that has nothing left to send.
+
+        Args:
+            now_us: by a clock that only goes forward; 0: no message waits for another way.
+        """
         before = self.cursor
         # Removed by force before it could be sent: ids follow one another.
         gap = bool(runs) and runs[0].first_txid > before + 1
+        may_defer = self._may_defer and now_us > 0 and not gap and not self.sync
+        if self._has_news:
+            self._news_us, self._has_news = now_us, False
         batch: list[Run] = []
         settled: list[tuple[int, list[Range]]] = []
         awaited = RootedRanges()
@@ -229,17 +334,21 @@ class OutboundLink:
         for run in runs:
             if run.last_txid <= self.cursor:
                 continue
-            self.cursor = run.last_txid
             if run.kind != Kind.RECORDS:
+                self.cursor = run.last_txid
                 if run.kind == Kind.UNAVAILABLE and run.first_txid > self.resync_to:
                     # Found out since the connect: the destination is to know it, too.
                     self._unavailable.update(decode_unavailable(run))
                     gap = True
                 continue
             if not self._routed(run):
+                self.cursor = run.last_txid
                 self._ask_where_it_came_from(run)
                 continue
             part, surplus = self._missing_part(run)
+            if may_defer and run.path and self._defers(run, part, now_us):
+                break
+            self.cursor = run.last_txid
             if surplus:
                 skipped += self._skip(run, surplus, answered)
             if part is None:
@@ -283,6 +392,47 @@ class OutboundLink:
         if skipped or not self._in_flight:
             effects.extend(self._progress(skipped))
         return effects
+
+    def _defers(self, run: Run, part: Run | None, now_us: int) -> bool:
+        """Whether what is missing of a run that others brought here waits for another way."""
+        way = (run.path, run.topic)
+        if len(self._ways) >= WAYS_MAX:
+            self._ways.clear()
+        self._ways[run.publisher] = way
+        elsewhere = self._elsewhere.get(way)
+        if part is None and elsewhere is not None and self._deferred_txid == run.first_txid:
+            elsewhere.came(now_us - self._deferred_us)
+        if part is None or elsewhere is None or not elsewhere.is_believed:
+            return False
+        if self._deferred_txid != run.first_txid:
+            self._deferred_txid, self._deferred_us = run.first_txid, now_us
+        self._deferred = way
+        due_us = self.due_us
+        assert due_us is not None
+        if now_us < due_us:
+            return True
+        self._deferred = None
+        self.deferrals_ended += 1
+        elsewhere.missed()
+        return False
+
+    def _shown_elsewhere(self, held: Ranges) -> None:
+        """The destination got messages of these publishers by other ways."""
+        for publisher in held:
+            way = self._ways.get(publisher)
+            if way is None:
+                continue
+            elsewhere = self._elsewhere.get(way)
+            if elsewhere is None:
+                if len(self._elsewhere) >= WAYS_MAX:
+                    self._elsewhere.clear()
+                elsewhere = self._elsewhere[way] = _Elsewhere()
+            elsewhere.shown += 1
+            elsewhere.misses = 0
+            if way == self._deferred:
+                self._has_news = True
+        if self._has_news:
+            self._deferred = None
 
     def _tell_lacks(self, batch: SendBatch) -> list[LinkEffect]:
         """Says in the batch what the destination lacks and cannot have from here."""
@@ -438,6 +588,8 @@ class OutboundLink:
             self._bytes_in_flight -= in_flight.popleft()[2]
         for publisher, ranges in held.items():
             self._held.add_ranges(publisher, ranges)
+        if held and self._may_defer:
+            self._shown_elsewhere(held)
         effects: list[LinkEffect] = []
         if persisted or conflicts:
             effects.append(LinkAnswered(persisted, conflicts))

@@ -248,6 +248,9 @@ class LinkServer:
         self._outstanding = Outstanding()
         self._sent_wire_bytes = 0
         self._stored: int | None = None
+        self._unsent: list[Run] = []
+        """Read, and not taken by the machine yet."""
+        self._due_timer: asyncio.TimerHandle | None = None
         self._skipped = 0
         self._shares = uses_incoming(config.destination.destination())
         self._incoming: _Incoming | None = None
@@ -638,6 +641,7 @@ class LinkServer:
         assert held is not None
         downstream.held = None
         self._started = self._seeking = True
+        self._unsent = []
         self._outstanding = Outstanding()
         self._perform(
             self.machine.connected(
@@ -702,7 +706,10 @@ class LinkServer:
         else:
             runs = []
         sent_before = machine.sent_records
-        self._perform(machine.take(runs))
+        self._perform(machine.take(runs, self._now_us()))
+        if runs and runs[-1].last_txid > machine.cursor:
+            self._unsent = runs
+            self._wait_until_due()
         if machine.resyncing and machine.sent_records == sent_before:
             # All of it was there already: headers are enough to look further.
             self._seeking = True
@@ -720,8 +727,35 @@ class LinkServer:
         self._pump_scheduled = False
         self.pump()
 
+    def _now_us(self) -> int:
+        return int(self.loop.time() * 1e6)
+
+    def _wait_until_due(self) -> None:
+        """A message waits for another way."""
+        due_us = self.machine.due_us
+        if due_us is not None and self._due_timer is None:
+            delay_s = max(0, due_us - self._now_us()) / 1e6
+            self._due_timer = self.loop.call_later(delay_s, self._look_again)
+
+    def _look_again(self) -> None:
+        self._due_timer = None
+        due_us = self.machine.due_us
+        if due_us is None:
+            return
+        if due_us > self._now_us():
+            # Others were shown meanwhile.
+            self._wait_until_due()
+            return
+        self.machine.look_again()
+        self.pump()
+
     def _read(self) -> list[Run]:
         machine = self.machine
+        unsent, self._unsent = self._unsent, []
+        rest = [run for run in unsent if run.last_txid > machine.cursor]
+        if rest:
+            # Read before, and not taken: it waits, or waited, for another way.
+            return rest
         runs = self._reader.read(machine.cursor, READ_BYTES)
         told_txid = machine.told_txid
         # The journal may be ahead of what the instance told of.

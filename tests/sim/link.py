@@ -97,6 +97,7 @@ class LinkProcess:
         self._pause_us = world.timing.pause_us[0]
         self._pumping = False
         self._waiting = False
+        self._deferred = False
         self._failed = 0
         """The connection over which the last attempt to go over one failed, or is being made."""
         self.outbox.send(instance.give_epoch, self)
@@ -393,11 +394,27 @@ class LinkProcess:
             for run in journal.read(machine.cursor, self.world.rng.randint(1, 1_200))
             if run.last_txid <= machine.told_txid
         ]
-        self._perform(machine.take(runs))
+        ended, skipped = machine.deferrals_ended, machine.skipped
+        self._perform(machine.take(runs, self.world.now_us))
+        probes = self.world.probes
+        probes["deferred message sent after all"] += machine.deferrals_ended - ended
+        if machine.skipped > skipped and self._deferred:
+            probes["deferred message skipped"] += 1
+        due_us = machine.due_us
+        self._deferred = due_us is not None
+        if due_us is not None:
+            probes["message deferred"] += 1
+            self.world.at(due_us, self._look_again)
         if self.connection is not None and not self.world.healed and self._real() < 0.001:
             self.connection.dead[0] = True
             self.world.after(3_000, self._unblock, self.connection)
         self._pump_soon()
+
+    def _look_again(self) -> None:
+        due_us = self.machine.due_us
+        if self.alive and due_us is not None and due_us <= self.world.now_us:
+            self.machine.look_again()
+            self._pump_soon()
 
     def _unblock(self, connection: Connection) -> None:
         """Frames were lost and the stream goes on: what no TCP does, and a gap must show."""

@@ -271,6 +271,18 @@ class ServesAnOldCopy(InstanceMachine):
         return []
 
 
+class TrustIsProof(OutboundLink):
+    """What was seen to come to the destination by another way is taken to be there."""
+
+    def _defers(self, run: Run, part: Run | None, now_us: int) -> bool:
+        if super()._defers(run, part, now_us):
+            self._deferred = None
+            self._held.add_ranges(run.publisher, run.ranges())
+            self.cursor = run.last_txid
+            return True
+        return False
+
+
 class StoredIsEnough(InstanceMachine):
     """Frees journal by what the connected server stored, though the next one may be another."""
 
@@ -351,6 +363,7 @@ MISTAKES: dict[str, Machines] = {
     "retired accepted": Machines(instance=AcceptsRetired),
     "retired serves on": Machines(instance=ServesOn),
     "old copy served": Machines(instance=ServesAnOldCopy, copies_are_the_same=True),
+    "trust is proof": Machines(link=TrustIsProof),
     "stored is enough": Machines(instance=StoredIsEnough),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
     "found: forgets topics": Machines(instance=ForgetsTopics),
@@ -381,6 +394,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "retired accepted": frozenset(("retired",)),
     "retired serves on": frozenset(("retired",)),
     "old copy served": frozenset(("liveness", "unavailable")),
+    "trust is proof": frozenset(("removal", "liveness", "order")),
     "stored is enough": frozenset(("removal",)),
     "found: skips what it sees": frozenset(("liveness",)),
     "found: forgets topics": frozenset(("order",)),

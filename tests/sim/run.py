@@ -48,6 +48,8 @@ PROBES = (
     "client waited for a safe instance",
     "commit failure",
     "crash with an unsynced commit",
+    "deferred message sent after all",
+    "deferred message skipped",
     "downgrade released acks",
     "downgraded",
     "duplicate by two paths",

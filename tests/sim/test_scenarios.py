@@ -903,6 +903,104 @@ def test_a_segment_is_removed_when_every_destination_has_it_and_not_before() -> 
     play.end()
 
 
+@pytest.mark.parametrize("own_group_only", [False, True])
+def test_each_message_crosses_once_to_each_region_of_the_published_table(
+    own_group_only: bool,
+) -> None:
+    """PassThrough alone, as it is printed, or with `own_group_only`: once the links have seen who
+    brings what, London's messages come to each other region over one link."""
+    play = Play(plans.regions(own_group_only=own_group_only))
+    client = play.client("p", "london1", "london2")
+    play.until(50)
+    published(play, client, 40)
+    far = [f"{site}{number}" for site in ("chicago", "newyork") for number in (1, 2)]
+
+    def surplus() -> int:
+        return sum(play.world.instances[name].machine.counters.duplicates for name in far)
+
+    before = surplus()
+    published(play, client, 100)
+    assert surplus() == before
+    assert all(play.had(name, client, 140) for name in far)
+    play.end()
+
+
+def two_ways() -> tuple[Play, SimClient]:
+    """`a` and `b` are a pair, both replicate to `c`; what is published at `a` is at `c` by both."""
+    topology = fabric(
+        uniform=False,
+        a=(to("b"), to("c", sync=False)),
+        b=(to("a"), to("c", sync=False)),
+        c=(),
+    )
+    play = Play(topology)
+    client = play.client("p", "a")
+    play.until(50)
+    published(play, client, 30)
+    return play, client
+
+
+def test_of_two_that_reach_a_site_the_one_that_is_nearer_sends() -> None:
+    play, client = two_ways()
+    c = play.world.instances["c"].machine.counters
+    before = c.duplicates
+    assert before < 10, "until it is seen that all comes by `a`"
+    published(play, client, 50)
+    assert c.duplicates == before
+    assert play.world.probes["deferred message skipped"] > 0
+    play.end()
+
+
+def test_where_the_nearer_one_stops_the_other_one_sends_after_a_moment() -> None:
+    play, client = two_ways()
+    play.world.partition({("a", "c")})
+    client.publish(["orders"])
+    play.until(play.world.now_us // 1000 + 200)
+    assert not play.had("c", client, 31)
+    play.until(play.world.now_us // 1000 + 400)
+    assert play.had("c", client, 31)
+    for _ in range(8):
+        client.publish(["orders"])
+        play.until(play.world.now_us // 1000 + 20)
+    play.until(play.world.now_us // 1000 + 500)
+    assert play.had("c", client, 39)
+    client.publish(["orders"])
+    play.until(play.world.now_us // 1000 + 20)
+    assert play.had("c", client, 40), "now it does not wait any more"
+    assert play.world.probes["deferred message sent after all"] == 7
+    play.world.heal()
+    play.until(play.world.now_us // 1000 + 500)
+    published(play, client, 60)
+    before = play.world.instances["c"].machine.counters.duplicates
+    published(play, client, 20)
+    assert play.world.instances["c"].machine.counters.duplicates == before, "and waits again"
+    play.end()
+
+
+def test_two_that_wait_for_each_other_do_not_wait_for_long() -> None:
+    """What is published at `x` comes to `c` by `a` and by `b` alike."""
+    topology = fabric(
+        uniform=False,
+        x=(to("a"), to("b")),
+        a=(to("c", sync=False),),
+        b=(to("c", sync=False),),
+        c=(),
+    )
+    play = Play(topology)
+    client = play.client("p", "x")
+    play.until(50)
+    published(play, client, 60)
+    play.until(play.world.now_us // 1000 + 1_000)
+    c = play.world.instances["c"].machine.counters
+    before = c.duplicates
+    for number in range(61, 91):
+        client.publish(["orders"])
+        play.until(play.world.now_us // 1000 + 30)
+        assert play.had("c", client, number), "one of the two sends at once"
+    assert c.duplicates == before
+    play.end()
+
+
 def tail_of(play: Play, client: SimClient) -> list[int]:
     """What `m1` lacks of 30 messages."""
     return [n for n in range(1, 31) if not play.had("m1", client, n)]

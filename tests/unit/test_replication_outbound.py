@@ -18,7 +18,14 @@ from raylay.services.replication.effects import (
     SendBatch,
 )
 from raylay.services.replication.instance import LinkStart
-from raylay.services.replication.outbound import YOURS_SHOWN_MAX, OutboundLink
+from raylay.services.replication.outbound import (
+    DEFERRED_US_MAX,
+    MISSES_MAX,
+    PATIENCE_US,
+    SHOWN_NEEDED,
+    YOURS_SHOWN_MAX,
+    OutboundLink,
+)
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.unavailable import encode_unavailable
@@ -266,3 +273,110 @@ def test_of_a_run_with_holes_the_records_say_what_came_from_there() -> None:
     header = replace(whole, payload=b"")
     assert not made.skip_headers([header]), "read it with its records"
     assert all(not e.yours for e in made.take([whole]) if isinstance(e, SendBatch))
+
+
+MS = 1_000
+
+
+def link_beside_another() -> OutboundLink:
+    """An async link that has sent what others brought to it, and was shown three times that the
+    destination gets such messages without it."""
+    made = link(sync=False)
+    made.take([], MS)
+    for number in (1, 2, 3):
+        made.told(number)
+        assert numbers(made.take([run(number, number, path=(ELSEWHERE,))], MS)) == [number]
+        made.acked(number + 1, {P: [(number + 100, number + 100)]}, {}, {})
+    return made
+
+
+def numbers(effects: list[LinkEffect]) -> list[int]:
+    return [
+        sequence
+        for effect in effects
+        if isinstance(effect, SendBatch)
+        for each in effect.runs
+        for a, b in each.ranges()
+        for sequence in range(a, b + 1)
+    ]
+
+
+def test_what_the_destination_is_seen_to_get_elsewhere_waits_and_is_skipped_when_shown() -> None:
+    made = link_beside_another()
+    made.told(5)
+    runs = [run(4, 4, path=(ELSEWHERE,)), run(5, 5)]
+    assert not numbers(made.take(runs, 2 * MS))
+    assert not made.wants and made.cursor == 3, "what is behind it waits, too: order is kept"
+    assert made.stored_txid == 3
+    made.acked(0, {P: [(4, 4)]}, {}, {})
+    assert made.wants
+    assert numbers(made.take(runs, 3 * MS)) == [5]
+    assert (made.skipped, made.deferrals_ended, made.due_us) == (1, 0, None)
+
+
+def test_what_is_not_shown_in_time_is_sent_and_the_next_ones_sooner_and_sooner() -> None:
+    made = link_beside_another()
+    made.told(100)
+    now_us = 2 * MS
+    waited_us = []
+    for number in range(4, 4 + MISSES_MAX + 1):
+        head = run(number, number, path=(ELSEWHERE,))
+        assert not numbers(made.take([head], now_us))
+        due_us = made.due_us
+        assert due_us is not None
+        made.look_again()
+        assert not numbers(made.take([head], due_us - 1))
+        made.look_again()
+        assert numbers(made.take([head], due_us)) == [number]
+        waited_us.append(due_us - now_us)
+        now_us = due_us
+    assert PATIENCE_US <= waited_us[0] <= 1.5 * PATIENCE_US
+    assert waited_us == sorted(waited_us, reverse=True) and sum(waited_us) < 3 * PATIENCE_US
+    last = 4 + MISSES_MAX
+    # It is believed again, but not as soon.
+    for number in range(last + 1, last + 1 + 4 * SHOWN_NEEDED):
+        assert numbers(made.take([run(number, number, path=(ELSEWHERE,))], now_us)) == [number]
+        made.acked(0, {P: [(200 + number, 200 + number)]}, {}, {})
+    last = number + 1
+    assert not numbers(made.take([run(last, last, path=(ELSEWHERE,))], now_us))
+
+
+def test_one_that_is_only_slow_is_waited_for_longer() -> None:
+    """As long as messages had to wait before, three times over."""
+    made = link_beside_another()
+    made.told(100)
+    now_us = 2 * MS
+    slow_us = PATIENCE_US * 2 // 3
+    head = run(4, 4, path=(ELSEWHERE,))
+    assert not numbers(made.take([head], now_us))
+    now_us += slow_us
+    made.acked(0, {P: [(4, 4)]}, {}, {})
+    assert not numbers(made.take([head], now_us)) and made.skipped == 1
+    assert not numbers(made.take([run(5, 5, path=(ELSEWHERE,))], now_us))
+    due_us = made.due_us
+    assert due_us is not None and due_us - now_us >= 3 * slow_us
+
+
+def test_a_message_waits_while_others_of_its_way_are_shown_but_not_for_ever() -> None:
+    made = link_beside_another()
+    made.told(4)
+    head = run(4, 4, path=(ELSEWHERE,))
+    now_us = began_us = 2 * MS
+    assert not numbers(made.take([head], now_us))
+    while now_us - began_us < DEFERRED_US_MAX:
+        now_us += PATIENCE_US // 2
+        made.acked(0, {P: [(1000 + now_us, 1000 + now_us)]}, {}, {})
+        found = numbers(made.take([head], now_us))
+        assert bool(found) == (now_us - began_us >= DEFERRED_US_MAX)
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_only_what_others_brought_waits_and_only_on_an_async_link(sync: bool) -> None:
+    made = link_beside_another() if not sync else link(sync=True)
+    made.take([], MS)
+    for number in range(4):
+        made.acked(0, {P: [(200 + number, 200 + number)]}, {}, {})
+    made.told(5)
+    assert numbers(made.take([run(4, 4)], MS)) == [4], "its own is its turn"
+    other = run(5, 5, path=(ELSEWHERE, 0xD))
+    assert numbers(made.take([other], MS)) == [5], "another way was not seen"
