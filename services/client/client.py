@@ -391,7 +391,7 @@ class Client:
     def trust(self, instance: str) -> None:
         """Allows to fail over to an instance that another called unsafe. For a person who knows
         that the other is gone for good."""
-        self._machine.chooser.trust(instance)
+        self._machine.trust(instance)
 
     # -- publishing --------------------------------------------------------------------------
     def publish_nowait(

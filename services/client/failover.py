@@ -1,15 +1,15 @@
 """Where a client may connect next: candidates, safety, back-off (design.md 5, "Safe failover").
 
-Each instance tells its clients about its peers: *safe* or *unsafe to fail over to*. What an
-instance said is its *word*, and outlives it:
+Each instance tells its clients who of its peers is *safe to fail over to*. What it said last is its
+*word*, and outlives it. A word is complete: whoever it does not call safe is unsafe.
 
-- before its first logon a client may use any server;
-- after it, the instance last used, and those that this instance called safe; a client that was
-  restarted with its publish store still knows what was said, and asks for no more than that nobody
-  called an instance unsafe;
-- never an instance that some other instance called unsafe and has not called safe since. Only who
-  gave a word may take it back: what C knows about B says nothing about what A acknowledged while B
-  did not have it. `trust` is the way out for a person who knows that A is gone for good.
+- before it heard anybody, a client may use any server;
+- from then on the instance last used, and those that everybody who ever spoke to it calls safe by
+  his last word. Only who gave a word may take it back: what C knows about B says nothing about what
+  A acknowledged while B did not have it;
+- words are kept in the publish store: a client that was started again with it is bound by them as
+  the one before it was;
+- `trust` is the way out for a person who knows that A is gone for good.
 
 Invariants: the instance last used is never unsafe by its own word; a word changes by a statement
 of the instance that gave it, or by `trust`.
@@ -76,6 +76,7 @@ class ServerChooser:
         "_group_of",
         "_instance_at",
         "_listed",
+        "_partial",
         "_recalled",
         "_words",
         "allow_other_groups",
@@ -99,8 +100,10 @@ class ServerChooser:
         self.current = ""
         """The instance last used; empty before the first logon."""
         self.current_address = ""
-        # By instance that spoke: its word on each of its peers.
+        # By instance that spoke: its word on each of those that it named.
         self._words: dict[str, dict[str, bool]] = {}
+        # Of these only whom they called unsafe is known: an earlier release wrote down no more.
+        self._partial: set[str] = set()
         self._recalled = ""
         """The instance that an earlier life of this client used last."""
         self._listed: list[str] = []
@@ -136,38 +139,41 @@ class ServerChooser:
         self.current = instance
         self.current_address = address
 
-    def heard(
-        self, speaker: str, peers: Sequence[Peer], *, complete: bool = False
-    ) -> tuple[list[str], list[str]]:
-        """Takes an instance's word on its peers. Returns who became unsafe, and who safe, by it.
-
-        `complete`: the peers are all that it has (a logon answer). One that it no longer names is
-        no longer safe by its word; what it called unsafe stays so.
-        """
-        words = self._words.setdefault(speaker, {})
-        if complete:
-            named = {peer.instance for peer in peers}
-            for name in [name for name, safe in words.items() if safe and name not in named]:
-                del words[name]
-        unsafe: list[str] = []
-        safe: list[str] = []
+    def heard(self, speaker: str, peers: Sequence[Peer]) -> tuple[list[str], list[str]]:
+        """Takes an instance's word, in place of the one before. Returns who became unsafe, and who
+        safe, by it."""
+        before = self._words.get(speaker, {})
+        words: dict[str, bool] = {}
         for peer in peers:
-            if words.get(peer.instance) is not peer.safe:
-                (safe if peer.safe else unsafe).append(peer.instance)
-            words[peer.instance] = peer.safe
+            # Of two destinations that may reach it, the one that has it connected knows.
+            words[peer.instance] = words.get(peer.instance, False) or peer.safe
             for address in peer.addresses:
                 self._learn(address, peer.instance, peer.group)
                 self._followed[address] = peer.instance
+        unsafe = [name for name, safe in words.items() if not safe and before.get(name) is not safe]
+        unsafe += [name for name, safe in before.items() if safe and name not in words]
+        safe = [name for name, safe in words.items() if safe and not before.get(name)]
+        self._words[speaker] = words
+        self._partial.discard(speaker)
         return unsafe, safe
 
     def remembered(self) -> bytes:
-        """What outlives the client, in its publish store: the instance last used, and who called
-        whom unsafe."""
-        unsafe = {
-            speaker: sorted(name for name, safe in words.items() if not safe)
-            for speaker, words in self._words.items()
+        """What outlives the client, in its publish store: the instance last used, and whom each
+        that spoke to it called safe, and unsafe."""
+        words = self._words.items()
+        kept = {
+            "instance": self.current or self._recalled,
+            "safe": {
+                speaker: sorted(name for name, safe in said.items() if safe)
+                for speaker, said in words
+                if speaker not in self._partial
+            },
+            # An earlier release reads no more than this.
+            "unsafe": {
+                speaker: sorted(name for name, safe in said.items() if not safe)
+                for speaker, said in words
+            },
         }
-        kept = {"instance": self.current or self._recalled, "unsafe": unsafe}
         return json.dumps(kept, sort_keys=True).encode()
 
     def recall(self, kept: bytes) -> None:
@@ -175,19 +181,21 @@ class ServerChooser:
         try:
             found = json.loads(kept or b"{}")
             self._recalled = str(found.get("instance", ""))
-            for speaker, names in found.get("unsafe", {}).items():
-                self._words.setdefault(speaker, {}).update(dict.fromkeys(map(str, names), False))
+            safe, unsafe = found.get("safe", {}), found.get("unsafe", {})
+            for speaker in {*safe, *unsafe}:
+                words = self._words.setdefault(speaker, {})
+                words.update(dict.fromkeys(map(str, unsafe.get(speaker, ())), False))
+                words.update(dict.fromkeys(map(str, safe.get(speaker, ())), True))
+                if speaker not in safe:
+                    self._partial.add(speaker)
         except (ValueError, AttributeError, TypeError):
             return
 
     def trust(self, instance: str) -> None:
-        """Takes back every word that calls this instance unsafe, and calls it safe by the
-        instance last used. For a person who knows that the instance that said so is gone."""
+        """Calls this instance safe in place of everybody who has not. For a person who knows that
+        the one who does not call it safe is gone, with what nobody else has."""
         for words in self._words.values():
-            if words.get(instance) is False:
-                del words[instance]
-        if self.current:
-            self._words.setdefault(self.current, {})[instance] = True
+            words[instance] = True
 
     # -- what is asked -----------------------------------------------------------------------
     def refusal(self, instance: str, group: str = "") -> str:
@@ -198,12 +206,13 @@ class ServerChooser:
         if instance == (self.current or self._recalled) or self.failover == "any":
             return ""
         for speaker, words in self._words.items():
-            if words.get(instance) is False:
+            said = words.get(instance)
+            if said or speaker == instance:
+                continue
+            if said is False:
                 return f"{speaker} called it unsafe to fail over to"
-        if not self.current:
-            return ""
-        if not self._words.get(self.current, {}).get(instance):
-            return f"{self.current} has not called it safe to fail over to"
+            if speaker not in self._partial:
+                return f"{speaker} has not called it safe to fail over to"
         return ""
 
     def refused(self) -> dict[str, str]:

@@ -613,7 +613,7 @@ class ClientMachine:
             if command == "ack":
                 self._acknowledged(header, event.body, now_s, effects)
             elif command == "safety":
-                self._hear(header, False, effects)
+                self._hear(header, effects)
         elif self.state is State.LOGGING_ON and command == "ack":
             if header.get("status") != "success":
                 self._logon_refused(header, now_s, effects)
@@ -650,7 +650,7 @@ class ClientMachine:
         self.incarnation = header.get("incarnation")
         self._deadline_s = None
         self._ready_since_s = self.heard_s = now_s
-        self._hear(header, True, effects)
+        self._hear(header, effects)
         first = not self.next_sequence
         self._take_durable(header)
         resent = self.store.messages
@@ -691,17 +691,23 @@ class ClientMachine:
         self._tail_bytes = 0
         self._tail_first = self.next_sequence
 
-    def _hear(self, header: Header, complete: bool, effects: list[Effect]) -> None:
+    def _hear(self, header: Header, effects: list[Effect]) -> None:
         speaker = self.instance
-        unsafe, safe = self.chooser.heard(
-            speaker, read_peers(header.get("peers")), complete=complete
-        )
+        unsafe, safe = self.chooser.heard(speaker, read_peers(header.get("peers")))
         # Before the acks that the news is sent ahead of: a restarted client must know it too.
+        self._remember()
+        effects.extend(Tell(PeerBecameUnsafe(name, speaker)) for name in unsafe)
+        effects.extend(Tell(PeerBecameSafe(name, speaker)) for name in safe)
+
+    def _remember(self) -> None:
         words = self.chooser.remembered()
         if words != self.store.words:
             self.store.words = words
-        effects.extend(Tell(PeerBecameUnsafe(name, speaker)) for name in unsafe)
-        effects.extend(Tell(PeerBecameSafe(name, speaker)) for name in safe)
+
+    def trust(self, instance: str) -> None:
+        """See `ServerChooser.trust`; it holds for a later life with this store as well."""
+        self.chooser.trust(instance)
+        self._remember()
 
     def _acknowledged(
         self, header: Header, body: bytes, now_s: float, effects: list[Effect]

@@ -9,7 +9,11 @@
     liveness         7  in the end all acks are given and all logs hold what is routed to them
     unavailable      -  what is missing and removed upstream is recorded, nothing else is
     store            -  a publish store forgets only what was acked or refused
+    sending          -  on a connection a client sends all that is not settled, in order, each once
     safety           -  no peer that a client was told is safe lacks what the client was acked
+    failover         -  a client uses only whom all that ever spoke to it call safe
+    readiness        -  an instance that lost its disk admits clients when it has what one peer of
+                        its group had
     subscribers      -  a subscriber has everything of the log that it ended at
     retired          -  nobody who knows that an instance was moved deals with what it was before,
                         which ends when it hears of that
@@ -22,16 +26,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raylay.services.drills.history import (
     Acked,
+    ClientCrashed,
     Crashed,
     Delivered,
     Failed,
     Heard,
+    HeardSafety,
     History,
     Journaled,
+    Kept,
     Knows,
     Lacked,
     Linked,
@@ -40,9 +47,11 @@ from raylay.services.drills.history import (
     Noted,
     Offered,
     Published,
+    Ready,
     Removed,
     Retired,
     Reunited,
+    Sent,
     Started,
     ToldSafety,
     Took,
@@ -590,6 +599,8 @@ def store(history: History) -> list[Violation]:
             if key in published:
                 found.append(Violation("store", f"{operation} has a number that was used before"))
             published.add(key)
+        elif isinstance(operation, ClientCrashed):
+            published -= {(operation.publisher, sequence) for sequence in operation.lost}
         elif isinstance(operation, Acked):
             keys = {(operation.publisher, sequence) for sequence in operation.sequences}
             acked |= keys
@@ -607,6 +618,136 @@ def store(history: History) -> list[Violation]:
                     found.append(
                         Violation("store", f"{operation.client} forgot {sequence}, never acked")
                     )
+    return found[:VIOLATIONS_MAX]
+
+
+def sending(history: History) -> list[Violation]:
+    """On a connection a client sends in ascending order, each once, and leaves nothing out that is
+    not settled: what it sent on an earlier one counts for nothing. What it sends is on its disk."""
+    # Of each client its own: two may publish parts of one publisher's sequences.
+    unsettled: defaultdict[str, set[int]] = defaultdict(set)
+    sent: defaultdict[int, set[int]] = defaultdict(set)
+    upto: dict[int, int] = {}
+    ever: set[Key] = set()
+    found = []
+    for operation in history.operations:
+        if isinstance(operation, Published):
+            unsettled[operation.client].add(operation.sequence)
+        elif isinstance(operation, Heard):
+            unsettled[operation.client].difference_update(operation.sequences)
+        elif isinstance(operation, ClientCrashed):
+            unsettled[operation.client].difference_update(operation.lost)
+            for sequence in operation.lost:
+                if (operation.publisher, sequence) in ever:
+                    text = f"{operation.client} had sent {sequence}, and lost it in a crash"
+                    found.append(Violation("sending", text))
+        elif isinstance(operation, Sent):
+            connection, waiting = operation.connection, unsettled[operation.client]
+            for sequence in operation.sequences:
+                text = f"{operation.client} sent {sequence} on connection {connection} "
+                before = upto.get(connection, 0)
+                if sequence <= before:
+                    found.append(Violation("sending", f"{text}behind {before}"))
+                left = [s for s in waiting - sent[connection] if s < sequence]
+                if left:
+                    found.append(Violation("sending", f"{text}and not {sorted(left)[:5]}"))
+                upto[connection] = max(before, sequence)
+                sent[connection].add(sequence)
+                ever.add((operation.publisher, sequence))
+    return found[:VIOLATIONS_MAX]
+
+
+@dataclass(slots=True)
+class _Told:
+    """What binds a client: whom it used last, and by instance whom it called safe last."""
+
+    used: str = ""
+    words: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def copy(self) -> _Told:
+        return _Told(self.used, dict(self.words))
+
+
+def failover(history: History) -> list[Violation]:
+    """A client goes on at the instance that it used last, or at one that every other instance that
+    ever spoke to it calls safe by its last word. A crash of the client takes the words that were
+    not on its disk; with them goes what it was acked since, which it has still."""
+    told: defaultdict[str, _Told] = defaultdict(_Told)
+    kept: defaultdict[str, _Told] = defaultdict(_Told)
+    found = []
+    for operation in history.operations:
+        if isinstance(operation, HeardSafety):
+            told[operation.client].words[operation.instance] = operation.safe
+        elif isinstance(operation, Kept):
+            kept[operation.client] = told[operation.client].copy()
+        elif isinstance(operation, ClientCrashed):
+            told[operation.client] = kept[operation.client].copy()
+        elif isinstance(operation, Used):
+            mine = told[operation.client]
+            if operation.instance != mine.used:
+                found += [
+                    Violation(
+                        "failover",
+                        f"at {operation.time_us / 1000:.3f} ms {operation.client} went on at "
+                        f"{operation.instance}, which {speaker} does not call safe: only {safe}",
+                    )
+                    for speaker, safe in mine.words.items()
+                    if speaker != operation.instance and operation.instance not in safe
+                ]
+            mine.used = operation.instance
+    return found[:VIOLATIONS_MAX]
+
+
+def readiness(history: History) -> list[Violation]:
+    """An instance that had to catch up (its disk was lost, or it was moved) admits clients only
+    when it has everything that one peer of its group held when it started, and holds still, and
+    that is routed to it from there."""
+    logs = Logs(history.topology)
+    removed_to: defaultdict[str, int] = defaultdict(int)
+    held: dict[str, dict[str, set[Key]]] = {}
+    members = history.topology.members
+    found = []
+    for operation in history.operations:
+        if isinstance(operation, Removed):
+            removed_to[operation.instance] = operation.up_to_txid
+        elif isinstance(operation, Moved) or (isinstance(operation, Crashed) and operation.lost):
+            removed_to[operation.instance] = 0
+            for of in held.values():
+                of.pop(operation.instance, None)
+        logs.take(operation)
+        if isinstance(operation, Started) and not operation.ready:
+            name = operation.instance
+            group = members[name].group
+            held[name] = {
+                peer: set(logs.copies[peer])
+                for peer, member in members.items()
+                if peer != name and member.group == group and name != peer.partition("#")[0]
+            }
+        elif isinstance(operation, Ready) and not operation.by_hand:
+            name = operation.instance
+            lacks = {}
+            for peer, keys in held.pop(name, {}).items():
+                copies, before_txid = logs.copies[peer], removed_to[peer]
+                routers = [
+                    history.topology.router(peer, destination)
+                    for destination in members[peer].destinations
+                    if name in history.topology.servers(destination)
+                ]
+                if routers:
+                    lacks[peer] = sorted(
+                        key
+                        for key in keys - logs.copies[name].keys()
+                        if key in copies
+                        and copies[key].txid > before_txid
+                        and any(
+                            router.routed(copies[key].run(), operation.incarnation)
+                            for router in routers
+                        )
+                    )
+            if lacks and all(lacks.values()):
+                peer, missing = min(lacks.items(), key=lambda item: len(item[1]))
+                text = f"{name} admits clients, and lacks {len(missing)} of {peer}: {missing[:5]}"
+                found.append(Violation("readiness", text))
     return found[:VIOLATIONS_MAX]
 
 
@@ -775,7 +916,10 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     liveness,
     unavailable,
     store,
+    sending,
     safety,
+    failover,
+    readiness,
     subscribers,
     retired,
     fully_durable,

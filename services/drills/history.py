@@ -138,8 +138,52 @@ class ToldSafety(NamedTuple):
     safe: tuple[str, ...]
 
 
+class HeardSafety(NamedTuple):
+    """A client was told by the instance that it uses which of the others are safe."""
+
+    time_us: int
+    client: str
+    instance: str
+    safe: tuple[str, ...]
+
+
+class Kept(NamedTuple):
+    """What a client was told of safety, and what it used last, is on its disk."""
+
+    time_us: int
+    client: str
+
+
+class Sent(NamedTuple):
+    """A client sent these on a connection, in this order."""
+
+    time_us: int
+    client: str
+    publisher: int
+    connection: int
+    sequences: Sequences
+
+
+class ClientCrashed(NamedTuple):
+    """A client died. What was not on its disk is lost, `lost` with it: published, and gone."""
+
+    time_us: int
+    client: str
+    publisher: int
+    lost: Sequences
+
+
+class Ready(NamedTuple):
+    """An instance that had to catch up admits clients from now on; `by_hand`: somebody said so."""
+
+    time_us: int
+    instance: str
+    incarnation: int
+    by_hand: bool
+
+
 class Used(NamedTuple):
-    """A client goes on at this instance; `at_start` for its first."""
+    """A client goes on at this instance; `previous` is empty for its first."""
 
     time_us: int
     client: str
@@ -258,6 +302,11 @@ Operation = (
     | Acked
     | Failed
     | ToldSafety
+    | HeardSafety
+    | Kept
+    | Sent
+    | ClientCrashed
+    | Ready
     | Used
     | Heard
     | Removed

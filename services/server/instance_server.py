@@ -52,6 +52,7 @@ from raylay.services.replication.effects import (
     WentBack,
 )
 from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import (
     Placement,
     Placements,
@@ -315,12 +316,15 @@ class InstanceServer:
         self.machine = await self.in_thread(self._recover)
         self.journal.start(self._committed_in_thread, self._failed_in_thread)
         moved = self.machine.placements.items()
+        self.peer_book = PeerBook()
         for destination in config.destinations:
             aimed = aimed_at(destination, moved)
             link = self.links[destination.name] = LinkControl(self, aimed)
+            self.peer_book.add(destination.name, aimed.server_names, aimed.client_addresses)
             known = self.state.get(f"peer/{destination.name}")
             if known is not None:
-                _, link.peer_name, link.peer_client_address = msgpack.unpackb(known)
+                link.remember(*msgpack.unpackb(known))
+        self.peer_book.moved(moved)
         if config.metrics_port is not None:
             self._metrics = Metrics(config.name, self.snapshot_from_thread)
             self._metrics.start(config.metrics_port, config.metrics_host)
@@ -437,6 +441,7 @@ class InstanceServer:
             self.report("state_failed", text=str(error))
 
     def _placements_changed(self, effect: PlacementsChanged) -> None:
+        self.peer_book.moved(effect.news)
         for link in self.links.values():
             link.aim(effect.news)
         for upstream in list(self.upstreams_connected.values()):
@@ -1094,23 +1099,8 @@ class InstanceServer:
                 link.offer_incoming()
 
     def peers(self) -> list[dict[str, Any]]:
-        """The destinations as clients see them: where they may fail over to."""
-        found = []
-        for name, ledger in self.machine.destinations.items():
-            link = self.links.get(name)
-            addresses = list(link.config.client_addresses) if link is not None else []
-            if link is not None and link.peer_client_address:
-                # Safety is proved of the server last connected: only that one is named.
-                addresses = [link.peer_client_address]
-            found.append(
-                {
-                    "name": (link.peer_name if link is not None else "") or name,
-                    "group": ledger.destination.group,
-                    "addresses": addresses,
-                    "safe": ledger.safe,
-                }
-            )
-        return found
+        """The other instances as clients are told of them: where they may fail over to."""
+        return self.peer_book.told(self.machine.destinations)
 
     # -- tracing -----------------------------------------------------------------------------
     def _trace_commit(self, run: Run) -> None:

@@ -158,7 +158,7 @@ class LinkControl:
         self.connection: LinkConnection | None = None
         self.is_connected = False
         self.peer_name = ""
-        self.peer_client_address = ""
+        self._peer_client_address = ""
         self.address = ""
         self.client_name = client_name(server.config.name, config)
         self.pid = 0
@@ -366,7 +366,7 @@ class LinkControl:
         is_new = header["name"] not in ledger.servers
         if (
             ledger.incarnation != incarnation
-            or self.peer_client_address != header["client"]
+            or self._peer_client_address != header["client"]
             or is_new
         ):
             values = {
@@ -389,8 +389,7 @@ class LinkControl:
         if dial_number != self._dial_number:
             return
         self.is_connected = True
-        self.peer_name = header["name"]
-        self.peer_client_address = header["client"]
+        self.remember(incarnation, header["name"], header["client"])
         self.address = header["address"]
         self.why = ""
         server.report(
@@ -432,13 +431,16 @@ class LinkControl:
             return False
         return True
 
+    def remember(self, incarnation: int, name: str, client_address: str) -> None:
+        """This is the server that it connected to, now or last."""
+        self.peer_name = name
+        self._peer_client_address = client_address
+        self._server.peer_book.reached(self.name, incarnation, name, client_address)
+
     def aim(self, news: Mapping[str, Placement]) -> None:
         """Instances were moved: they are dialled, and clients are sent, where they live now."""
         self.config = aimed_at(self.config, news)
         self._destination = self.config.destination()
-        moved = news.get(self.peer_name)
-        if moved is not None and moved.client_address:
-            self.peer_client_address = moved.client_address
         if self.connection is not None:
             self.connection.send(control.aim(self.config.addresses, news))
 

@@ -30,9 +30,13 @@ from raylay.services.client.failover import Server
 from raylay.services.client.machine import ClientMachine, ClientOptions, PublishBatch
 from raylay.services.client.resumption import Resumption
 from raylay.services.drills.history import (
+    ClientCrashed,
     Delivered,
     Heard,
+    HeardSafety,
+    Kept,
     Published,
+    Sent,
     Used,
 )
 from raylay.services.messages.records import decode_record
@@ -78,7 +82,8 @@ class PartMachine(ClientMachine):
 
 
 class SimStore:
-    """A publish store in memory that tells the history what left it."""
+    """A publish store that tells the history what left it. Only what was flushed outlives a crash
+    of its client: what it took in since, what left it and the words that it was given."""
 
     def __init__(self, forgotten: Callable[[list[int]], None]) -> None:
         self._records: dict[int, bytes] = {}
@@ -86,6 +91,7 @@ class SimStore:
         self.highest = 0
         self.words = b""
         self.full = False
+        self._on_disk: tuple[dict[int, bytes], int, bytes] = ({}, 0, b"")
 
     def put(self, sequence: int, record: bytes) -> None:
         """Adds the record of the next sequence."""
@@ -94,7 +100,20 @@ class SimStore:
         self.highest = sequence
 
     def flush(self) -> None:
-        """Nothing to do in memory."""
+        """Makes durable what it holds."""
+        self._on_disk = (dict(self._records), self.highest, self.words)
+
+    @property
+    def kept_words(self) -> bytes:
+        """The words that are on disk."""
+        return self._on_disk[2]
+
+    def crash(self) -> tuple[int, ...]:
+        """Goes back to what is on disk. Returns what was put and is gone."""
+        before = tuple(self._records)
+        records, self.highest, self.words = self._on_disk
+        self._records = dict(records)
+        return tuple(sequence for sequence in before if sequence > self.highest)
 
     def advance(self, highest: int) -> None:
         """Raises `highest` without a record."""
@@ -162,25 +181,27 @@ class SimClient:
     ) -> None:
         self.world = world
         self.name = name
-        self.store = SimStore(self._forgotten)
+        self.store = world.machines.store(self._forgotten)
         self._servers = servers
-        self.machine = (ClientMachine if part is None else PartMachine)(
-            ClientOptions(
-                client_name or (name if part is None else part.of),
-                tuple(Server(server) for server in servers),
-                group=group,
-                heartbeat_s=0,
-                connect_timeout_s=0.1,
-                pause_min_ms=10,
-                pause_max_ms=200,
-                resolves=world.resolves,
-                seed=world.rng.getrandbits(32),
-            ),
-            self.store,
+        self._options = ClientOptions(
+            client_name or (name if part is None else part.of),
+            tuple(Server(server) for server in servers),
+            group=group,
+            heartbeat_s=0,
+            connect_timeout_s=0.1,
+            pause_min_ms=10,
+            pause_max_ms=200,
+            resolves=world.resolves,
+            seed=world.rng.getrandbits(32),
+        )
+        self.machine = (world.machines.client if part is None else PartMachine)(
+            self._options, self.store
         )
         if part is not None:
             assert isinstance(self.machine, PartMachine)
             self.machine.part = part
+        self.alive = True
+        self.lives = 1
         self.connection: Connection | None = None
         self.subscription: Resumption | None = None
         self._away_until_us = 0
@@ -188,6 +209,9 @@ class SimClient:
         self.failed = ""
         self._waking: float | None = None
         self._last_instance = ""
+        self._fresh = True
+        """Whether this life of it was connected to nobody yet."""
+        self._pumping = False
         self._backlog: list[str] = []
         self._previous: dict[str, int] = {}
         world.clients[name] = self
@@ -199,7 +223,7 @@ class SimClient:
 
     def quiet(self) -> bool:
         """Whether everything published is acknowledged."""
-        if self.store.messages or self._backlog or not self.machine.instance:
+        if not self.alive or self.store.messages or self._backlog or not self.machine.instance:
             return False
         if self.subscription is None:
             return True
@@ -215,8 +239,44 @@ class SimClient:
     def _now_s(self) -> float:
         return self.world.now_us / 1e6
 
+    # -- its process -------------------------------------------------------------------------
+    def crash(self, down_us: int) -> None:
+        """Dies at once; it starts again with its store after a while. Of a publisher only."""
+        assert self.subscription is None, "its bookmark store is not simulated"
+        assert not isinstance(self.machine, PartMachine)
+        world, connection = self.world, self.connection
+        if not self.alive:
+            return
+        world.fault(f"crash client {self.name}")
+        self.alive = False
+        self._waking = self.connection = None
+        self._pumping = False
+        if connection is not None:
+            connection.receive[0] = connection.closed[0] = lambda _: None
+            if world.rng.random() < 0.5:
+                connection.close(0, "client died")
+            else:
+                # With its host: the instance notices when it does.
+                connection.sever()
+        lost = self.store.crash()
+        world.log(ClientCrashed(world.now_us, self.name, self.machine.publisher, lost))
+        if lost:
+            world.probes["client crashed before its store was flushed"] += 1
+        world.after(down_us, self._restart)
+
+    def _restart(self) -> None:
+        """Another process with the same store."""
+        world = self.world
+        self.alive = self._fresh = True
+        self.lives += 1
+        self.machine = world.machines.client(self._options, self.store)
+        world.probes["client restarted with its store"] += 1
+        self.step(Started())
+
     def step(self, event: Any) -> None:
         """Feeds the machine and performs what it says."""
+        if not self.alive:
+            return
         for effect in self.machine.step(event, self._now_s):
             self._perform(effect)
         self._wake_later()
@@ -246,7 +306,7 @@ class SimClient:
             world = self.world
             world.after(world.drawn(world.timing.local_us), self._resolve)
         elif isinstance(effect, SendPublishes):
-            self._send()
+            self._pump_soon()
         elif isinstance(effect, Tell):
             self._told(effect.event)
         elif isinstance(effect, Fail):
@@ -256,9 +316,10 @@ class SimClient:
     def _told(self, event: Any) -> None:
         world = self.world
         if isinstance(event, Connected):
-            if event.instance != self._last_instance:
+            if event.instance != self._last_instance or self._fresh:
+                self._fresh = False
                 world.log(Used(world.now_us, self.name, event.instance, self._last_instance))
-                if self._last_instance:
+                if self._last_instance not in ("", event.instance):
                     world.probes["client failed over"] += 1
                     if event.resent_messages:
                         world.probes["resend to the survivor"] += 1
@@ -268,6 +329,8 @@ class SimClient:
                 world.after(0, self.publish, backlog)
         elif isinstance(event, WaitingForSafeInstance):
             world.probes["client waited for a safe instance"] += 1
+            if self._fresh and self.lives > 1:
+                world.probes["restarted client waited for a safe instance"] += 1
         elif isinstance(event, PublishFailed):
             world.probes["publish failed"] += 1
 
@@ -280,13 +343,13 @@ class SimClient:
         world = self.world
         connection = self.connection = Connection(world, f"client {self.name}", effect.address)
         number = effect.connection
-        connection.receive[0] = lambda frame: self._frame(number, frame)
+        connection.receive[0] = lambda frame: self._frame(connection, number, frame)
         connection.closed[0] = lambda why: self._ended(connection, number, why)
         world.after(world.drawn(world.timing.network_us), self._reach, connection, number)
 
     def _reach(self, connection: Connection, number: int) -> None:
         target = self.world.hosts[connection.hosts[1]]
-        if not connection.open[0]:
+        if not connection.open[0] or connection is not self.connection:
             return
         if self.world.now_us < self._away_until_us:
             connection._end(0, "unreachable")
@@ -303,13 +366,26 @@ class SimClient:
             self.connection = None
         self.step(ConnectionEnded(number, why))
 
-    def _frame(self, number: int, frame: tuple[dict[str, Any], bytes]) -> None:
+    def _frame(
+        self, connection: Connection, number: int, frame: tuple[dict[str, Any], bytes]
+    ) -> None:
         header, body = frame
         if header["c"] == "p":
             if number == self.machine.connection:
                 self._delivered(self.machine.arrived(header, body))
-        else:
-            self.step(FrameReceived(number, header, body))
+            return
+        speaks = "peers" in header and connection is self.connection
+        was_at = self.machine.instance
+        if speaks and was_at:
+            self._log_safety(was_at, header)
+        self.step(FrameReceived(number, header, body))
+        if speaks and not was_at and self.machine.instance == header["instance"]:
+            # A logon; of one that it does not use, the words bind it to nothing.
+            self._log_safety(self.machine.instance, header)
+
+    def _log_safety(self, speaker: str, header: dict[str, Any]) -> None:
+        safe = tuple(peer["name"] for peer in header["peers"] if peer["safe"])
+        self.world.log(HeardSafety(self.world.now_us, self.name, speaker, safe))
 
     def _delivered(self, batch: Any) -> None:
         if batch is None:
@@ -364,14 +440,31 @@ class SimClient:
             self._heir.publish(topics)
             return
         machine, world = self.machine, self.world
-        if not machine.next_sequence:
+        if not self.alive or not machine.next_sequence:
             self._backlog += topics
             return
         for topic in topics:
             body = b"%d" % machine.next_sequence
             sequence = machine.publish(topic, body, "json", world.now_us)
             world.log(Published(world.now_us, self.name, machine.publisher, sequence, topic))
-        self._send()
+        self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        """In the next turn of its loop."""
+        if not self._pumping:
+            self._pumping = True
+            world = self.world
+            world.after(world.drawn(world.timing.local_us), self._pump, self.lives)
+
+    def _pump(self, life: int) -> None:
+        """On disk before it is sent."""
+        if self.alive and life == self.lives:
+            self._pumping = False
+            changed = self.store.words != self.store.kept_words
+            self.store.flush()
+            if changed:
+                self.world.log(Kept(self.world.now_us, self.name))
+            self._send()
 
     def _send(self) -> None:
         while (batch := self.machine.next_batch(600)) is not None:
@@ -379,5 +472,14 @@ class SimClient:
                 return
             payload = b"".join(batch.records)
             sequences = [decode_record(r, verify=False).sequence for r in batch.records]
+            self.world.log(
+                Sent(
+                    self.world.now_us,
+                    self.name,
+                    self.machine.publisher,
+                    self.connection.number,
+                    tuple(sequences),
+                )
+            )
             header = {"c": "pb", "n": len(batch.records), "sequences": sequences}
             self.connection.send(0, (header, payload))

@@ -20,6 +20,7 @@ from raylay.services.drills.history import (
     ModeSet,
     Noted,
     Offered,
+    Ready,
     Removed,
     Seen,
     Started,
@@ -331,6 +332,16 @@ class Instance:
             policy=world.policy,
         )
         self.durability = world.machines.durability(machine.pending)
+        self.peers = world.machines.peers()
+        for destination in disk.member.destinations:
+            # Here the names of hosts are their addresses, but for addresses of several.
+            name = destination.name
+            names = () if destination.wide_ip else destination.addresses
+            self.peers.add(name, names, names)
+            if name in disk.servers:
+                self.peers.reached(name, *disk.servers[name], self.host_of(disk.servers[name][1]))
+        self.peers.moved(machine.placements.items())
+        self._by_hand = False
         self._txid_at_start = recovered.next_txid - 1
         if recovered.next_txid > 1:
             floor = max(disk.floor_txid, disk.journal.first_txid - 1)
@@ -446,6 +457,7 @@ class Instance:
         if self.world.machines.spreads:
             for connection in self.upstreams.values():
                 connection.send(1, Placed(effect.news))
+        self.peers.moved(effect.news)
         # Clients are told where the peers are now.
         self._perform_safety_changed(SafetyChanged())
 
@@ -749,7 +761,7 @@ class Instance:
         link.inbox.send(link.mode_set, effect.sync)
 
     def _perform_safety_changed(self, _: SafetyChanged) -> None:
-        peers = self._peers()
+        peers = self.peers.told(self.machine.destinations)
         for session in self.sessions.values():
             self._log_safety(session, peers)
             session.connection.send(1, ({"c": "safety", "peers": peers}, b""))
@@ -758,11 +770,14 @@ class Instance:
         self.journal.removable(effect.before_txid)
 
     def _perform_became_ready(self, _: BecameReady) -> None:
-        self.world.probes["new incarnation caught up"] += 1
-        self.world.log(Seen(self.world.now_us, self.name, "ready"))
+        world = self.world
+        world.probes["new incarnation caught up"] += 1
+        world.log(Ready(world.now_us, self.name, self.disk.incarnation, self._by_hand))
 
     def _perform_report(self, effect: Report) -> None:
         event = effect.event
+        if event == "admitted":
+            self._by_hand = True
         probe = _PROBE_OF_EVENT.get(event)
         if probe is not None:
             self.world.probes[probe] += 1
@@ -771,22 +786,6 @@ class Instance:
             self.world.log(Seen(self.world.now_us, self.name, f"{event} {details}"))
 
     # -- clients -----------------------------------------------------------------------------
-    def _peers(self) -> list[dict[str, Any]]:
-        members = self.world.topology.members
-        peers = []
-        for name, ledger in self.machine.destinations.items():
-            _, server = self.disk.servers.get(name, (0, ""))
-            for address in self.world.topology.servers(ledger.destination):
-                peers.append(
-                    {
-                        "name": address,
-                        "group": members[address].group,
-                        "addresses": [self.host_of(address)],
-                        "safe": ledger.safe and address == server,
-                    }
-                )
-        return peers
-
     def _log_safety(self, session: Session, peers: list[dict[str, Any]]) -> None:
         safe = tuple(peer["name"] for peer in peers if peer["safe"])
         self.world.log(
@@ -868,7 +867,7 @@ class Instance:
             durable = [(low, found.highest)]
         session = Session(number, connection, client, found.publisher)
         self.sessions[number] = session
-        peers = self._peers()
+        peers = self.peers.told(self.machine.destinations)
         self._log_safety(session, peers)
         if durable:
             self._log_acked(session, list(_expanded(durable)), "logon")
@@ -1084,6 +1083,7 @@ class Instance:
         name = link.destination.name
         self.disk.servers[name] = (welcome.incarnation, welcome.name)
         self.disk.servers_met.setdefault(name, set()).add(welcome.name)
+        self.peers.reached(name, welcome.incarnation, welcome.name, self.host_of(welcome.name))
         self.world.log(Linked(self.world.now_us, self.name, name, welcome.called))
         if self.world.former:
             self.world.log(Took(self.world.now_us, self.name, welcome.incarnation, False))

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from raylay.services.client.failover import Peer, ServerChooser
+from raylay.services.client.machine import (
+    ClientMachine,
+    ClientOptions,
+    PublishBatch,
+    PublishStore,
+)
 from raylay.services.messages.records import Flag, Run
+from raylay.services.protocol.frames import Header
 from raylay.services.replication.acknowledgment import DestinationLedger, RootedRanges
 from raylay.services.replication.effects import Effect, LinkEffect, Ranges, Rooted, SendBatch
 from raylay.services.replication.instance import InstanceMachine, UpstreamAnswer, _Upstream
 from raylay.services.replication.outbound import OutboundLink
+from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import GENERATION_MAX
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.run_lookup import RunLookup, _Piece
+from raylay.services.replication.staged import BatchStaged
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage.memory_journal import MemoryJournal
+from sim.client import SimStore
 from sim.world import Machines
 
 
@@ -345,6 +357,129 @@ class HolesTakenAsHeld(RunLookup):
         return stretch
 
 
+class ReadyByAnyGroup(InstanceMachine):
+    """Having lost its disk it admits clients as soon as any upstream has caught up, though those of
+    its own group may hold more."""
+
+    def _batch_done(self, entry: BatchStaged) -> None:
+        super()._batch_done(entry)
+        if entry.caught_up:
+            self.become_ready()
+
+
+# -- who may be failed over to ---------------------------------------------------------------------
+class WholeListIsSafe(PeerBook):
+    """Says of every server of a list what was proved of the connected one."""
+
+    def told(self, ledgers: Mapping[str, DestinationLedger]) -> list[dict[str, Any]]:
+        found = super().told(ledgers)
+        safe = {name for ledger in ledgers.values() if ledger.safe for name in ledger.servers}
+        return [{**peer, "safe": peer["safe"] or peer["name"] in safe} for peer in found]
+
+
+class NamesTheConnected(PeerBook):
+    """Names the server that is connected, as an earlier release did, and no other one of a list."""
+
+    def told(self, ledgers: Mapping[str, DestinationLedger]) -> list[dict[str, Any]]:
+        reached = {each.reached.name for each in self._servers.values() if each.reached}
+        return [peer for peer in super().told(ledgers) if peer["name"] in reached]
+
+
+class _News(ServerChooser):
+    __slots__ = ()
+
+    def heard(self, speaker: str, peers: Sequence[Peer]) -> tuple[list[str], list[str]]:
+        before = self._words.get(speaker, {})
+        found = super().heard(speaker, peers)
+        self._words[speaker] = before | self._words[speaker]
+        return found
+
+
+class NoticesAreNews(ClientMachine):
+    """Takes a notice for news of those that it names: the others stay as safe as they were."""
+
+    def __init__(self, options: ClientOptions, store: PublishStore) -> None:
+        super().__init__(options, store)
+        self.chooser.__class__ = _News
+
+
+class _LastWord(ServerChooser):
+    __slots__ = ()
+
+    def use(self, address: str, instance: str) -> None:
+        super().use(address, instance)
+        self._words.clear()
+
+
+class OnlyTheLastCounts(ClientMachine):
+    """Forgets what the others had said as soon as it has gone on to one."""
+
+    def __init__(self, options: ClientOptions, store: PublishStore) -> None:
+        super().__init__(options, store)
+        self.chooser.__class__ = _LastWord
+
+
+class WordsNotKept(SimStore):
+    """A publish store that keeps the publishes and not the words."""
+
+    def flush(self) -> None:
+        super().flush()
+        records, highest, _ = self._on_disk
+        self._on_disk = (records, highest, b"")
+
+
+# -- what a client sends again ---------------------------------------------------------------------
+class SentBeforeItIsKept(SimStore):
+    """What was put since the last flush but one is not on disk yet."""
+
+    def flush(self) -> None:
+        before = self.__dict__.get("now", self._on_disk)
+        super().flush()
+        self.__dict__["now"], self._on_disk = self._on_disk, before
+
+
+class NothingSentAgain(ClientMachine):
+    """Goes on behind what it sent on an earlier connection."""
+
+    def _take_durable(self, header: Header) -> None:
+        sent_upto = max(self._sent_upto, self.__dict__.get("ever_sent", 0))
+        self.__dict__["ever_sent"] = sent_upto
+        super()._take_durable(header)
+        self._resend = self.store.replay(sent_upto + 1)
+        self._resend_next = next(self._resend, None)
+
+
+class NewOnesFirst(ClientMachine):
+    """Sends what is published meanwhile ahead of what it has to send again."""
+
+    def next_batch(self, bytes_max: int) -> PublishBatch | None:
+        waiting = self._resend_next
+        if self._tail:
+            self._resend_next = None
+        batch = super().next_batch(bytes_max)
+        if self._resend_next is None and batch is not None and waiting is not None:
+            self._resend_next = waiting if batch.first > waiting[0] else None
+        return batch
+
+
+class SentTwice(ClientMachine):
+    """Sends again to the end of the store, with what is published meanwhile and follows anyway."""
+
+    def _take_durable(self, header: Header) -> None:
+        super()._take_durable(header)
+        self._resend_upto = 1 << 63
+
+
+class DurableSentAgainOnly(ClientMachine):
+    """Sends again only what lies behind the highest that the server called durable."""
+
+    def _take_durable(self, header: Header) -> None:
+        durable = header.get("durable")
+        if durable:
+            header = {**header, "durable": [[1, durable[-1][1]]]}
+        super()._take_durable(header)
+
+
 MISTAKES: dict[str, Machines] = {
     "journal freed without asking": Machines(instance=FreesWithoutAsking),
     "prefix acks": Machines(instance=PrefixAcks),
@@ -365,6 +500,16 @@ MISTAKES: dict[str, Machines] = {
     "old copy served": Machines(instance=ServesAnOldCopy, copies_are_the_same=True),
     "trust is proof": Machines(link=TrustIsProof),
     "stored is enough": Machines(instance=StoredIsEnough),
+    "ready by another group": Machines(instance=ReadyByAnyGroup),
+    "a whole list is safe": Machines(peers=WholeListIsSafe),
+    "notices are news": Machines(peers=NamesTheConnected, client=NoticesAreNews),
+    "only the last word counts": Machines(client=OnlyTheLastCounts),
+    "words not kept": Machines(store=WordsNotKept),
+    "sent before it is kept": Machines(store=SentBeforeItIsKept),
+    "nothing sent again": Machines(client=NothingSentAgain),
+    "new ones first": Machines(client=NewOnesFirst),
+    "sent twice": Machines(client=SentTwice),
+    "durable is a number": Machines(client=DurableSentAgainOnly),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
     "found: forgets topics": Machines(instance=ForgetsTopics),
     "found: asks only the sender": Machines(link=AsksOnlyTheSender),
@@ -396,14 +541,28 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "old copy served": frozenset(("liveness", "unavailable")),
     "trust is proof": frozenset(("removal", "liveness", "order")),
     "stored is enough": frozenset(("removal",)),
+    "ready by another group": frozenset(("readiness",)),
+    "a whole list is safe": frozenset(("safety",)),
+    "notices are news": frozenset(("failover",)),
+    "only the last word counts": frozenset(("failover",)),
+    "words not kept": frozenset(("failover",)),
+    "sent before it is kept": frozenset(("sending",)),
+    "nothing sent again": frozenset(("sending",)),
+    "new ones first": frozenset(("sending",)),
+    "sent twice": frozenset(("sending",)),
+    "durable is a number": frozenset(("store",)),
     "found: skips what it sees": frozenset(("liveness",)),
     "found: forgets topics": frozenset(("order",)),
     "found: asks only the sender": frozenset(("order",)),
 }
 """The laws that must see each of them."""
 
-SHOWN_ON: dict[str, str] = {"found: asks only the sender": "three regions"}
-"""The only topology on which a mistake can show: seeds of others would be a waste."""
+SHOWN_ON: dict[str, str] = {
+    "found: asks only the sender": "three regions",
+    "a whole list is safe": "a list in a group",
+    "notices are news": "a list in a group",
+}
+"""The topology on which a mistake shows: seeds of others would be a waste."""
 
 PUT_BACK = frozenset(("old copy served",))
 """Mistakes that show only where an old copy of a data directory is put back."""

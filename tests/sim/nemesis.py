@@ -89,6 +89,10 @@ def _take_over(world: World, client: str, other: str) -> None:
     world.clients[client].take_over(world.clients[other])
 
 
+def _crash_client(world: World, client: str, down_ms: int) -> None:
+    world.clients[client].crash(down_ms * 1000)
+
+
 def _fail_commit(world: World, name: str) -> None:
     instance = world.instances[name]
     if instance.alive:
@@ -163,6 +167,7 @@ _ACTIONS: dict[str, Callable[..., None]] = {
     "move": _move,
     "go_away": _go_away,
     "take_over": _take_over,
+    "crash_client": _crash_client,
     "fail_commit": _fail_commit,
     "remove": _remove,
     "remove_by_force": _remove_by_force,

@@ -159,6 +159,19 @@ def _diamond_faults(rng: random.Random, end_ms: int) -> list[Step]:
     ]
 
 
+def list_in_a_group(rng: random.Random) -> Topology:
+    """`x` replicates sync to whichever of `a1` and `a2` answers, all of one group: clients of `x`
+    may use any of the three. The two replicate to `x`, perhaps to each other, in any mode."""
+    found = {"x": [destination(("a1", "a2"), "g")]}
+    for name, other in (("a1", "a2"), ("a2", "a1")):
+        found[name] = [destination("x", "g", sync=rng.random() < 0.7)]
+        if rng.random() < 0.5:
+            found[name].append(destination(other, "g", sync=rng.random() < 0.5))
+    return Topology(
+        "a list in a group", {name: Member(name, "g", tuple(each)) for name, each in found.items()}
+    )
+
+
 def random_topology(rng: random.Random) -> Topology:
     """Any links between 2 to 6 instances, with filters and PassThrough of all kinds."""
     size = rng.randint(2, 6)
@@ -248,26 +261,31 @@ CRASHES = 5
 PARTITIONS = 2
 
 
+def _topology(rng: random.Random) -> Topology:
+    kind = rng.random()
+    if kind < 0.15:
+        return mesh(2)
+    if kind < 0.37:
+        return mesh(3)
+    if kind < 0.45:
+        return mesh(4)
+    if kind < 0.55:
+        return regions(
+            own_group_only=kind < 0.50, resync_pass_through=".*" if kind < 0.47 else None
+        )
+    if kind < 0.70:
+        return chain(rng)
+    if kind < 0.80:
+        return diamond(rng)
+    if kind < 0.86:
+        return list_in_a_group(rng)
+    return random_topology(rng)
+
+
 def draw(seed: int) -> Plan:
     """The plan of a seed."""
     rng = random.Random(seed * 2 + 1)
-    kind = rng.random()
-    if kind < 0.15:
-        topology = mesh(2)
-    elif kind < 0.37:
-        topology = mesh(3)
-    elif kind < 0.45:
-        topology = mesh(4)
-    elif kind < 0.55:
-        topology = regions(
-            own_group_only=kind < 0.50, resync_pass_through=".*" if kind < 0.47 else None
-        )
-    elif kind < 0.70:
-        topology = chain(rng)
-    elif kind < 0.80:
-        topology = diamond(rng)
-    else:
-        topology = random_topology(rng)
+    topology = _topology(rng)
     # Of its own: whether it is drawn changes nothing else of a seed.
     dialling = random.Random(seed * 2)
     if dialling.random() < 0.25:
@@ -334,6 +352,11 @@ def draw(seed: int) -> Plan:
     parting = random.Random(seed * 2 + (1 << 47))
     if parting.random() < 0.25:
         _part(parting, plan)
+    # Of its own: whether clients crash changes nothing else of a seed.
+    crashing = random.Random(seed * 2 + (1 << 43))
+    if crashing.random() < 0.5:
+        plan.script += _client_crashes(crashing, plan)
+        plan.script.sort(key=lambda step: step[:2])
     return plan
 
 
@@ -386,6 +409,29 @@ def _part(rng: random.Random, plan: Plan) -> None:
             plan.script.append((at_ms, "move", (name,)))
         plan.script.sort(key=lambda step: step[:2])
     plan.publishes.sort(key=lambda entry: entry[:2])
+
+
+def _client_crashes(rng: random.Random, plan: Plan) -> list[Step]:
+    """Publishers die and start again with their stores: at any time, or with their instance."""
+    publishers = [
+        (name, servers[0])
+        for name, servers, _, topic in plan.clients
+        if not topic and name not in plan.parts
+    ]
+    crashes = [(at_ms, what[0]) for at_ms, action, what in plan.script if action == "crash"]
+    publishing = [(at_ms, name) for at_ms, name, _ in plan.publishes]
+    found: list[Step] = []
+    for _ in range(rng.choice((1, 2, 4))):
+        name, first = rng.choice(publishers)
+        at_ms = rng.randint(20, plan.end_ms)
+        with_it = [at for at, instance in crashes if instance == first]
+        if with_it and rng.random() < 0.4:
+            at_ms = rng.choice(with_it) + rng.choice((-5, 1, 40))
+        elif rng.random() < 0.3:
+            # With what it has just published, perhaps before it is on its disk.
+            at_ms = rng.choice([at for at, client in publishing if client == name] or [at_ms])
+        found.append((max(at_ms, 1), "crash_client", (name, rng.choice((1, 30, 200, 700)))))
+    return found
 
 
 def _moves(rng: random.Random, plan: Plan) -> list[Step]:

@@ -9,13 +9,16 @@ import pytest
 from raylay.services.drills import checkers
 from raylay.services.drills.history import (
     Acked,
+    ClientCrashed,
     Crashed,
     Delivered,
     Failed,
     FinalLog,
     Heard,
+    HeardSafety,
     History,
     Journaled,
+    Kept,
     Lacked,
     Linked,
     Member,
@@ -24,10 +27,13 @@ from raylay.services.drills.history import (
     Offered,
     Operation,
     Published,
+    Ready,
     Removed,
+    Sent,
     Started,
     ToldSafety,
     Topology,
+    Used,
 )
 from raylay.services.replication.routing import Destination
 
@@ -346,6 +352,74 @@ def test_a_peer_that_was_called_safe_has_what_was_acked() -> None:
         history.operations.index(acked(40, 1)), ToldSafety(36, "a", "p", 1, ())
     )
     assert laws(history) == set()
+
+
+def told(*operations: Operation) -> set[str]:
+    history = History(chain(), [*up(), *operations])
+    return {found.text for found in checkers.failover(history)}
+
+
+def test_a_client_goes_only_where_everybody_who_spoke_to_it_calls_it_safe() -> None:
+    at_a = [Used(2, "p", "a", ""), HeardSafety(2, "p", "a", ("b",))]
+    at_b = [Used(3, "p", "b", "a"), HeardSafety(3, "p", "b", ("a", "c"))]
+    assert not told(*at_a, *at_b, Used(4, "p", "a", "b"))
+    assert told(*at_a, Used(3, "p", "c", "a"))
+    # b cannot answer for a.
+    (text,) = told(*at_a, *at_b, Used(4, "p", "c", "b"))
+    assert "p went on at c, which a does not call safe" in text
+    # A word is complete, and the last one counts.
+    assert told(*at_a, HeardSafety(3, "p", "a", ()), Used(4, "p", "b", "a"))
+    assert not told(*at_a, HeardSafety(3, "p", "a", ()), Used(4, "p", "a", "a"))
+    assert not told(*at_a, Used(3, "q", "c", "")), "another client"
+
+
+def test_a_client_that_crashed_is_bound_by_what_was_on_its_disk() -> None:
+    kept = [Used(2, "p", "a", ""), HeardSafety(2, "p", "a", ("b",)), Kept(3, "p")]
+    later = [HeardSafety(4, "p", "a", ("c",)), ClientCrashed(5, "p", P, ())]
+    assert told(*kept, ClientCrashed(5, "p", P, ()), Used(6, "p", "c", "a"))
+    assert not told(*kept, *later, Used(6, "p", "b", "a"))
+    assert told(*kept, *later, Used(6, "p", "c", "a"))
+
+
+@pytest.mark.parametrize(
+    ("what", "operations"),
+    [
+        ("", [Sent(3, "p", P, 1, (1, 2)), Sent(4, "p", P, 2, (1, 2, 3))]),
+        ("", [Sent(3, "p", P, 1, (1, 2)), Heard(4, "p", P, (1,)), Sent(5, "p", P, 2, (2, 3))]),
+        ("", [ClientCrashed(3, "p", P, (1, 2)), Sent(4, "p", P, 1, (3,))]),
+        ("and not [2]", [Sent(3, "p", P, 1, (1, 3))]),
+        ("and not [1, 2]", [Sent(3, "p", P, 1, (1, 2)), Sent(4, "p", P, 2, (3,))]),
+        ("behind 2", [Sent(3, "p", P, 1, (1, 2)), Sent(4, "p", P, 1, (2, 3))]),
+        ("had sent 2", [Sent(3, "p", P, 1, (1, 2)), ClientCrashed(4, "p", P, (2, 3))]),
+    ],
+)
+def test_a_client_sends_what_is_not_settled_in_order_and_once(
+    what: str, operations: list[Operation]
+) -> None:
+    found = checkers.sending(History(chain(), [*published(1, 2, 3), *operations]))
+    assert bool(found) == bool(what) and all(what in each.text for each in found)
+
+
+def test_an_instance_that_lost_its_disk_is_ready_with_what_a_peer_of_its_group_had() -> None:
+    again = 0xBB
+    start: list[Operation] = [
+        *up(), *published(1), journaled(10, "a", 1), journaled(20, "b", 1, path=(A,)),
+        Crashed(30, "b", B, True), Started(40, "b", again, False),
+    ]  # fmt: skip
+    copied = journaled(50, "b", 1, path=(A,))._replace(incarnation=again)
+    ready = Ready(60, "b", again, False)
+
+    def found(*operations: Operation) -> list[str]:
+        history = History(chain(), [*start, *operations])
+        return [each.text for each in checkers.readiness(history)]
+
+    assert not found(copied, ready)
+    (text,) = found(ready)
+    assert text.startswith("b admits clients, and lacks 1 of a")
+    assert not found(ready._replace(by_hand=True)), "somebody took that upon himself"
+    # What retention removed meanwhile nobody misses, nor what came after its start.
+    assert not found(Removed(55, "a", A, 1, (("to-b", "b"),)), ready)
+    assert not found(copied, journaled(55, "a", 2, txid=2), ready)
 
 
 @pytest.mark.parametrize("end", ["", "c"])

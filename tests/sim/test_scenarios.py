@@ -22,7 +22,7 @@ from raylay.services.drills.history import (
     ModeSet,
     Noted,
     Operation,
-    Seen,
+    Ready,
     ToldSafety,
     Topology,
     Used,
@@ -774,6 +774,181 @@ def test_a_failover_list_moves_to_the_second_server_and_back() -> None:
     assert not play.had("b2", client, 3)
 
 
+def listed(**destinations: tuple[Destination, ...]) -> Topology:
+    """`x` replicates to whichever of `a1` and `a2` answers, in one group."""
+    found: dict[str, tuple[Destination, ...]] = {"x": (to("a1", "a2"),), "a1": (), "a2": ()}
+    return fabric(False, **(found | destinations))
+
+
+def left_behind(play: Play, *servers: str) -> SimClient:
+    """`a1` has one of two messages: `x` has gone on to `a2` with the second."""
+    client = play.client("p", *(servers or ("x", "a1", "a2")))
+    play.until(50)
+    client.publish(["orders"])
+    play.until(80)
+    play.world.crash("a1")
+    play.until(150)
+    client.publish(["orders"])
+    play.until(250)
+    play.world.restart("a1")
+    play.until(300)
+    assert client.store.messages == 0 and not play.had("a1", client, 2)
+    return client
+
+
+def used(history: History, client: SimClient) -> list[str]:
+    return [
+        op.instance
+        for op in history.operations
+        if isinstance(op, Used) and op.client == client.name
+    ]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_server_of_a_list_that_was_left_is_not_failed_over_to(crashes: bool) -> None:
+    """Nor by a client that was started again with its store, as soon as its store has the word."""
+    play = Play(listed())
+    client = left_behind(play)
+    play.world.crash("x")
+    if crashes:
+        client.crash(50_000)
+    play.until(1_000)
+    assert client.machine.instance == "a2"
+    client.publish(["orders"])
+    play.until(1_100)
+    assert client.store.messages == 0 and play.had("a2", client, 3)
+    play.world.restart("x")
+    assert used(play.end(), client) == ["x", "a2"]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_where_no_safe_instance_is_left_a_client_waits_and_says_for_whom(crashes: bool) -> None:
+    play = Play(listed())
+    client = left_behind(play)
+    # On its disk with what is published next.
+    client.publish(["orders"])
+    play.until(350)
+    play.world.crash("a2")
+    play.world.crash("x")
+    if crashes:
+        client.crash(50_000)
+    play.until(2_000)
+    assert not client.machine.instance and client.machine.waits_for_safe_instance
+    reasons = client.machine.chooser.refused()
+    assert reasons.keys() == {"a1"} and reasons["a1"].startswith("x ")
+    assert play.world.probes["client waited for a safe instance"]
+    play.world.restart("a2")
+    play.until(3_000)
+    assert client.machine.instance == "a2"
+    play.world.restart("x")
+    assert used(play.end(), client) == ["x", "a2"]
+
+
+def test_the_word_of_an_instance_counts_although_the_next_one_says_otherwise() -> None:
+    """`a2` calls `a1` safe: that is true of what `a2` acknowledged, which passes on nothing."""
+    to_a1 = replace(to("a1"), pass_through=None)
+    play = Play(listed(a2=(to_a1,)))
+    client = left_behind(play)
+    play.world.crash("x")
+    play.until(1_000)
+    assert client.machine.instance == "a2"
+    client.publish(["orders"])
+    play.until(1_100)
+    assert client.store.messages == 0
+    told = [
+        op
+        for op in play.world.history.operations
+        if isinstance(op, ToldSafety) and op.instance == "a2" and "a1" in op.safe
+    ]
+    play.world.crash("a2")
+    play.until(2_000)
+    assert told and not client.machine.instance, "what x had acknowledged a1 lacks still"
+    assert client.machine.chooser.refused()["a1"].startswith("x ")
+    client.machine.trust("a1")
+    play.until(3_000)
+    assert client.machine.instance == "a1", "somebody took that upon himself"
+
+
+def test_a_server_that_the_link_returns_to_is_safe_when_it_has_everything() -> None:
+    play = Play(listed())
+    client = left_behind(play)
+    play.world.break_connections("x", "a2")
+    play.until(600)
+    assert play.had("a1", client, 2)
+    play.world.crash("x")
+    play.until(1_500)
+    assert client.machine.instance == "a1"
+    play.world.restart("x")
+    assert used(play.end(), client) == ["x", "a1"]
+
+
+def test_a_link_between_two_servers_makes_nobody_safe() -> None:
+    """While `x` is on its way from `a1` to `a2`, and as long as `a2` lacks something."""
+    play = Play(listed())
+    client = play.client("p", "x", "a2", "a1")
+    play.until(50)
+    for _ in range(5):
+        client.publish(["orders"] * 20)
+    play.until(150)
+    assert client.store.messages == 0
+    # a2 is reached and gets nothing through: it never catches up.
+    play.world.partition({("x", "a2")}, symmetric=False)
+    play.world.crash("a1")
+    play.until(400)
+    play.world.crash("x")
+    play.until(1_500)
+    assert not client.machine.instance, "a2 has nothing of it"
+    play.world.restart("a1")
+    play.until(2_500)
+    assert client.machine.instance == "a1", "the one it was last proved of"
+    play.world.restart("x")
+    play.end()
+
+
+def test_an_instance_that_is_never_named_is_never_failed_over_to() -> None:
+    """`z` replicates to `x` and serves the same clients; `x` does not know it."""
+    play = Play(listed(z=(to("x"),)))
+    client = play.client("p", "x", "z", "a1")
+    play.until(50)
+    client.publish(["orders"])
+    play.until(100)
+    play.world.crash("x")
+    play.world.crash("a1")
+    play.until(1_000)
+    assert not client.machine.instance
+    assert client.machine.chooser.refused()["z"] == "x has not called it safe to fail over to"
+    play.world.restart("a1")
+    play.until(1_500)
+    assert client.machine.instance == "a1"
+    play.world.restart("x")
+    play.end()
+
+
+def test_words_that_a_crash_took_go_with_the_acks_that_came_behind_them() -> None:
+    """The client dies before its store was flushed: what it was acknowledged since, it has still,
+    and sends it again to whom it might use before."""
+    play = Play(listed())
+    client = play.client("p", "x", "a1", "a2")
+    play.until(50)
+    client.publish(["orders"])
+    play.until(80)
+    play.world.crash("a1")
+    client.publish(["orders"])
+    play.until(300)
+    assert client.store.messages == 0 and play.had("a2", client, 2)
+    assert client.machine.chooser.refusal("a1") and not client.machine.chooser.refusal("a2")
+    client.crash(50_000)
+    play.world.crash("x")
+    play.world.restart("a1")
+    assert client.store.messages == 1, "the ack came behind the word"
+    play.until(1_000)
+    assert client.machine.instance == "a1"
+    play.until(1_100)
+    assert client.store.messages == 0 and play.had("a1", client, 2)
+    play.world.restart("x")
+    play.end()
+
+
 def test_the_side_that_cannot_dial_shares_the_fate_of_the_others_connection() -> None:
     """`a` has no address of `b`: it pushes over the connection of `b`, waits when that is gone."""
     play = Play(fabric(a=(replace(to("b"), dials=False),), b=(to("a"),)))
@@ -1414,7 +1589,7 @@ def test_an_instance_whose_group_never_returns_is_admitted_by_hand() -> None:
     play.world.restart("a")
     history = play.end()
     assert play.had("b", client, 1), "the group came back after all"
-    assert any(isinstance(op, Seen) and op.what == "ready" for op in history.operations)
+    assert any(isinstance(op, Ready) and op.by_hand for op in history.operations)
 
 
 def test_what_every_peer_of_the_group_holds_is_here_so_it_is_admitted_unforced() -> None:

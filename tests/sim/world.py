@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from raylay.services.client.machine import ClientMachine
 from raylay.services.drills.history import (
     Fault,
     FinalLog,
@@ -33,11 +34,12 @@ from raylay.services.replication.instance import (
     InstanceMachine,
 )
 from raylay.services.replication.outbound import OutboundLink
+from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage.memory_journal import MemoryJournal
-from sim.client import SimClient
+from sim.client import SimClient, SimStore
 from sim.copying import copy_log
 from sim.instance import Absent, Disk, Instance, former_name
 from sim.network import Connection
@@ -74,6 +76,9 @@ class Machines:
     durability: type[PendingMessages] = PendingMessages
     journal: type[MemoryJournal] = MemoryJournal
     lookup: type[RunLookup] = RunLookup
+    peers: type[PeerBook] = PeerBook
+    client: type[ClientMachine] = ClientMachine
+    store: type[SimStore] = SimStore
     spreads: bool = True
     """False: a mistake: nobody tells another one who was moved."""
     placements_forgotten: bool = False

@@ -30,7 +30,7 @@ def test_every_listed_server_may_be_tried_before_the_first_logon() -> None:
 def test_the_one_last_used_comes_last() -> None:
     made = chooser("A", "B", "C")
     made.use("B:1", "B")
-    made.heard("B", peers(A=True, C=True), complete=True)
+    made.heard("B", peers(A=True, C=True))
     assert made.candidates() == ["C:1", "A:1", "B:1"]
 
 
@@ -61,13 +61,30 @@ def test_words(story: list[tuple[str, dict[str, bool]]], current: str, allowed: 
     assert made.candidates() == [f"{name}:1" for name in allowed]
 
 
-def test_a_peer_no_longer_named_is_not_safe_and_what_was_unsafe_stays_so() -> None:
-    made = chooser("A", "B", "C")
+def test_a_word_is_complete_and_whom_it_does_not_name_is_unsafe_by_it() -> None:
+    made = chooser("A", "B", "C", "D")
     made.use("A:1", "A")
-    made.heard("A", peers(B=True, C=False), complete=True)
-    made.heard("A", peers(), complete=True)
-    assert "has not called it safe" in made.refusal("B")
+    assert made.heard("A", peers(B=True, C=False)) == (["C"], ["B"])
     assert "A called it unsafe" in made.refusal("C")
+    assert "A has not called it safe" in made.refusal("D"), "it was never named"
+    assert made.heard("A", peers(C=True)) == (["B"], ["C"])
+    assert "A has not called it safe" in made.refusal("B") and not made.refusal("C")
+    # C does not answer for what A acknowledged: B is unsafe by A's word still, wherever C is.
+    made.use("C:1", "C")
+    made.heard("C", peers(A=True, B=True, D=True))
+    assert made.candidates() == ["A:1", "C:1"]
+    assert "A has not called it safe" in made.refusal("B")
+    made.use("A:1", "A")
+    made.heard("A", peers(B=True, C=True, D=False))
+    assert made.candidates() == ["B:1", "C:1", "A:1"]
+
+
+def test_one_that_two_destinations_name_is_safe_where_one_of_them_says_so() -> None:
+    for words in ((True, False), (False, True)):
+        made = chooser("A", "B")
+        made.use("A:1", "A")
+        assert made.heard("A", [Peer("B", "G", (), safe) for safe in words]) == ([], ["B"])
+        assert not made.refusal("B")
 
 
 def test_trust_is_the_way_out_when_the_speaker_is_gone() -> None:
@@ -134,20 +151,38 @@ def test_pauses_grow_to_the_maximum_and_begin_anew() -> None:
     assert backoff.next_pause_s() < 0.13
 
 
-def test_a_restarted_client_knows_who_was_called_unsafe() -> None:
+def test_a_restarted_client_is_bound_by_the_words_that_its_store_kept() -> None:
     earlier = ServerChooser([Server("a:1", "A"), Server("b:1", "B")])
     earlier.use("b:1", "B")
     earlier.heard("B", peers(A=False, C=True))
-    later = ServerChooser([Server("a:1", "A"), Server("b:1", "B"), Server("c:1", "C")])
+    servers = [Server(f"{name.lower()}:1", name) for name in "ABCD"]
+    later = ServerChooser(servers)
     later.recall(earlier.remembered())
     assert later.refusal("A") == "B called it unsafe to fail over to"
     assert later.refusal("B") == "" == later.refusal("C")
+    assert later.refusal("D") == "B has not called it safe to fail over to"
     assert later.candidates() == ["b:1", "c:1"]
     # Not forgotten by a life that reached nobody.
-    again = ServerChooser([Server("a:1", "A")])
+    again = ServerChooser(servers)
     again.recall(later.remembered())
-    assert again.refusal("A")
+    assert again.refusal("A") and again.refusal("D")
     again.trust("A")
-    assert again.refusal("A") == ""
-    for nonsense in (b"", b"\xff", b"[]", b'{"unsafe": 5}'):
+    assert again.refusal("A") == "" != again.refusal("D")
+    trusting = ServerChooser(servers)
+    trusting.recall(again.remembered())
+    assert trusting.refusal("A") == "" != trusting.refusal("D")
+    for nonsense in (b"", b"\xff", b"[]", b'{"unsafe": 5}', b'{"safe": {"A": 5}}'):
         ServerChooser().recall(nonsense)
+
+
+def test_a_store_of_an_earlier_release_knows_only_who_was_called_unsafe() -> None:
+    made = ServerChooser([Server(f"{name.lower()}:1", name) for name in "ABCD"])
+    made.recall(b'{"instance": "B", "unsafe": {"B": ["A"]}}')
+    assert made.candidates() == ["b:1", "c:1", "d:1"]
+    again = ServerChooser([Server(f"{name.lower()}:1", name) for name in "ABCD"])
+    again.recall(made.remembered())
+    assert again.candidates() == ["b:1", "c:1", "d:1"]
+    # From when it has spoken again its word is complete.
+    again.use("b:1", "B")
+    again.heard("B", peers(A=True, C=False))
+    assert again.candidates() == ["a:1", "b:1"]
