@@ -117,17 +117,27 @@ def test_a_multiple_of_the_original_speed(servers: Servers, tmp_path: Path) -> N
         publisher.persisted(number)
         time.sleep(0.6 if number < 4 else 0)
     client = Client(server.address, "subscriber")
+    times_us: dict[str, list[int]] = {}
 
     def replay(name: str, **options: Any) -> float:
         began_s = time.monotonic()
         start(client, name, "orders", **options)
-        assert [n for _, n in received(client, 4)] == [1, 2, 3, 4]
+        found: list[int] = []
+        times_us[name] = []
+        while len(found) < 4:
+            header, body = client.next(lambda frame: frame.header["c"] == "p")
+            found += [record.sequence for record in iterate_records(body)]
+            times_us[name].append(header["ts"])
+        assert found == [1, 2, 3, 4]
         return time.monotonic() - began_s
 
-    assert replay("as it was", rate="1X") >= 1.75
-    assert 0.85 <= replay("twice", rate="2X") < 1.75
-    assert replay("no long pauses", rate="1X", rate_max_gap="20ms") < 1.5
-    assert replay("no rate") < 1.5
+    # How far apart they were received: further than asked for, where the machine was busy.
+    took_s = replay("as it was", rate="1X")
+    original_s = (times_us["as it was"][-1] - times_us["as it was"][0]) / 1e6
+    assert took_s >= original_s - 0.05 >= 1.75
+    assert original_s / 2 - 0.05 <= replay("twice", rate="2X") < original_s - 0.05
+    assert replay("no long pauses", rate="1X", rate_max_gap="20ms") < original_s - 0.3
+    assert replay("no rate") < original_s - 0.3
 
 
 @pytest.mark.parametrize(

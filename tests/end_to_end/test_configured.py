@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -127,3 +130,149 @@ def test_an_instance_without_a_group_is_passed_on_by_its_name(
     # What B took before its own would have come before it.
     found = [publisher for publisher, _ in started["C"].journal()]
     assert found == [of_a] * 10 * passes + [of_b] * 10
+
+
+@pytest.mark.slow
+def test_hub_and_spoke_as_the_chapter_describes_it(servers: Servers, tmp_path: Path) -> None:
+    """Ingestion and hub sync, applications with topics of their own, one of them a sync pair; its
+    validation excluded where nothing comes back."""
+    files = Files("in-1", "in-2", "hub", "desk-1", "desk-2", "risk")
+    for own, mate in (("in-1", "in-2"), ("in-2", "in-1")):
+        # The mate asks less of the hub than of this one, as this one does.
+        to_mate = files.destination(mate, group="in", passing=".*", checks=excluded("cascade"))
+        to_hub = files.destination("hub", group="hub", passing=".*")
+        files.instance(own, to_mate, to_hub, group="in")
+    files.instance(
+        "hub",
+        files.destination("desk-1", "desk-2", group="desk", passing=".*", topics=("orders",)),
+        files.destination("risk", group="risk", sync=False, passing=".*", topics=("trades",)),
+        group="hub",
+    )
+    for own, mate in (("desk-1", "desk-2"), ("desk-2", "desk-1")):
+        to_mate = files.destination(mate, group="desk", passing=".*", topics=("orders",), checks="")
+        files.instance(own, to_mate, group="desk", topics=("orders",))
+    files.instance("risk", group="risk", topics=("trades",))
+    started = files.start(servers, tmp_path)
+    orders = published(started["in-1"], "orders-desk", 50)
+    trades = published(started["in-2"], "trades-desk", 50, "trades")
+    # Sync all the way: what was persisted is at both of the pair, whose own goes nowhere else.
+    own = published(started["desk-2"], "trader", 5)
+    reader = Client(started["risk"].address, "reader")
+    reader.send({"c": "subscribe", "sub": "s", "t": "trades", "bm": "0", "cid": "1"})
+    assert len(reader.receive(50)) == 50
+    held = {name: set(server.journal()) for name, server in started.items()}
+    everything = {(each, n) for each in (orders, trades) for n in range(1, 51)}
+    for name in ("in-1", "in-2", "hub"):
+        assert held[name] == everything, name
+    for name in ("desk-1", "desk-2"):
+        wanted = {(orders, n) for n in range(1, 51)} | {(own, n) for n in range(1, 6)}
+        assert held[name] == wanted, name
+    assert held["risk"] == {(trades, n) for n in range(1, 51)}
+    # Without its first one the hub's Destination goes on to the other, which waits for its mate.
+    started["desk-1"].kill()
+    client = Client(started["in-1"].address, "later")
+    client.publish(range(1, 11))
+    reader = Client(started["desk-2"].address, "reader")
+    reader.send({"c": "subscribe", "sub": "s", "t": "orders", "bm": "0", "cid": "1"})
+    assert reader.receive(65)[-1] == "m10"
+    started["desk-1"].start()
+    client.persisted(10)
+    later = {(publisher_id("later"), n) for n in range(1, 11)}
+    assert all(later <= set(started[name].journal()) for name in ("desk-1", "desk-2"))
+
+
+FILE = """\
+<AMPSConfig>
+  <Name>A</Name>
+  <Group>east</Group>
+  <Tuning><Replication><MinSyncDestinations>1</MinSyncDestinations></Replication></Tuning>
+  <Transports>
+    <Transport>
+      <Name>clients</Name><Type>tcp</Type><InetAddr>127.0.0.1:{clients}</InetAddr>
+    </Transport>
+    <Transport>
+      <Name>r</Name><Type>amps-replication</Type><InetAddr>127.0.0.1:{incoming}</InetAddr>
+    </Transport>
+  </Transports>
+  <TransactionLog>
+    <JournalDirectory>journal</JournalDirectory>
+    <JournalArchiveDirectory>{place}/archive</JournalArchiveDirectory>
+    <JournalSize>10MB</JournalSize>
+    <FlushInterval>200ms</FlushInterval>
+    <Topic><Name>orders</Name><MessageType>json</MessageType></Topic>
+  </TransactionLog>
+  <Replication>
+    <Destination>
+      <Name>B</Name>
+      <Group>west</Group>
+      <Topic><Name>orders</Name><MessageType>json</MessageType></Topic>
+      <SyncType>async</SyncType>
+      <Transport><Type>amps-replication</Type><InetAddr>127.0.0.1:{there}</InetAddr></Transport>
+    </Destination>
+  </Replication>
+  <Logging>
+    <Target>
+      <Protocol>file</Protocol><Level>{level}</Level><FileName>{place}/log/a</FileName>
+    </Target>
+  </Logging>
+</AMPSConfig>
+"""
+
+
+def test_an_instance_does_what_its_file_says(servers: Servers, tmp_path: Path) -> None:
+    """What can be seen of it from outside; what a Destination says has tests of its own."""
+    clients, incoming, there = free_ports(3)
+
+    def start(level: str) -> Server:
+        text = FILE.format(
+            clients=clients, incoming=incoming, there=there, level=level, place=tmp_path
+        )
+        settings = fabric_of([load_amps("A.xml", text=text, environment={})])
+        config = instance_config(settings, record_of(settings, tmp_path), settings.instances[0])
+        config.first = True
+        servers.append(Server(tmp_path / "A", config))
+        return servers[-1]
+
+    def logged() -> str:
+        return "".join(path.read_text() for path in (tmp_path / "log").glob("*.log"))
+
+    server = start("info")
+    status = server.status
+    assert (status["name"], status["group"]) == ("A", "east")
+    assert status["client_address"] == f"127.0.0.1:{clients}"
+    assert status["replication_address"] == f"127.0.0.1:{incoming}"
+    client = Client(server.address, "publisher")
+    assert (client.answer["instance"], client.answer["group"]) == ("A", "east")
+    began_s = time.monotonic()
+    client.publish(range(1, 2))
+    client.persisted(1)
+    assert time.monotonic() - began_s >= 0.15, "the commit waits for more to come"
+    for kind, reason in (("json", ""), ("fix", "not_journaled")):
+        client.send(
+            {"c": "subscribe", "sub": kind, "t": "orders", "mt": kind, "bm": "0", "cid": kind}
+        )
+        assert client.ack(cid=kind).header.get("reason", "") == reason
+    for number in range(2, 14):
+        client.publish(range(number, number + 1), text=10**6 * "x")
+        client.persisted(number)
+    journal = tmp_path / "A" / "journal"
+    assert len([path for path in journal.iterdir() if "lock" not in path.name]) >= 2
+    assert server.stop() == 0
+    commands = [sys.executable, "-m", "raylay.services.cli", "journal"]
+    archived = subprocess.run(
+        [*commands, "archive", str(journal), "--archive", str(tmp_path / "archive")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert archived.returncode == 0, archived.stderr
+    assert list((tmp_path / "archive").iterdir())
+    assert " info A " in logged()
+    for path in (tmp_path / "log").iterdir():
+        path.unlink()
+    again = start("error")
+    reader = Client(again.address, "reader")
+    reader.send({"c": "subscribe", "sub": "s", "t": "orders", "bm": "0", "cid": "1"})
+    assert len(reader.receive(13)) == 13, "what was archived is still in the log"
+    assert again.stop() == 0
+    assert " info A " not in logged()
