@@ -1063,9 +1063,12 @@ class InstanceMachine:
                 return f"{name} holds {len(beyond)} messages that are not here"
         return ""
 
-    def append_failed(self, reason: str, text: str) -> list[Effect]:
-        """The journal could not write: nothing staged is on disk, all of it is forgotten, and
-        whoever sent it is told and sends it again later."""
+    def append_failed(self, first_txid: int, reason: str, text: str, now_us: int) -> list[Effect]:
+        """The journal could not write what is staged from `first_txid` on: all of it is forgotten,
+        and whoever sent it is told and sends it again later. What is below is on disk, whether or
+        not that was told before."""
+        self.committed_txid = max(self.committed_txid, first_txid - 1)
+        self._drain(now_us)
         senders: set[int] = set()
         sessions: set[int] = set()
         dropped: list[tuple[int, int, list[Range]]] = []

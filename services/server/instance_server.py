@@ -13,7 +13,6 @@ import itertools
 import os
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -33,6 +32,7 @@ from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.metrics import LatencyHistogram, Metrics
 from raylay.services.protocol.session import Logon, safety_notice
 from raylay.services.replication.acknowledgment import DestinationLedger, RootedRanges
+from raylay.services.replication.commit_news import CommitNews, Tell, how_to_tell
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -198,10 +198,7 @@ class InstanceServer:
         self._by_name: dict[str, ClientConnection] = {}
         self._staged_bytes = 0
         self._paused: list[ClientConnection] = []
-        self._committed_txid = 0
-        self._committed_scheduled = False
-        self._wakeable: list[LinkControl] = []
-        self._wakes_due: deque[tuple[int, LinkControl]] = deque()
+        self._news = CommitNews()
         self._servers: list[asyncio.AbstractServer] = []
         self._timers: list[asyncio.TimerHandle] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -809,10 +806,7 @@ class InstanceServer:
     def _append(self, effect: Append) -> None:
         run = effect.run
         self._staged_bytes += len(run.payload)
-        for link in self._wakeable:
-            ledger = self.machine.destinations[link.name]
-            if ledger.sync and ledger.router.routed(run, ledger.incarnation):
-                self._wakes_due.append((run.last_txid, link))
+        self._news.staged(run, self.machine.destinations)
         self.journal.stage(run)
         if self.replays.any_live:
             self.replays.staged(run)
@@ -841,14 +835,11 @@ class InstanceServer:
     ) -> None:
         """Wakes a link for what is routed to its destination; for the rest it is told later, so
         that it moves on: what came from there need not wake it for every commit."""
-        routed, incarnation = ledger.router.routed, ledger.incarnation
-        if link.woken_txid >= runs[-1].last_txid:
-            return
-        for run in runs:
-            if routed(run, incarnation):
-                link.told(frame)
-                return
-        link.told_later(frame)
+        tell = how_to_tell(link.woken_txid, ledger, runs)
+        if tell is Tell.NOW:
+            link.told(frame)
+        elif tell is Tell.LATER:
+            link.told_later(frame)
 
     def _ack_client(self, effect: AckClient) -> None:
         client = self.clients.get(effect.session)
@@ -907,39 +898,28 @@ class InstanceServer:
     # -- the journal -------------------------------------------------------------------------
     def _committed_in_thread(self, last_txid: int, commit_ns: int) -> None:
         self.commit_latency.record(commit_ns)
-        self._committed_txid = last_txid
-        if not self._committed_scheduled:
-            self._committed_scheduled = True
+        calls, woken = self._news.committed(last_txid)
+        if calls:
             try:
                 self.loop.call_soon_threadsafe(self._take_committed)
             except RuntimeError:
                 pass  # the loop is closed: nobody is left to be told
-        # A sync link's answer is what a publisher waits for: it is woken from here, while this
-        # process's own loop is still waking up.
-        due = self._wakes_due
-        links: set[LinkControl] = set()
-        while due and due[0][0] <= last_txid:
-            try:
-                links.add(due.popleft()[1])
-            except IndexError:
-                break  # cleared by the loop: the commit behind failed
-        for link in links:
-            link.wake(last_txid)
+        # While this process's own loop is still waking up.
+        for name in woken:
+            self.links[name].wake(last_txid)
 
     def wakeable_changed(self) -> None:
         """A link can be woken from the writer thread now, or no more."""
-        self._wakeable = [link for link in self.links.values() if link.wake_fd >= 0]
+        self._news.wakeable = tuple(name for name, link in self.links.items() if link.wake_fd >= 0)
 
     def catch_up_with_commits(self) -> None:
         """Before a link's answer is taken: it may be for a commit that this loop has not taken."""
-        if self._committed_txid > self.machine.committed_txid:
+        if self._news.is_ahead(self.machine.committed_txid):
             self._take_committed()
 
     def _take_committed(self) -> None:
-        # Cleared before the id is read: a commit after it schedules another call.
-        self._committed_scheduled = False
-        last_txid = self._committed_txid
-        if last_txid <= self.machine.committed_txid:
+        last_txid = self._news.take(self.machine.committed_txid)
+        if not last_txid:
             return
         if self.storage_failure is not None:
             self.storage_failure = None
@@ -954,15 +934,15 @@ class InstanceServer:
             pass
 
     def _take_failed(self, first_txid: int, error: Exception) -> None:
-        self._take_committed()
         reason = "storage_full" if isinstance(error, StorageFull) else "storage_error"
         self.storage_failure = (reason, str(error))
-        self._staged_bytes = 0
-        self._wakes_due.clear()
+        self._news.failed()
         paused, self._paused = self._paused, []
         for client in paused:
             client.resume_reading()
-        self.perform(self.machine.append_failed(reason, str(error)))
+        now_us = self.steady_us()
+        self.perform(self.machine.append_failed(first_txid, reason, str(error), now_us))
+        self._staged_bytes = 0
         self.replays.append_failed()
         self.outbox.flush()
         self.loop.call_later(PROBE_S, self._probe)

@@ -33,6 +33,7 @@ from raylay.services.messages.records import Flag, Kind, Run, iterate_records
 from raylay.services.protocol.replication import ack_frames
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.admission import Refused, decide, refused_before
+from raylay.services.replication.commit_news import Tell, how_to_tell
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -76,6 +77,9 @@ if TYPE_CHECKING:
 
 JOURNALED = TopicMatcher((TopicRule(".*"),))
 FOREVER_US = 1 << 60
+TOLD_LATER_US = 20_000
+BUSY_CHANCE = 0.1
+"""Of an instance's loop being busy with something else when it is called."""
 LOOKUP_BYTES = 1_000
 """Little, so that a look-up takes several reads."""
 SHOWN_EVENTS = frozenset(
@@ -302,6 +306,7 @@ class Instance:
         self.upstreams: dict[int, Connection] = {}
         self.incoming: dict[int, Incoming] = {}
         """Of these, what others dialled."""
+        self.news = world.machines.news()
         self._commit_due = False
         self._told_us = 0
         self._callbacks = 0
@@ -365,6 +370,7 @@ class Instance:
             destination.name: LinkProcess(self, destination)
             for destination in disk.member.destinations
         }
+        self.news.wakeable = tuple(self.links)
         world.after(world.drawn((1, world.timing.tick_us)), self._tick)
         world.after(world.drawn((1, world.timing.hint_us)), self._write_hint)
         self.check()
@@ -501,6 +507,7 @@ class Instance:
     def _tick(self) -> None:
         if self.alive:
             world = self.world
+            self._take_committed()
             self.perform(self.machine.tick(world.now_us))
             self._look()
             self._tell_persisted()
@@ -605,31 +612,62 @@ class Instance:
                     world.probes["gap filled later"] += 1
                 if not set(disk.former).isdisjoint(run.path):
                     world.probes["took back its own tail"] += 1
-        self._callback(self._committed, last_txid)
+        calls, woken = self.news.committed(last_txid)
+        if calls:
+            self._callback(self._called)
+        for name in sorted(woken):
+            self._wake_link(name, last_txid)
 
-    def _commit_failed(self, _: int, error: Exception) -> None:
+    def _wake_link(self, name: str, last_txid: int) -> None:
+        """The writer thread tells a link itself: not in order with what the loop tells it."""
+        world, link = self.world, self.links[name]
+        if link.alive and self.machine.destinations[name].connected:
+            link.woken_txid = last_txid
+            world.probes["link woken by the writer thread"] += 1
+            world.after(world.drawn(world.timing.local_us), link.told, last_txid)
+
+    def _commit_failed(self, first_txid: int, error: Exception) -> None:
         self.world.probes["commit failure"] += 1
+        if self.news.is_ahead(self.machine.committed_txid):
+            self.world.probes["commit failure behind a commit that is not taken"] += 1
         self.staging.clear()
-        self._callback(self._failed, str(error))
+        self._callback(self._failed, first_txid, str(error))
 
     def _callback(self, call: Callable[..., None], *args: Any) -> None:
-        """The writer thread's callback reaches the loop a little later, in order."""
+        """The writer thread's callback reaches the loop a little later, in order; where the loop
+        is busy, behind other commits."""
         world = self.world
-        self._told_us = max(self._told_us, world.now_us + world.drawn(world.timing.local_us))
+        delay_us = world.drawn(world.timing.local_us)
+        if world.rng.random() < BUSY_CHANCE and not world.healed:
+            delay_us += world.drawn(world.timing.busy_us)
+        self._told_us = max(self._told_us, world.now_us + delay_us)
         self._callbacks += 1
         world.at(self._told_us, call, *args)
 
-    def _committed(self, last_txid: int) -> None:
+    def _called(self) -> None:
         self._callbacks -= 1
         if self.alive:
+            self._take_committed()
+
+    def _take_committed(self) -> None:
+        last_txid = self.news.take(self.machine.committed_txid)
+        if last_txid:
             self.perform(self.machine.committed(last_txid, self.world.now_us))
 
-    def _failed(self, text: str) -> None:
+    def _catch_up(self) -> None:
+        """Before anything that a link says is taken: it may be for a commit not taken yet."""
+        if self.news.is_ahead(self.machine.committed_txid):
+            self.world.probes["link ahead of its instance"] += 1
+            self._take_committed()
+
+    def _failed(self, first_txid: int, text: str) -> None:
         self._callbacks -= 1
         if self.alive:
             # Runs staged since the failure were refused by the journal: gone with the others.
             self.staging.clear()
-            self.perform(self.machine.append_failed("storage_error", text))
+            self.news.failed()
+            now_us = self.world.now_us
+            self.perform(self.machine.append_failed(first_txid, "storage_error", text, now_us))
 
     # -- effects -----------------------------------------------------------------------------
     def perform(self, effects: list[Any]) -> None:
@@ -655,15 +693,32 @@ class Instance:
                 self.world.probes["upgrade asked again"] += 1
 
     def _perform_append(self, effect: Append) -> None:
+        self.news.staged(effect.run, self.machine.destinations)
         self._stage(effect.run)
 
     def _perform_committed(self, effect: Committed) -> None:
         last_txid = effect.last_txid
-        for link in self.links.values():
-            link.inbox.send(link.told, last_txid)
+        for name, link in self.links.items():
+            ledger = self.machine.destinations[name]
+            if ledger.connected:
+                tell = how_to_tell(link.woken_txid, ledger, effect.runs)
+                if tell is Tell.NOW:
+                    self._tell(link, last_txid)
+                elif tell is Tell.LATER:
+                    if not link.later_txid:
+                        self.world.after(TOLD_LATER_US, self._tell_late, link)
+                    link.later_txid = last_txid
         for session in self.sessions.values():
             for cursor in session.subscriptions.values():
                 self._wake(session, cursor)
+
+    def _tell(self, link: LinkProcess, last_txid: int) -> None:
+        link.later_txid = 0
+        link.inbox.send(link.told, last_txid)
+
+    def _tell_late(self, link: LinkProcess) -> None:
+        if self.alive and link.later_txid:
+            self._tell(link, link.later_txid)
 
     def _perform_ack_client(self, effect: AckClient) -> None:
         session = self.sessions.get(effect.session)
@@ -819,7 +874,7 @@ class Instance:
         world, machine, options = self.world, self.machine, header.get("o", {})
         have = options.get("have")
         committed_txid = machine.committed_txid
-        subscription = BookmarkSubscription(
+        subscription = world.machines.subscription(
             session.number,
             header["sub"],
             topic_filter(header["t"], ""),
@@ -1113,16 +1168,22 @@ class Instance:
         """A destination has answered."""
         if self.alive:
             name = link.destination.name
-            self.perform(self.machine.link_answered(name, effect.persisted, effect.conflicts))
+            self._catch_up()
+            effects = self.machine.link_answered(name, effect.persisted, effect.conflicts)
+            if any(type(each) is NotifyLink for each in effects):
+                self.world.probes["asked for what went unmarked"] += 1
+            self.perform(effects)
 
     def link_lacks(self, link: LinkProcess, effect: LinkLacks) -> None:
         """What a link will never send."""
         if self.alive:
+            self._catch_up()
             self.perform(self.machine.link_lacks(link.destination.name, effect.ranges))
 
     def link_progressed(self, link: LinkProcess, effect: LinkProgress) -> None:
         """A link tells how far it is."""
         if self.alive:
+            self._catch_up()
             self.perform(
                 self.machine.link_progressed(
                     link.destination.name,

@@ -91,6 +91,10 @@ class LinkProcess:
             self.machine.__dict__.update({"name_of": world.name_of})
         self.connection: Connection | None = None
         self.server = ""
+        self.woken_txid = 0
+        """What the instance's writer thread told it of last."""
+        self.later_txid = 0
+        """What it is to be told of within a moment."""
         self._early: list[bytes] = []
         self._address = 0
         self._epoch = 0

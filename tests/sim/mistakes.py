@@ -16,14 +16,21 @@ from raylay.services.client.machine import (
 from raylay.services.messages.records import Flag, Run
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.acknowledgment import DestinationLedger, RootedRanges
+from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.effects import Effect, LinkEffect, Ranges, Rooted, SendBatch
-from raylay.services.replication.instance import InstanceMachine, UpstreamAnswer, _Upstream
+from raylay.services.replication.instance import (
+    InstanceMachine,
+    LinkStart,
+    UpstreamAnswer,
+    _Upstream,
+)
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import GENERATION_MAX
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.run_lookup import RunLookup, _Piece
 from raylay.services.replication.staged import BatchStaged
+from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage.memory_journal import MemoryJournal
 from sim.client import SimStore
@@ -480,7 +487,51 @@ class DurableSentAgainOnly(ClientMachine):
         super()._take_durable(header)
 
 
+class OneBehindAfterRemoval(BookmarkSubscription):
+    """Begins behind the oldest record that is here, once the first ones are removed."""
+
+    def __init__(self, *arguments: Any, first_txid: int, **named: Any) -> None:
+        super().__init__(*arguments, first_txid=first_txid, **named)
+        if 1 < first_txid == self.cursor + 1:
+            self.cursor = self._before = first_txid
+
+
+class LinkOneBehindAfterRemoval(OutboundLink):
+    """The same, of a link."""
+
+    def connected(
+        self, downstream: int, held: PublisherRanges, start: LinkStart, first_txid: int
+    ) -> list[LinkEffect]:
+        behind = first_txid + 1 if first_txid > 1 else first_txid
+        return super().connected(downstream, held, start, behind)
+
+
+# -- the writer thread ---------------------------------------------------------------------------
+class UnmarkedNotAsked(InstanceMachine):
+    """Waits for the answer to what a link sent unmarked, woken ahead of the news of an upgrade."""
+
+    def _ask_for_what_went_unmarked(self, ledger: DestinationLedger, stored: Ranges) -> None:
+        pass
+
+
+class LinkBeforeCommits(CommitNews):
+    """Takes what a link says before the commits that it is about."""
+
+    def is_ahead(self, taken_txid: int) -> bool:
+        return False
+
+
+class FailureForgetsCommits(InstanceMachine):
+    """A failed commit takes with it what was committed ahead of it and not taken yet."""
+
+    def append_failed(self, first_txid: int, reason: str, text: str, now_us: int) -> list[Effect]:
+        return super().append_failed(self.committed_txid + 1, reason, text, now_us)
+
+
 MISTAKES: dict[str, Machines] = {
+    "link one behind after removal": Machines(link=LinkOneBehindAfterRemoval),
+    "unmarked not asked": Machines(instance=UnmarkedNotAsked),
+    "link before commits": Machines(news=LinkBeforeCommits),
     "journal freed without asking": Machines(instance=FreesWithoutAsking),
     "prefix acks": Machines(instance=PrefixAcks),
     "duplicates answered at once": Machines(instance=DuplicatesAnsweredAtOnce),
@@ -516,12 +567,17 @@ MISTAKES: dict[str, Machines] = {
 }
 
 SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
+    "one behind after removal": Machines(subscription=OneBehindAfterRemoval),
+    "failure forgets commits": Machines(instance=FailureForgetsCommits),
     "floor at the tick": Machines(instance=FloorAtTheTick),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
 }
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
 
 CAUGHT_BY: dict[str, frozenset[str]] = {
+    "link one behind after removal": frozenset(("liveness",)),
+    "unmarked not asked": frozenset(("liveness",)),
+    "link before commits": frozenset(("liveness",)),
     "journal freed without asking": frozenset(("removal",)),
     "prefix acks": frozenset(("liveness",)),
     "duplicates answered at once": frozenset(("acknowledged",)),

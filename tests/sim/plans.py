@@ -342,6 +342,13 @@ def draw(seed: int) -> Plan:
         step = (name, copying.random() < 0.5, copying.randint(30, 500))
         plan.script.append((back_ms, "put_back", step))
         plan.script.sort(key=lambda step: step[:2])
+    # Of its own: a disk that fails again and again changes nothing else of a plan.
+    failing = random.Random(seed * 2 + (1 << 44))
+    if failing.random() < 0.25:
+        for _ in range(failing.randint(3, 8)):
+            name = failing.choice(list(topology.members))
+            plan.script.append((failing.randint(20, end_ms), "fail_commit", (name,)))
+        plan.script.sort(key=lambda step: step[:2])
     # Of its own: whether something is moved changes nothing else of a seed.
     moving = random.Random(seed * 2 + (1 << 40))
     if moving.random() < 0.2:

@@ -52,6 +52,7 @@ STEADY = Timing(
     commit_us=(500, 500),
     notice_us=(5_000, 5_000),
     maintenance_us=(100, 100),
+    busy_us=(0, 0),
 )
 """Every delay is the same: what happens is what the scenario says."""
 
@@ -1369,6 +1370,75 @@ def test_a_destination_that_comes_back_with_less_wins_against_retention() -> Non
     play.until(play.world.now_us // 1000 + 1_000)
     assert play.had("b", client, 1)
     play.end()
+
+
+def subscribed_after_removal(machines: Machines | None = None) -> tuple[set[int], set[int]]:
+    """What a subscriber gets that comes when the oldest segments are removed, and what there is."""
+    play = Play(fabric(a=(to("b"),), b=()), machines=machines)
+    client = play.client("p", "a")
+    play.until(50)
+    published(play, client, 60)
+    instance = play.world.instances["a"]
+    instance.remove_segments()
+    kept_from = instance.journal.first_txid
+    assert kept_from > 10
+    play.client("s", "a", subscribe=".*")
+    play.until(play.world.now_us // 1000 + 500)
+    got = {
+        sequence
+        for operation in play.world.history.operations
+        if isinstance(operation, Delivered) and operation.subscriber == "s"
+        for sequence in operation.sequences
+    }
+    return got, set(range(kept_from, 61))
+
+
+def test_a_subscriber_that_comes_after_removal_gets_all_that_is_there() -> None:
+    got, there = subscribed_after_removal()
+    assert got == there
+    got, there = subscribed_after_removal(SHOWN_BY_A_SCENARIO["one behind after removal"])
+    assert there - got == {min(there)}, "the oldest one"
+
+
+def failed_behind_a_commit(machines: Machines | None = None) -> tuple[Play, SimClient]:
+    """The writer thread commits, then fails, and the instance's loop hears of both at once."""
+    play = Play(fabric(a=(to("b"),), b=()), machines=machines)
+    client = play.client("p", "a")
+    play.until(50)
+    a = play.world.instances["a"]
+    client.publish(["orders"] * 3)
+    while not a.journal.staged:
+        play.world.run_until(play.world.now_us + 10)
+    loop_is_busy = a._callback
+    held_back: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+
+    def keep(call: Callable[..., None], *arguments: object) -> None:
+        a._callbacks += 1
+        held_back.append((call, arguments))
+
+    a._callback = keep  # type: ignore[method-assign]
+    a.journal.commit()
+    client.publish(["orders"] * 3)
+    while not a.journal.staged:
+        play.world.run_until(play.world.now_us + 10)
+    a.journal.fail_next(StorageFull("no space left", "a"))
+    a.journal.commit()
+    a._callback = loop_is_busy  # type: ignore[method-assign]
+    # Of the two the failure comes first: it brings the commits ahead of it with it.
+    for call, arguments in reversed(held_back):
+        call(*arguments)
+    play.until(play.world.now_us // 1000 + 500)
+    return play, client
+
+
+def test_a_failed_commit_takes_nothing_with_it_that_was_committed_before() -> None:
+    play, client = failed_behind_a_commit()
+    assert play.world.probes["commit failure behind a commit that is not taken"] == 1
+    play.until(play.world.now_us // 1000 + 1_000)
+    assert client.store.messages == 0
+    play.end()
+    with pytest.raises(AssertionError, match="a commit beyond what was staged"):
+        failed_behind_a_commit(SHOWN_BY_A_SCENARIO["failure forgets commits"])
 
 
 @pytest.mark.parametrize(

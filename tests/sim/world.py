@@ -29,6 +29,7 @@ from raylay.services.drills.history import (
     Moved,
     Topology,
 )
+from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.instance import (
     DowngradePolicy,
     InstanceMachine,
@@ -37,6 +38,7 @@ from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.run_lookup import RunLookup
+from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage.memory_journal import MemoryJournal
 from sim.client import SimClient, SimStore
@@ -53,6 +55,8 @@ class Timing:
     network_us: tuple[int, int] = (200, 4_000)
     local_us: tuple[int, int] = (10, 300)
     commit_us: tuple[int, int] = (100, 2_500)
+    busy_us: tuple[int, int] = (500, 20_000)
+    """How long an instance's loop is busy at times."""
     maintenance_us: tuple[int, int] = (100, 80_000)
     """Until the journal's maintenance thread has come to a piece of work."""
     notice_us: tuple[int, int] = (1_000, 200_000)
@@ -75,6 +79,8 @@ class Machines:
     link: type[OutboundLink] = OutboundLink
     durability: type[PendingMessages] = PendingMessages
     journal: type[MemoryJournal] = MemoryJournal
+    news: type[CommitNews] = CommitNews
+    subscription: type[BookmarkSubscription] = BookmarkSubscription
     lookup: type[RunLookup] = RunLookup
     peers: type[PeerBook] = PeerBook
     client: type[ClientMachine] = ClientMachine

@@ -283,11 +283,26 @@ def test_a_failed_commit_forgets_what_was_staged_and_closes_who_sent_it() -> Non
     bench.publish(1)
     bench.batch(1, 2)
     bench.staged.clear()
-    found = bench.take(bench.machine.append_failed("storage_full", "no space"))
+    found = bench.take(bench.machine.append_failed(1, "storage_full", "no space", 0))
     assert {type(e) for e in found} >= {CloseSession, CloseUpstream}
     assert bench.machine.next_txid == 1
     answer = bench.log_on(2, low=1)
     assert (answer.durable, answer.highest) == ([], 0)
+
+
+def test_what_was_committed_ahead_of_a_failure_is_not_forgotten_with_it() -> None:
+    """The writer thread committed, then failed, and the loop hears of both at once."""
+    bench = Bench()
+    bench.log_on()
+    bench.publish(1, 2)
+    bench.committed += bench.staged
+    bench.staged.clear()
+    bench.publish(3)
+    bench.staged.clear()
+    found = bench.take(bench.machine.append_failed(3, "storage_full", "no space", 0))
+    assert acks(found) == [(2, "")] or bench.log_on(2, low=1).durable == [(1, 2)]
+    assert (bench.machine.committed_txid, bench.machine.next_txid) == (2, 3)
+    assert bench.log_on(2, low=1).highest == 2
 
 
 def test_a_recovery_point_holds_nothing_that_is_only_staged() -> None:
