@@ -701,15 +701,19 @@ def failover(history: History) -> list[Violation]:
 def readiness(history: History) -> list[Violation]:
     """An instance that had to catch up (its disk was lost, or it was moved) admits clients only
     when it has everything that one peer of its group held when it started, and holds still, and
-    that is routed to it from there."""
+    that is routed to it from there. What its own retention had removed, in a directory that was put
+    back too, it has had."""
     logs = Logs(history.topology)
+    had: defaultdict[str, set[Key]] = defaultdict(set)
     removed_to: defaultdict[str, int] = defaultdict(int)
     held: dict[str, dict[str, set[Key]]] = {}
     members = history.topology.members
     found = []
     for operation in history.operations:
         if isinstance(operation, Removed):
-            removed_to[operation.instance] = operation.up_to_txid
+            copies, upto_txid = logs.copies[operation.instance], operation.up_to_txid
+            removed_to[operation.instance] = upto_txid
+            had[operation.instance] |= {key for key, c in copies.items() if c.txid <= upto_txid}
         elif isinstance(operation, Moved) or (isinstance(operation, Crashed) and operation.lost):
             removed_to[operation.instance] = 0
             for of in held.values():
@@ -736,7 +740,7 @@ def readiness(history: History) -> list[Violation]:
                 if routers:
                     lacks[peer] = sorted(
                         key
-                        for key in keys - logs.copies[name].keys()
+                        for key in keys - logs.copies[name].keys() - had[name]
                         if key in copies
                         and copies[key].txid > before_txid
                         and any(

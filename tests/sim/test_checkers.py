@@ -417,6 +417,10 @@ def test_an_instance_that_lost_its_disk_is_ready_with_what_a_peer_of_its_group_h
     (text,) = found(ready)
     assert text.startswith("b admits clients, and lacks 1 of a")
     assert not found(ready._replace(by_hand=True)), "somebody took that upon himself"
+    # Its own retention had removed it before the old directory was put back.
+    history = History(chain(), [*start, ready])
+    history.operations.insert(-3, Removed(25, "b", B, 1, (("to-c", "c"),)))
+    assert not checkers.readiness(history)
     # What retention removed meanwhile nobody misses, nor what came after its start.
     assert not found(Removed(55, "a", A, 1, (("to-b", "b"),)), ready)
     assert not found(copied, journaled(55, "a", 2, txid=2), ready)
