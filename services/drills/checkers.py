@@ -8,6 +8,7 @@
     loops            5  nothing enters an incarnation twice
     liveness         7  in the end all acks are given and all logs hold what is routed to them
     unavailable      -  what is missing and removed upstream is recorded, nothing else is
+    settled          -  what was durable does not wait again after a restart
     store            -  a publish store forgets only what was acked or refused
     sending          -  on a connection a client sends all that is not settled, in order, each once
     safety           -  no peer that a client was told is safe lacks what the client was acked
@@ -48,6 +49,7 @@ from raylay.services.drills.history import (
     Offered,
     Published,
     Ready,
+    Recovered,
     Removed,
     Retired,
     Reunited,
@@ -586,6 +588,19 @@ def unavailable(history: History) -> list[Violation]:
     return found[:VIOLATIONS_MAX]
 
 
+def settled(history: History) -> list[Violation]:
+    """What was durable when a recovery point was written does not wait again after a restart."""
+    return [
+        Violation(
+            "settled",
+            f"at {operation.time_us / 1000:.3f} ms {operation.instance} came up and waits again "
+            f"for {len(operation.again)} messages that were durable: {operation.again[:5]}",
+        )
+        for operation in history.operations
+        if isinstance(operation, Recovered) and operation.again
+    ][:VIOLATIONS_MAX]
+
+
 def store(history: History) -> list[Violation]:
     """A publish store forgets only what some instance acked or refused, and nothing acked is
     refused later by anyone."""
@@ -919,6 +934,7 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     loops,
     liveness,
     unavailable,
+    settled,
     store,
     sending,
     safety,

@@ -62,6 +62,15 @@ class Noted(NamedTuple):
     sequences: Sequences
 
 
+class Recovered(NamedTuple):
+    """An instance came up from what it had written down and its journal. `again`: (root, publisher,
+    sequence) of what was durable when it was written down, and waits for answers again."""
+
+    time_us: int
+    instance: str
+    again: tuple[tuple[int, int, int], ...]
+
+
 class Lacked(NamedTuple):
     """It is on disk that these are not here and no upstream had them any more."""
 
@@ -296,6 +305,7 @@ Operation = (
     | Journaled
     | Noted
     | Lacked
+    | Recovered
     | ModeSet
     | Linked
     | Published

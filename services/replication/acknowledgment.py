@@ -24,9 +24,12 @@ for another root.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.records import Flag, Run
 from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, Router
@@ -100,57 +103,95 @@ class RootedRanges:
         return cls({int(root): PublisherRanges.from_wire(value) for root, value in data.items()})
 
 
+_Buckets = deque[tuple[int, int, dict[int, list[int]]]]
+"""(time_us, lowest txid, {publisher: [first, last]})."""
+
+
+class _TxidFloor:
+    """The lowest transaction id of what is outstanding, where ids do not rise with time."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, int, int]] = []
+        """(lowest txid, publisher, first, last)."""
+
+    def add(self, txid: int, publisher: int, a: int, b: int) -> None:
+        """Something of a..b is outstanding; none of it has a transaction id below `txid`."""
+        heappush(self._heap, (txid, publisher, a, b))
+
+    def settle(self, outstanding: RootedRanges) -> None:
+        """Drops what is not outstanding any more, from the lowest on; see `AgeLog.settle`."""
+        heap = self._heap
+        while heap and not _touched(outstanding, heap[0][1], heap[0][2:]):
+            heappop(heap)
+
+    def lowest(self, default: int) -> int:
+        """The lowest transaction id of what was outstanding at the last `settle`."""
+        return self._heap[0][0] if self._heap else default
+
+
 class AgeLog:
     """How old the oldest outstanding message is, in time and in transaction ids.
 
     Buckets hold, for each publisher, the span of sequences that became outstanding in it. A span
     goes by `settle`, when nothing in it is outstanding any more, and a bucket with its last one.
-    Transaction ids rise from bucket to bucket; what becomes outstanding again, with an id that
-    nobody looks up, is kept apart.
+    Transaction ids rise from bucket to bucket; what becomes outstanding again, with an id of long
+    before, is kept apart.
     """
 
-    __slots__ = ("_again", "_buckets")
+    __slots__ = ("_again", "_again_floor", "_buckets")
 
     def __init__(self) -> None:
-        # (time_us, lowest txid, {publisher: [first, last]})
-        self._buckets: deque[tuple[int, int, dict[int, list[int]]]] = deque()
-        self._again: deque[tuple[int, int, dict[int, list[int]]]] = deque()
+        self._buckets: _Buckets = deque()
+        self._again: _Buckets = deque()
+        self._again_floor = _TxidFloor()
 
     def add(self, time_us: int, txid: int, publisher: int, a: int, b: int) -> None:
-        """a..b of the publisher became outstanding; none has a transaction id below `txid`.
-        `AGAIN_TXID`: again, with any id."""
-        buckets = self._again if txid == AGAIN_TXID else self._buckets
-        if not buckets or time_us - buckets[-1][0] >= AGE_BUCKET_US:
-            buckets.append((time_us, txid, {publisher: [a, b]}))
-            return
-        spans = buckets[-1][2]
-        span = spans.get(publisher)
-        if span is None:
-            spans[publisher] = [a, b]
+        """a..b of the publisher became outstanding; none has a transaction id below `txid`, which
+        is none below that of any call before. `AGAIN_TXID`: again, with any id."""
+        if txid == AGAIN_TXID:
+            self.add_again(time_us, txid, publisher, a, b)
         else:
-            span[0] = min(span[0], a)
-            span[1] = max(span[1], b)
+            _add(self._buckets, time_us, txid, publisher, a, b)
+
+    def add_again(self, time_us: int, txid: int, publisher: int, a: int, b: int) -> None:
+        """The same, with any `txid`."""
+        _add(self._again, time_us, txid, publisher, a, b)
+        self._again_floor.add(txid, publisher, a, b)
 
     def settle(self, outstanding: RootedRanges) -> None:
         """Drops what is not outstanding any more, from the oldest on: whoever takes something out
         of `outstanding` calls it, so that `oldest` has little to look at."""
         _settle(self._buckets, outstanding)
         _settle(self._again, outstanding)
+        self._again_floor.settle(outstanding)
 
     def oldest(self, outstanding: RootedRanges) -> tuple[int, int] | None:
         """(time in microseconds, lowest transaction id) of what is outstanding; None when nothing
-        is. What is outstanding again counts as older than everything in the log. Only reads."""
+        is. Only reads."""
         first = _oldest_bucket(self._buckets, outstanding)
         again = _oldest_bucket(self._again, outstanding)
-        if first is None or again is None:
-            return first or again
-        return min(first[0], again[0]), min(first[1], again[1])
+        if again is None:
+            return first
+        again = again[0], self._again_floor.lowest(again[1])
+        return again if first is None else (min(first[0], again[0]), min(first[1], again[1]))
 
 
-_Buckets = deque[tuple[int, int, dict[int, list[int]]]]
+def _add(buckets: _Buckets, time_us: int, txid: int, publisher: int, a: int, b: int) -> None:
+    if not buckets or time_us - buckets[-1][0] >= AGE_BUCKET_US:
+        buckets.append((time_us, txid, {publisher: [a, b]}))
+        return
+    spans = buckets[-1][2]
+    span = spans.get(publisher)
+    if span is None:
+        spans[publisher] = [a, b]
+    else:
+        span[0] = min(span[0], a)
+        span[1] = max(span[1], b)
 
 
-def _touched(outstanding: RootedRanges, publisher: int, span: list[int]) -> bool:
+def _touched(outstanding: RootedRanges, publisher: int, span: Sequence[int]) -> bool:
     for ranges in outstanding.roots.values():
         found = ranges.get(publisher)
         if found is not None and found.touches(span[0], span[1]):
@@ -305,6 +346,16 @@ class DestinationLedger:
             owed.add(a, b)
             self._ages.add(time_us, txid, publisher, a, b)
 
+    def owe_again(
+        self, root: int, publisher: int, ranges: Iterable[Range], time_us: int, txid: int
+    ) -> None:
+        """These were committed here before, none with a transaction id below `txid`, and are routed
+        there: they are asked for again."""
+        owed = self.owed.of(root if self.sync else UNAWAITED).of(publisher)
+        for a, b in ranges:
+            owed.add(a, b)
+            self._ages.add_again(time_us, txid, publisher, a, b)
+
     def answered(self, answers: Rooted) -> Rooted:
         """Takes answers; returns what they settled. Whatever its root, an answer says as much as
         one of root 0."""
@@ -370,55 +421,102 @@ class DestinationLedger:
         return True
 
 
+class Route(NamedTuple):
+    """Who waits for pending messages, and all that a router asks of the run that they are in."""
+
+    sender: int
+    """Incarnation, or CLIENT."""
+    topic: bytes
+    message_type: bytes
+    path: tuple[int, ...]
+    group: str
+    flags: int
+    """Those that a router asks for."""
+
+
+def route_of(run: Run, sender: int) -> Route:
+    """The route of a run's messages for which this sender waits."""
+    return Route(sender, run.topic, run.message_type, run.path, run.group, run.flags & Flag.CROSSED)
+
+
+class Waiting(NamedTuple):
+    """Pending messages of one publisher for one root, on disk here."""
+
+    root: int
+    publisher: int
+    route: Route
+    ranges: SequenceSet
+
+
 class WaiterTable:
-    """Who waits for which pending messages, root by root. Holds only what is on disk and not
-    durable. A waiter is never replaced."""
+    """Who waits for which pending messages, root by root, and where they are routed to: a link that
+    is upgraded, or reaches another server, is asked for them without a look into the journal.
+
+    Invariant: holds exactly what is on disk and not durable. A waiter is never replaced."""
 
     __slots__ = ("_roots",)
 
     def __init__(self) -> None:
-        self._roots: dict[int, dict[int, PublisherRanges]] = {}
+        self._roots: dict[int, dict[int, dict[Route, SequenceSet]]] = {}
+        """Root to publisher to route: of one publisher few are pending at a time."""
 
-    def assign(self, root: int, sender: int, publisher: int, ranges: Iterable[Range]) -> None:
-        """Makes the sender the waiter of these."""
-        senders = self._roots.get(root)
-        if senders is None:
-            senders = self._roots[root] = {}
-        waits = senders.get(sender)
+    def assign(self, root: int, route: Route, publisher: int, ranges: Iterable[Range]) -> None:
+        """Makes the route's sender the waiter of these."""
+        publishers = self._roots.get(root)
+        if publishers is None:
+            publishers = self._roots[root] = {}
+        routes = publishers.get(publisher)
+        if routes is None:
+            routes = publishers[publisher] = {}
+        waits = routes.get(route)
         if waits is None:
-            waits = senders[sender] = PublisherRanges()
-        waits.add_ranges(publisher, ranges)
+            waits = routes[route] = SequenceSet()
+        for first, last in ranges:
+            waits.add(first, last)
 
     def settle(
         self, root: int, publisher: int, ranges: list[Range]
     ) -> list[tuple[int, list[Range]]]:
         """These are durable: (sender, what it waited for) of each waiter, taken off the table."""
-        answers: list[tuple[int, list[Range]]] = []
-        for sender, waits in self._roots.get(root, {}).items():
-            found = waits.get(publisher)
-            if found is None:
-                continue
-            theirs = [piece for a, b in ranges for piece in found.within(a, b)]
+        answers: dict[int, list[Range]] = {}
+        publishers = self._roots.get(root)
+        routes = publishers.get(publisher) if publishers is not None else None
+        if publishers is None or routes is None:
+            return []
+        for route in list(routes):
+            waits = routes[route]
+            theirs = [piece for a, b in ranges for piece in waits.within(a, b)]
             if theirs:
-                waits.remove_ranges(publisher, theirs)
-                answers.append((sender, theirs))
-        return answers
+                for first, last in theirs:
+                    waits.remove(first, last)
+                if not waits:
+                    del routes[route]
+                answers.setdefault(route.sender, []).extend(theirs)
+        if not routes:
+            del publishers[publisher]
+        return list(answers.items())
 
     def waited_by(self, sender: int) -> RootedRanges:
         """What this sender waits for: a copy."""
         found = RootedRanges()
-        for root, senders in self._roots.items():
-            waits = senders.get(sender)
-            if waits:
-                found.roots[root] = waits.copy()
+        for each in self:
+            if each.route.sender == sender:
+                found.of(each.root).of(each.publisher).update(each.ranges)
         return found
 
     def not_waited(
         self, root: int, sender: int, publisher: int, ranges: list[Range]
     ) -> list[Range]:
         """Those of `ranges` that this sender does not wait for: it is answered for them now."""
-        waits = self._roots.get(root, {}).get(sender)
-        found = waits.get(publisher) if waits is not None else None
-        if found is None:
-            return ranges
-        return [piece for a, b in ranges for piece in found.missing(a, b)]
+        left = ranges
+        for route, waits in self._roots.get(root, {}).get(publisher, {}).items():
+            if route.sender == sender:
+                left = [piece for a, b in left for piece in waits.missing(a, b)]
+        return left
+
+    def __iter__(self) -> Iterator[Waiting]:
+        """All of it, with the sets of the table itself."""
+        for root, publishers in self._roots.items():
+            for publisher, routes in publishers.items():
+                for route, waits in routes.items():
+                    yield Waiting(root, publisher, route, waits)

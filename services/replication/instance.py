@@ -34,13 +34,14 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.replication.acknowledgment import (
-    AGAIN_TXID,
     CLIENT,
     UNAWAITED,
     AgeLog,
     DestinationLedger,
     RootedRanges,
     WaiterTable,
+    Waiting,
+    route_of,
 )
 from raylay.services.replication.downgrade import DowngradePolicy, DowngradeSchedule
 from raylay.services.replication.effects import (
@@ -67,8 +68,15 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.meetings import Meetings
 from raylay.services.replication.placement import Placement, Placements, retired_text
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.routing import Destination, TopicMatcher, not_of_transport
-from raylay.services.replication.staged import BatchStaged, NoteStaged, RunStaged, StagedLog
+from raylay.services.replication.staged import (
+    BatchStaged,
+    NoteStaged,
+    Routed,
+    RunStaged,
+    StagedLog,
+)
 from raylay.services.replication.topic_sets import carries_all
 from raylay.services.replication.unavailable import UnavailableMessages
 
@@ -252,6 +260,8 @@ class InstanceMachine:
         self._staged = StagedLog()
         self._pending_ages = AgeLog()
         self.meetings = Meetings(identity.name, identity.incarnation, identity.generation)
+        self.settlements = 0
+        """How often something became durable or was refused: what is written down has changed."""
         self._sessions: dict[int, _Session] = {}
         self._session_of: dict[int, _Session] = {}
         self._upstreams: dict[int, _Upstream] = {}
@@ -285,8 +295,39 @@ class InstanceMachine:
         return found
 
     # -- recovery ----------------------------------------------------------------------------
+    def restore(self, waiting: Iterable[Waiting], durable_txid: int, now_us: int) -> None:
+        """Takes what waited at the recovery point that this instance begins from, before `recover`
+        takes what is behind it. `durable_txid`: none of it has a lower transaction id, or that one.
+        Emits nothing."""
+        for each in waiting:
+            publisher = each.publisher
+            root = self.own_root if each.root in self._former else each.root
+            ranges = self._acceptable(publisher, list(each.ranges))
+            if not ranges:
+                continue
+            if root != UNAWAITED:
+                self.awaited.of(root).add_ranges(publisher, ranges)
+            self.pending.of(root).add_ranges(publisher, ranges)
+            waits = False
+            for ledger in self.destinations.values():
+                if ledger.router.routed(each.route, ledger.incarnation):
+                    ledger.owe_again(root, publisher, ranges, now_us, durable_txid + 1)
+                    waits = waits or ledger.sync
+            if not waits:
+                self._durable(root, publisher, ranges)
+                continue
+            self.waiters.assign(root, each.route, publisher, ranges)
+            for a, b in ranges:
+                self._pending_ages.add_again(now_us, durable_txid + 1, publisher, a, b)
+        self._forget_effects()
+
+    def _forget_effects(self) -> None:
+        self._effects.clear()
+        self._dirty_sessions.clear()
+        self._dirty_upstreams.clear()
+
     def recover(self, runs: Iterable[Run], now_us: int) -> None:
-        """Takes the committed runs behind the durable floor, in order, headers being enough.
+        """Takes the committed runs behind the recovery point, in order, headers being enough.
 
         Ages count from `now_us`: the time that this instance was down is nobody's lag.
 
@@ -311,12 +352,11 @@ class InstanceMachine:
                     continue
                 self.awaited.of(root).add_ranges(run.publisher, noted)
                 self.pending.of(root).add_ranges(run.publisher, noted)
-                self._commit_note(root, sender, run.publisher, noted, now_us)
+                routes = self._routes_of(sender, run.publisher, noted)
+                self._commit_note(root, sender, run.publisher, noted, routes, now_us)
             elif run.kind == Kind.UNAVAILABLE:
                 self.missing.noted(run)
-        self._effects.clear()
-        self._dirty_sessions.clear()
-        self._dirty_upstreams.clear()
+        self._forget_effects()
 
     def _acceptable(self, publisher: int, ranges: list[Range]) -> list[Range]:
         """Those of the ranges that no destination refused."""
@@ -333,25 +373,27 @@ class InstanceMachine:
         return held.within(run.first_sequence, run.last_sequence) if held is not None else []
 
     def durable_floor(self) -> int:
-        """Every record up to this transaction id is durable: where `recover` may begin."""
+        """Every record up to this transaction id is durable."""
         oldest = self._pending_ages.oldest(self.pending)
-        return (
-            self.committed_txid
-            if oldest is None
-            else min(max(0, oldest[1] - 1), self.committed_txid)
-        )
+        return self.committed_txid if oldest is None else min(oldest[1] - 1, self.committed_txid)
 
-    def recovery_point(self) -> tuple[int, RootedRanges]:
+    def recovery_point(self) -> RecoveryPoint:
         """What the shell writes down from time to time, so that a restart need not read the whole
-        journal: the durable floor, and what of the journal this instance is awaited for. Nothing
-        that is only staged is in it: it may never come to be."""
+        journal. Nothing that is only staged is in it: it may never come to be."""
         awaited = self.awaited.copy()
         for entry in self._staged:
             if isinstance(entry, RunStaged):
                 awaited.remove_ranges(entry.root, entry.run.publisher, entry.run.ranges())
             elif isinstance(entry, NoteStaged):
                 awaited.remove_ranges(entry.root, entry.publisher, entry.ranges)
-        return self.durable_floor(), awaited
+        return RecoveryPoint(
+            self.durable_floor(),
+            awaited,
+            self.refused.copy(),
+            self.missing.ranges.copy(),
+            self.committed_txid,
+            [each._replace(ranges=each.ranges.copy()) for each in self.waiters],
+        )
 
     # -- clients -----------------------------------------------------------------------------
     def client_logged_on(self, session: int, client: str, low: int) -> LogonAnswer:
@@ -830,8 +872,19 @@ class InstanceMachine:
         for a, b in news:
             awaited.add(a, b)
         self.pending.of(root).add_ranges(publisher, news)
-        self._staged.append(NoteStaged(run.first_txid, run, root, sender, publisher, news))
+        routes = self._routes_of(sender, publisher, news)
+        self._staged.append(NoteStaged(run.first_txid, run, root, sender, publisher, news, routes))
         self._effects.append(Append(run))
+
+    def _routes_of(self, sender: int, publisher: int, ranges: list[Range]) -> list[Routed]:
+        """Where these go to, as far as they are staged or in the journal."""
+        wanted = SequenceSet(ranges)
+        found = []
+        for run in self._runs_held(publisher, ranges):
+            part = SequenceSet(run.ranges()).intersection(wanted)
+            if part:
+                found.append(Routed(route_of(run, sender), run.first_txid, part))
+        return found
 
     def _keep_conflict(
         self, upstream: _Upstream, run: Run, ranges: list[Range], now_us: int
@@ -891,7 +944,12 @@ class InstanceMachine:
                     self._effects += self.missing.noted(entry.run)
                 elif entry.ranges:
                     self._commit_note(
-                        entry.root, entry.sender, entry.publisher, entry.ranges, now_us
+                        entry.root,
+                        entry.sender,
+                        entry.publisher,
+                        entry.ranges,
+                        entry.routes,
+                        now_us,
                     )
             else:
                 self._batch_done(entry)
@@ -911,28 +969,38 @@ class InstanceMachine:
                 ledger.owe(root, run.publisher, ranges, time_us, run.first_txid)
                 waits = waits or ledger.sync
         if waits:
-            self.waiters.assign(root, sender, run.publisher, ranges)
+            self.waiters.assign(root, route_of(run, sender), run.publisher, ranges)
             for a, b in ranges:
                 self._pending_ages.add(time_us, run.first_txid, run.publisher, a, b)
         else:
             self._durable(root, run.publisher, ranges)
 
     def _commit_note(
-        self, root: int, sender: int, publisher: int, ranges: list[Range], now_us: int
+        self,
+        root: int,
+        sender: int,
+        publisher: int,
+        ranges: list[Range],
+        routes: list[Routed],
+        now_us: int,
     ) -> None:
         """This instance became awaited for messages that it has: it asks its sync destinations for
         this root, and the sender waits."""
-        asked = self._ask(root, publisher, ranges, now_us, list(self.destinations.values()))
+        asked = self._ask(root, publisher, routes, now_us)
         if sender == CLIENT:
-            self._strand(publisher, ranges)
+            self._strand(publisher, routes)
         left = SequenceSet(ranges)
         left.difference_update(asked)
-        if asked:
-            self.waiters.assign(root, sender, publisher, asked)
+        for route, first_txid, part in routes:
+            waiting = part.intersection(asked)
+            if waiting:
+                self.waiters.assign(root, route, publisher, waiting)
+                for a, b in waiting:
+                    self._pending_ages.add_again(now_us, first_txid, publisher, a, b)
         if left:
             self._durable(root, publisher, list(left))
 
-    def _strand(self, publisher: int, ranges: list[Range]) -> None:
+    def _strand(self, publisher: int, routes: list[Routed]) -> None:
         """A client that failed over published these again. They are acknowledged here, but to where
         they are not routed, having come from elsewhere, nobody may fail over for them."""
         changed = False
@@ -940,65 +1008,56 @@ class InstanceMachine:
             if not ledger.destination.sync:
                 continue
             before = ledger.safe
-            for run in self._lookup(publisher, ranges[0][0], ranges[-1][1]):
-                if run.kind != Kind.RECORDS or run.publisher != publisher:
-                    continue
+            for route, _, part in routes:
                 router, incarnation = ledger.router, ledger.incarnation
-                if router.routed(run, incarnation) or incarnation in run.path:
-                    continue
-                wanted = SequenceSet(ranges).intersection(SequenceSet(run.ranges()))
-                ledger.stranded.add_ranges(publisher, wanted)
+                if not router.routed(route, incarnation) and incarnation not in route.path:
+                    ledger.stranded.add_ranges(publisher, part)
             changed = changed or before != ledger.safe
         if changed:
             self._effects.append(SafetyChanged())
 
-    def _ask(
-        self,
-        root: int,
-        publisher: int,
-        ranges: list[Range],
-        now_us: int,
-        ledgers: list[DestinationLedger],
-    ) -> SequenceSet:
-        """Sends notices to the sync destinations that these are routed to. Returns what waits."""
+    def _ask(self, root: int, publisher: int, routes: list[Routed], now_us: int) -> SequenceSet:
+        """Asks the sync destinations that these are routed to. Returns what waits."""
         asked = SequenceSet()
-        ledgers = [ledger for ledger in ledgers if ledger.sync]
-        for ledger, theirs in self._owe_routed(root, publisher, ranges, now_us, ledgers):
-            self._effects.append(
-                NotifyLink(ledger.destination.name, {root: {publisher: list(theirs)}})
-            )
-            asked.update(theirs)
-        for a, b in asked:
-            self._pending_ages.add(now_us, AGAIN_TXID, publisher, a, b)
+        for ledger in self.destinations.values():
+            if not ledger.sync or not routes:
+                continue
+            theirs = RootedRanges()
+            for route, _, part in routes:
+                if ledger.router.routed(route, ledger.incarnation):
+                    theirs.of(root).of(publisher).update(part)
+            first_txid = min(routed.first_txid for routed in routes)
+            for sets in self._owe_and_ask(ledger, theirs, now_us, first_txid).roots.values():
+                asked.update(sets.of(publisher))
         return asked
 
-    def _owe_routed(
-        self,
-        root: int,
-        publisher: int,
-        ranges: list[Range],
-        now_us: int,
-        ledgers: list[DestinationLedger],
-    ) -> list[tuple[DestinationLedger, SequenceSet]]:
-        """Makes each destination owe those of the committed `ranges` that are routed there."""
-        found: list[tuple[DestinationLedger, SequenceSet]] = []
-        if not ledgers:
-            return found
-        wanted = SequenceSet(ranges)
-        runs = [
-            (run, SequenceSet(run.ranges()).intersection(wanted))
-            for run in self._lookup(publisher, ranges[0][0], ranges[-1][1])
-            if run.kind == Kind.RECORDS and run.publisher == publisher
-        ]
-        for ledger in ledgers:
-            theirs = SequenceSet()
-            for run, part in runs:
-                if part and ledger.router.routed(run, ledger.incarnation):
-                    theirs.update(part)
-            if theirs:
-                ledger.owe(root, publisher, theirs, now_us)
-                found.append((ledger, theirs))
+    def _ask_again(self, ledger: DestinationLedger, now_us: int) -> None:
+        """Asks a destination for all that waits and is routed there."""
+        self._owe_and_ask(ledger, self._waiting_for(ledger), now_us, self.durable_floor() + 1)
+
+    def _waiting_for(self, ledger: DestinationLedger) -> RootedRanges:
+        """What somebody is awaited for, and is routed to this destination, whatever it answered."""
+        found = RootedRanges()
+        for root, publisher, route, ranges in self.waiters:
+            if root != UNAWAITED and ledger.router.routed(route, ledger.incarnation):
+                found.of(root).of(publisher).update(ranges)
         return found
+
+    def _owe_and_ask(
+        self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
+    ) -> RootedRanges:
+        """Makes a destination owe these, and sends it a notice. Returns what it owes by that."""
+        self._owe_again(ledger, asked, now_us, first_txid)
+        if asked:
+            self._effects.append(NotifyLink(ledger.destination.name, rooted_of(asked.roots)))
+        return asked
+
+    def _owe_again(
+        self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
+    ) -> None:
+        for root, sets in asked.roots.items():
+            for publisher, ranges in sets.sets.items():
+                ledger.owe_again(root, publisher, ranges, now_us, first_txid)
 
     def _batch_done(self, entry: BatchStaged) -> None:
         upstream = self._upstreams.get(entry.connection)
@@ -1125,6 +1184,7 @@ class InstanceMachine:
     def _durable(self, root: int, publisher: int, ranges: list[Range]) -> None:
         """These are on disk here and at every sync destination they are routed to, for this root:
         the tree that grew from here is complete."""
+        self.settlements += 1
         self.pending.remove_ranges(root, publisher, ranges)
         for sender, answered in self.waiters.settle(root, publisher, ranges):
             self._answer(sender, root, publisher, answered)
@@ -1166,33 +1226,10 @@ class InstanceMachine:
                     left.difference_update(owed)
         return list(left)
 
-    def _uncommitted(self) -> RootedRanges:
-        """What is pending only because its run or note is not committed yet."""
-        staged = RootedRanges()
-        for entry in self._staged:
-            if isinstance(entry, RunStaged):
-                staged.of(entry.root).add_ranges(entry.run.publisher, entry.run.ranges())
-            elif isinstance(entry, NoteStaged):
-                staged.of(entry.root).add_ranges(entry.publisher, entry.ranges)
-        return staged
-
-    def _committed_pending(self) -> list[tuple[int, int, list[Range]]]:
-        """(root, publisher, ranges) of what is committed and pending."""
-        uncommitted = self._uncommitted()
-        found = []
-        for root, pending in self.pending.roots.items():
-            for publisher, ranges in pending.sets.items():
-                left = list(ranges)
-                staged = uncommitted.get(root, publisher)
-                if staged is not None:
-                    left = [piece for a, b in left for piece in staged.missing(a, b)]
-                if left:
-                    found.append((root, publisher, left))
-        return found
-
     def _settle_all(self) -> None:
         """After a change of what sync destinations there are: releases what waited only for it."""
-        for root, publisher, ranges in self._committed_pending():
+        waiting = [(each.root, each.publisher, list(each.ranges)) for each in self.waiters]
+        for root, publisher, ranges in waiting:
             durable = self._unhindered(root, publisher, ranges)
             if durable:
                 self._durable(root, publisher, durable)
@@ -1381,9 +1418,8 @@ class InstanceMachine:
             # because nobody knew that, it holds: it answers.)
             ledger.incarnation = incarnation
             if ledger.sync:
-                for root, publisher, ranges in self._committed_pending():
-                    if root != UNAWAITED:
-                        self._owe_routed(root, publisher, ranges, now_us, [ledger])
+                floor = self.durable_floor() + 1
+                self._owe_again(ledger, self._waiting_for(ledger), now_us, floor)
         if server and server not in ledger.servers:
             self._meet(ledger, server)
         ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
@@ -1499,6 +1535,7 @@ class InstanceMachine:
     def _refused_downstream(self, ledger: DestinationLedger, conflicts: Ranges) -> None:
         """The destination holds other contents under these identities: their publisher is told,
         they are never acknowledged."""
+        self.settlements += 1
         ledger.forget(conflicts)
         for other in self.destinations.values():
             other.brought({UNAWAITED: conflicts})
@@ -1625,9 +1662,7 @@ class InstanceMachine:
             self.counters.upgrades += 1
             self._report("upgraded", destination=destination, why=why)
             self._effects.append(SetLinkMode(destination, True))
-            for root, publisher, ranges in self._committed_pending():
-                if root != UNAWAITED:
-                    self._ask(root, publisher, ranges, now_us, [ledger])
+            self._ask_again(ledger, now_us)
             self._update_proof(ledger)
         return self._take()
 
@@ -1751,6 +1786,16 @@ class InstanceMachine:
                 for publisher, (a, b) in ranges.items():
                     known = self.known.get(publisher)
                     assert known is not None and known.covers(a, b), f"{what} holds the unknown"
+        waiting = RootedRanges()
+        for each in self.waiters:
+            waiting.of(each.root).of(each.publisher).update(each.ranges)
+        for entry in self._staged:
+            if isinstance(entry, RunStaged):
+                waiting.of(entry.root).add_ranges(entry.run.publisher, entry.run.ranges())
+            elif isinstance(entry, NoteStaged):
+                waiting.of(entry.root).add_ranges(entry.publisher, entry.ranges)
+        for root in waiting.roots.keys() | self.pending.roots.keys():
+            assert waiting.of(root) == self.pending.of(root), "pending is not what waits"
         assert self.committed_txid < self.next_txid, "a commit beyond what was staged"
         if not self._staged:
             assert self.committed_txid == self.next_txid - 1, "staged entries were lost"

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.messages.records import Flag, Run
+from raylay.services.messages.records import Flag
 from raylay.services.messages.topic_pattern import TopicPattern
 
 _REGEX_CHARACTERS = frozenset("^$*+?()[]{}|\\")
@@ -165,6 +166,30 @@ class Destination:
         )
 
 
+class Routable(Protocol):
+    """What a router asks of a run."""
+
+    @property
+    def topic(self) -> bytes:
+        """Of all its records."""
+
+    @property
+    def message_type(self) -> bytes:
+        """Of all its records."""
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """The incarnations that it came through."""
+
+    @property
+    def group(self) -> str:
+        """Of the last one of them."""
+
+    @property
+    def flags(self) -> int:
+        """Those of `Flag`."""
+
+
 class Router:
     """The four conditions of one destination."""
 
@@ -202,7 +227,7 @@ class Router:
             self._groups[group] = found
         return found
 
-    def routed(self, run: Run, downstream: int) -> bool:
+    def routed(self, run: Routable, downstream: int) -> bool:
         """Whether a journaled run goes there: what decides is equal for all its records.
 
         Args:
@@ -218,7 +243,7 @@ class Router:
             and self._topics.matches(run.topic, run.message_type)
         )
 
-    def routed_in_resync(self, run: Run, downstream: int) -> bool:
+    def routed_in_resync(self, run: Routable, downstream: int) -> bool:
         """`routed`, while a resync lasts: what is owed to the destination is sent in any case, and
         what ResyncPassThrough lets on is sent in addition, owed to nobody."""
         if self.routed(run, downstream):

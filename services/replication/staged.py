@@ -5,11 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from raylay.services.messages.records import Run
+from raylay.services.replication.acknowledgment import Route
 from raylay.services.replication.effects import Rooted
-from raylay.services.replication.ranges import Range
+from raylay.services.replication.ranges import Range, SequenceSet
 
 
 @dataclass(slots=True)
@@ -22,6 +24,15 @@ class RunStaged:
     sender: int
 
 
+class Routed(NamedTuple):
+    """Where messages of one run that are noted go to."""
+
+    route: Route
+    first_txid: int
+    """Of the run, or of a part of it with all of them."""
+    ranges: SequenceSet
+
+
 @dataclass(slots=True)
 class NoteStaged:
     """A note on its way to the disk: `sender` waits for these, for `root`."""
@@ -32,6 +43,8 @@ class NoteStaged:
     sender: int
     publisher: int
     ranges: list[Range]
+    routes: list[Routed] = field(default_factory=list)
+    """Of all that is noted, as far as it is in the journal."""
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgpack
 
+from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.server.state_thread import StateThread
 
 INCARNATION_KEY = "incarnation"
@@ -74,10 +75,11 @@ class DataDirectory:
             return "is a copy of a data directory"
         hint = self._state.get(HINT_KEY)
         if hint is not None:
-            floor_txid = msgpack.unpackb(hint, strict_map_key=False)[0]
-            if floor_txid > last_txid:
+            point = RecoveryPoint.from_wire(msgpack.unpackb(hint, strict_map_key=False))
+            if point.committed_txid > last_txid:
                 return (
-                    f"has a journal that ends at transaction {last_txid}, before {floor_txid}, "
+                    f"has a journal that ends at transaction {last_txid}, before "
+                    f"{point.committed_txid}, "
                     "which was on disk"
                 )
         return ""
@@ -106,8 +108,10 @@ class DataDirectory:
         }
         hint = self._state.get(HINT_KEY)
         if hint is not None and last_txid is not None:
-            floor_txid, *more = msgpack.unpackb(hint, strict_map_key=False)
-            values[HINT_KEY] = msgpack.packb([min(floor_txid, last_txid), *more])
+            point = RecoveryPoint.from_wire(msgpack.unpackb(hint, strict_map_key=False))
+            point.durable_txid = min(point.durable_txid, last_txid)
+            point.committed_txid = min(point.committed_txid, last_txid)
+            values[HINT_KEY] = msgpack.packb(point.to_wire())
         self._state.put_now(values)
 
     def _identity(self) -> bytes:

@@ -60,7 +60,7 @@ from raylay.services.replication.placement import (
     renewed,
     retired_text,
 )
-from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, TopicMatcher
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.replication.timetable import JournalAction, JournalSchedule
@@ -208,7 +208,8 @@ class InstanceServer:
         self._traced_txids = False
         self._rates: dict[str, float] = {}
         self._rates_before: tuple[float, int, int, int] = (0.0, 0, 0, 0)
-        self._hint_floor = -1
+        self._hinted = (-1, -1)
+        """Where the machine was when the recovery point was last written."""
         self._placements = Placements()
         self._learning = asyncio.Lock()
         self._journal_schedule = JournalSchedule(config.journal_actions)
@@ -471,15 +472,10 @@ class InstanceServer:
         journal = self.journal
         recovered = journal.recovered
         hint = self.state.get("recovery_point")
-        floor, awaited, refused = 0, RootedRanges(), PublisherRanges()
-        unavailable = PublisherRanges()
+        point = RecoveryPoint()
         if hint is not None:
-            floor, wire, *more = msgpack.unpackb(hint, strict_map_key=False)
-            awaited = _within(RootedRanges.from_wire(wire), recovered.held)
-            if more:
-                refused = PublisherRanges.from_wire(more[0])
-            if len(more) > 1:
-                unavailable = PublisherRanges.from_wire(more[1])
+            point = RecoveryPoint.from_wire(msgpack.unpackb(hint, strict_map_key=False))
+            point = point.within(recovered.held, journal.removed())
         peers: dict[str, int] = {}
         servers: dict[str, list[str]] = {}
         for destination in config.destinations:
@@ -496,9 +492,9 @@ class InstanceServer:
             TopicMatcher(config.topics, f"{config.name} Topic"),
             next_txid=recovered.next_txid,
             held=recovered.held,
-            awaited=awaited,
-            refused=refused,
-            unavailable=unavailable,
+            awaited=point.awaited,
+            refused=point.refused,
+            unavailable=point.unavailable,
             incarnations=peers,
             servers=servers,
             placements=self._placements.copy(),
@@ -510,7 +506,8 @@ class InstanceServer:
             policy=config.policy,
         )
         now_us = self.steady_us()
-        after_txid = min(floor, recovered.next_txid - 1)
+        machine.restore(point.waiting, point.durable_txid, now_us)
+        after_txid = min(point.committed_txid, recovered.next_txid - 1)
         while after_txid < recovered.next_txid - 1:
             headers = journal.read_headers(after_txid, RECOVERY_HEADERS)
             if not headers:
@@ -736,30 +733,23 @@ class InstanceServer:
         self.journal.tidy()
 
     def _hint(self) -> dict[str, bytes | None]:
-        floor, awaited = self.machine.recovery_point()
-        self._hint_floor = floor
-        return {"recovery_point": msgpack.packb([floor, awaited.to_wire(), *self._marked()])}
-
-    def _marked(self) -> tuple[dict[int, bytes], dict[int, bytes]]:
-        """What a restart must know beside the journal behind the floor."""
-        return self.machine.refused.to_wire(), self.machine.missing.ranges.to_wire()
+        return {"recovery_point": msgpack.packb(self.machine.recovery_point().to_wire())}
 
     def keep_refused(self) -> None:
         """Something was refused for good: that must not be forgotten once the recovery point moves
         beyond it, so both are written together."""
-        self._hint_floor = -1
+        self._hinted = (-1, -1)
         self._write_hint()
 
     def _write_hint(self) -> None:
-        floor, awaited = self.machine.recovery_point()
-        if floor == self._hint_floor:
+        now = self.machine.committed_txid, self.machine.settlements
+        if now == self._hinted:
             return
-        self._hint_floor = floor
-        marked = self._marked()
+        self._hinted = now
+        point = self.machine.recovery_point()
 
         def write() -> None:
-            value = msgpack.packb([floor, awaited.to_wire(), *marked])
-            self.state.put_now({"recovery_point": value})
+            self.state.put_now({"recovery_point": msgpack.packb(point.to_wire())})
 
         self.spawn(self._write_quietly(write))
 
@@ -768,7 +758,7 @@ class InstanceServer:
             await self.state.run(write)
         except RaylayError as error:
             # A hint only: a restart reads more of the journal.
-            self._hint_floor = -1
+            self._hinted = (-1, -1)
             self.report("state_failed", text=str(error))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -1386,19 +1376,6 @@ def _examples(rooted: RootedRanges) -> list[str]:
         for ranges in rooted.roots.values()
         for publisher, (first, last) in itertools.islice(ranges.items(), EXAMPLES_MAX)
     ][:EXAMPLES_MAX]
-
-
-def _within(rooted: RootedRanges, held: PublisherRanges) -> RootedRanges:
-    """What is in both."""
-    found = RootedRanges()
-    for root, sets in rooted.roots.items():
-        for publisher, ranges in sets.sets.items():
-            theirs = held.get(publisher)
-            if theirs is not None:
-                both = ranges.intersection(theirs)
-                if both:
-                    found.of(root).sets[publisher] = both
-    return found
 
 
 __all__ = ["InstanceServer", "StorageError"]

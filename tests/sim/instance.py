@@ -21,6 +21,7 @@ from raylay.services.drills.history import (
     Noted,
     Offered,
     Ready,
+    Recovered,
     Removed,
     Seen,
     Started,
@@ -63,6 +64,7 @@ from raylay.services.replication.instance import (
 )
 from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.ranges import PublisherRanges, Range
+from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.routing import TopicMatcher, TopicRule
 from raylay.services.replication.unavailable import decode_unavailable
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
@@ -132,10 +134,12 @@ class Disk:
         self.servers: dict[str, tuple[int, str]] = {}
         """Destination to (incarnation, name) of the server last connected."""
         self.servers_met: dict[str, set[str]] = {}
-        self.floor_txid = 0
-        self.awaited_at_floor = RootedRanges()
-        self.refused = PublisherRanges()
-        self.unavailable = PublisherRanges()
+        self.point = RecoveryPoint().to_wire()
+        """What was last written down of where recovery may begin."""
+        self.downgraded: set[str] = set()
+        """Destinations for which persisted acks do not wait: a restart returns to sync."""
+        self.settled = RootedRanges()
+        """What the instance was awaited for then, and was durable."""
         self.placements = world.placements() | self.own_placement()
         self.index: dict[tuple[int, int], Run] = {}
 
@@ -233,10 +237,8 @@ _IN_THE_DIRECTORY = (
     "epochs_used",
     "servers",
     "servers_met",
-    "floor_txid",
-    "awaited_at_floor",
-    "refused",
-    "unavailable",
+    "point",
+    "settled",
     "placements",
     "index",
 )
@@ -319,15 +321,17 @@ class Instance:
         self.lookup = world.machines.lookup(
             disk.journal, recovered.held, stretch_bytes=LOOKUP_BYTES
         )
+        point = RecoveryPoint.from_wire(disk.point)
+        point = point.within(recovered.held, disk.journal.removed())
         machine = self.machine = world.machines.instance(
             Identity(disk.member.name, disk.member.group, disk.incarnation, disk.generation),
             disk.member.destinations,
             JOURNALED,
             next_txid=recovered.next_txid,
             held=recovered.held,
-            awaited=disk.awaited_at_floor.copy(),
-            refused=disk.refused.copy(),
-            unavailable=disk.unavailable.copy(),
+            awaited=point.awaited,
+            refused=point.refused,
+            unavailable=point.unavailable,
             incarnations={name: server[0] for name, server in disk.servers.items()},
             servers=disk.servers_met,
             former=disk.former,
@@ -349,7 +353,8 @@ class Instance:
         self._by_hand = False
         self._txid_at_start = recovered.next_txid - 1
         if recovered.next_txid > 1:
-            floor = max(disk.floor_txid, disk.journal.first_txid - 1)
+            machine.restore(point.waiting, point.durable_txid, world.now_us)
+            floor = max(point.committed_txid, disk.journal.first_txid - 1)
             runs = []
             while found := disk.journal.read_headers(floor):
                 runs += found
@@ -357,14 +362,16 @@ class Instance:
             machine.recover(runs, world.now_us)
             if machine.pending:
                 world.probes["ack owed across a restart"] += 1
+            if point.waiting:
+                world.probes["waited at the recovery point"] += 1
+            self._log_recovered()
         self.journal.later = self._maintain
         self.journal.removed_by_retention = self._removed_up_to
         self.journal.start(self._on_disk, self._commit_failed)
         world.log(Started(world.now_us, self.name, disk.incarnation, ready))
-        if disk.lives:
-            for destination in disk.member.destinations:
-                if destination.sync:
-                    world.log(ModeSet(world.now_us, self.name, destination.name, True))
+        for name in sorted(disk.downgraded):
+            world.log(ModeSet(world.now_us, self.name, name, True))
+        disk.downgraded.clear()
         disk.lives += 1
         self.links = {
             destination.name: LinkProcess(self, destination)
@@ -377,6 +384,17 @@ class Instance:
         if disk.generation and world.machines.spreads:
             self._untold = set(world.disks) - {self.name}
             self._announce()
+
+    def _log_recovered(self) -> None:
+        """Tells what was settled when the recovery point was written and waits again."""
+        again: list[tuple[int, int, int]] = []
+        for root, settled in self.disk.settled.roots.items():
+            for publisher, ranges in settled.sets.items():
+                pending = self.machine.pending.get(root, publisher)
+                if pending is not None:
+                    both = _expanded(list(ranges.intersection(pending)))
+                    again += [(root, publisher, sequence) for sequence in both]
+        self.world.log(Recovered(self.world.now_us, self.name, tuple(again)))
 
     def _look_up(self, publisher: int, first: int, last: int) -> list[Run]:
         found = self.lookup.runs(publisher, first, last)
@@ -540,10 +558,12 @@ class Instance:
     def _write_hint(self) -> None:
         """What the shell writes every few seconds: where recovery may begin."""
         if self.alive:
-            floor_txid, awaited = self.machine.recovery_point()
-            self.disk.floor_txid, self.disk.awaited_at_floor = floor_txid, awaited
-            self.disk.refused = self.machine.refused.copy()
-            self.disk.unavailable = self.machine.missing.ranges.copy()
+            point = self.machine.recovery_point()
+            self.disk.point = point.to_wire()
+            settled = self.disk.settled = point.awaited
+            for root, pending in self.machine.pending.roots.items():
+                if root in settled.roots:
+                    settled.roots[root].difference_update(pending)
             self.world.after(self.world.timing.hint_us, self._write_hint)
 
     def remove_segments(self, *, force: bool = False) -> None:
@@ -813,6 +833,10 @@ class Instance:
         self.world.log(
             ModeSet(self.world.now_us, self.name, effect.destination, effect.sync, pending)
         )
+        if effect.sync:
+            self.disk.downgraded.discard(effect.destination)
+        else:
+            self.disk.downgraded.add(effect.destination)
         link.inbox.send(link.mode_set, effect.sync)
 
     def _perform_safety_changed(self, _: SafetyChanged) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from raylay.services.client.machine import (
     PublishBatch,
     PublishStore,
 )
-from raylay.services.messages.records import Flag, Run
+from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.acknowledgment import DestinationLedger, RootedRanges
 from raylay.services.replication.commit_news import CommitNews
@@ -23,11 +23,13 @@ from raylay.services.replication.instance import (
     LinkStart,
     UpstreamAnswer,
     _Upstream,
+    decode_note,
 )
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import GENERATION_MAX
-from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.replication.ranges import PublisherRanges, Range
+from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.run_lookup import RunLookup, _Piece
 from raylay.services.replication.staged import BatchStaged
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
@@ -118,25 +120,17 @@ class DuplicatesAnsweredAtOnce(InstanceMachine):
 class OldAnswersKept(InstanceMachine):
     """When it becomes awaited after it forwarded a message, what was answered stays answered."""
 
-    def _ask(
-        self,
-        root: int,
-        publisher: int,
-        ranges: list[Range],
-        now_us: int,
-        ledgers: list[DestinationLedger],
-    ) -> SequenceSet:
-        asked = SequenceSet()
-        for ledger in ledgers:
-            if not ledger.sync:
-                continue
-            for owed in list(ledger.owed.roots.values()):
-                found = owed.get(publisher)
-                if found is not None:
-                    for a, b in ranges:
-                        for first, last in found.within(a, b):
-                            asked.add(first, last)
-        return super()._ask(root, publisher, list(asked), now_us, ledgers) if asked else asked
+    def _owe_and_ask(
+        self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
+    ) -> RootedRanges:
+        left = RootedRanges()
+        for root, sets in asked.roots.items():
+            for publisher, ranges in sets.sets.items():
+                for owing in ledger.owed.roots.values():
+                    owed = owing.get(publisher)
+                    if owed is not None:
+                        left.of(root).of(publisher).update(ranges.intersection(owed))
+        return super()._owe_and_ask(ledger, left, now_us, first_txid)
 
 
 class OneWaiterForAllRoots(InstanceMachine):
@@ -528,6 +522,33 @@ class FailureForgetsCommits(InstanceMachine):
         return super().append_failed(self.committed_txid + 1, reason, text, now_us)
 
 
+class PointWithoutWhatWaits(InstanceMachine):
+    """Takes what is committed when it writes its recovery point for durable."""
+
+    def recovery_point(self) -> RecoveryPoint:
+        return replace(super().recovery_point(), waiting=[])
+
+
+class NotesNotRecovered(InstanceMachine):
+    """Forgets in a restart who waits by a note behind the recovery point."""
+
+    def recover(self, runs: Iterable[Run], now_us: int) -> None:
+        kept = list(runs)
+        super().recover([run for run in kept if run.kind != Kind.WAITER], now_us)
+        for run in kept:
+            if run.kind == Kind.WAITER:
+                root, _, ranges = decode_note(run)
+                self.awaited.of(root).add_ranges(run.publisher, ranges)
+
+
+class RecoversFromTheOldest(InstanceMachine):
+    """Lets all wait again that came behind the oldest message that waits."""
+
+    def recovery_point(self) -> RecoveryPoint:
+        point = super().recovery_point()
+        return replace(point, committed_txid=point.durable_txid, waiting=[])
+
+
 MISTAKES: dict[str, Machines] = {
     "link one behind after removal": Machines(link=LinkOneBehindAfterRemoval),
     "unmarked not asked": Machines(instance=UnmarkedNotAsked),
@@ -544,6 +565,8 @@ MISTAKES: dict[str, Machines] = {
     "safe by link": Machines(instance=SafeByLink),
     "committed is durable": Machines(durability=CommittedIsDurable),
     "holes taken as held": Machines(lookup=HolesTakenAsHeld),
+    "point without what waits": Machines(instance=PointWithoutWhatWaits),
+    "recovers from the oldest": Machines(instance=RecoversFromTheOldest),
     "retirement not spread": Machines(spreads=False),
     "retirement forgotten": Machines(placements_forgotten=True),
     "retired accepted": Machines(instance=AcceptsRetired),
@@ -571,6 +594,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "failure forgets commits": Machines(instance=FailureForgetsCommits),
     "floor at the tick": Machines(instance=FloorAtTheTick),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
+    "notes not recovered": Machines(instance=NotesNotRecovered),
 }
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
 
@@ -590,6 +614,8 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "safe by link": frozenset(("safety",)),
     "committed is durable": frozenset(("fully durable",)),
     "holes taken as held": frozenset(("acknowledged", "order", "safety")),
+    "point without what waits": frozenset(("acknowledged",)),
+    "recovers from the oldest": frozenset(("settled",)),
     "retirement not spread": frozenset(("retired", "liveness")),
     "retirement forgotten": frozenset(("retired", "liveness")),
     "retired accepted": frozenset(("retired",)),

@@ -87,6 +87,7 @@ PROBES = (
     "unavailable recorded",
     "upgrade asked again",
     "upgraded",
+    "waited at the recovery point",
 )
 
 

@@ -38,6 +38,7 @@ from raylay.services.messages.records import (
 )
 from raylay.services.replication import instance as machine_module
 from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.routing import Destination, TopicRule
 from sim import nemesis, plans
 from sim.client import Part, SimClient
@@ -315,6 +316,37 @@ def test_a_durable_message_whose_ack_was_lost_is_named_at_the_logon() -> None:
     assert isinstance(ack, Acked) and (ack.by, ack.instance) in (("logon", "b"), ("ack", "b"))
     runs = play.world.disks["b"].journal.read(0)
     assert [run.kind for run in runs] == [Kind.RECORDS, Kind.WAITER]
+
+
+@pytest.mark.parametrize("planted", ["", "notes not recovered", "point without what waits"])
+@pytest.mark.parametrize("later_ms", [0, 200])
+def test_what_waits_by_a_note_waits_on_after_a_crash(later_ms: int, planted: str) -> None:
+    """A client that failed over sent again what was there already: that it waits there now is in
+    the journal, and, when the instance has written down where recovery may begin, in that."""
+    machines = {**MISTAKES, **SHOWN_BY_A_SCENARIO}[planted] if planted else None
+    play = Play(fabric(x=(to("z"),), z=(to("y"),), y=()), machines=machines)
+    client = play.client("p", "x", "z")
+    play.until(50)
+    play.world.crash("y")
+    client.publish(["orders"])
+    play.until(70)
+    assert play.had("z", client, 1)
+    play.world.crash("x")
+    notes = play.world.history.operations
+    while not any(isinstance(op, Noted) and op.instance == "z" for op in notes):
+        play.until(play.world.now_us // 1000 + 1)
+    play.until(play.world.now_us // 1000 + later_ms)
+    point = RecoveryPoint.from_wire(play.world.disks["z"].point)
+    assert (point.committed_txid == 2) == (later_ms > 0)
+    play.world.crash("z")
+    play.world.restart("z")
+    play.until(play.world.now_us // 1000 + 300)
+    assert client.machine.instance == "z"
+    seen = planted == ("point without what waits" if later_ms else "notes not recovered")
+    assert client.store.messages == (0 if seen else 1)
+    history = play.end(check=False)
+    found = {violation.law for violation in checkers.check_all(history)}
+    assert found == ({"acknowledged"} if seen else set())
 
 
 @pytest.mark.parametrize("planted", ["", "holes taken as held"])

@@ -10,12 +10,17 @@ from raylay.services.replication.acknowledgment import (
     AgeLog,
     DestinationLedger,
     RootedRanges,
+    Route,
     WaiterTable,
 )
 from raylay.services.replication.routing import Destination
 
 P, Q = 0x11, 0x22
 ROOT, OTHER = 0xA, 0xB
+
+
+def route(sender: int) -> Route:
+    return Route(sender, b"orders", b"json", (), "", 0)
 
 
 def ledger(*, sync: bool = True) -> DestinationLedger:
@@ -108,8 +113,8 @@ def test_the_oldest_is_the_oldest_that_is_still_outstanding() -> None:
 
 def test_only_the_waiter_of_the_root_is_not_answered_at_once() -> None:
     table = WaiterTable()
-    table.assign(ROOT, CLIENT, P, [(1, 4)])
-    table.assign(OTHER, 7, P, [(3, 6)])
+    table.assign(ROOT, route(CLIENT), P, [(1, 4)])
+    table.assign(OTHER, route(7), P, [(3, 6)])
     assert table.not_waited(OTHER, 7, P, [(1, 9)]) == [(1, 2), (7, 9)]
     assert table.not_waited(ROOT, 7, P, [(1, 9)]) == [(1, 9)]
     assert table.not_waited(OTHER, 8, P, [(1, 9)]) == [(1, 9)]
@@ -117,9 +122,9 @@ def test_only_the_waiter_of_the_root_is_not_answered_at_once() -> None:
 
 def test_settling_answers_the_waiters_of_the_root_once() -> None:
     table = WaiterTable()
-    table.assign(ROOT, 7, P, [(1, 4)])
-    table.assign(ROOT, 8, P, [(5, 6)])
-    table.assign(OTHER, 9, P, [(1, 6)])
+    table.assign(ROOT, route(7), P, [(1, 4)])
+    table.assign(ROOT, route(8), P, [(5, 6)])
+    table.assign(OTHER, route(9), P, [(1, 6)])
     assert table.settle(ROOT, P, [(2, 5)]) == [(7, [(2, 4)]), (8, [(5, 5)])]
     assert table.settle(ROOT, P, [(2, 5)]) == []
     assert table.waited_by(9).get(OTHER, P) is not None
@@ -128,7 +133,7 @@ def test_settling_answers_the_waiters_of_the_root_once() -> None:
 
 def test_what_a_sender_waits_for_is_handed_out_as_a_copy() -> None:
     table = WaiterTable()
-    table.assign(ROOT, 7, P, [(1, 4)])
+    table.assign(ROOT, route(7), P, [(1, 4)])
     table.waited_by(7).of(ROOT).of(P).clear()
     assert table.settle(ROOT, P, [(1, 4)]) == [(7, [(1, 4)])]
 

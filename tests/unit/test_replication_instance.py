@@ -25,6 +25,7 @@ from raylay.services.replication.effects import (
 )
 from raylay.services.replication.instance import Identity, InstanceMachine, encode_note
 from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
 
 CLIENT_NAME = "p"
@@ -62,6 +63,24 @@ class Bench:
             and run.first_sequence <= last
             and run.last_sequence >= first
         ]
+
+    def restarted(self, point: RecoveryPoint) -> Bench:
+        """Another life, from this recovery point and what is committed behind it."""
+        point = RecoveryPoint.from_wire(point.to_wire())
+        machine = self.machine
+        bench = Bench(
+            *(ledger.destination for ledger in machine.destinations.values()),
+            next_txid=machine.committed_txid + 1,
+            held=machine.held(),
+            awaited=point.awaited,
+            refused=point.refused,
+        )
+        bench.committed = self.committed
+        bench.machine.restore(point.waiting, point.durable_txid, 0)
+        behind = [run for run in self.committed if run.last_txid > point.committed_txid]
+        bench.machine.recover(behind, 0)
+        bench.machine.check_invariants()
+        return bench
 
     def take(self, effects: list[Any]) -> list[Any]:
         self.staged += [effect.run for effect in effects if isinstance(effect, Append)]
@@ -198,16 +217,8 @@ def test_what_a_destination_refused_is_not_forgotten_by_a_restart() -> None:
     found = before.take(before.machine.link_answered("peer", {OWN: {P: [(2, 2)]}}, {P: [(1, 1)]}))
     assert acks(found) == [(1, "sequence_conflict"), (2, "")]
     refused = before.machine.refused
-    for floor, awaited in ((0, None), before.machine.recovery_point()):
-        bench = Bench(
-            destination(),
-            next_txid=3,
-            held=before.machine.held(),
-            awaited=awaited,
-            refused=refused.copy(),
-        )
-        bench.committed = before.committed
-        bench.machine.recover([run for run in before.committed if run.last_txid > floor], 0)
+    for point in (RecoveryPoint(refused=refused.copy()), before.machine.recovery_point()):
+        bench = before.restarted(point)
         bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 2)]}}, {}))
         assert bench.log_on(low=1).durable == [(2, 2)]
         assert acks(bench.publish(1, 2)) == [(1, "sequence_conflict"), (2, "")]
@@ -311,9 +322,61 @@ def test_a_recovery_point_holds_nothing_that_is_only_staged() -> None:
     bench.publish(1)
     bench.commit()
     bench.publish(2)
-    floor_txid, awaited = bench.machine.recovery_point()
-    assert floor_txid == 0, "1 is owed"
-    assert list(awaited.of(OWN).of(P)) == [(1, 1)]
+    point = bench.machine.recovery_point()
+    assert (point.durable_txid, point.committed_txid) == (0, 1), "1 is owed"
+    assert list(point.awaited.of(OWN).of(P)) == [(1, 1)]
+    (waiting,) = point.waiting
+    assert (waiting.root, waiting.publisher, list(waiting.ranges)) == (OWN, P, [(1, 1)])
+
+
+def test_what_is_settled_does_not_wait_again_because_of_one_message() -> None:
+    """20,000 messages are durable; one of the first, which had come unmarked, is published here
+    again and waits for its peer when the instance dies."""
+    bench = Bench(destination())
+    bench.connect()
+    bench.log_on_upstream()
+    bench.batch(1, 1, marked=False)
+    bench.batch(2, 2, marked=False)
+    bench.commit()
+    bench.take(bench.machine.link_answered("peer", {UNAWAITED: {P: [(1, 2)]}}, {}))
+    bench.log_on()
+    bench.publish(*range(3, 20_003))
+    bench.commit()
+    bench.take(bench.machine.link_answered("peer", {OWN: {P: [(3, 20_002)]}}, {}))
+    bench.take(bench.machine.link_progressed("peer", 20_002, {}, True, 0, 0))
+    assert bench.machine.removable_before() == 20_003
+    bench.publish(2)
+    bench.commit()
+    assert [list(ranges) for ranges in bench.machine.pending.of(OWN).sets.values()] == [[(2, 2)]]
+    assert bench.machine.removable_before() == 2, "not before the record of what waits"
+    bench.publish(20_003)
+    bench.commit()
+
+    after = bench.restarted(bench.machine.recovery_point())
+    assert len(after.machine.pending) == len(after.machine.destinations["peer"].owed) == 2
+    assert after.machine.durable_floor() == 1
+    after.connect((1, 20_003))
+    assert after.log_on(low=1).durable == [(3, 20_002)]
+    found = after.take(after.machine.link_answered("peer", {OWN: {P: [(2, 2)]}}, {}))
+    assert not acks(found), "nothing was published on this connection"
+    after.publish(20_003)
+    found = after.take(after.machine.link_answered("peer", {OWN: {P: [(20_003, 20_003)]}}, {}))
+    assert acks(found) == [(20_003, "")]
+    assert after.machine.durable_floor() == after.machine.committed_txid
+
+
+def test_what_waits_at_a_recovery_point_waits_for_the_destinations_of_now() -> None:
+    """Of a configuration that was changed meanwhile; and what is not routed to one is durable."""
+    bench = Bench(destination())
+    bench.log_on()
+    bench.publish(1)
+    bench.commit()
+    point = bench.machine.recovery_point()
+    alone = bench.restarted(point)
+    assert list(alone.machine.destinations["peer"].owed.of(OWN).items()) == [(P, (1, 1))]
+    after = Bench(next_txid=2, held=bench.machine.held(), awaited=point.awaited)
+    after.machine.restore(point.waiting, point.durable_txid, 0)
+    assert not after.machine.pending and after.log_on(low=1).durable == [(1, 1)]
 
 
 def test_late_is_seen_behind_a_restart() -> None:
