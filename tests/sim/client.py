@@ -432,7 +432,11 @@ class SimClient:
         self.machine._tail.clear()
         self.machine._tail_bytes = 0
         self.machine._tail_first = self.machine.next_sequence
-        self.go_away(0)
+        connection = self.connection
+        if connection is not None:
+            # It knows of it at once: on this connection it would not send what it took over.
+            connection.sever()
+            connection._end(0, "takes over")
 
     def publish(self, topics: list[str]) -> None:
         """Publishes one message on each of the topics."""
