@@ -551,7 +551,6 @@ class RecoversFromTheOldest(InstanceMachine):
 
 MISTAKES: dict[str, Machines] = {
     "link one behind after removal": Machines(link=LinkOneBehindAfterRemoval),
-    "unmarked not asked": Machines(instance=UnmarkedNotAsked),
     "link before commits": Machines(news=LinkBeforeCommits),
     "journal freed without asking": Machines(instance=FreesWithoutAsking),
     "prefix acks": Machines(instance=PrefixAcks),
@@ -590,6 +589,7 @@ MISTAKES: dict[str, Machines] = {
 }
 
 SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
+    "unmarked not asked": Machines(instance=UnmarkedNotAsked),
     "one behind after removal": Machines(subscription=OneBehindAfterRemoval),
     "failure forgets commits": Machines(instance=FailureForgetsCommits),
     "floor at the tick": Machines(instance=FloorAtTheTick),
@@ -599,8 +599,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
 
 CAUGHT_BY: dict[str, frozenset[str]] = {
-    "link one behind after removal": frozenset(("liveness",)),
-    "unmarked not asked": frozenset(("liveness",)),
+    "link one behind after removal": frozenset(("liveness", "unavailable", "readiness")),
     "link before commits": frozenset(("liveness",)),
     "journal freed without asking": frozenset(("removal",)),
     "prefix acks": frozenset(("liveness",)),

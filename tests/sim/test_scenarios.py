@@ -1432,6 +1432,29 @@ def test_a_subscriber_that_comes_after_removal_gets_all_that_is_there() -> None:
     assert there - got == {min(there)}, "the oldest one"
 
 
+def sent_ahead_of_an_upgrade(machines: Machines | None = None) -> SimClient:
+    """The link is woken for a commit before it hears of the upgrade that came before: it sends
+    unmarked what the instance waits for."""
+    play = Play(fabric(a=(to("b"),), b=()), machines=machines)
+    client = play.client("p", "a")
+    play.until(50)
+    a = play.world.instances["a"]
+    a.downgrade("to-b")
+    play.until(100)
+    link = a.links["to-b"]
+    heard = link.mode_set
+    link.mode_set = lambda sync: play.world.after(5_000, heard, sync)  # type: ignore[method-assign]
+    a.upgrade("to-b")
+    client.publish(["orders"] * 3)
+    play.until(600)
+    return client
+
+
+def test_what_a_link_sent_ahead_of_an_upgrade_is_asked_for() -> None:
+    assert sent_ahead_of_an_upgrade().store.messages == 0
+    assert sent_ahead_of_an_upgrade(SHOWN_BY_A_SCENARIO["unmarked not asked"]).store.messages == 3
+
+
 def failed_behind_a_commit(machines: Machines | None = None) -> tuple[Play, SimClient]:
     """The writer thread commits, then fails, and the instance's loop hears of both at once."""
     play = Play(fabric(a=(to("b"),), b=()), machines=machines)
