@@ -5,7 +5,7 @@
     once             2  a journal holds a message once, a subscriber gets it once
     order            3  publisher order, unless flagged late, and late only where paths split
     removal          4  what is removed is where it was routed to
-    loops            5  nothing enters an incarnation twice
+    loops            5  nothing enters an incarnation twice, nor is it sent there again
     liveness         7  in the end all acks are given and all logs hold what is routed to them
     unavailable      -  what is missing and removed upstream is recorded, nothing else is
     settled          -  what was durable does not wait again after a restart
@@ -15,28 +15,46 @@
     failover         -  a client uses only whom all that ever spoke to it call safe
     readiness        -  an instance that lost its disk admits clients when it has what one peer of
                         its group had
+    transient        -  what is in no transaction log is in no journal
     subscribers      -  a subscriber has everything of the log that it ended at
     retired          -  nobody who knows that an instance was moved deals with what it was before,
                         which ends when it hears of that
     fully_durable    -  a fully durable subscriber is sent nothing that is not durable then
 
 A publish without an ack is unknown: it may be anywhere or nowhere.
+
+Judged is what is there at that moment, not what was there once. A disk that was lost, or was moved
+away, excuses what was on it as long as the link that had brought it there has not caught up with
+what came in its place (`Logs.lacks`): until then nobody could know. What is routed where is said by
+rules.py, which has nothing in common with what production asks.
+
+Two contents under one identity (two clients of one name, a publisher that lost its store) are told
+apart by their digests, where a history has them: an ack stands for the content that its client
+published. Contents are compared where records meet, so some cases are excused: what a logon names
+durable that another client of that name published there (a client that logs on shows no records);
+what comes again when retention has removed what was here; what a link asks again after an upgrade
+(it names ranges of what it held when it was async); and, behind the instance where a client
+published one, who held another before, or got it by another way (it said that it holds it, so the
+one from here is not sent).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from raylay.services.drills.history import (
     Acked,
+    CaughtUp,
     ClientCrashed,
     Crashed,
     Delivered,
     Failed,
     Heard,
     HeardSafety,
+    HeldBefore,
     History,
     Journaled,
     Kept,
@@ -47,11 +65,13 @@ from raylay.services.drills.history import (
     Moved,
     Noted,
     Offered,
+    Owing,
     Published,
     Ready,
     Recovered,
     Removed,
     Retired,
+    Returned,
     Reunited,
     Sent,
     Started,
@@ -60,19 +80,24 @@ from raylay.services.drills.history import (
     Topology,
     Used,
 )
-from raylay.services.messages.records import Flag, Run
-from raylay.services.replication.acknowledgment import DestinationLedger
-from raylay.services.replication.routing import Destination, TopicRule
-from raylay.services.replication.topic_sets import carries_all
+from raylay.services.drills.rules import carries_everything, is_routed
+from raylay.services.replication.routing import Destination
 
 Key = tuple[int, int]
 """(publisher, sequence)."""
+Link = tuple[str, str]
+"""(instance, destination)."""
 OWN = "acknowledged"
 DEAD = "acknowledged, the waiter has lost its disk"
 DOWNGRADED = "acknowledged, the waiter's own link is async"
 NEVER = -1
 NOW_ASYNC = 1 << 62
 VIOLATIONS_MAX = 20
+SHOWN_MAX = 5
+REMOVED_TXID = 0
+"""Below every real one: of what was removed before a disk was put back."""
+MESSAGE_TYPE = "json"
+"""Of everything in a history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +121,25 @@ class Copy:
     group: str
     waiters: dict[int, int]
     """Root to the sender that waits for it, 0 for a client."""
-    crossed: bool
-    """By the groups of those it came through, not by what its journal says of it."""
+    digest: int = 0
+    """Of its content; 0: there is no other one."""
 
-    def run(self) -> Run:
-        """What a router asks of it."""
-        flags = Flag.CROSSED if self.crossed else 0
-        return Run(
-            0, 0, 0, 0, b"", self.topic.encode(), b"json", self.path, self.group, flags=flags
-        )
+
+def named(key: Key) -> str:
+    """A message, as people find it in status and logs."""
+    return f"sequence {key[1]} of publisher {key[0]}"
+
+
+def listed(keys: Iterable[Key]) -> str:
+    """Some messages, the first of them by name."""
+    every = sorted(keys)
+    more = f" and {len(every) - SHOWN_MAX} more" if len(every) > SHOWN_MAX else ""
+    return ", ".join(map(named, every[:SHOWN_MAX])) + more
+
+
+def at(time_us: int) -> str:
+    """A moment."""
+    return f"at {time_us / 1000:.3f} ms"
 
 
 class Logs:
@@ -113,17 +148,28 @@ class Logs:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.copies: dict[str, dict[Key, Copy]] = {name: {} for name in topology.members}
-        self.ever: dict[str, set[Key]] = {name: set() for name in topology.members}
+        self.lost: dict[str, set[Key]] = {name: set() for name in topology.members}
+        """What was on disks of an instance that are gone, or that it has no more since it moved."""
+        self.removed_to: defaultdict[str, int] = defaultdict(int)
+        """Up to this transaction id retention has removed what there was."""
         self.name_of: dict[int, str] = {}
         self.incarnation_of: dict[str, int] = {}
-        self.asked_again: dict[tuple[str, str], set[tuple[int, int, int]]] = {}
+        self.empty: set[str] = set()
+        """Instances that have lost their disk, or were moved, and have not started since."""
+        self.asked_again: dict[Link, set[tuple[int, int, int]]] = {}
         """By link: (root, publisher, sequence)."""
-        self.server: dict[tuple[str, str], str] = {}
-        self.served_from_us: dict[tuple[str, str], int] = {}
-        self.async_until_us: dict[tuple[str, str], int] = {}
+        self.server: dict[Link, str] = {}
+        self.served_from_us: dict[Link, int] = {}
+        self.linked: dict[Link, Linked] = {}
+        self.caught_up_with: dict[Link, int] = {}
+        """The incarnation that has had from this link what was there when it connected."""
+        self.async_until_us: dict[Link, int] = {}
         self.formers: defaultdict[str, list[str]] = defaultdict(list)
         self.moved: set[int] = set()
         """Incarnations of instances that live elsewhere now, under another one."""
+        self.digests: dict[tuple[str, int, int], int] = {}
+        """Of what each client published: (client, publisher, sequence) to digest."""
+        self._routed: dict[tuple[str, str, str, tuple[int, ...], str, int], bool] = {}
         for member in topology.members.values():
             for destination in member.destinations:
                 self.async_until_us[member.name, destination.name] = (
@@ -132,74 +178,177 @@ class Logs:
 
     def take(self, operation: object) -> None:
         """Brings the journals up to this operation."""
-        if isinstance(operation, Journaled):
-            copies = self.copies[operation.instance]
-            ever = self.ever[operation.instance]
-            sender = operation.path[-1] if operation.path else 0
-            root = operation.path[0] if operation.path else operation.incarnation
-            crossed = self.crossed(operation.instance, operation.path)
-            for i, sequence in enumerate(operation.sequences):
-                key = (operation.publisher, sequence)
-                ever.add(key)
-                copies[key] = Copy(
-                    operation.time_us,
-                    operation.txid + i,
-                    operation.topic,
-                    operation.path,
-                    operation.group,
-                    {root: sender} if operation.awaited else {},
-                    crossed,
-                )
-        elif isinstance(operation, Noted):
-            copies = self.copies[operation.instance]
-            for sequence in operation.sequences:
-                copy = copies.get((operation.publisher, sequence))
-                if copy is not None:
-                    copy.waiters[operation.root] = operation.sender
-        elif isinstance(operation, ModeSet):
-            # After an upgrade the link was async until now, but not for what it asks again.
-            link = (operation.instance, operation.destination)
-            self.async_until_us[link] = operation.time_us if operation.sync else NOW_ASYNC
-            self.asked_again[link] = set(operation.pending)
-        elif isinstance(operation, Linked):
-            link = operation.instance, operation.destination
-            if self.server.get(link) != operation.server:
-                self.server[link] = operation.server
-                self.served_from_us[link] = operation.time_us
-        elif isinstance(operation, Started):
-            self.name_of[operation.incarnation] = operation.instance
-            self.incarnation_of[operation.instance] = operation.incarnation
-        elif isinstance(operation, Crashed) and operation.lost:
-            self.copies[operation.instance] = {}
-        elif isinstance(operation, Moved):
-            self._move(operation.instance, operation.former, operation.incarnation)
+        taken = _TAKE.get(type(operation))
+        if taken is not None:
+            taken(self, operation)
 
-    def _move(self, name: str, former: str, incarnation: int) -> None:
+    def _journaled(self, operation: Journaled) -> None:
+        copies = self.copies[operation.instance]
+        sender = operation.path[-1] if operation.path else 0
+        root = operation.path[0] if operation.path else operation.incarnation
+        digests = operation.digests
+        for i, sequence in enumerate(operation.sequences):
+            copies[operation.publisher, sequence] = Copy(
+                operation.time_us,
+                operation.txid + i,
+                operation.topic,
+                operation.path,
+                operation.group,
+                {root: sender} if operation.awaited else {},
+                digests[i] if digests else 0,
+            )
+
+    def _held_before(self, operation: HeldBefore) -> None:
+        copies = self.copies[operation.instance]
+        for sequence in operation.sequences:
+            key = (operation.publisher, sequence)
+            copies[key] = Copy(operation.time_us, REMOVED_TXID, "", (), "", {})
+
+    def _noted(self, operation: Noted) -> None:
+        copies = self.copies[operation.instance]
+        for sequence in operation.sequences:
+            copy = copies.get((operation.publisher, sequence))
+            if copy is not None:
+                copy.waiters[operation.root] = operation.sender
+
+    def _mode_set(self, operation: ModeSet) -> None:
+        # After an upgrade the link was async until now, but not for what it asks again.
+        link = (operation.instance, operation.destination)
+        self.async_until_us[link] = operation.time_us if operation.sync else NOW_ASYNC
+        self.asked_again[link] = set(operation.pending)
+
+    def _linked(self, operation: Linked) -> None:
+        link = operation.instance, operation.destination
+        self.linked[link] = operation
+        if self.server.get(link) != operation.server:
+            self.server[link] = operation.server
+            self.served_from_us[link] = operation.time_us
+
+    def _caught_up(self, operation: CaughtUp) -> None:
+        self.caught_up_with[operation.instance, operation.destination] = operation.incarnation
+
+    def _started(self, operation: Started) -> None:
+        self.name_of[operation.incarnation] = operation.instance
+        self.incarnation_of[operation.instance] = operation.incarnation
+        self.empty.discard(operation.instance)
+
+    def _crashed(self, operation: Crashed) -> None:
+        if operation.lost:
+            self._lose(operation.instance)
+
+    def _lose(self, name: str) -> None:
+        self.lost[name].update(self.copies[name])
+        self.copies[name] = {}
+        self.removed_to[name] = 0
+        self.empty.add(name)
+
+    def _removed(self, operation: Removed) -> None:
+        self.removed_to[operation.instance] = operation.up_to_txid
+
+    def _published(self, operation: Published) -> None:
+        if operation.digest:
+            key = (operation.client, operation.publisher, operation.sequence)
+            self.digests[key] = operation.digest
+
+    def _moved(self, operation: Moved) -> None:
         """To the others the instance has lost its disk; what it was goes on by its former name."""
-        self.copies[former], self.copies[name] = self.copies[name], {}
-        self.ever[former] = set(self.ever[name])
+        name, former = operation.instance, operation.former
+        self.copies[former] = self.copies[name]
+        self.lost[former] = set(self.lost[name])
+        self.removed_to[former] = self.removed_to[name]
+        self._lose(name)
         self.formers[name].append(former)
         for link, server in self.server.items():
             if server == name:
                 self.server[link] = former
-        self.name_of[incarnation] = former
-        self.incarnation_of[former] = incarnation
-        self.moved.add(incarnation)
+        self.name_of[operation.incarnation] = former
+        self.incarnation_of[former] = operation.incarnation
+        self.moved.add(operation.incarnation)
         for destination in self.topology.members[name].destinations:
             old, new = (name, destination.name), (former, destination.name)
-            for kept in (self.asked_again, self.server, self.served_from_us, self.async_until_us):
+            tables: tuple[dict[Link, Any], ...] = (
+                self.asked_again,
+                self.server,
+                self.served_from_us,
+                self.async_until_us,
+                self.caught_up_with,
+                self.linked,
+            )
+            for kept in tables:
                 if old in kept:
-                    kept[new] = kept[old]  # type: ignore[assignment]
+                    kept[new] = kept[old]
 
-    def had(self, name: str, key: Key) -> bool:
-        """Whether an instance ever had a message, here or where it lived before."""
-        return key in self.ever[name] or any(key in self.ever[was] for was in self.formers[name])
+    # -- questions ---------------------------------------------------------------------------
+    def has(self, name: str, key: Key, digest: int = 0) -> bool:
+        """Whether an instance has a message now, its removed segments included."""
+        copy = self.copies.get(name, {}).get(key)
+        return copy is not None and (not digest or copy.digest in (0, digest))
 
-    def crossed(self, instance: str, path: tuple[int, ...]) -> bool:
-        """Whether a way to an instance led from one group into another."""
-        members = self.topology.members
-        way = [self.name_of[incarnation] for incarnation in path if incarnation in self.name_of]
-        return len({members[name].group for name in (*way, instance)}) > 1
+    def is_removed(self, name: str, key: Key) -> bool:
+        """Whether retention has removed what an instance had of it."""
+        copy = self.copies[name].get(key)
+        return copy is not None and copy.txid <= self.removed_to[name]
+
+    def _is_settled(self, link: Link) -> bool:
+        """Whether a link has caught up with what is there now."""
+        server = self.server.get(link, "")
+        return (
+            bool(server)
+            and server not in self.empty
+            and self.caught_up_with.get(link) == self.incarnation_of.get(server)
+        )
+
+    def lacks(self, link: Link, addresses: tuple[str, ...], key: Key, digest: int = 0) -> bool:
+        """Whether a message that a link has to bring is at none of these servers.
+
+        Excused: it was on a disk of theirs that was lost since, or that they have no more since
+        they were moved, and the link has not caught up with anybody since; and another content of
+        it is there that was never compared with this one (see the top of this file)."""
+        server = self.server.get(link)
+        names = (*addresses, server) if server is not None else addresses
+        if any(self.has(name, key, digest) for name in names):
+            return False
+        if digest and any(self._never_met(link, name, key) for name in names):
+            return False
+        if self._is_settled(link):
+            return True
+        return not any(
+            key in self.lost[place] or (place != address and key in self.copies[place])
+            for address in addresses
+            for place in (address, *self.formers.get(address, ()))
+        )
+
+    def _never_met(self, link: Link, name: str, key: Key) -> bool:
+        """Whether there is another content that nobody compared with what the link has."""
+        there, here = self.copies.get(name, {}).get(key), self.copies[link[0]].get(key)
+        if there is None or here is None:
+            return False
+        if self.is_removed(name, key) or self.async_until_us.get(link, NEVER) >= here.time_us:
+            return True
+        return bool(here.path) and (bool(there.path) or there.time_us <= here.time_us)
+
+    def groups(self, path: tuple[int, ...]) -> tuple[str, ...]:
+        """Those of the instances on a path."""
+        members, names = self.topology.members, self.name_of
+        return tuple(members[names[each]].group for each in path if each in names)
+
+    def routed(self, name: str, destination: Destination, copy: Copy, downstream: int) -> bool:
+        """Whether a message goes from an instance to a destination, by the rules as they are
+        written."""
+        entry = (name, destination.name, copy.topic, copy.path, copy.group, downstream)
+        found = self._routed.get(entry)
+        if found is None:
+            found = self._routed[entry] = is_routed(
+                destination,
+                copy.topic,
+                MESSAGE_TYPE,
+                copy.path,
+                self.groups(copy.path),
+                copy.group,
+                self.topology.members[name].group,
+                downstream,
+            )
+        return found
 
     def sync_destinations(self, name: str, key: Key, copy: Copy, root: int) -> list[Destination]:
         """The destinations to which the copy is routed and whose links were sync ever since it is
@@ -213,7 +362,7 @@ class Logs:
                 until_us == NOW_ASYNC or (root, *key) not in self.asked_again.get(link, ())
             ):
                 continue
-            if self.topology.router(name, destination).routed(copy.run(), -1):
+            if self.routed(name, destination, copy, -1):
                 found.append(destination)
         return found
 
@@ -231,16 +380,17 @@ class Logs:
         return () if self.incarnation_of.get(server) in copy.path else (server,)
 
     def lacking_behind(self, server: str, key: Key, sender: int) -> list[str]:
-        """The servers behind `server`, over links that were sync ever since, that never had what
-        came to it from this sender first: its answer to that one waits for them."""
+        """The servers behind `server`, over links that were sync ever since, that lack what came to
+        it from this sender first: its answer to that one waits for them."""
         copy = self.copies[server].get(key)
-        if copy is None or copy.path[-1:] != (sender,):
+        if copy is None or copy.path[-1:] != (sender,) or self.is_removed(server, key):
+            # What it has removed in turn was there.
             return []
         return [
             behind
             for destination in self.sync_destinations(server, key, copy, NEVER)
             for behind in self.followed(server, destination, copy)
-            if not self.had(behind, key)
+            if self.lacks((server, destination.name), (behind,), key)
         ]
 
     def waiting(self, name: str, key: Key, root: str) -> str:
@@ -273,10 +423,26 @@ class Logs:
         return OWN
 
 
+_TAKE: dict[type, Callable[[Logs, Any], None]] = {
+    Journaled: Logs._journaled,
+    HeldBefore: Logs._held_before,
+    Noted: Logs._noted,
+    ModeSet: Logs._mode_set,
+    Linked: Logs._linked,
+    CaughtUp: Logs._caught_up,
+    Started: Logs._started,
+    Crashed: Logs._crashed,
+    Removed: Logs._removed,
+    Published: Logs._published,
+    Moved: Logs._moved,
+}
+
+
 def acknowledged(history: History) -> list[Violation]:
     """Law 1 at the moment of each persisted ack, over the whole closure of sync links.
 
-    Excused: instances that had the message and lost their disk; links that were async at some
+    Excused: disks that were lost (`Logs.lacks`); what retention has removed here when a logon names
+    it durable, for whoever lost it then is not owed it any more; links that were async at some
     moment since the message came to their instance (an answer may have been let out then).
 
     By the waiter rule an instance whose waiter is somebody else answers as soon as the message is
@@ -285,22 +451,44 @@ def acknowledged(history: History) -> list[Violation]:
     waits any more; the waiter is an incarnation that is gone for good.
     """
     logs = Logs(history.topology)
+    transient = _transient_keys(history)
     found: list[Violation] = []
     for operation in history.operations:
         logs.take(operation)
         if not isinstance(operation, Acked):
             continue
         for sequence in operation.sequences:
-            found += _closure(logs, operation, (operation.publisher, sequence))
+            key = (operation.publisher, sequence)
+            if key not in transient:
+                found += _closure(logs, operation, key)
             if len(found) >= VIOLATIONS_MAX:
                 return found
     return found
 
 
+def _transient_keys(history: History) -> set[Key]:
+    """What was published on topics that nobody journals."""
+    if not history.transient:
+        return set()
+    return {
+        (operation.publisher, operation.sequence)
+        for operation in history.operations
+        if isinstance(operation, Published) and operation.topic in history.transient
+    }
+
+
 def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
     root = ack.instance
-    if key not in logs.copies[root]:
-        return [_unacknowledged(logs, ack, key, root, "", OWN)]
+    digest = logs.digests.get((ack.client, *key), 0)
+    if not logs.has(root, key, digest):
+        copy = logs.copies[root].get(key)
+        if copy is not None and (
+            logs.is_removed(root, key)
+            or (ack.by == "logon" and copy.waiters.get(logs.incarnation_of[root]) == 0)
+        ):
+            # Another content, and nothing here tells that: see the top of this file.
+            return []
+        return [_unacknowledged(logs, ack, key, root, "", "", OWN)]
     found = []
     # Who is not awaited for it should have been told by the one before: that one's verdict holds.
     reached = [(root, OWN)]
@@ -310,22 +498,24 @@ def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
         copy = logs.copies[name][key]
         if name != root and logs.incarnation_of[root] in copy.waiters:
             law = logs.waiting(name, key, root)
+        is_removed = logs.is_removed(name, key)
         for destination in logs.sync_destinations(name, key, copy, logs.incarnation_of[root]):
             servers = logs.topology.servers(destination)
-            if not any(logs.had(server, key) for server in servers):
-                found.append(_unacknowledged(logs, ack, key, servers[0], name, law))
+            if not is_removed and logs.lacks((name, destination.name), servers, key, digest):
+                of = (servers[0], name, destination.name, law)
+                found.append(_unacknowledged(logs, ack, key, *of))
             for server in logs.followed(name, destination, copy):
                 if logs.incarnation_of.get(server) in copy.path:
                     # It came from there: it is not routed back.
                     continue
-                if (server, law) not in met and key in logs.copies.get(server, ()):
+                if (server, law) not in met and logs.has(server, key, digest):
                     met.add((server, law))
                     reached.append((server, law))
     return found
 
 
 def _unacknowledged(
-    logs: Logs, ack: Acked, key: Key, lacks: str, through: str, law: str
+    logs: Logs, ack: Acked, key: Key, lacks: str, through: str, destination: str, law: str
 ) -> Violation:
     waiters = []
     name = through
@@ -333,10 +523,16 @@ def _unacknowledged(
         waiters.append(name)
         sender = logs.copies[name][key].waiters.get(logs.incarnation_of[ack.instance], 0)
         name = logs.name_of.get(sender, "") if sender else ""
+    other = " with this content" if logs.has(lacks, key) else ""
     text = (
-        f"at {ack.time_us / 1000:.3f} ms {ack.instance} acked {ack.client} {key[1]} (by {ack.by}), "
-        f"but {lacks} never had it"
-        + (f": sync from {through}, whose waiters are {' <- '.join(waiters)}" if through else "")
+        f"{at(ack.time_us)} {ack.instance} acked {ack.client} {named(key)} (by {ack.by}), "
+        f"but {lacks} has it not{other}"
+        + (
+            f": it is destination {destination} of {through}, sync, whose waiters are "
+            + " <- ".join(waiters)
+            if through
+            else ""
+        )
     )
     return Violation(law, text, separate=law != OWN)
 
@@ -346,39 +542,42 @@ def nothing_lost(history: History) -> list[Violation]:
     retention had removed from a disk before its instance was moved, no reunion brings back."""
     topology = history.topology
     logs = Logs(topology)
-    holders: dict[Key, dict[str, int]] = {}
-    incarnation_of: dict[str, int] = {}
+    transient = _transient_keys(history)
+    holders: dict[tuple[Key, int], dict[str, int]] = {}
     lost: set[int] = set()
-    removed_to: dict[int, int] = {}
     for operation in history.operations:
         logs.take(operation)
-        if isinstance(operation, Started):
-            incarnation_of[operation.instance] = operation.incarnation
-        elif isinstance(operation, Moved) or (isinstance(operation, Crashed) and operation.lost):
+        if isinstance(operation, Moved) or (isinstance(operation, Crashed) and operation.lost):
             lost.add(operation.incarnation)
-            if isinstance(operation, Moved):
-                incarnation_of[operation.former] = operation.incarnation
         elif isinstance(operation, Reunited):
             lost.discard(operation.incarnation)
-        elif isinstance(operation, Removed):
-            removed_to[operation.incarnation] = operation.up_to_txid
         elif isinstance(operation, Acked):
             for sequence in operation.sequences:
                 key = (operation.publisher, sequence)
-                holders.setdefault(
-                    key,
-                    {n: incarnation_of[n] for n, copies in logs.copies.items() if key in copies},
-                )
-    held = {key for final in history.final.values() for key in final.ever}
-    for former in {name for names in logs.formers.values() for name in names}:
-        incarnation = incarnation_of[former]
-        for key, copy in logs.copies[former].items():
-            if copy.txid <= removed_to.get(incarnation, 0) and key in holders:
-                held.add(key)
+                digest = logs.digests.get((operation.client, *key), 0)
+                if key not in transient and (key, digest) not in holders:
+                    holders[key, digest] = {
+                        name: logs.incarnation_of[name]
+                        for name in logs.copies
+                        if logs.has(name, key, digest)
+                    }
+    formers = {name for names in logs.formers.values() for name in names}
+
+    ever = {key for final in history.final.values() for key in final.ever}
+
+    def is_held(key: Key, digest: int) -> bool:
+        if key in ever and (
+            not digest or any(logs.has(name, key, digest) for name in history.final)
+        ):
+            return True
+        return any(logs.is_removed(name, key) for name in formers)
+
     return [
-        Violation("nothing lost", f"{key[1]} of {key[0]} was acked, {sorted(had)} had it, none has")
-        for key, had in holders.items()
-        if key not in held and not all(incarnation in lost for incarnation in had.values())
+        Violation(
+            "nothing lost", f"{named(key)} was acked, {sorted(had)} had it, none has it in the end"
+        )
+        for (key, digest), had in holders.items()
+        if not all(incarnation in lost for incarnation in had.values()) and not is_held(key, digest)
     ][:VIOLATIONS_MAX]
 
 
@@ -393,7 +592,11 @@ def once(history: History) -> list[Violation]:
                 entry = (operation.incarnation, operation.publisher, sequence)
                 if entry in journaled:
                     found.append(
-                        Violation("once", f"{operation.instance} journaled {sequence} again")
+                        Violation(
+                            "once",
+                            f"{at(operation.time_us)} {operation.instance} journaled "
+                            f"{named(entry[1:])} again",
+                        )
                     )
                 journaled.add(entry)
         elif isinstance(operation, Crashed) and operation.lost:
@@ -404,43 +607,64 @@ def once(history: History) -> list[Violation]:
                 got = (operation.subscriber, operation.publisher, sequence)
                 if got in delivered:
                     found.append(
-                        Violation("once", f"{operation.subscriber} was given {sequence} again")
+                        Violation(
+                            "once",
+                            f"{at(operation.time_us)} {operation.subscriber} was given "
+                            f"{named(got[1:])} again, by {operation.instance}",
+                        )
                     )
                 delivered.add(got)
     return found[:VIOLATIONS_MAX]
 
 
 def order(history: History) -> list[Violation]:
-    """Law 3. Late is what comes behind a higher sequence of its publisher on its topic. An
-    instance that has removed segments may flag more: it cannot know any more what was in them.
-    So may one that began as the copy of such a one."""
+    """Law 3. Late is what comes behind a higher sequence of its publisher on its topic.
+
+    Where no paths split nothing comes late, but what a retired disk brings that is reunited, and
+    what two things bring about together. One: somebody begins anew (a disk was lost, an instance
+    moved) or goes on to another server of a list. The other: somebody has removed segments, so that
+    this link brings less than another one does; or a link was async, so that who begins anew may
+    admit clients by a peer that has not got what they published before.
+
+    An instance that has removed segments may flag more: it cannot know any more what was in them.
+    So may one that began as the copy of such a one. Two clients of one name have no order between
+    them, and each instance has some messages of each."""
     highest: dict[tuple[int, int, str], int] = {}
-    # What one server of a list has, and the server itself sends on, may be removed: to another
-    # server of the list this link then brings less than the others do.
+    clients: defaultdict[int, set[str]] = defaultdict(set)
     lists = any(
         len(history.topology.servers(destination)) > 1
         for member in history.topology.members.values()
         for destination in member.destinations
     )
-    split = not history.topology.uniform or any(
-        isinstance(operation, Moved)
-        or (isinstance(operation, Crashed) and operation.lost)
-        or (lists and isinstance(operation, Removed))
-        for operation in history.operations
+    began_anew = any_removed = reunited = False
+    any_async = not all(
+        destination.sync
+        for member in history.topology.members.values()
+        for destination in member.destinations
     )
     removed: set[int] = set()
     started: set[int] = set()
     found = []
     for operation in history.operations:
-        if isinstance(operation, Removed):
+        if isinstance(operation, Published):
+            clients[operation.publisher].add(operation.client)
+        elif isinstance(operation, Removed):
             removed.add(operation.incarnation)
+            any_removed = True
+        elif isinstance(operation, ModeSet) and not operation.sync:
+            any_async = True
         elif isinstance(operation, Started):
             started.add(operation.incarnation)
+        elif isinstance(operation, Moved):
+            began_anew = True
         elif isinstance(operation, Crashed) and operation.lost:
+            began_anew = True
             started.discard(operation.incarnation)
             highest = {
                 key: value for key, value in highest.items() if key[0] != operation.incarnation
             }
+        elif isinstance(operation, Took) and operation.reunites:
+            reunited = True
         elif isinstance(operation, Journaled) and operation.incarnation not in started:
             removed.add(operation.incarnation)
         if not isinstance(operation, Journaled):
@@ -448,68 +672,88 @@ def order(history: History) -> list[Violation]:
         entry = (operation.incarnation, operation.publisher, operation.topic)
         before = highest.get(entry, 0)
         first, last = operation.sequences[0], operation.sequences[-1]
+        text = (
+            f"{at(operation.time_us)} {operation.instance} journaled sequences {first} to {last} "
+            f"of publisher {operation.publisher} on {operation.topic}"
+        )
         if list(operation.sequences) != sorted(operation.sequences):
-            found.append(Violation("order", f"{operation} is not ascending"))
+            found.append(Violation("order", f"{text}, which are not ascending"))
         behind = first < before
         if behind != operation.late and (behind or operation.incarnation not in removed):
             word = "not flagged late" if behind else "flagged late"
-            found.append(Violation("order", f"{operation} is {word}, {before} came before"))
-        if operation.late and not split:
-            found.append(Violation("order", f"{operation} is late though no paths split"))
+            found.append(Violation("order", f"{text} {word}, {before} came before"))
+        split = reunited or (any_removed and lists) or (began_anew and (any_removed or any_async))
+        split = split or not history.topology.uniform
+        if operation.late and not split and len(clients[operation.publisher]) < 2:
+            found.append(Violation("order", f"{text} late though no paths split"))
         highest[entry] = max(before, last)
     return found[:VIOLATIONS_MAX]
 
 
 def removal(history: History) -> list[Violation]:
-    """Law 4: a removed record is on disk at the server of each destination it is routed to (or was,
-    before that server lost its disk): the connected one, or the last one that was, for its acks
-    stay with a link that is cut. Where another server may be the next one, it is persisted there:
-    at the sync destinations of that server, too, if that one's answer waited for them."""
+    """Law 4: a removed record is on disk at the server of each destination it is routed to: the
+    connected one, or the last one that was, for its acks stay with a link that is cut. A disk that
+    it has lost excuses as long as the link has not caught up with it since. Where another server
+    may be the next one, it is persisted there: at the sync destinations of that server, too, if
+    that one's answer waited for them."""
     logs = Logs(history.topology)
-    removed_to: dict[int, int] = {}
     found = []
     for operation in history.operations:
+        before = logs.removed_to[operation.instance] if isinstance(operation, Removed) else 0
         logs.take(operation)
-        if isinstance(operation, Crashed) and operation.lost:
-            removed_to.pop(operation.incarnation, None)
         if not isinstance(operation, Removed):
             continue
+        name = operation.instance
         servers = dict(operation.servers)
-        before = removed_to.get(operation.incarnation, 0)
-        removed_to[operation.incarnation] = operation.up_to_txid
-        for key, copy in logs.copies[operation.instance].items():
+        for key, copy in logs.copies[name].items():
             if not before < copy.txid <= operation.up_to_txid:
                 continue
-            for destination in history.topology.members[operation.instance].destinations:
-                router = history.topology.router(operation.instance, destination)
-                if not router.routed(copy.run(), -1):
+            for destination in history.topology.members[name].destinations:
+                if not logs.routed(name, destination, copy, -1):
                     continue
+                link = (name, destination.name)
                 several = history.topology.servers(destination)
-                server = servers[destination.name] or logs.server.get(
-                    (operation.instance, destination.name), several[0]
-                )
-                lacking = [server] if not logs.had(server, key) else []
+                server = servers[destination.name] or logs.server.get(link, several[0])
+                lacking = [server] if logs.lacks(link, (server,), key) else []
                 if len(several) > 1 and not lacking:
                     lacking = logs.lacking_behind(server, key, operation.incarnation)
                 for lacks in lacking:
+                    at_server = f" (at {server} now)" if lacks != server else ""
                     found.append(
                         Violation(
                             "removal",
-                            f"{operation.instance} removed {key[1]} of {key[0]} for "
-                            f"{destination.name} at {server}, {lacks} never had it",
+                            f"{at(operation.time_us)} {name} removed {named(key)}, routed to its "
+                            f"destination {destination.name}{at_server}: {lacks} has it not",
                         )
                     )
     return found[:VIOLATIONS_MAX]
 
 
 def loops(history: History) -> list[Violation]:
-    """Law 5."""
+    """Law 5. What an incarnation has in its path is not even sent there: whoever sends it waits for
+    an answer that stands for nothing."""
     found = []
     for operation in history.operations:
         if isinstance(operation, Journaled):
             path = operation.path
             if operation.incarnation in path or len(set(path)) < len(path):
-                found.append(Violation("loops", f"{operation} came round in a circle"))
+                found.append(
+                    Violation(
+                        "loops",
+                        f"{at(operation.time_us)} {operation.instance} journaled "
+                        f"{named((operation.publisher, operation.sequences[0]))} that came round "
+                        f"in a circle: its path is {path}",
+                    )
+                )
+        elif isinstance(operation, Returned):
+            found.append(
+                Violation(
+                    "loops",
+                    f"{at(operation.time_us)} {operation.instance} was sent "
+                    f"{named((operation.publisher, operation.sequences[0]))} by "
+                    f"{operation.sender}, though it came from it: its path is {operation.path}",
+                )
+            )
     return found[:VIOLATIONS_MAX]
 
 
@@ -520,36 +764,49 @@ def liveness(history: History) -> list[Violation]:
     found = []
     for client, left in history.unacked.items():
         if left:
-            found.append(Violation("liveness", f"{client} waits for {left} acks"))
+            where = history.waiting.get(client, "")
+            text = f"{client} waits for {left} acks" + (f": {where}" if where else "")
+            found.append(Violation("liveness", text))
     logs = Logs(history.topology)
     for operation in history.operations:
         logs.take(operation)
     for name, final in history.final.items():
         if final.owed or final.pending:
-            found.append(
-                Violation("liveness", f"{name} is owed {final.owed}, pending are {final.pending}")
-            )
+            which = "; ".join(map(_owing, final.owing))
+            text = f"{name} is owed {final.owed} messages, pending are {final.pending}"
+            found.append(Violation("liveness", text + (f": {which}" if which else "")))
         for destination in history.topology.members[name].destinations:
+            to = f"destination {destination.name} of {name}"
             server = final.servers.get(destination.name, "")
             if not server:
-                found.append(Violation("liveness", f"{name} is not connected: {destination.name}"))
+                wanted = " or ".join(history.topology.servers(destination))
+                found.append(Violation("liveness", f"{to} is not connected to {wanted}"))
                 continue
             if server not in history.final:
-                found.append(
-                    Violation("liveness", f"{name} is connected to {server}, which is over")
-                )
+                text = f"{to} is connected to {server}, which is over"
+                found.append(Violation("liveness", text))
                 continue
-            router = history.topology.router(name, destination)
             there = history.final[server]
             for key in sorted(final.present - there.ever):
                 copy = logs.copies[name][key]
                 # It never had it: then its own path on it is none of this journal, but of a later
                 # state of what it was given back an old copy of.
-                if router.routed(copy.run(), -1):
-                    found.append(
-                        Violation("liveness", f"{server} never got {key} from {name}: {copy}")
+                if logs.routed(name, destination, copy, -1):
+                    way = " <- ".join(
+                        logs.name_of.get(each, str(each)) for each in reversed(copy.path)
                     )
+                    came = f"came from {way}" if way else "was published there"
+                    text = f"{server} never got {named(key)} on {copy.topic} over {to}, where it"
+                    found.append(Violation("liveness", f"{text} {came} {at(copy.time_us)}"))
     return found[:VIOLATIONS_MAX]
+
+
+def _owing(owing: Owing) -> str:
+    by = f"by destination {owing.destination}" if owing.destination else "pending"
+    return (
+        f"{by} {owing.messages} of publisher {owing.publisher}, sequences {owing.first} to "
+        f"{owing.last}"
+    )
 
 
 def unavailable(history: History) -> list[Violation]:
@@ -568,22 +825,24 @@ def unavailable(history: History) -> list[Violation]:
                 lacked[operation.incarnation].add(key)
                 copy = logs.copies[operation.instance].get(key)
                 if copy is not None:
-                    found.append(Violation("unavailable", f"{operation}, but it has {sequence}"))
+                    text = f"{at(operation.time_us)} {operation.instance} says that nobody has "
+                    text += f"{named(key)}, but it has it itself"
+                    found.append(Violation("unavailable", text))
     for name, final in history.final.items():
         if final.unavailable != lacked[final.incarnation] - final.ever:
-            wrong = sorted(final.unavailable ^ (lacked[final.incarnation] - final.ever))
-            found.append(Violation("unavailable", f"{name} is wrong of {wrong[:5]}"))
+            wrong = final.unavailable ^ (lacked[final.incarnation] - final.ever)
+            text = f"{name} is wrong of what it says that nobody has: {listed(wrong)}"
+            found.append(Violation("unavailable", text))
         for destination in history.topology.members[name].destinations:
             server = final.servers.get(destination.name, "")
-            if server not in history.final or not DestinationLedger(destination).whole:
-                continue
-            if not carries_all(destination.topics, (TopicRule(".*"),)):
+            if server not in history.final or not _carries_everything(history, destination):
                 continue
             there = history.final[server]
             gone = (final.ever - final.present) | final.unavailable
             missing = gone - there.ever - there.unavailable
             if missing:
-                text = f"{server} does not say that it lacks {sorted(missing)[:5]} of {name}"
+                text = f"{server} does not say that it lacks {listed(missing)}, which {name} had"
+                text += f" and would have sent over destination {destination.name}"
                 found.append(Violation("unavailable", text))
     return found[:VIOLATIONS_MAX]
 
@@ -601,63 +860,92 @@ def settled(history: History) -> list[Violation]:
     ][:VIOLATIONS_MAX]
 
 
+def _carries_everything(history: History, destination: Destination) -> bool:
+    return carries_everything(destination, history.journaled)
+
+
 def store(history: History) -> list[Violation]:
     """A publish store forgets only what some instance acked or refused, and nothing acked is
-    refused later by anyone."""
+    refused later by anyone. Another content is another message: what a logon names durable may be
+    of another client of that name (see the top of this file), and so may be what another instance
+    than the one that acked it holds, or on another disk, and refuses it for."""
     settled: set[Key] = set()
-    acked: set[Key] = set()
-    published: set[Key] = set()
+    acked: defaultdict[tuple[Key, int], set[tuple[str, int]]] = defaultdict(set)
+    disks: Counter[str] = Counter()
+    published: set[tuple[Key, int]] = set()
+    anybody: set[Key] = set()
+    digests: dict[tuple[str, Key], int] = {}
     found = []
     for operation in history.operations:
         if isinstance(operation, Published):
             key = (operation.publisher, operation.sequence)
-            if key in published:
-                found.append(Violation("store", f"{operation} has a number that was used before"))
-            published.add(key)
+            if (key, operation.digest) in published:
+                text = f"{at(operation.time_us)} {operation.client} published {named(key)}, "
+                found.append(Violation("store", text + "a number that was used before"))
+            published.add((key, operation.digest))
+            anybody.add(key)
+            if operation.digest:
+                digests[operation.client, key] = operation.digest
         elif isinstance(operation, ClientCrashed):
-            published -= {(operation.publisher, sequence) for sequence in operation.lost}
+            for sequence in operation.lost:
+                key = (operation.publisher, sequence)
+                published.discard((key, digests.get((operation.client, key), 0)))
         elif isinstance(operation, Acked):
-            keys = {(operation.publisher, sequence) for sequence in operation.sequences}
-            acked |= keys
-            settled |= keys
-            if not keys <= published:
-                found.append(Violation("store", f"{operation} acks what was never published"))
+            every = {(operation.publisher, sequence) for sequence in operation.sequences}
+            for key in every:
+                digest = digests.get((operation.client, key), 0)
+                settled.add(key)
+                if operation.by != "logon" or not digest:
+                    acked[key, digest].add((operation.instance, disks[operation.instance]))
+            if not every <= anybody:
+                text = f"{at(operation.time_us)} {operation.instance} acked {operation.client} "
+                text += listed(every - anybody)
+                found.append(Violation("store", f"{text}, never published"))
         elif isinstance(operation, Failed):
             key = (operation.publisher, operation.sequence)
+            digest = digests.get((operation.client, key), 0)
             settled.add(key)
-            if key in acked:
-                found.append(Violation("store", f"{operation} was acked before"))
+            by = acked[key, digest]
+            if (operation.instance, disks[operation.instance]) in by or (by and not digest):
+                text = f"{at(operation.time_us)} {operation.instance} refused {operation.client} "
+                text += f"{named(key)} ({operation.reason}), which was acked before"
+                found.append(Violation("store", text))
+        elif isinstance(operation, Crashed) and operation.lost:
+            disks[operation.instance] += 1
         elif isinstance(operation, Heard):
             for sequence in operation.sequences:
-                if (operation.publisher, sequence) not in settled:
-                    found.append(
-                        Violation("store", f"{operation.client} forgot {sequence}, never acked")
-                    )
+                key = (operation.publisher, sequence)
+                # By a logon also what is the other client's (see the top of this file).
+                if key not in settled:
+                    text = f"{at(operation.time_us)} {operation.client} forgot {named(key)}, "
+                    found.append(Violation("store", text + "never acked"))
     return found[:VIOLATIONS_MAX]
 
 
 def sending(history: History) -> list[Violation]:
     """On a connection a client sends in ascending order, each once, and leaves nothing out that is
     not settled: what it sent on an earlier one counts for nothing. What it sends is on its disk."""
-    # Of each client its own: two may publish parts of one publisher's sequences.
-    unsettled: defaultdict[str, set[int]] = defaultdict(set)
+    # Of each client its own: two may publish parts of one publisher's sequences. And of each
+    # publisher: what an instance numbers for a client is another one's.
+    unsettled: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     sent: defaultdict[int, set[int]] = defaultdict(set)
     upto: dict[int, int] = {}
-    ever: set[Key] = set()
+    ever: set[tuple[str, int, int]] = set()
     found = []
     for operation in history.operations:
         if isinstance(operation, Published):
-            unsettled[operation.client].add(operation.sequence)
+            unsettled[operation.client, operation.publisher].add(operation.sequence)
         elif isinstance(operation, Heard):
-            unsettled[operation.client].difference_update(operation.sequences)
+            unsettled[operation.client, operation.publisher].difference_update(operation.sequences)
         elif isinstance(operation, ClientCrashed):
-            unsettled[operation.client].difference_update(operation.lost)
+            unsettled[operation.client, operation.publisher].difference_update(operation.lost)
             for sequence in operation.lost:
-                if (operation.publisher, sequence) in ever:
+                if (operation.client, operation.publisher, sequence) in ever:
                     text = f"{operation.client} had sent {sequence}, and lost it in a crash"
                     found.append(Violation("sending", text))
         elif isinstance(operation, Sent):
-            connection, waiting = operation.connection, unsettled[operation.client]
+            connection = operation.connection
+            waiting = unsettled[operation.client, operation.publisher]
             for sequence in operation.sequences:
                 text = f"{operation.client} sent {sequence} on connection {connection} "
                 before = upto.get(connection, 0)
@@ -668,7 +956,7 @@ def sending(history: History) -> list[Violation]:
                     found.append(Violation("sending", f"{text}and not {sorted(left)[:5]}"))
                 upto[connection] = max(before, sequence)
                 sent[connection].add(sequence)
-                ever.add((operation.publisher, sequence))
+                ever.add((operation.client, operation.publisher, sequence))
     return found[:VIOLATIONS_MAX]
 
 
@@ -747,25 +1035,26 @@ def readiness(history: History) -> list[Violation]:
             lacks = {}
             for peer, keys in held.pop(name, {}).items():
                 copies, before_txid = logs.copies[peer], removed_to[peer]
-                routers = [
-                    history.topology.router(peer, destination)
+                leading_there = [
+                    destination
                     for destination in members[peer].destinations
                     if name in history.topology.servers(destination)
                 ]
-                if routers:
+                if leading_there:
                     lacks[peer] = sorted(
                         key
                         for key in keys - logs.copies[name].keys() - had[name]
                         if key in copies
                         and copies[key].txid > before_txid
                         and any(
-                            router.routed(copies[key].run(), operation.incarnation)
-                            for router in routers
+                            logs.routed(peer, destination, copies[key], operation.incarnation)
+                            for destination in leading_there
                         )
                     )
             if lacks and all(lacks.values()):
                 peer, missing = min(lacks.items(), key=lambda item: len(item[1]))
-                text = f"{name} admits clients, and lacks {len(missing)} of {peer}: {missing[:5]}"
+                text = f"{name} admits clients, and lacks {len(missing)} of {peer} "
+                text += f"{at(operation.time_us)}: {listed(missing)}"
                 found.append(Violation("readiness", text))
     return found[:VIOLATIONS_MAX]
 
@@ -774,46 +1063,68 @@ def safety(history: History) -> list[Violation]:
     """A peer that an instance calls safe has everything that this instance ever acked to that
     client and still holds, and what it acks to it while it does so: the notice of a downgrade comes
     before the acks that the downgrade releases. What retention has removed is to be missed by
-    nobody."""
+    nobody. A disk that the peer has lost excuses as long as the instance's link has not caught up
+    with it since; so does another content of the same identity, of which an alarm was raised: one
+    client's bad name must not keep all others from failing over."""
     logs = Logs(history.topology)
-    removed_to: defaultdict[str, int] = defaultdict(int)
     safe: dict[int, tuple[str, ...]] = {}
     acked: defaultdict[tuple[int, str], set[Key]] = defaultdict(set)
+    transient = _transient_keys(history)
     found: list[Violation] = []
 
-    def lacks(name: str, client: str, servers: tuple[str, ...], keys: set[Key]) -> None:
+    def lacks(ack: ToldSafety | Acked, servers: tuple[str, ...], keys: set[Key]) -> None:
+        name = ack.instance
+        destinations = history.topology.members[name].destinations
         for server in servers:
+            link = next(
+                (
+                    (name, each.name)
+                    for each in destinations
+                    if server in history.topology.servers(each)
+                ),
+                (name, ""),
+            )
             # Whatever its topic, and whoever brought it there.
-            missing = sorted(key for key in keys if not logs.had(server, key))
+            missing = {key for key in keys if logs.lacks(link, (server,), key)}
             if missing:
-                text = f"{name} acked {missing[:5]} to {client}, which believes that {server} has "
-                found.append(Violation("safety", text + f"them: it lacks {len(missing)}"))
+                text = f"{at(ack.time_us)} {name} acked {ack.client} {listed(missing)}, and calls "
+                text += f"{server} safe, its destination {link[1]}, which has not got them"
+                found.append(Violation("safety", text))
 
     def still_there(name: str, keys: set[Key]) -> set[Key]:
-        copies, before_txid = logs.copies[name], removed_to[name]
+        copies, before_txid = logs.copies[name], logs.removed_to[name]
         return {key for key in keys if key in copies and copies[key].txid > before_txid}
 
     for operation in history.operations:
         logs.take(operation)
-        if isinstance(operation, Removed):
-            removed_to[operation.instance] = operation.up_to_txid
-        elif isinstance(operation, Moved):
-            removed_to[operation.former] = removed_to[operation.instance]
-            removed_to[operation.instance] = 0
-        elif isinstance(operation, Crashed) and operation.lost:
-            removed_to[operation.instance] = 0
         if isinstance(operation, ToldSafety | Acked):
             name, client = operation.instance, operation.client
             before = acked[logs.incarnation_of[name], client]
             if isinstance(operation, ToldSafety):
                 safe[operation.session] = operation.safe
                 if operation.safe:
-                    lacks(name, client, operation.safe, still_there(name, before))
+                    lacks(operation, operation.safe, still_there(name, before))
             else:
                 keys = {(operation.publisher, sequence) for sequence in operation.sequences}
+                keys -= transient
                 before |= keys
-                lacks(name, client, safe.get(operation.session, ()), keys)
+                # A logon may name durable what is removed everywhere.
+                lacks(operation, safe.get(operation.session, ()), still_there(name, keys))
     return found[:VIOLATIONS_MAX]
+
+
+def transient(history: History) -> list[Violation]:
+    """A message on a topic that is in no transaction log is in no journal."""
+    return [
+        Violation(
+            "transient",
+            f"{at(operation.time_us)} {operation.instance} journaled "
+            f"{named((operation.publisher, operation.sequences[0]))} on {operation.topic}, which "
+            "is in no transaction log",
+        )
+        for operation in history.operations
+        if isinstance(operation, Journaled) and operation.topic in history.transient
+    ][:VIOLATIONS_MAX]
 
 
 def subscribers(history: History) -> list[Violation]:
@@ -833,47 +1144,48 @@ def subscribers(history: History) -> list[Violation]:
             continue
         present = history.final[instance].present
         wanted = {key for key in present if topic in (".*", topic_of[key])}
-        missing = sorted(wanted - got[subscriber])
+        missing = wanted - got[subscriber]
         if missing:
-            found.append(
-                Violation(
-                    "subscribers",
-                    f"{subscriber} at {instance} never got {missing[:5]} of {len(missing)}",
-                )
-            )
-        foreign = sorted(key for key in got[subscriber] if topic_of.get(key) is None)
+            text = f"{subscriber} at {instance} never got {listed(missing)}"
+            found.append(Violation("subscribers", text))
+        foreign = [key for key in got[subscriber] if topic_of.get(key) is None]
         if foreign:
-            found.append(Violation("subscribers", f"{subscriber} got {foreign[:5]} from nowhere"))
+            text = f"{subscriber} got {listed(foreign)} from nowhere"
+            found.append(Violation("subscribers", text))
     return found[:VIOLATIONS_MAX]
 
 
 def fully_durable(history: History) -> list[Violation]:
     """What an instance sends to a fully durable subscriber is at that moment in its journal and at
     every sync destination that it is routed to from there; what its own client published, over the
-    whole closure of sync links, as an ack has it (see `acknowledged`, also for who is excused)."""
+    whole closure of sync links, as an ack has it (see `acknowledged`, also for who is excused).
+    What a destination refused, because it holds another content, is durable nowhere and holds up
+    nobody."""
     logs = Logs(history.topology)
+    refused: set[Key] = set()
     found: list[Violation] = []
     for operation in history.operations:
         logs.take(operation)
+        if isinstance(operation, Failed):
+            refused.add((operation.publisher, operation.sequence))
         if not isinstance(operation, Offered):
             continue
         name = operation.instance
         for sequence in operation.sequences:
             key = (operation.publisher, sequence)
             copy = logs.copies[name].get(key)
-            text = (
-                f"at {operation.time_us / 1000:.3f} ms {name} sent {sequence} to "
-                f"{operation.subscriber}, "
-            )
+            text = f"{at(operation.time_us)} {name} sent {named(key)} to {operation.subscriber}, "
             if copy is None:
                 found.append(Violation("fully durable", text + "but has it not on disk itself"))
                 continue
+            if key in refused or _is_contested(logs, key, copy.digest):
+                continue
             own = logs.incarnation_of[name]
             for destination in logs.sync_destinations(name, key, copy, own):
-                servers = history.topology.servers(destination)
-                if not any(logs.had(server, key) for server in servers):
-                    lacks = servers[0]
-                    found.append(Violation("fully durable", text + f"but {lacks} never had it"))
+                link, servers = (name, destination.name), history.topology.servers(destination)
+                if not logs.is_removed(name, key) and logs.lacks(link, servers, key):
+                    lacks = f"{servers[0]}, sync destination {destination.name},"
+                    found.append(Violation("fully durable", text + f"but {lacks} has it not"))
             if not copy.path and own in copy.waiters:
                 by = "a delivery"
                 ack = Acked(operation.time_us, name, operation.subscriber, key[0], 0, (), by)
@@ -885,6 +1197,14 @@ def fully_durable(history: History) -> list[Violation]:
             if len(found) >= VIOLATIONS_MAX:
                 return found
     return found
+
+
+def _is_contested(logs: Logs, key: Key, digest: int) -> bool:
+    """Whether somebody holds another content of a message."""
+    if not digest:
+        return False
+    held = (copies.get(key) for copies in logs.copies.values())
+    return any(copy is not None and copy.digest != digest for copy in held)
 
 
 def retired(history: History) -> list[Violation]:
@@ -916,11 +1236,14 @@ def retired(history: History) -> list[Violation]:
             name, generation = generation_of[operation.incarnation]
             is_retired = generation < knows.get((operation.instance, name), 0)
             if is_retired and not operation.reunites:
-                found.append(Violation("retired", f"{operation} is of retired {name}"))
+                text = f"{at(operation.time_us)} {operation.instance} let in incarnation "
+                text += f"{operation.incarnation} of retired {name}"
+                found.append(Violation("retired", text))
         elif isinstance(operation, Retired):
             over.add(operation.instance)
         elif isinstance(operation, Acked | ToldSafety) and operation.instance in over:
-            found.append(Violation("retired", f"{operation}, and knows that it is over"))
+            text = f"{at(operation.time_us)} {operation.instance} served {operation.client}"
+            found.append(Violation("retired", f"{text}, and knows that it is over"))
     found += [Violation("retired", f"{name} lives still") for name in history.unretired]
     return found[:VIOLATIONS_MAX]
 
@@ -940,6 +1263,7 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     safety,
     failover,
     readiness,
+    transient,
     subscribers,
     retired,
     fully_durable,

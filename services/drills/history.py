@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raylay.services.replication.routing import Destination, Router
+from raylay.services.replication.routing import Destination, TopicRule
 
 Sequences = tuple[int, ...]
 
@@ -47,6 +47,19 @@ class Journaled(NamedTuple):
     group: str
     awaited: bool
     late: bool
+    digests: tuple[int, ...] = ()
+    """Of the contents, in the order of `sequences`; empty: nobody has published others under these
+    identities."""
+
+
+class HeldBefore(NamedTuple):
+    """An old copy of a disk that was put back says that it had these, and has removed them."""
+
+    time_us: int
+    instance: str
+    incarnation: int
+    publisher: int
+    sequences: Sequences
 
 
 class Noted(NamedTuple):
@@ -101,14 +114,24 @@ class Linked(NamedTuple):
     server: str
 
 
+class CaughtUp(NamedTuple):
+    """What an instance had when a destination connected is there: at this incarnation of it."""
+
+    time_us: int
+    instance: str
+    destination: str
+    incarnation: int
+
+
 class Published(NamedTuple):
-    """A client's program called publish."""
+    """A client's program called publish. `digest`: of the content, 0 where none is compared."""
 
     time_us: int
     client: str
     publisher: int
     sequence: int
     topic: str
+    digest: int = 0
 
 
 class Acked(NamedTuple):
@@ -268,6 +291,18 @@ class Took(NamedTuple):
     reunites: bool
 
 
+class Returned(NamedTuple):
+    """A batch brought an incarnation what has it in its path: it came from there."""
+
+    time_us: int
+    instance: str
+    incarnation: int
+    sender: int
+    publisher: int
+    sequences: Sequences
+    path: tuple[int, ...]
+
+
 class Retired(NamedTuple):
     """A former instance has learnt that it is over."""
 
@@ -303,11 +338,13 @@ Operation = (
     Started
     | Crashed
     | Journaled
+    | HeldBefore
     | Noted
     | Lacked
     | Recovered
     | ModeSet
     | Linked
+    | CaughtUp
     | Published
     | Acked
     | Failed
@@ -325,6 +362,7 @@ Operation = (
     | Moved
     | Knows
     | Took
+    | Returned
     | Retired
     | Reunited
     | Fault
@@ -356,19 +394,22 @@ class Topology:
     members: dict[str, Member]
     uniform: bool = False
     wide: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    _routers: dict[tuple[str, str], Router] = field(default_factory=dict)
 
     def servers(self, destination: Destination) -> tuple[str, ...]:
         """The instances that a destination may reach."""
         found = (self.wide.get(address, (address,)) for address in destination.addresses)
         return tuple(name for names in found for name in names)
 
-    def router(self, instance: str, destination: Destination) -> Router:
-        """The four conditions of a destination."""
-        found = self._routers.get((instance, destination.name))
-        if found is None:
-            found = self._routers[(instance, destination.name)] = Router(destination)
-        return found
+
+class Owing(NamedTuple):
+    """What a destination owes in the end, or nobody in particular (`destination` empty): messages
+    of one publisher, from the first to the last of them."""
+
+    destination: str
+    publisher: int
+    messages: int
+    first: int
+    last: int
 
 
 @dataclass(slots=True)
@@ -387,6 +428,8 @@ class FinalLog:
     pending: int
     unavailable: frozenset[tuple[int, int]] = frozenset()
     """What it says that no upstream has any more."""
+    owing: tuple[Owing, ...] = ()
+    """Which those are that are owed or pending, as far as is known."""
 
 
 @dataclass(slots=True)
@@ -398,10 +441,16 @@ class History:
     final: dict[str, FinalLog] = field(default_factory=dict)
     unacked: dict[str, int] = field(default_factory=dict)
     """Client to what was left in its publish store at the end."""
+    waiting: dict[str, str] = field(default_factory=dict)
+    """Of those what they wait for, and where, in words."""
     subscribed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Subscriber to (the instance it ended at, its topic or `.*`)."""
     unretired: list[str] = field(default_factory=list)
     """Former instances that are still alive at the end."""
+    journaled: tuple[TopicRule, ...] = (TopicRule(".*"),)
+    """What all instances have in their transaction logs."""
+    transient: frozenset[str] = frozenset()
+    """Topics that no instance journals."""
 
     def tail(self, lines: int) -> str:
         """The last operations, a line each."""

@@ -1556,10 +1556,12 @@ class InstanceMachine:
                     if upstream is not None:
                         upstream.conflicts.add_ranges(publisher, theirs)
                         self._dirty_upstreams.add(upstream.connection)
-            if session is not None:
+            if session is not None and session.received:
+                # What came on this session and is not answered. What an earlier one was told it has
+                # forgotten, and what it will send again is refused then.
                 for a, b in ranges:
                     for sequence in range(a, b + 1):
-                        if sequence > session.acked:
+                        if sequence > session.counted:
                             session.failures[sequence] = (
                                 "sequence_conflict",
                                 f"{ledger.destination.name} holds sequence {sequence} of "

@@ -496,7 +496,20 @@ class OutboundLink:
         ranges = run.ranges()
         surplus = [piece for a, b in ranges for piece in held.within(a, b)]
         missing = [piece for a, b in ranges for piece in held.missing(a, b)]
+        if surplus and (compared := self._to_compare(run, surplus)):
+            settled = SequenceSet(surplus)
+            settled.difference_update(SequenceSet(compared))
+            missing, surplus = list(SequenceSet([*missing, *compared])), list(settled)
         return (run.select(missing) if missing else None), surplus
+
+    def _to_compare(self, run: Run, surplus: list[Range]) -> list[Range]:
+        """What of a run is sent although it is held there: a client published it here and waits for
+        it, and that one has it from elsewhere, from a client that failed over or from another one
+        of the same name. Only where the records meet are their contents compared, and one with
+        another content is never to be acknowledged."""
+        if not self.sync or run.path or not run.flags & Flag.AWAITED:
+            return []
+        return surplus if run.first_txid > self.resync_to else self._flagged_and_owed(run, surplus)
 
     def _skip(self, run: Run, surplus: list[Range], answered: PublisherRanges) -> int:
         """What is held there is not sent, but its answer stays owed: where this instance is awaited

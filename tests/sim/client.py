@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.client.events import (
@@ -213,6 +214,9 @@ class SimClient:
         """Whether this life of it was connected to nobody yet."""
         self._pumping = False
         self._backlog: list[str] = []
+        self.commands: set[str] = set()
+        """Publishes without a number that wait for their acks on this connection."""
+        self._commands_given = 0
         self._previous: dict[str, int] = {}
         world.clients[name] = self
         if subscribe:
@@ -223,7 +227,11 @@ class SimClient:
 
     def quiet(self) -> bool:
         """Whether everything published is acknowledged."""
-        if not self.alive or self.store.messages or self._backlog or not self.machine.instance:
+        if self.failed:
+            return True
+        if not self.alive or self.commands:
+            return False
+        if self.store.messages or self._backlog or not self.machine.instance:
             return False
         if self.subscription is None:
             return True
@@ -249,6 +257,7 @@ class SimClient:
             return
         world.fault(f"crash client {self.name}")
         self.alive = False
+        self.commands.clear()
         self._waking = self.connection = None
         self._pumping = False
         if connection is not None:
@@ -299,6 +308,7 @@ class SimClient:
             if self.connection is not None:
                 self.connection.close(0, "client left")
                 self.connection = None
+                self.commands.clear()
         elif isinstance(effect, SendFrame):
             if self.connection is not None:
                 self.connection.send(0, (effect.header, effect.body))
@@ -364,13 +374,17 @@ class SimClient:
     def _ended(self, connection: Connection, number: int, why: str) -> None:
         if self.connection is connection:
             self.connection = None
+            self.commands.clear()
         self.step(ConnectionEnded(number, why))
 
     def _frame(
         self, connection: Connection, number: int, frame: tuple[dict[str, Any], bytes]
     ) -> None:
         header, body = frame
-        if header["c"] == "p":
+        if header.get("cid") in self.commands:
+            if header["a"] == "persisted":
+                self.commands.discard(header["cid"])
+        elif header["c"] == "p":
             if number == self.machine.connection:
                 self._delivered(self.machine.arrived(header, body))
             return
@@ -444,13 +458,18 @@ class SimClient:
             self._heir.publish(topics)
             return
         machine, world = self.machine, self.world
+        if self.failed:
+            return
         if not self.alive or not machine.next_sequence:
             self._backlog += topics
             return
         for topic in topics:
             body = b"%d" % machine.next_sequence
+            if world.contents:
+                body += b" of " + self.name.encode()
             sequence = machine.publish(topic, body, "json", world.now_us)
-            world.log(Published(world.now_us, self.name, machine.publisher, sequence, topic))
+            of = (machine.publisher, sequence, topic)
+            world.log(Published(world.now_us, self.name, *of, *self._digest(sequence)))
         self._pump_soon()
 
     def _pump_soon(self) -> None:
@@ -469,6 +488,23 @@ class SimClient:
             if changed:
                 self.world.log(Kept(self.world.now_us, self.name))
             self._send()
+
+    def _digest(self, sequence: int) -> tuple[int, ...]:
+        if not self.world.contents:
+            return ()
+        ((_, record),) = islice(self.store.replay(sequence), 1)
+        return (decode_record(record, verify=False).digest,)
+
+    def publish_unnumbered(self, topic: str) -> None:
+        """Publishes a message that the instance is to number, if there is one to take it."""
+        connection, machine = self.connection, self.machine
+        if self.failed or connection is None or not machine.instance:
+            return
+        self._commands_given += 1
+        command_id = f"u{self._commands_given}"
+        self.commands.add(command_id)
+        header = {"c": "publish", "cid": command_id, "t": topic}
+        connection.send(0, (header, f"{command_id} of {self.name}".encode()))
 
     def _send(self) -> None:
         while (batch := self.machine.next_batch(600)) is not None:

@@ -8,7 +8,7 @@ from raylay.services.drills.history import Journaled, Lacked
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.bootstrap import BootstrapChoice, BootstrapCopy
 from raylay.services.replication.instance import Identity
-from raylay.services.replication.routing import TopicMatcher, TopicRule
+from raylay.services.replication.routing import TopicRule
 from raylay.services.replication.unavailable import decode_unavailable
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def copy_log(disk: Disk, source: Instance) -> bool:
     world.fault(f"{disk.member.name} begins as a copy of {source.name}")
     world.probes["began as a copy"] += 1
     identity = Identity(disk.member.name, disk.member.group, disk.incarnation)
-    copying = BootstrapCopy(identity, TopicMatcher(ALL), machine.identity)
-    choice = BootstrapChoice(ALL, ALL)
+    copying = BootstrapCopy(identity, world.journaled, machine.identity)
+    choice = BootstrapChoice(ALL, world.journaled.rules)
     lacks = source.journal.removed()
     lacks.update(machine.missing.ranges)
     copying.lacks(lacks)
@@ -75,5 +75,6 @@ def _write(disk: Disk, runs: list[Run]) -> None:
                 run.group,
                 bool(run.flags & Flag.AWAITED),
                 bool(run.flags & Flag.LATE),
+                world.digests(run, sequences),
             )
         )

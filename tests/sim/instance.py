@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from raylay.services.drills import history
 from raylay.services.drills.history import (
     Acked,
+    CaughtUp,
     Crashed,
     Failed,
+    HeldBefore,
     Journaled,
     Knows,
     Lacked,
@@ -20,9 +22,11 @@ from raylay.services.drills.history import (
     ModeSet,
     Noted,
     Offered,
+    Published,
     Ready,
     Recovered,
     Removed,
+    Returned,
     Seen,
     Started,
     ToldSafety,
@@ -30,7 +34,15 @@ from raylay.services.drills.history import (
 )
 from raylay.services.errors import DowngradeRefused
 from raylay.services.messages.bookmarks import parse_position
-from raylay.services.messages.records import Flag, Kind, Run, iterate_records
+from raylay.services.messages.records import (
+    Flag,
+    Kind,
+    RecordBuilder,
+    Run,
+    iterate_records,
+    run_of,
+    scan,
+)
 from raylay.services.protocol.replication import ack_frames
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.admission import Refused, decide, refused_before
@@ -65,7 +77,6 @@ from raylay.services.replication.instance import (
 from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.ranges import PublisherRanges, Range
 from raylay.services.replication.recovery import RecoveryPoint
-from raylay.services.replication.routing import TopicMatcher, TopicRule
 from raylay.services.replication.unavailable import decode_unavailable
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
@@ -77,7 +88,6 @@ if TYPE_CHECKING:
     from sim.world import World
 
 
-JOURNALED = TopicMatcher((TopicRule(".*"),))
 FOREVER_US = 1 << 60
 TOLD_LATER_US = 20_000
 BUSY_CHANCE = 0.1
@@ -89,7 +99,6 @@ SHOWN_EVENTS = frozenset(
         "late",
         "conflict",
         "upstream_refused",
-        "link_caught_up",
         "downgraded",
         "upgraded",
         "storage_failed",
@@ -141,6 +150,8 @@ class Disk:
         self.settled = RootedRanges()
         """What the instance was awaited for then, and was durable."""
         self.placements = world.placements() | self.own_placement()
+        self.numbered: dict[int, str] = {}
+        """Publisher ids that its instance numbers for, to the clients."""
         self.index: dict[tuple[int, int], Run] = {}
 
     def _name_anew(self) -> None:
@@ -179,8 +190,13 @@ class Disk:
         self.world.log(Crashed(self.world.now_us, self.label, self.incarnation, True))
 
     def _write_history(self) -> None:
-        """What is on the disk, told as if it were written now."""
-        after_txid = self.journal.first_txid - 1
+        """What is on the disk, told as if it were written now, behind what it had removed."""
+        world, first_txid = self.world, self.journal.first_txid
+        for (publisher, sequence), run in self.index.items():
+            if run.first_txid < first_txid:
+                of = (self.label, self.incarnation, publisher, (sequence,))
+                world.log(HeldBefore(world.now_us, *of))
+        after_txid = first_txid - 1
         while runs := self.journal.read(after_txid):
             after_txid = runs[-1].last_txid
             for run in runs:
@@ -190,6 +206,7 @@ class Disk:
         """Tells the history of a run that is on the disk."""
         world, name = self.world, self.label
         if run.kind == Kind.RECORDS:
+            sequences = tuple(_expanded(run.ranges()))
             world.log(
                 Journaled(
                     world.now_us,
@@ -197,12 +214,13 @@ class Disk:
                     self.incarnation,
                     run.first_txid,
                     run.publisher,
-                    tuple(_expanded(run.ranges())),
+                    sequences,
                     run.topic.decode(),
                     run.path,
                     run.group,
                     bool(run.flags & Flag.AWAITED),
                     bool(run.flags & Flag.LATE),
+                    world.digests(run, sequences),
                 )
             )
         elif run.kind == Kind.WAITER:
@@ -259,6 +277,8 @@ class Session:
     number: int
     connection: Connection
     client: str
+    """What it is called in the history: another one may bear the name that it logged on with."""
+    client_name: str
     publisher: int
     unacked: deque[int] = field(default_factory=deque)
     subscriptions: dict[str, Cursor] = field(default_factory=dict)
@@ -314,6 +334,7 @@ class Instance:
         self._callbacks = 0
         self._checks = 0
         self._any_fully_durable = False
+        self._by_hand = False
         world.hosts[self.host] = self
         recovered = disk.journal.recovered
         if world.machines.placements_forgotten:
@@ -326,7 +347,7 @@ class Instance:
         machine = self.machine = world.machines.instance(
             Identity(disk.member.name, disk.member.group, disk.incarnation, disk.generation),
             disk.member.destinations,
-            JOURNALED,
+            world.journaled,
             next_txid=recovered.next_txid,
             held=recovered.held,
             awaited=point.awaited,
@@ -623,6 +644,12 @@ class Instance:
         staging = self.staging
         while staging and staging[0].last_txid <= last_txid:
             run = staging.popleft()
+            if run.publisher in disk.numbered and not run.path and run.kind == Kind.RECORDS:
+                # Now nobody else gets this number any more.
+                sequences = tuple(_expanded(run.ranges()))
+                of = (run.publisher, sequences[0], run.topic.decode())
+                digests = world.digests(run, sequences)
+                world.log(Published(world.now_us, disk.numbered[run.publisher], *of, *digests))
             disk.log_journaled(run)
             if run.kind == Kind.RECORDS:
                 for sequence in _expanded(run.ranges()):
@@ -632,6 +659,8 @@ class Instance:
                     world.probes["gap filled later"] += 1
                 if not set(disk.former).isdisjoint(run.path):
                     world.probes["took back its own tail"] += 1
+            elif run.kind == Kind.CONFLICT:
+                world.probes["conflict kept"] += 1
         calls, woken = self.news.committed(last_txid)
         if calls:
             self._callback(self._called)
@@ -745,6 +774,12 @@ class Instance:
         if session is None:
             return
         world = self.world
+        if effect.command_id:
+            publisher, _ = self.machine.number_for(session.client_name)
+            self._log_acked(session, [effect.sequence], "ack", publisher)
+            world.probes["unnumbered publish acked"] += 1
+            self._answer_command(session, effect.command_id)
+            return
         header: dict[str, Any] = {"c": "ack", "a": "persisted", "s": effect.sequence}
         unacked = session.unacked
         if effect.reason:
@@ -772,13 +807,19 @@ class Instance:
                 self._log_acked(session, covered, "ack")
         session.connection.send(1, (header, b""))
 
-    def _log_acked(self, session: Session, sequences: list[int], by: str) -> None:
+    def _answer_command(self, session: Session, command_id: str) -> None:
+        header = {"c": "ack", "a": "persisted", "cid": command_id, "status": "success"}
+        session.connection.send(1, (header, b""))
+
+    def _log_acked(
+        self, session: Session, sequences: list[int], by: str, publisher: int = 0
+    ) -> None:
         self.world.log(
             Acked(
                 self.world.now_us,
                 self.name,
                 session.client,
-                session.publisher,
+                publisher or session.publisher,
                 session.number,
                 tuple(sequences),
                 by,
@@ -860,6 +901,20 @@ class Instance:
         probe = _PROBE_OF_EVENT.get(event)
         if probe is not None:
             self.world.probes[probe] += 1
+        if event == "link_caught_up":
+            to = effect.details["destination"]
+            incarnation = self.machine.destinations[to].incarnation
+            self.world.log(CaughtUp(self.world.now_us, self.name, to, incarnation))
+        elif event == "admitted":
+            self._by_hand = True
+        elif event == "conflict":
+            source = effect.details["source"]
+            if source in self.machine.destinations:
+                self.world.probes["conflict told by a destination"] += 1
+            elif source in self.world.topology.members:
+                self.world.probes["conflict between instances"] += 1
+            else:
+                self.world.probes["conflict at a client's instance"] += 1
         if event in SHOWN_EVENTS:
             details = " ".join(f"{key}={value}" for key, value in effect.details.items())
             self.world.log(Seen(self.world.now_us, self.name, f"{event} {details}"))
@@ -888,10 +943,32 @@ class Instance:
             index = self.disk.index
             if any((session.publisher, sequence) in index for sequence in sequences):
                 world.probes["resend of what is held"] += 1
-            effects, _ = self.machine.client_published(session.number, body, world.now_us)
+            effects, transient = self.machine.client_published(session.number, body, world.now_us)
+            if transient:
+                world.probes["transient publish"] += 1
             self.perform(effects)
+        elif command == "publish":
+            self._publish_unnumbered(session, header["cid"], header["t"], body)
         elif command == "subscribe":
             self._subscribe(session, header)
+
+    def _publish_unnumbered(
+        self, session: Session, command_id: str, topic: str, body: bytes
+    ) -> None:
+        """As services/server/client_connection.py does it."""
+        world, machine = self.world, self.machine
+        publisher, sequence = machine.number_for(session.client_name)
+        record = RecordBuilder(publisher, topic, "json").build(sequence, body, world.now_us)
+        run = run_of(scan(record)[0], record)
+        if not machine.journaled.matches(run.topic, run.message_type):
+            world.probes["unnumbered publish of a transient topic"] += 1
+            self._answer_command(session, command_id)
+            return
+        world.probes["unnumbered publish"] += 1
+        self.disk.numbered[publisher] = session.client
+        self.perform(
+            machine.client_published_unnumbered(session.number, run, command_id, world.now_us)
+        )
 
     def _subscribe(self, session: Session, header: dict[str, Any]) -> None:
         """As the server's replay pump does it (services/server/replay.py)."""
@@ -935,7 +1012,7 @@ class Instance:
             return
         client = header["client_name"]
         for older in list(self.sessions.values()):
-            if older.client == client:
+            if older.client_name == client:
                 self.client_gone(older.number)
                 older.connection.close(1, "name_in_use")
         number = connection.number
@@ -944,7 +1021,8 @@ class Instance:
         durable = found.durable
         if world.machines.durable_is_highest and low and found.highest >= low:
             durable = [(low, found.highest)]
-        session = Session(number, connection, client, found.publisher)
+        called = connection.hosts[0].removeprefix("client ")
+        session = Session(number, connection, called, client, found.publisher)
         self.sessions[number] = session
         peers = self.peers.told(self.machine.destinations)
         self._log_safety(session, peers)
@@ -1046,6 +1124,8 @@ class Instance:
             return
         world, disk = self.world, self.disk
         number = connection.number
+        ledger = self.machine.destinations.get(logon.name)
+        known = ledger is not None and bool(ledger.incarnation)
         decided = decide(self.machine, number, logon, epoch_seen, is_open=connection.open[1])
         if decided is None:
             world.probes["logon of a link that is gone"] += 1
@@ -1055,6 +1135,8 @@ class Instance:
             return
         answer, effects = decided.answer, decided.effects
         self.upstreams[number] = connection
+        if ledger is not None and ledger.incarnation == logon.incarnation and not known:
+            world.probes["incarnation known by the other side's logon"] += 1
         if world.former:
             world.log(Took(world.now_us, self.name, logon.incarnation, logon.reunites))
         self.perform(effects)
@@ -1103,6 +1185,8 @@ class Instance:
         upstream = machine._upstreams.get(connection.number)
         if upstream is not None and world.former:
             world.log(Took(world.now_us, self.name, upstream.incarnation, upstream.reunites))
+        if upstream is not None:
+            self._look_at_paths(upstream.incarnation, batch.runs)
         before = machine.counters.duplicates
         if batch.yours:
             world.probes["told what came from here"] += 1
@@ -1123,6 +1207,14 @@ class Instance:
         if machine.counters.duplicates > before:
             world.probes["duplicate by two paths"] += 1
         self.perform(effects)
+
+    def _look_at_paths(self, sender: int, runs: list[Run]) -> None:
+        own = self.disk.incarnation
+        for run in runs:
+            if own in run.path:
+                sequences = tuple(_expanded(run.ranges()))
+                of = (run.publisher, sequences, run.path)
+                self.world.log(Returned(self.world.now_us, self.name, own, sender, *of))
 
     def upstream_gone(self, number: int) -> None:
         """An upstream connection ended."""

@@ -30,6 +30,7 @@ from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import GENERATION_MAX
 from raylay.services.replication.ranges import PublisherRanges, Range
 from raylay.services.replication.recovery import RecoveryPoint
+from raylay.services.replication.routing import Router
 from raylay.services.replication.run_lookup import RunLookup, _Piece
 from raylay.services.replication.staged import BatchStaged
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
@@ -549,6 +550,63 @@ class RecoversFromTheOldest(InstanceMachine):
         return replace(point, committed_txid=point.durable_txid, waiting=[])
 
 
+# -- what only a test below the simulator saw, or nothing ---------------------------------------
+class RefusedIsDurable(InstanceMachine):
+    """What a destination refused for good counts as durable when its client logs on again."""
+
+    def _refused_downstream(self, ledger: DestinationLedger, conflicts: Ranges) -> None:
+        awaited = self.awaited.copy()
+        super()._refused_downstream(ledger, conflicts)
+        self.awaited = awaited
+
+
+class ContentsNotCompared(InstanceMachine):
+    """Takes every message of a known identity for the same message."""
+
+    def _conflicts(self, run: Run, old: list[Range]) -> list[Range]:
+        return []
+
+
+class StoredWhenSent(OutboundLink):
+    """Counts as stored what is in flight."""
+
+    @property
+    def stored_txid(self) -> int:
+        return self.cursor
+
+
+class HeldIsTheSame(OutboundLink):
+    """Does not send what is held there under the same identity, though a client published it here:
+    nobody sees that the other content is another one."""
+
+    def _to_compare(self, run: Run, surplus: list[Range]) -> list[Range]:
+        return []
+
+
+class LastHopRouter(Router):
+    """Of the ways of a message only the last hop keeps it from coming round."""
+
+    def routed(self, run: Run, downstream: int) -> bool:
+        return super().routed(replace(run, path=run.path[-1:]), downstream)
+
+
+class OwesByLastHop(InstanceMachine):
+    """The instance of `SendsByLastHop`."""
+
+    def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(*arguments, **named)
+        for ledger in self.destinations.values():
+            ledger.router = LastHopRouter(ledger.destination)
+
+
+class SendsByLastHop(OutboundLink):
+    """Sends a message to an instance that it came through, unless that sent it here itself."""
+
+    def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(*arguments, **named)
+        self.router = LastHopRouter(self.destination)
+
+
 MISTAKES: dict[str, Machines] = {
     "link one behind after removal": Machines(link=LinkOneBehindAfterRemoval),
     "link before commits": Machines(news=LinkBeforeCommits),
@@ -583,6 +641,9 @@ MISTAKES: dict[str, Machines] = {
     "new ones first": Machines(client=NewOnesFirst),
     "sent twice": Machines(client=SentTwice),
     "durable is a number": Machines(client=DurableSentAgainOnly),
+    "contents not compared": Machines(instance=ContentsNotCompared),
+    "last hop only": Machines(instance=OwesByLastHop, link=SendsByLastHop),
+    "found: held is the same": Machines(link=HeldIsTheSame),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
     "found: forgets topics": Machines(instance=ForgetsTopics),
     "found: asks only the sender": Machines(link=AsksOnlyTheSender),
@@ -632,6 +693,9 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "new ones first": frozenset(("sending",)),
     "sent twice": frozenset(("sending",)),
     "durable is a number": frozenset(("store",)),
+    "contents not compared": frozenset(("acknowledged",)),
+    "last hop only": frozenset(("loops",)),
+    "found: held is the same": frozenset(("acknowledged",)),
     "found: skips what it sees": frozenset(("liveness",)),
     "found: forgets topics": frozenset(("order",)),
     "found: asks only the sender": frozenset(("order",)),
@@ -660,6 +724,9 @@ MOVED = frozenset(
 
 PARTED = frozenset(("holes taken as held",))
 """Mistakes that show only where a publisher is two processes."""
+
+TWINS = frozenset(("contents not compared", "found: held is the same"))
+"""Mistakes that show only where two clients have one name."""
 
 RARE: dict[str, int] = {
     "found: forgets topics": 1900,

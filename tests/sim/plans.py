@@ -14,6 +14,8 @@ from sim.client import Part
 from sim.world import Timing
 
 TOPICS = ("orders", "trades")
+TRANSIENT = "ticks"
+"""Of seeds that journal only the other two: a topic that is in no transaction log."""
 ALL = (TopicRule(".*"),)
 
 Step = tuple[int, str, tuple[Any, ...]]
@@ -44,6 +46,12 @@ class Plan:
     retention_bytes: int | None = None
     parts: dict[str, Part] = field(default_factory=dict)
     """Of the clients that publish a part of a publisher's sequences."""
+    journaled: tuple[TopicRule, ...] = ALL
+    """What all instances have in their transaction logs."""
+    commands: list[tuple[int, str, str]] = field(default_factory=list)
+    """(time in milliseconds, client, topic) of publishes that the instance numbers."""
+    twins: dict[str, str] = field(default_factory=dict)
+    """A client to the other one whose name it bears, with contents of its own."""
 
 
 # -- topologies --------------------------------------------------------------------------------
@@ -250,9 +258,7 @@ def wide_ip(topology: Topology) -> Topology:
         members[name] = replace(member, destinations=tuple(found))
     if not wide:
         return topology
-    return replace(
-        topology, name=f"{topology.name}, wide IP", members=members, wide=wide, _routers={}
-    )
+    return replace(topology, name=f"{topology.name}, wide IP", members=members, wide=wide)
 
 
 # -- a seed ------------------------------------------------------------------------------------
@@ -364,6 +370,7 @@ def draw(seed: int) -> Plan:
     if crashing.random() < 0.5:
         plan.script += _client_crashes(crashing, plan)
         plan.script.sort(key=lambda step: step[:2])
+    _beside(seed, plan)
     return plan
 
 
@@ -439,6 +446,69 @@ def _client_crashes(rng: random.Random, plan: Plan) -> list[Step]:
             at_ms = rng.choice([at for at, client in publishing if client == name] or [at_ms])
         found.append((max(at_ms, 1), "crash_client", (name, rng.choice((1, 30, 200, 700)))))
     return found
+
+
+def _beside(seed: int, plan: Plan) -> None:
+    """What some seeds do besides, each by chance of its own: whether it is drawn changes nothing
+    else of a seed."""
+    if random.Random(f"names {seed}").random() < 0.3:
+        _name_like_peers(plan)
+    transient = random.Random(f"transient {seed}")
+    if transient.random() < 0.25:
+        plan.journaled = tuple(map(TopicRule, TOPICS))
+        for _, _, topics in plan.publishes:
+            topics[:] = [TRANSIENT if transient.random() < 0.15 else each for each in topics]
+    unnumbered = random.Random(f"unnumbered {seed}")
+    if unnumbered.random() < 0.25:
+        names = [name for name, _, _, _ in plan.clients]
+        for _ in range(unnumbered.choice((5, 20))):
+            topic = unnumbered.choice((*TOPICS, TRANSIENT))
+            at_ms = unnumbered.randint(5, plan.end_ms)
+            plan.commands.append((at_ms, unnumbered.choice(names), topic))
+    twins = random.Random(f"twins {seed}")
+    if twins.random() < 0.2 and not plan.resolves and not plan.parts:
+        _make_twins(twins, plan)
+
+
+def _name_like_peers(plan: Plan) -> None:
+    """As most people name a Destination: like the instance that it leads to."""
+    topology = plan.topology
+    topology.members.update(
+        {
+            name: replace(
+                member,
+                destinations=tuple(
+                    replace(each, name=each.name.removeprefix("to-"))
+                    for each in member.destinations
+                ),
+            )
+            for name, member in topology.members.items()
+        }
+    )
+    plan.script[:] = [
+        (at_ms, action, (arguments[0], arguments[1].removeprefix("to-")))
+        if action in ("downgrade", "upgrade", "crash_link", "break")
+        else (at_ms, action, arguments)
+        for at_ms, action, arguments in plan.script
+    ]
+
+
+def _make_twins(rng: random.Random, plan: Plan) -> None:
+    """Two publishers with one name, which begin at different instances. Where they meet, one throws
+    the other out, which ends."""
+    publishers = [client for client in plan.clients if not client[3]]
+    first, second = rng.sample(publishers, 2)
+    if first[1][0] == second[1][0]:
+        return
+    plan.twins[second[0]] = first[0]
+    plan.script[:] = [
+        step
+        for step in plan.script
+        if step[1] != "crash_client" or step[2][0] not in (first[0], second[0])
+    ]
+    for _, client, topics in plan.publishes:
+        if client in (first[0], second[0]):
+            topics[:] = [TOPICS[0]] * len(topics)
 
 
 def _moves(rng: random.Random, plan: Plan) -> list[Step]:

@@ -52,6 +52,10 @@ PROBES = (
     "client waited for a safe instance",
     "commit failure",
     "commit failure behind a commit that is not taken",
+    "conflict at a client's instance",
+    "conflict between instances",
+    "conflict kept",
+    "conflict told by a destination",
     "crash with an unsynced commit",
     "deferred message sent after all",
     "deferred message skipped",
@@ -78,13 +82,18 @@ PROBES = (
     "resend of what is held",
     "resend to the survivor",
     "second server behind one address",
+    "incarnation known by the other side's logon",
     "second server of a list",
     "removed by retention",
     "segment removed",
     "segments skipped in a resync",
     "stale epoch refused",
     "subscriber failed over",
+    "transient publish",
     "unavailable recorded",
+    "unnumbered publish",
+    "unnumbered publish acked",
+    "unnumbered publish of a transient topic",
     "upgrade asked again",
     "upgraded",
     "waited at the recovery point",
@@ -119,13 +128,25 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
         encode=plan.encode,
         check_every=plan.check_every,
         resolves=plan.resolves,
+        journaled=plan.journaled,
+        contents=bool(plan.twins),
     )
     for name, servers, group, topic in plan.clients:
         durable = name in plan.fully_durable
-        part = plan.parts.get(name)
-        SimClient(world, name, servers, group, subscribe=topic, fully_durable=durable, part=part)
+        SimClient(
+            world,
+            name,
+            servers,
+            group,
+            subscribe=topic,
+            fully_durable=durable,
+            part=plan.parts.get(name),
+            client_name=plan.twins.get(name, ""),
+        )
     for time_ms, client, topics in plan.publishes:
         world.at(time_ms * 1000, world.clients[client].publish, topics)
+    for time_ms, client, topic in plan.commands:
+        world.at(time_ms * 1000, world.clients[client].publish_unnumbered, topic)
     for time_ms, action, arguments in plan.script:
         world.at(time_ms * 1000, nemesis.perform, world, action, arguments)
     world.run_until(plan.end_ms * 1000)

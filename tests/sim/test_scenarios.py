@@ -23,6 +23,7 @@ from raylay.services.drills.history import (
     Noted,
     Operation,
     Ready,
+    Seen,
     ToldSafety,
     Topology,
     Used,
@@ -672,6 +673,56 @@ class _Meaning(RecordBuilder):
 
     def build(self, *arguments: Any, **values: Any) -> bytes:
         return super().build(*arguments, **self.again | values)
+
+
+def test_a_second_content_is_not_acked_because_the_first_is_known_to_be_held() -> None:
+    """`c` has told `b` by then what it holds, so that `b` need not send it again. But that is the
+    content of another client of the same name. Found by seeds in which two clients
+    share a name."""
+    play = Play(fabric(b=(to("c"),), c=()))
+    one = play.client("p", "b")
+    two = play.client("q", "c", as_="p")
+    play.until(50)
+    for _ in range(3):
+        two.publish(["orders"])
+        play.until(play.world.now_us // 1000 + 20)
+        one.publish(["trades"])
+        play.until(play.world.now_us // 1000 + 20)
+    history = play.end(check=False)
+    failed = [op for op in history.operations if isinstance(op, Failed)]
+    assert [(op.instance, op.client, op.sequence) for op in failed] == [
+        ("b", "p", sequence) for sequence in (1, 2, 3)
+    ]
+    acked = [op for op in history.operations if isinstance(op, Acked)]
+    assert {op.client for op in acked} == {"q"}
+
+
+def test_what_was_acked_is_not_refused_to_a_client_that_comes_back() -> None:
+    """Acked while the link was async; after a restart it is asked for again, and `b` holds another
+    content by then. The client has forgotten it. Found by seeds in which two clients share a name.
+    """
+    play = Play(fabric(a=(to("b"),), b=()))
+    one = play.client("p", "a")
+    play.until(50)
+    play.world.partition({("a", "b")})
+    play.world.instances["a"].downgrade("to-b")
+    one.publish(["orders"])
+    two = play.client("q", "b", as_="p")
+    play.until(100)
+    two.publish(["trades"])
+    play.until(150)
+    assert one.store.messages == two.store.messages == 0
+    play.world.crash("a")
+    play.until(200)
+    play.world.restart("a")
+    play.until(400)
+    assert one.machine.instance == "a"
+    one.publish(["orders"])
+    play.until(450)
+    history = play.end(check=False)
+    assert not any(isinstance(op, Failed) for op in history.operations)
+    assert any(isinstance(op, Seen) and op.what.startswith("conflict") for op in history.operations)
+    assert not one.machine.failures
 
 
 def test_the_notice_of_a_downgrade_comes_before_the_ack_that_it_releases() -> None:

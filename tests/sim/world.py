@@ -27,8 +27,11 @@ from raylay.services.drills.history import (
     FinalLog,
     History,
     Moved,
+    Owing,
+    Published,
     Topology,
 )
+from raylay.services.messages.records import Run, iterate_records
 from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.instance import (
     DowngradePolicy,
@@ -37,6 +40,7 @@ from raylay.services.replication.instance import (
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, Placements
+from raylay.services.replication.routing import TopicMatcher, TopicRule
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.durability import PendingMessages
@@ -112,6 +116,8 @@ class World:
         encode: bool = False,
         check_every: int = 1,
         resolves: bool = False,
+        journaled: tuple[TopicRule, ...] = (TopicRule(".*"),),
+        contents: bool = False,
     ) -> None:
         self.rng = random.Random(seed)
         self.topology = topology
@@ -125,8 +131,13 @@ class World:
         self.check_every = check_every
         self.resolves = resolves
         """Whether clients look their servers up in the fabric's record."""
+        self.journaled = TopicMatcher(journaled)
+        self.contents = contents
+        """Whether clients publish different contents under one identity."""
         self.now_us = 0
-        self.history = History(replace(topology, members=dict(topology.members), _routers={}))
+        self.history = History(
+            replace(topology, members=dict(topology.members)), journaled=journaled
+        )
         self.wide = {address: servers[0] for address, servers in topology.wide.items()}
         """Who answers now at an address of several servers."""
         self.log = self.history.operations.append
@@ -385,9 +396,22 @@ class World:
         for connection in self.connections.values():
             yield from connection.last_us
 
+    def digests(self, run: Run, sequences: tuple[int, ...]) -> tuple[int, ...]:
+        """Of a run's contents, where it matters whose they are."""
+        if not self.contents:
+            return ()
+        found = {each.sequence: each.digest for each in iterate_records(run.payload)}
+        return tuple(found[sequence] for sequence in sequences)
+
     def finish(self) -> History:
         """Writes down how everything ended."""
         history = self.history
+        history.transient = frozenset(
+            operation.topic
+            for operation in history.operations
+            if isinstance(operation, Published)
+            and not any(rule.name in (".*", operation.topic) for rule in self.journaled.rules)
+        )
         history.unretired = [
             former for former, disk in self.former.items() if self.hosts[disk.host].alive
         ]
@@ -407,12 +431,31 @@ class World:
                     for publisher, (a, b) in machine.missing.ranges.items()
                     for sequence in range(a, b + 1)
                 ),
+                tuple(_owing(machine)),
             )
         for client in self.clients.values():
-            history.unacked[client.name] = client.store.messages
+            if client.failed:
+                continue  # Another one bears its name.
+            history.unacked[client.name] = client.store.messages + len(client.commands)
+            history.waiting[client.name] = (
+                f"publisher {client.machine.publisher}, {client.store.messages} sequences from "
+                f"{client.store.lowest} on and {len(client.commands)} commands, "
+                f"{client.machine.status}"
+            )
             if client.subscription is not None:
                 history.subscribed[client.name] = (
                     client.machine.instance,
                     client.subscription.topic,
                 )
         return history
+
+
+def _owing(machine: InstanceMachine) -> Iterator[Owing]:
+    """What is owed and pending, by destination and publisher."""
+    kept = [(name, each.owed) for name, each in machine.destinations.items() if each.sync]
+    for name, rooted in (*kept, ("", machine.pending)):
+        for ranges in rooted.roots.values():
+            for publisher, found in ranges.sets.items():
+                first, last = found.first(), found.last()
+                if first is not None and last is not None:
+                    yield Owing(name, publisher, len(found), first, last)

@@ -162,8 +162,22 @@ def test_what_the_destination_got_by_another_way_is_not_sent_but_asked_for() -> 
     made.take([])
     made.told(2)
     made.acked(1, {P: [(1, 1)]}, {}, {})
-    assert sent(made.take([run(1, 1, 2)])) == [(2, [{P: [(2, 2)]}], {OWN: {P: [(1, 1)]}}, False)]
+    taken = made.take([run(1, 1, 2, path=(ELSEWHERE,))])
+    assert sent(taken) == [(2, [{P: [(2, 2)]}], {ELSEWHERE: {P: [(1, 1)]}}, False)]
     assert made.skipped == 1
+
+
+def test_what_a_client_published_here_and_is_held_there_is_sent_to_be_compared() -> None:
+    """Another client of that name may have published another content there. While a resync lasts
+    only what is still waited for: the rest is asked for."""
+    made = link()
+    made.take([])
+    made.told(2)
+    made.acked(1, {P: [(1, 1)]}, {}, {})
+    assert sent(made.take([run(1, 1, 2)])) == [(2, [{P: [(1, 2)]}], {}, False)]
+    made = link((3, 3), last_txid=3, mark={OWN: {P: [(2, 2)]}})
+    made.acked(0, {P: [(1, 2)]}, {}, {})
+    assert sent(made.take([run(1, 1, 2, 3)])) == [(1, [{P: [(2, 2)]}], {OWN: {P: [(1, 1)]}}, True)]
 
 
 def test_what_nobody_is_awaited_for_is_answered_by_being_held() -> None:
