@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from end_to_end.old_release import install
@@ -28,6 +29,29 @@ STEADY_PAUSE_S = 0.005
 PATIENCE_S = 120.0
 
 
+KNOWN = """\
+import dataclasses, json
+from raylay.services.server.config import DestinationConfig, DowngradePolicy, InstanceConfig
+classes = (InstanceConfig, DestinationConfig, DowngradePolicy)
+print(json.dumps({c.__name__: [f.name for f in dataclasses.fields(c)] for c in classes}))
+"""
+
+
+def known_values(environment: dict[str, str]) -> dict[str, list[str]]:
+    """What a release knows of a configuration, by its own words."""
+    command = [sys.executable, "-c", KNOWN]
+    found = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    known: dict[str, list[str]] = json.loads(found.stdout)
+    return known
+
+
+def only(values: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Those of these names. What a release does not know must not be set to anything."""
+    return {key: value for key, value in values.items() if key in names}
+
+
 class Upgradable(Empty):
     """An instance's process, of the release whose environment it is given."""
 
@@ -38,8 +62,12 @@ class Upgradable(Empty):
         super().__init__(directory, config)
         # As that release wrote it: a later one reads it.
         kept = json.loads((directory / "instance.json").read_text())
-        for key in ("generation", "placements", "announce_to", "drills", "node_address"):
-            kept.pop(key, None)
+        known = known_values(environment)
+        kept = only(kept, known["InstanceConfig"])
+        kept["policy"] = only(kept["policy"], known["DowngradePolicy"])
+        kept["destinations"] = [
+            only(each, known["DestinationConfig"]) for each in kept["destinations"]
+        ]
         (directory / "instance.json").write_text(json.dumps(kept))
         self.launch()
 
