@@ -86,7 +86,7 @@ def check_journal(directory: Path, told: bytes) -> None:
     try:
         last = journal.last_txid
         must(last >= acknowledged, f"committed {acknowledged}, found {last}")
-        must(journal.first_txid <= removed + 1 or b"removed" in told, "the oldest are gone")
+        must(journal.first_txid <= removed + 1 or b"removing" in told, "the oldest are gone")
         at = journal.first_txid - 1
         while runs := journal.read(at):
             for run in runs:

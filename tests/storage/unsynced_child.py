@@ -67,6 +67,7 @@ def journal(directory: Path) -> None:
             made.removable(firsts[-min(8, len(firsts))])
             made.write_floor()
             say(f"floor {made._floor_written}")
+            say("removing")
             for outcome in made.remove(made.last_txid):
                 if outcome.done:
                     say(f"removed {outcome.last_txid}")

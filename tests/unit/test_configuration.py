@@ -73,6 +73,8 @@ instances:
     replication_host: 127.0.0.3
     logs: {level: debug}
     bootstrap: {sources: [A-1], topics: [own]}
+    message_types: [json]
+    transports: [{name: typed, port: 9004, host: 127.0.0.4, message_types: [fix]}]
 links:
   - from: A-1
     to: [C]
@@ -91,6 +93,8 @@ links:
     dial: false
     share_connection: true
     wide_ip: true
+    waits: true
+    waits_for: [C]
   - {from: C, to: A-1}
 journal: {segment_size: 64MiB}
 downgrade: {age: 5s}
@@ -118,7 +122,10 @@ def test_every_key_of_a_file_comes_through() -> None:
     link = next(d for d in settings.instance("A-1").destinations if d.name == "there")
     assert (link.reconnect_timeout_ms, link.ack_conflation_ms) == ((500,), 20)
     assert (link.sync, link.dial, link.compression_type) == (True, False, "zlib")
-    assert link.wide_ip is True
+    assert link.wide_ip is True and (link.waits, link.waits_for) == (True, ("C",))
+    (typed,) = settings.instance("C").transports
+    assert (typed.port, typed.message_types) == (9004, ("fix",))
+    assert settings.instance("C").message_types == ("json",)
     assert settings.journal_of(settings.instance("A-2")).retention.age_ms == 604_800_000
     assert settings.downgrade_of(settings.instance("C")).age_ms == 7_000
     assert settings.client.heartbeat_ms == 4_000 and settings.tracing.sampling_ratio == 0.5
