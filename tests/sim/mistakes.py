@@ -621,7 +621,6 @@ MISTAKES: dict[str, Machines] = {
     "one logon number": Machines(durable_is_highest=True),
     "safe by link": Machines(instance=SafeByLink),
     "committed is durable": Machines(durability=CommittedIsDurable),
-    "holes taken as held": Machines(lookup=HolesTakenAsHeld),
     "point without what waits": Machines(instance=PointWithoutWhatWaits),
     "recovers from the oldest": Machines(instance=RecoversFromTheOldest),
     "retirement not spread": Machines(spreads=False),
@@ -655,6 +654,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "failure forgets commits": Machines(instance=FailureForgetsCommits),
     "floor at the tick": Machines(instance=FloorAtTheTick),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
+    "holes taken as held": Machines(lookup=HolesTakenAsHeld),
     "notes not recovered": Machines(instance=NotesNotRecovered),
 }
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
@@ -673,7 +673,6 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "one logon number": frozenset(("acknowledged",)),
     "safe by link": frozenset(("safety",)),
     "committed is durable": frozenset(("fully durable",)),
-    "holes taken as held": frozenset(("acknowledged", "order", "safety")),
     "point without what waits": frozenset(("acknowledged",)),
     "recovers from the oldest": frozenset(("settled",)),
     "retirement not spread": frozenset(("retired", "liveness")),
@@ -722,16 +721,12 @@ MOVED = frozenset(
 )
 """Mistakes that show only where an instance is moved."""
 
-PARTED = frozenset(("holes taken as held",))
-"""Mistakes that show only where a publisher is two processes."""
-
 TWINS = frozenset(("contents not compared", "found: held is the same"))
 """Mistakes that show only where two clients have one name."""
 
 RARE: dict[str, int] = {
     "found: forgets topics": 1900,
     "retirement forgotten": 1045,
-    "holes taken as held": 1200,
 }
 """Mistakes that show rarely, and where to begin: for the first it takes a restart between two
 parts of a stream that come by different paths."""

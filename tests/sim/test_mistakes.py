@@ -25,8 +25,6 @@ def test_a_planted_mistake_is_caught(name: str) -> None:
             continue
         if name in mistakes.MOVED and not plans.draw(seed).resolves:
             continue
-        if name in mistakes.PARTED and not plans.draw(seed).parts:
-            continue
         if name in mistakes.TWINS and not plans.draw(seed).twins:
             continue
         laws = {found.law for found in run.run_seed(seed, mistakes.MISTAKES[name]).violations}

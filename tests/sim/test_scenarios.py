@@ -354,7 +354,7 @@ def test_what_waits_by_a_note_waits_on_after_a_crash(later_ms: int, planted: str
 def test_what_fills_the_hole_of_a_run_is_asked_for_again_with_it(planted: str) -> None:
     """One publisher is two processes: 3 to 5 come to `z` from `u`, then {1, 2, 6, 7, 8} as one run
     from `x`. One takes over and sends all of it again to `z`, whose peer has none of it."""
-    machines = MISTAKES[planted] if planted else None
+    machines = SHOWN_BY_A_SCENARIO[planted] if planted else None
     topology = fabric(False, u=(to("z"),), x=(to("z"),), z=(to("y"),), y=())
     play = Play(topology, machines=machines)
     client = play.client("p", "x", "z", part=Part("p", 3, False))
