@@ -154,8 +154,9 @@ class Logs:
         """Up to this transaction id retention has removed what there was."""
         self.name_of: dict[int, str] = {}
         self.incarnation_of: dict[str, int] = {}
-        self.empty: set[str] = set()
-        """Instances that have lost their disk, or were moved, and have not started since."""
+        self.cut: set[Link] = set()
+        """Links whose server has lost its disk, and that were not connected anew since: what they
+        still hear is of what was there before."""
         self.asked_again: dict[Link, set[tuple[int, int, int]]] = {}
         """By link: (root, publisher, sequence)."""
         self.server: dict[Link, str] = {}
@@ -220,27 +221,34 @@ class Logs:
     def _linked(self, operation: Linked) -> None:
         link = operation.instance, operation.destination
         self.linked[link] = operation
+        self.cut.discard(link)
         if self.server.get(link) != operation.server:
             self.server[link] = operation.server
             self.served_from_us[link] = operation.time_us
 
     def _caught_up(self, operation: CaughtUp) -> None:
-        self.caught_up_with[operation.instance, operation.destination] = operation.incarnation
+        link = operation.instance, operation.destination
+        if link not in self.cut:
+            self.caught_up_with[link] = operation.incarnation
 
     def _started(self, operation: Started) -> None:
         self.name_of[operation.incarnation] = operation.instance
         self.incarnation_of[operation.instance] = operation.incarnation
-        self.empty.discard(operation.instance)
 
     def _crashed(self, operation: Crashed) -> None:
-        if operation.lost:
-            self._lose(operation.instance)
+        if not operation.lost:
+            return
+        name = operation.instance
+        self._lose(name)
+        # What is put in its place may bear the same incarnation: nobody has caught up with that.
+        self.cut |= {link for link, server in self.server.items() if server == name}
+        gone = self.incarnation_of.get(name)
+        self.caught_up_with = {k: v for k, v in self.caught_up_with.items() if v != gone}
 
     def _lose(self, name: str) -> None:
         self.lost[name].update(self.copies[name])
         self.copies[name] = {}
         self.removed_to[name] = 0
-        self.empty.add(name)
 
     def _removed(self, operation: Removed) -> None:
         self.removed_to[operation.instance] = operation.up_to_txid
@@ -292,11 +300,7 @@ class Logs:
     def _is_settled(self, link: Link) -> bool:
         """Whether a link has caught up with what is there now."""
         server = self.server.get(link, "")
-        return (
-            bool(server)
-            and server not in self.empty
-            and self.caught_up_with.get(link) == self.incarnation_of.get(server)
-        )
+        return bool(server) and self.caught_up_with.get(link) == self.incarnation_of.get(server)
 
     def lacks(self, link: Link, addresses: tuple[str, ...], key: Key, digest: int = 0) -> bool:
         """Whether a message that a link has to bring is at none of these servers.

@@ -9,6 +9,7 @@ import pytest
 from raylay.services.drills import checkers
 from raylay.services.drills.history import (
     Acked,
+    CaughtUp,
     ClientCrashed,
     Crashed,
     Delivered,
@@ -23,6 +24,7 @@ from raylay.services.drills.history import (
     Linked,
     Member,
     ModeSet,
+    Moved,
     Noted,
     Offered,
     Operation,
@@ -352,6 +354,28 @@ def test_a_peer_that_was_called_safe_has_what_was_acked() -> None:
         history.operations.index(acked(40, 1)), ToldSafety(36, "a", "p", 1, ())
     )
     assert laws(history) == set()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_an_old_copy_put_back_excuses_until_a_link_made_since_has_caught_up(moved: bool) -> None:
+    """It bears the incarnation of what it is a copy of, and nobody can tell before it is asked."""
+    history = sound()
+    told = ToldSafety(80, "a", "p", 1, ("b",))
+    back: list[Operation] = [
+        CaughtUp(50, "a", "to-b", B),
+        Crashed(70, "b", B, True),
+        CaughtUp(71, "a", "to-b", B),
+    ]
+    if moved:
+        back.append(Moved(75, "b", "b#0", B))
+        history.topology.members["b#0"] = replace(history.topology.members["b"], name="b#0")
+    history.operations += [*back, told]
+    assert "safety" not in laws(history)
+    if not moved:
+        history.operations += [Started(90, "b", B, True), told]
+        assert "safety" not in laws(history)
+        history.operations += [Linked(95, "a", "to-b", "b"), CaughtUp(96, "a", "to-b", B), told]
+        assert "safety" in laws(history)
 
 
 def told(*operations: Operation) -> set[str]:
