@@ -155,6 +155,8 @@ class OutboundLink:
         self._yours_shown = 0
         self._own_root = 0
         self._mark = RootedRanges()
+        self._once_more = PublisherRanges()
+        """Held there and marked nevertheless: sent once more in the resync, if it is still here."""
         self._notices = RootedRanges()
         # (number, last txid before the batch, bytes)
         self._in_flight: deque[tuple[int, int, int]] = deque()
@@ -182,12 +184,14 @@ class OutboundLink:
         self._own_root = start.own_root
         self._unavailable, self._whole = start.unavailable.copy(), start.whole
         self._mark = _gathered(start.mark)
+        self._once_more = PublisherRanges()
         self._notices = RootedRanges()
         for root, asked in start.notice.items():
             for publisher, ranges in asked.items():
                 # Held there under the same identity, and not answered: sent once more instead of
                 # only named, so that the destination compares the contents before it answers.
                 self._mark.of(root).add_ranges(publisher, ranges)
+                self._once_more.add_ranges(publisher, ranges)
                 self._held.remove_ranges(publisher, ranges)
                 self._at_connect.remove_ranges(publisher, ranges)
         self.sync = start.sync
@@ -376,6 +380,8 @@ class OutboundLink:
         if ends and self._came_from_there:
             effects.append(LinkAnswered({UNAWAITED: ranges_of(self._came_from_there)}, {}))
             self._came_from_there = PublisherRanges()
+        if ends:
+            self._name_what_is_gone()
         if batch or awaited or self._notices or ends or gap or self._yours:
             marked = self.sync
             if settled:
@@ -446,6 +452,20 @@ class OutboundLink:
             return []
         batch.lacks, batch.whole = lacks, self._whole
         return [LinkLacks(ranges_of(lacks))]
+
+    def _name_what_is_gone(self) -> None:
+        """Held there and not answered, and in no segment here any more: at the end of the resync it
+        is asked for by its name, as it cannot be sent once more."""
+        for root, marks in self._mark.roots.items():
+            for publisher, ranges in self._once_more.sets.items():
+                marked = marks.get(publisher)
+                gone = list(ranges.intersection(marked)) if marked is not None else []
+                if gone:
+                    marks.remove_ranges(publisher, gone)
+                    self._held.add_ranges(publisher, gone)
+                    if self.sync:
+                        self._notices.of(root).add_ranges(publisher, gone)
+        self._once_more = PublisherRanges()
 
     def _ask_where_it_came_from(self, run: Run) -> None:
         """Owed by the downstream although it came from there, because nobody knew that then: it is

@@ -501,6 +501,13 @@ class LinkOneBehindAfterRemoval(OutboundLink):
         return super().connected(downstream, held, start, behind)
 
 
+class GoneAndNotAskedFor(OutboundLink):
+    """Waits for the answer to what it would send once more, and what is in the journal no more."""
+
+    def _name_what_is_gone(self) -> None:
+        pass
+
+
 # -- the writer thread ---------------------------------------------------------------------------
 class UnmarkedNotAsked(InstanceMachine):
     """Waits for the answer to what a link sent unmarked, woken ahead of the news of an upgrade."""
@@ -652,6 +659,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "unmarked not asked": Machines(instance=UnmarkedNotAsked),
     "one behind after removal": Machines(subscription=OneBehindAfterRemoval),
     "failure forgets commits": Machines(instance=FailureForgetsCommits),
+    "gone and not asked for": Machines(link=GoneAndNotAskedFor),
     "floor at the tick": Machines(instance=FloorAtTheTick),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
     "holes taken as held": Machines(lookup=HolesTakenAsHeld),

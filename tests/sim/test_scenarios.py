@@ -1680,6 +1680,30 @@ def test_of_what_a_link_carries_in_part_nobody_can_say_what_is_missing() -> None
     play.end()
 
 
+@pytest.mark.parametrize("planted", ["", "gone and not asked for"])
+def test_what_is_removed_and_not_answered_is_asked_for_by_its_name(planted: str) -> None:
+    """The answers of `b` are lost with a connection, and what they are for is removed before the
+    next one: it cannot be sent once more."""
+    machines = SHOWN_BY_A_SCENARIO[planted] if planted else None
+    play = Play(fabric(a=(to("b"),), b=()), window_bytes=1 << 20, machines=machines)
+    client = play.client("p", "a")
+    play.until(50)
+    a = play.world.instances["a"]
+    connection = a.links["to-b"].connection
+    assert connection is not None
+    connection.dead[1] = True
+    published(play, client, 60)
+    assert play.had("b", client, 60) and client.store.messages == 60
+    a.remove_segments(force=True)
+    assert a.journal.first_txid > 10
+    connection.sever()
+    play.until(play.world.now_us // 1000 + 500)
+    assert client.store.messages == (60 if planted else 0)
+    history = play.end(check=False)
+    found = {violation.law for violation in checkers.check_all(history)}
+    assert found == ({"liveness"} if planted else set())
+
+
 def test_what_was_removed_by_force_is_not_waited_for_after_a_downgrade() -> None:
     """`b` is down and downgraded when `a` removes by force what `b` lacks."""
     play = Play(fabric(a=(to("b"),), b=()))

@@ -12,6 +12,7 @@ from raylay.services.replication.acknowledgment import UNAWAITED
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkEffect,
+    LinkLacks,
     LinkProgress,
     Ranges,
     Rooted,
@@ -58,10 +59,13 @@ def link(
     notice: Rooted | None = None,
     mark: Rooted | None = None,
     window_bytes: int = 1 << 20,
+    removed: PublisherRanges | None = None,
 ) -> OutboundLink:
     """A link that has just connected."""
     made = OutboundLink(
-        Destination("d", "g", sync, pass_through=".*", addresses=("d",)), window_bytes
+        Destination("d", "g", sync, pass_through=".*", addresses=("d",)),
+        window_bytes,
+        (removed or PublisherRanges()).copy,
     )
     start = LinkStart(
         sync=sync, own_root=OWN, notice=notice or {}, mark=mark or {}, last_txid=last_txid
@@ -203,6 +207,13 @@ def test_what_was_held_and_not_answered_at_the_connect_is_sent_again_to_be_compa
     made = link((1, 2), last_txid=2, notice={OWN: {P: [(2, 2)]}})
     assert not made.skip_headers([run(1, 1, 2)])
     assert sent(made.take([run(1, 1, 2)])) == [(1, [{P: [(2, 2)]}], {}, True)]
+
+
+def test_what_is_to_be_compared_and_is_removed_here_is_named_at_the_end_of_the_resync() -> None:
+    made = link((1, 3), last_txid=3, notice={OWN: {P: [(1, 2)]}}, removed=held((1, 1)))
+    effects = made.take([run(2, 2, 3)])
+    assert sent(effects) == [(1, [{P: [(2, 2)]}], {OWN: {P: [(1, 1)]}}, True)]
+    assert not [effect for effect in effects if isinstance(effect, LinkLacks)]
 
 
 def test_the_window_counts_what_is_not_stored_and_notices_pass_it() -> None:
