@@ -123,6 +123,12 @@ class Copy:
     """Root to the sender that waits for it, 0 for a client."""
     digest: int = 0
     """Of its content; 0: there is no other one."""
+    noted_us: dict[int, int] = field(default_factory=dict)
+    """By root, where its instance became awaited for it behind its arrival."""
+
+    def since_us(self, root: int) -> int:
+        """From when on its instance owes an answer for this root."""
+        return self.noted_us.get(root, self.time_us)
 
 
 def named(key: Key) -> str:
@@ -159,7 +165,11 @@ class Logs:
         still hear is of what was there before."""
         self.asked_again: dict[Link, set[tuple[int, int, int]]] = {}
         """By link: (root, publisher, sequence)."""
+        self.asked_there: dict[Link, set[tuple[int, int, int]]] = {}
+        """The same, of what the server that is there now was asked for when it was reached."""
         self.server: dict[Link, str] = {}
+        self.served_by: dict[Link, tuple[str, int]] = {}
+        """The server and its incarnation."""
         self.served_from_us: dict[Link, int] = {}
         self.linked: dict[Link, Linked] = {}
         self.caught_up_with: dict[Link, int] = {}
@@ -211,6 +221,7 @@ class Logs:
             copy = copies.get((operation.publisher, sequence))
             if copy is not None:
                 copy.waiters[operation.root] = operation.sender
+                copy.noted_us[operation.root] = operation.time_us
 
     def _mode_set(self, operation: ModeSet) -> None:
         # After an upgrade the link was async until now, but not for what it asks again.
@@ -222,9 +233,11 @@ class Logs:
         link = operation.instance, operation.destination
         self.linked[link] = operation
         self.cut.discard(link)
-        if self.server.get(link) != operation.server:
-            self.server[link] = operation.server
+        by = operation.server, operation.incarnation
+        if self.served_by.get(link) != by:
+            self.server[link], self.served_by[link] = operation.server, by
             self.served_from_us[link] = operation.time_us
+            self.asked_there[link] = set(operation.pending)
 
     def _caught_up(self, operation: CaughtUp) -> None:
         link = operation.instance, operation.destination
@@ -269,6 +282,7 @@ class Logs:
         for link, server in self.server.items():
             if server == name:
                 self.server[link] = former
+                self.served_by[link] = former, self.served_by[link][1]
         self.name_of[operation.incarnation] = former
         self.incarnation_of[former] = operation.incarnation
         self.moved.add(operation.incarnation)
@@ -276,7 +290,9 @@ class Logs:
             old, new = (name, destination.name), (former, destination.name)
             tables: tuple[dict[Link, Any], ...] = (
                 self.asked_again,
+                self.asked_there,
                 self.server,
+                self.served_by,
                 self.served_from_us,
                 self.async_until_us,
                 self.caught_up_with,
@@ -370,16 +386,29 @@ class Logs:
                 found.append(destination)
         return found
 
-    def followed(self, name: str, destination: Destination, copy: Copy) -> tuple[str, ...]:
-        """The servers of a destination whose own sync links count. Of several the one that the
-        link is connected to, unless it came there later than the copy: the answer may then have
-        been another one's. So of one that was moved."""
+    def followed(
+        self, name: str, destination: Destination, key: Key, copy: Copy, root: int = NEVER
+    ) -> tuple[str, ...]:
+        """The servers of a destination whose own sync links count for this root: the one that the
+        link is connected to.
+
+        Not where the link came to that one, or to this incarnation of it, later than the message
+        was owed an answer for the root, and did not find it waiting: then it was durable by what
+        the one before had answered, or because it was not routed to that one, and it stays so, as
+        after an upgrade. The more so where the link has still to come to it. `NEVER`: whatever
+        root, so of one that may be another the word of the one before may always be it."""
+        link = (name, destination.name)
         server, *others = self.topology.servers(destination)
-        if others or self.formers.get(server):
-            link = (name, destination.name)
-            if self.served_from_us.get(link, NOW_ASYNC) >= copy.time_us:
+        several = bool(others or self.formers.get(server))
+        if several or root != NEVER:
+            from_us = self.served_from_us.get(link, NOW_ASYNC if several else NEVER)
+            asked = self.asked_there.get(link, ())
+            if from_us >= copy.since_us(root) and (root, *key) not in asked:
                 return ()
+        if several:
             server = self.server[link]
+        if root != NEVER and link in self.cut:
+            return ()
         # What came through it is not routed to it.
         return () if self.incarnation_of.get(server) in copy.path else (server,)
 
@@ -393,7 +422,7 @@ class Logs:
         return [
             behind
             for destination in self.sync_destinations(server, key, copy, NEVER)
-            for behind in self.followed(server, destination, copy)
+            for behind in self.followed(server, destination, key, copy)
             if self.lacks((server, destination.name), (behind,), key)
         ]
 
@@ -419,7 +448,7 @@ class Logs:
             if held is None:
                 return DEAD
             if not any(
-                name in self.followed(waiter, destination, held)
+                name in self.followed(waiter, destination, key, held, chain)
                 for destination in self.sync_destinations(waiter, key, held, chain)
             ):
                 return DOWNGRADED
@@ -503,12 +532,13 @@ def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
         if name != root and logs.incarnation_of[root] in copy.waiters:
             law = logs.waiting(name, key, root)
         is_removed = logs.is_removed(name, key)
-        for destination in logs.sync_destinations(name, key, copy, logs.incarnation_of[root]):
+        of_root = logs.incarnation_of[root]
+        for destination in logs.sync_destinations(name, key, copy, of_root):
             servers = logs.topology.servers(destination)
             if not is_removed and logs.lacks((name, destination.name), servers, key, digest):
                 of = (servers[0], name, destination.name, law)
                 found.append(_unacknowledged(logs, ack, key, *of))
-            for server in logs.followed(name, destination, copy):
+            for server in logs.followed(name, destination, key, copy, of_root):
                 if logs.incarnation_of.get(server) in copy.path:
                     # It came from there: it is not routed back.
                     continue

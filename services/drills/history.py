@@ -106,12 +106,16 @@ class ModeSet(NamedTuple):
 
 
 class Linked(NamedTuple):
-    """A destination of the instance is connected to this server from now on."""
+    """A destination of the instance is connected to this server from now on. `incarnation`: of the
+    server, 0 where nobody tells. `pending`: (root, publisher, sequence) of what waits then: where
+    it is another incarnation than before, that one is asked for it, too."""
 
     time_us: int
     instance: str
     destination: str
     server: str
+    incarnation: int = 0
+    pending: tuple[tuple[int, int, int], ...] = ()
 
 
 class CaughtUp(NamedTuple):

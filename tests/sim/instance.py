@@ -863,14 +863,7 @@ class Instance:
 
     def _perform_set_link_mode(self, effect: SetLinkMode) -> None:
         link = self.links[effect.destination]
-        pending: tuple[tuple[int, int, int], ...] = ()
-        if effect.sync:
-            pending = tuple(
-                (root, publisher, sequence)
-                for root, ranges in self.machine.pending.roots.items()
-                for publisher, pair in ranges.items()
-                for sequence in range(pair[0], pair[1] + 1)
-            )
+        pending = self._pending() if effect.sync else ()
         self.world.log(
             ModeSet(self.world.now_us, self.name, effect.destination, effect.sync, pending)
         )
@@ -879,6 +872,14 @@ class Instance:
         else:
             self.disk.downgraded.add(effect.destination)
         link.inbox.send(link.mode_set, effect.sync)
+
+    def _pending(self) -> tuple[tuple[int, int, int], ...]:
+        return tuple(
+            (root, publisher, sequence)
+            for root, ranges in self.machine.pending.roots.items()
+            for publisher, pair in ranges.items()
+            for sequence in range(pair[0], pair[1] + 1)
+        )
 
     def _perform_safety_changed(self, _: SafetyChanged) -> None:
         peers = self.peers.told(self.machine.destinations)
@@ -1255,7 +1256,8 @@ class Instance:
         self.disk.servers[name] = (welcome.incarnation, welcome.name)
         self.disk.servers_met.setdefault(name, set()).add(welcome.name)
         self.peers.reached(name, welcome.incarnation, welcome.name, self.host_of(welcome.name))
-        self.world.log(Linked(self.world.now_us, self.name, name, welcome.called))
+        by = welcome.called, welcome.incarnation
+        self.world.log(Linked(self.world.now_us, self.name, name, *by, self._pending()))
         if self.world.former:
             self.world.log(Took(self.world.now_us, self.name, welcome.incarnation, False))
         before = self.machine.destinations[name].incarnation

@@ -197,6 +197,33 @@ def test_law_1_counts_what_an_upgrade_asked_again() -> None:
         assert ("acknowledged" in laws(history)) is expected
 
 
+@pytest.mark.parametrize(
+    ("pending", "excused"), [(((A, P, 1),), False), (((B, P, 1),), True), ((), True), (None, True)]
+)
+def test_law_1_counts_what_waited_when_a_link_came_to_a_server_that_lost_its_disk(
+    pending: tuple[tuple[int, int, int], ...] | None, excused: bool
+) -> None:
+    """`b` comes back, and has the message before `c` has it. Pending when the link reaches it: the
+    answer is that of `b` as it is now. Durable by then, or not reached yet: it is not."""
+    history = sound()
+    copy = next(op for op in history.operations if isinstance(op, Journaled) and op.instance == "c")
+    history.operations.remove(copy)
+    at = history.operations.index(acked(40, 1))
+    back = 0xBB
+    history.operations[at:at] = [
+        Crashed(31, "b", B, True),
+        Started(33, "b", back, True),
+        journaled(34, "b", 1, path=(A,))._replace(incarnation=back),
+    ]
+    at = history.operations.index(Linked(1, "a", "to-b", "b"))
+    history.operations[at] = Linked(1, "a", "to-b", "b", B)
+    if pending is not None:
+        at = history.operations.index(acked(40, 1))
+        history.operations.insert(at, Linked(36, "a", "to-b", "b", back, pending))
+    history.operations.append(copy)
+    assert ("acknowledged" not in laws(history)) is excused
+
+
 def test_law_1_is_not_excused_by_another_root() -> None:
     """A client of `b` waits there for the same message: that is no answer for the root `a`."""
     history = sound()

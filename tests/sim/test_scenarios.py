@@ -1728,6 +1728,33 @@ def test_what_was_removed_by_force_is_not_waited_for_after_a_downgrade() -> None
     assert {found.law for found in checkers.check_all(history)} == {"removal"}
 
 
+def test_what_a_downgrade_released_is_not_asked_of_a_server_that_comes_back_without_it() -> None:
+    """`m2`, where it was published, loses its disk and comes back as a copy of `m3`. There the
+    client has published it again, and nobody waits for it any more: `m1` was taken off by hand, and
+    to what `m2` was it was not routed. That `m2` as it is now has a sync link to `m1` of its own is
+    no reason to doubt what is durable already."""
+    play = Play(plans.mesh(3))
+    world, client = play.world, play.client("p", "m2", "m3")
+    play.until(50)
+    world.partition({("m1", "m2"), ("m1", "m3")})
+    client.publish(["orders"])
+    play.until(80)
+    assert play.had("m3", client, 1)
+    world.disks["m2"].copies_from = "m3"
+    world.crash("m2", 200_000, lose_disk=True)
+    play.until(130)
+    assert client.machine.instance == "m3"
+    client.crash(170_000)
+    play.until(140)
+    world.instances["m3"].downgrade("to-m1")
+    play.until(299)
+    assert play.had("m2", client, 1) and not world.instances["m2"].machine.ready
+    play.until(310)
+    assert client.store.messages == 0, "its logon at m3 named it durable"
+    history = play.end()
+    assert acked_at_us(history, client, 1) < journaled_at_us(history, "m1", client, 1)
+
+
 def test_an_instance_that_begins_as_a_copy_is_sent_only_what_came_since() -> None:
     """`a` publishes and `b` publishes; `b` loses its disk and copies from `a`, which has removed
     its oldest segments and `c` has not."""
