@@ -181,7 +181,7 @@ class SendBatch:
             known once a resync ends.
         whole: everything that the sender has is routed there.
         yours: some of what came by way of the destination's own incarnation, and of which the
-            destination did not say that it holds it.
+            destination did not say that it holds it; since the connect, what came here by others.
     """
 
     number: int

@@ -481,6 +481,8 @@ class OutboundLink:
                 # the destination was given back an old copy of its data: it is to look.
                 self._came_from_there.add_ranges(run.publisher, run.ranges())
                 self._show(run, held)
+        elif run.path[-1] != self._downstream:
+            self._show_what_came_round(run)
         if self.sync and self._mark:
             for root, marks in self._mark.roots.items():
                 found = marks.get(run.publisher)
@@ -502,6 +504,16 @@ class OutboundLink:
         if lacking:
             self._yours_shown += len(lacking)
             self._yours.setdefault(run.publisher, []).extend(lacking)
+
+    def _show_what_came_round(self, run: Run) -> None:
+        """It went through the destination once and came here by others since the connect. If that
+        was in a later state than the destination has now, nobody else may be there to tell it."""
+        held = self._held.get(run.publisher)
+        shown = [
+            piece for a, b in run.ranges() for piece in (held.missing(a, b) if held else [(a, b)])
+        ]
+        if shown:
+            self._yours.setdefault(run.publisher, []).extend(shown)
 
     def _routed(self, run: Run) -> bool:
         if self._at_connect is not None and run.first_txid <= self.resync_to:

@@ -508,6 +508,13 @@ class GoneAndNotAskedFor(OutboundLink):
         pass
 
 
+class WhatCameRoundNotShown(OutboundLink):
+    """Shows a destination only at the connect what went through it."""
+
+    def _show_what_came_round(self, run: Run) -> None:
+        pass
+
+
 # -- the writer thread ---------------------------------------------------------------------------
 class UnmarkedNotAsked(InstanceMachine):
     """Waits for the answer to what a link sent unmarked, woken ahead of the news of an upgrade."""
@@ -660,6 +667,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "one behind after removal": Machines(subscription=OneBehindAfterRemoval),
     "failure forgets commits": Machines(instance=FailureForgetsCommits),
     "gone and not asked for": Machines(link=GoneAndNotAskedFor),
+    "what came round not shown": Machines(link=WhatCameRoundNotShown),
     "floor at the tick": Machines(instance=FloorAtTheTick),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
     "holes taken as held": Machines(lookup=HolesTakenAsHeld),

@@ -1323,6 +1323,33 @@ def test_an_old_copy_whose_epochs_were_used_is_found_by_its_links() -> None:
     play.end()
 
 
+@pytest.mark.parametrize("planted", ["", "what came round not shown"])
+def test_an_old_copy_is_found_by_what_comes_round_after_the_connect(planted: str) -> None:
+    """`a` replicates to `b`, that to `c`, that to `a`. What `a` has lost comes to `c` when its link
+    to `a` has connected again; nothing on its way tells `a` of it."""
+    machines = SHOWN_BY_A_SCENARIO[planted] if planted else None
+    ring = fabric(False, a=(to("b"),), b=(to("c", sync=False),), c=(to("a"),))
+    play = Play(ring, machines=machines)
+    client = play.client("p", "a")
+    play.until(50)
+    play.world.keep("a")
+    play.world.partition({("b", "c")})
+    client.publish(["orders"] * 5)
+    play.until(100)
+    assert client.store.messages == 0 and not play.had("c", client, 1)
+    play.world.put_back("a", 10_000, in_place=True)
+    before = play.world.disks["a"].incarnation
+    play.until(400)
+    assert play.world.instances["c"].machine.destinations["to-a"].caught_up
+    assert play.world.disks["a"].incarnation == before
+    play.world.heal()
+    play.until(1_500)
+    assert play.had("a", client, 5) == (not planted)
+    history = play.end(check=False)
+    found = {violation.law for violation in checkers.check_all(history)}
+    assert found == ({"liveness"} if planted else set())
+
+
 def behind_one_address(*, declared: bool) -> Play:
     """`a` replicates to one address, at which `x` answers now and `y` later; the two are a pair."""
     to_wide = replace(plans.destination(("x", "y"), "g", sync=False), addresses=("wide",))

@@ -291,6 +291,22 @@ def test_what_came_from_there_and_is_not_there_is_shown_and_not_sent() -> None:
     assert len(shown) == YOURS_SHOWN_MAX - 2
 
 
+def test_what_came_round_since_the_connect_is_shown_and_what_came_from_there_is_not() -> None:
+    made = link((1, 3))
+    made.take([])
+    for runs, shown in (
+        ([run(1, 4, 5, path=(THERE,))], []),
+        ([run(3, 2, 3, path=(THERE, ELSEWHERE))], []),
+        (
+            [run(5, 6, 7, path=(THERE, ELSEWHERE)), run(7, 9, path=(THERE, ELSEWHERE))],
+            [(6, 7), (9, 9)],
+        ),
+    ):
+        made.told(runs[-1].last_txid)
+        batches = [each for each in made.take(runs) if isinstance(each, SendBatch)]
+        assert [(each.runs, each.yours) for each in batches] == [([], {P: shown})] * bool(shown)
+
+
 def test_of_a_run_with_holes_the_records_say_what_came_from_there() -> None:
     """4 to 6 never were in it: that they are not there says nothing."""
     made = link((1, 3), (7, 10), last_txid=7)
