@@ -1542,13 +1542,14 @@ class InstanceMachine:
         for publisher, ranges in conflicts.items():
             self._report_conflict(ledger.destination.name, publisher, ranges)
             session = self._session_of.get(publisher)
+            refused = SequenceSet()
             for root in self.pending.roots:
                 waiting = self.pending.get(root, publisher)
                 if waiting is not None:
                     # Off the pending ones, they must not pass for durable: at no logon, and when
                     # they come again.
                     undone = [piece for a, b in ranges for piece in waiting.within(a, b)]
-                    self.refused.add_ranges(publisher, undone)
+                    refused.update(SequenceSet(undone))
                     self.awaited.remove_ranges(root, publisher, undone)
                 self.pending.remove_ranges(root, publisher, ranges)
                 for sender, theirs in self.waiters.settle(root, publisher, ranges):
@@ -1556,6 +1557,11 @@ class InstanceMachine:
                     if upstream is not None:
                         upstream.conflicts.add_ranges(publisher, theirs)
                         self._dirty_upstreams.add(upstream.connection)
+            self.refused.add_ranges(publisher, refused)
+            for connection, theirs in self._staged.refuse(publisher, refused):
+                if connection in self._upstreams:
+                    self._upstreams[connection].conflicts.add_ranges(publisher, theirs)
+                    self._dirty_upstreams.add(connection)
             if session is not None and session.received:
                 # What came on this session and is not answered. What an earlier one was told it has
                 # forgotten, and what it will send again is refused then.

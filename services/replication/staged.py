@@ -110,6 +110,24 @@ class StagedLog:
                 del runs[at]
         return entry
 
+    def refuse(self, publisher: int, refused: SequenceSet) -> list[tuple[int, list[Range]]]:
+        """A destination refused these for good, of which notes and batches that bring them again
+        may be on their way to the disk: nobody is to wait for them by a note, and no batch has
+        brought them. Returns (connection, which of them) of each batch that does."""
+        told = []
+        for entry in self._entries:
+            if isinstance(entry, NoteStaged) and entry.publisher == publisher:
+                entry.ranges = _without(entry.ranges, refused)
+                for routed in entry.routes:
+                    routed.ranges.difference_update(refused)
+            elif isinstance(entry, BatchStaged):
+                for arrived in entry.touched.values():
+                    brought = SequenceSet(arrived.get(publisher, ())).intersection(refused)
+                    if brought:
+                        arrived[publisher] = _without(arrived[publisher], refused)
+                        told.append((entry.connection, list(brought)))
+        return told
+
     def clear(self) -> None:
         """Forgets everything."""
         self._entries.clear()
@@ -134,6 +152,10 @@ class StagedLog:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def _without(ranges: list[Range], refused: SequenceSet) -> list[Range]:
+    return [piece for a, b in ranges for piece in refused.missing(a, b)]
 
 
 def _first_sequence(run: Run) -> int:

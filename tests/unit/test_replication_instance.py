@@ -240,6 +240,24 @@ def test_who_asks_for_what_was_refused_is_told_so() -> None:
     assert [each.conflicts for each in told] == [{P: [(1, 1)]}]
 
 
+def test_what_is_refused_while_a_note_of_it_is_written_is_waited_for_by_nobody() -> None:
+    """It came unmarked, then marked, and is refused downstream before that is on disk."""
+    bench = Bench(destination())
+    bench.log_on_upstream()
+    bench.batch(1, 1, 2, marked=False)
+    bench.commit()
+    bench.batch(2, 1, 2)
+    told = bench.take(bench.machine.link_answered("peer", {}, {P: [(1, 1)]}))
+    found = bench.commit()
+    (notice,) = [each for each in found if isinstance(each, NotifyLink)]
+    assert notice.awaited == {UPSTREAM: {P: [(2, 2)]}}
+    found += bench.take(bench.machine.link_answered("peer", {UPSTREAM: {P: [(2, 2)]}}, {}))
+    every = [each for each in (*told, *found) if isinstance(each, AckUpstream)]
+    assert [each.conflicts for each in every if each.conflicts] == [{P: [(1, 1)]}]
+    answered = [each.persisted.get(UPSTREAM) for each in every]
+    assert [each for each in answered if each] == [{P: [(2, 2)]}]
+
+
 def test_a_record_of_another_publisher_is_refused_whole() -> None:
     bench = Bench()
     bench.machine.client_logged_on(1, "someone else", 0)
