@@ -33,8 +33,13 @@ from raylay.services.subscriptions.pacing import Rate, parse_rate
 
 CLIENT_NAME_BYTES_MAX = 1024
 SUBSCRIPTION_ID_BYTES_MAX = 1024
+COMMAND_ID_BYTES_MAX = 1024
+"""It comes back in every ack, whose header ends at 64 KiB."""
 HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
 """Larger range sets travel in the body: a header ends at 64 KiB."""
+HAVE_CHUNKS_MAX = 128 * 1024
+"""Of the sets that a subscriber says it has: a chunk of 14 bytes takes up to 0.6 KiB of memory."""
+LOGON_ANSWER_BYTES_MAX = 60 * 1024
 
 
 ACK_TYPES = frozenset(("none", "received", "processed", "persisted", "completed", "stats"))
@@ -239,9 +244,7 @@ class ServerSession:
             except _BadValue as error:
                 if command == "logon":
                     raise RemoteProtocolError(str(error), error.reason) from None
-                commands.append(
-                    Refused(header, _text_or(header.get("cid")), error.reason, str(error))
-                )
+                commands.append(Refused(header, _echoed(header), error.reason, str(error)))
         return commands
 
     def _unexpected(self, command: str) -> RemoteProtocolError:
@@ -271,8 +274,27 @@ class ServerSession:
 # -- reading -------------------------------------------------------------------------------------
 
 
-def _text_or(value: Any) -> str:
-    return value if isinstance(value, str) else str(value) if isinstance(value, int) else ""
+def _echoed(header: Header) -> str:
+    """The command id of a command that is refused; empty where that is none itself."""
+    try:
+        return _command_id(header)
+    except _BadValue:
+        return ""
+
+
+def _command_id(header: Header) -> str:
+    value = header.get("cid")
+    if value is None:
+        return ""
+    if type(value) is int:
+        return str(value)
+    if type(value) is not str or len(value.encode()) > COMMAND_ID_BYTES_MAX:
+        raise _BadValue(
+            "bad_command",
+            f"`cid` of {header['c']} is no text of up to {COMMAND_ID_BYTES_MAX} bytes and no "
+            "whole number",
+        )
+    return value
 
 
 def _text(header: Header, key: str, default: str = "") -> str:
@@ -367,7 +389,7 @@ def _read_logon(header: Header, _: bytes) -> Logon:
     return Logon(
         name,
         _whole(header, "low", 0, SEQUENCE_HELD_MAX),
-        _text_or(header.get("cid")),
+        _command_id(header),
         _text(header, "user_id"),
         _text(header, "pw"),
         int(conflation_ms),
@@ -380,7 +402,7 @@ def _read_publish(header: Header, body: bytes) -> Publish:
         _message_type(header, "json") or "json",
         body,
         _whole(header, "s"),
-        _text_or(header.get("cid")),
+        _command_id(header),
         _acks(header),
         _whole(header, "e", 0, 0xFFFFFFFF),
         _bytes(header, "k"),
@@ -419,7 +441,7 @@ def _read_subscribe(header: Header, body: bytes) -> Subscribe | Pause | Resume:
         _topic(header),
         _message_type(header, ""),
         bookmark,
-        _text_or(header.get("cid")),
+        _command_id(header),
         _acks(header),
         not_found,
         _read_have(options, body),
@@ -436,12 +458,23 @@ def _read_have(options: dict[str, Any], body: bytes) -> PublisherRanges | None:
     have = options.get("have")
     if have is None and body:
         try:
-            have = msgpack.unpackb(body, strict_map_key=False)
+            # A map of numbers to bytes and nothing else: no limit of what else it could hold.
+            have = msgpack.unpackb(
+                body,
+                strict_map_key=False,
+                max_array_len=0,
+                max_ext_len=0,
+                max_map_len=HAVE_CHUNKS_MAX,
+            )
         except Exception:  # msgpack raises many kinds on bad bytes
-            raise _BadValue("bad_command", "the body of subscribe is no msgpack") from None
+            raise _BadValue(
+                "bad_command",
+                "the body of subscribe is no msgpack map of publisher to ranges, of up to "
+                f"{HAVE_CHUNKS_MAX} publishers",
+            ) from None
     try:
-        return None if have is None else PublisherRanges.from_wire(have)
-    except (RemoteProtocolError, TypeError, ValueError) as error:
+        return None if have is None else PublisherRanges.from_wire(have, HAVE_CHUNKS_MAX)
+    except RemoteProtocolError as error:
         raise _BadValue("bad_command", f"`have` is no ranges: {error}") from None
 
 
@@ -501,7 +534,7 @@ def _read_pause_or_resume(header: Header, options: dict[str, Any]) -> Pause | Re
         )
     kind = Resume if given == ["resume"] else Pause
     names = tuple(dict.fromkeys(value))
-    return kind(names, _text_or(header.get("cid")), _acks(header))
+    return kind(names, _command_id(header), _acks(header))
 
 
 def _read_unsubscribe(header: Header, _: bytes) -> Unsubscribe:
@@ -515,22 +548,22 @@ def _read_unsubscribe(header: Header, _: bytes) -> Unsubscribe:
         subscriptions = tuple(value)
     else:
         raise _BadValue("bad_command", "unsubscribe needs `sub`: one id, a list, or all")
-    return Unsubscribe(subscriptions, _text_or(header.get("cid")), _acks(header))
+    return Unsubscribe(subscriptions, _command_id(header), _acks(header))
 
 
 def _read_flush(header: Header, _: bytes) -> Flush:
-    return Flush(_text_or(header.get("cid")), _acks(header))
+    return Flush(_command_id(header), _acks(header))
 
 
 def _read_heartbeat(header: Header, _: bytes) -> Heartbeat:
     start_s = _options(header).get("start_s")
     if start_s is not None and (type(start_s) not in (int, float) or not 0.01 <= start_s <= 86_400):
         raise _BadValue("bad_command", "start_s is no number of seconds from 0.01 to 86400")
-    return Heartbeat(start_s, _text_or(header.get("cid")))
+    return Heartbeat(start_s, _command_id(header))
 
 
 def _read_ping(header: Header, _: bytes) -> Ping:
-    return Ping(_text_or(header.get("cid")))
+    return Ping(_command_id(header))
 
 
 _READERS: dict[str, Callable[[Header, bytes], Command]] = {
@@ -583,6 +616,8 @@ def logon_answer(
 ) -> bytes:
     """The answer to an accepted logon. `durable` is cut where the header would be too long: the
     client then resends a little more, and is acked for it as for everything durable."""
+    # A range is at most 19 bytes.
+    room = max(LOGON_ANSWER_BYTES_MAX - len(msgpack.packb([peers, command_id])) - 2_048, 0) // 19
     return acknowledgment(
         "processed",
         command_id,
@@ -591,7 +626,7 @@ def logon_answer(
         group=group,
         incarnation=incarnation,
         publisher=publisher,
-        durable=durable[:2_000],
+        durable=durable[: min(room, 2_000)],
         highest=highest,
         peers=peers,
     )

@@ -21,6 +21,8 @@ _BITS = 12
 CHUNK = 1 << _BITS
 _MASK = CHUNK - 1
 _FULL = (1 << CHUNK) - 1
+PUBLISHERS = 1 << 64
+"""A publisher's id is below."""
 
 Range = tuple[int, int]
 """First and last sequence, both included."""
@@ -393,7 +395,8 @@ class SequenceSet:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> SequenceSet:
-        """The inverse of `to_bytes`.
+        """The inverse of `to_bytes`. Stretches and chunks ascend, as `to_bytes` writes them: in
+        another order they would cost the square of their number.
 
         Raises:
             RemoteProtocolError: the bytes are no sequence set.
@@ -402,17 +405,21 @@ class SequenceSet:
         try:
             full, parts = struct.unpack_from("<II", data)
             at = 8
+            last = -1
             for _ in range(full):
                 start, end = struct.unpack_from("<QQ", data, at)
                 at += 16
-                if not start < end <= 1 << 52:
+                if not last < start < end <= 1 << 52:
                     raise ValueError("stretch")
                 made._add_full(start, end)
+                last = end
+            last = -1
             for _ in range(parts):
                 chunk, pairs = struct.unpack_from("<QH", data, at)
                 at += 10
-                if chunk >= 1 << 52:
+                if not last < chunk < 1 << 52 or not pairs:
                     raise ValueError("chunk")
+                last = chunk
                 if pairs == 0xFFFF:
                     bits = int.from_bytes(data[at : at + CHUNK // 8], "little")
                     if len(data) < at + CHUNK // 8 or not bits:
@@ -527,16 +534,27 @@ class PublisherRanges:
         return {key: value.to_bytes() for key, value in self.sets.items() if value}
 
     @classmethod
-    def from_wire(cls, data: dict[int, bytes]) -> PublisherRanges:
+    def from_wire(cls, data: dict[int, bytes], chunks_max: int | None = None) -> PublisherRanges:
         """The inverse of `to_wire`.
+
+        Args:
+            chunks_max: stretches and chunks of all of them together; None: any number.
 
         Raises:
             RemoteProtocolError: the value is no mapping of publishers to sequence sets.
         """
         if not isinstance(data, dict) or not all(
-            type(key) is int and type(value) is bytes for key, value in data.items()
+            type(key) is int and 0 <= key < PUBLISHERS and type(value) is bytes
+            for key, value in data.items()
         ):
             raise RemoteProtocolError("ranges are no mapping of publishers", "bad_ranges")
+        if chunks_max is not None:
+            counts = (struct.unpack_from("<II", each) for each in data.values() if len(each) >= 8)
+            if (chunks := sum(map(sum, counts))) > chunks_max:
+                raise RemoteProtocolError(
+                    f"{chunks} stretches of {CHUNK} sequences, at most {chunks_max} are taken",
+                    "bad_ranges",
+                )
         return cls({key: SequenceSet.from_bytes(value) for key, value in data.items()})
 
     def digest(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from raylay.services.protocol.frames import (
 )
 from raylay.services.protocol.session import (
     HEARTBEAT,
+    SUBSCRIPTION_ID_BYTES_MAX,
     Command,
     Flush,
     Heartbeat,
@@ -49,6 +51,10 @@ if TYPE_CHECKING:
 
 _OWN_IDS = "\0"
 """Begins a command id that the server made up, so that a flush can wait for the publish."""
+FLUSHES_MAX = 10_000
+"""That wait for persisted acks on one connection."""
+SUBSCRIPTIONS_MAX = 10_000
+"""Of one connection."""
 
 
 class ClientConnection(FramedConnection):
@@ -75,7 +81,7 @@ class ClientConnection(FramedConnection):
         self._wants_persisted = False
         self._conflation_s = 0.0
         self._conflated: int = 0
-        self._flushes: list[tuple[int, int, str]] = []
+        self._flushes: deque[tuple[int, int, str]] = deque()
         self._unnumbered = 0
         self._unnumbered_acked = 0
         self._builders: dict[tuple[int, str, str], RecordBuilder] = {}
@@ -177,7 +183,9 @@ class ClientConnection(FramedConnection):
             self.send(persisted_ack(sequence, command.reason, command.text))
         else:
             subscription = command.header.get("sub")
-            extras: dict[str, Any] = {"sub": subscription} if isinstance(subscription, str) else {}
+            extras: dict[str, Any] = {}
+            if isinstance(subscription, str) and len(subscription) <= SUBSCRIPTION_ID_BYTES_MAX:
+                extras["sub"] = subscription
             self.send(
                 acknowledgment(
                     "processed",
@@ -187,6 +195,9 @@ class ClientConnection(FramedConnection):
                     **extras,
                 )
             )
+
+    def _refused_as(self, command_id: str, reason: str, text: str) -> None:
+        self.send(acknowledgment("processed", command_id or "-", reason, text))
 
     def _log_on(self, logon: Logon) -> None:
         server = self.server
@@ -250,7 +261,7 @@ class ClientConnection(FramedConnection):
         except RemoteProtocolError as error:
             self.end(error.reason, str(error))
             return False
-        self.published_upto = server.received_of(self)
+        self.published_upto = server.machine.received_of(self.number)
         server.perform(effects)
         if transient:
             server.deliver_transient(transient)
@@ -392,6 +403,14 @@ class ClientConnection(FramedConnection):
     def _flush(self, command: Flush) -> None:
         acks = command.acks
         if "persisted" in acks:
+            if len(self._flushes) >= FLUSHES_MAX:
+                self._refused_as(
+                    command.command_id,
+                    "too_many",
+                    f"{FLUSHES_MAX} flushes of this connection wait for persisted acks: wait for "
+                    "one of them first",
+                )
+                return
             self._flushes.append((self.published_upto, self._unnumbered, command.command_id))
             self._answer_flushes()
         if "completed" in acks:
@@ -405,7 +424,7 @@ class ClientConnection(FramedConnection):
             sequence, unnumbered, command_id = waiting[0]
             if sequence > self.acked_upto or unnumbered > self._unnumbered_acked:
                 return
-            waiting.pop(0)
+            waiting.popleft()
             self._send_conflated()
             self.send(acknowledgment("persisted", command_id))
 
@@ -416,6 +435,12 @@ class ClientConnection(FramedConnection):
             if name in self.subscriptions or name in self.resolving:
                 raise RemoteProtocolError(
                     f"subscription id {name!r} is in use on this connection", "sub_id_in_use"
+                )
+            if len(self.subscriptions) + len(self.resolving) >= SUBSCRIPTIONS_MAX:
+                raise RemoteProtocolError(
+                    f"this connection has {SUBSCRIPTIONS_MAX} subscriptions: unsubscribe some, or "
+                    "name several topics by one regular expression",
+                    "too_many",
                 )
             if "received" in command.acks:
                 self.send(acknowledgment("received", command.command_id, sub=name))
