@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import socket
 import threading
 from dataclasses import asdict, dataclass, field, replace
@@ -71,6 +72,7 @@ class FabricRecord:
         left_over: their former data directories.
         number: how often it was written: of several that are found the highest counts.
         starting: instances that were declared while it ran and did not come up yet.
+        key: by which its instances know one another (services/protocol/proof.py).
     """
 
     name: str
@@ -85,6 +87,7 @@ class FabricRecord:
     left_over: list[LeftOver] = field(default_factory=list)
     number: int = 0
     starting: list[str] = field(default_factory=list)
+    key: str = ""
 
     def save(self, directory: Path | None = None) -> None:
         """Writes it into its directory, or as a copy into another, whole or not at all."""
@@ -92,6 +95,7 @@ class FabricRecord:
         directory.mkdir(parents=True, exist_ok=True)
         aside = directory / f".{FABRIC_FILE}.{os.getpid()}.{threading.get_ident()}"
         with aside.open("w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o600)  # it has the key of the fabric
             file.write(self.to_json())
             file.flush()
             os.fsync(file.fileno())
@@ -175,6 +179,8 @@ def bring_up_to_date(record: FabricRecord, settings: FabricSettings) -> None:
         FabricError: too few ports are free.
     """
     record.settings = settings.to_json()
+    # One that an earlier release wrote has none.
+    record.key = record.key or secrets.token_hex(16)
     chosen = {
         port
         for instance in settings.instances
@@ -434,11 +440,7 @@ def instance_config(
         durability=journal.durability,
         flush_interval_ms=journal.flush_interval_ms,
         segment_bytes=journal.segment_bytes,
-        archive_directory=(
-            str(data_directory(record, instance) / journal.archive_directory)
-            if journal.archive_directory
-            else None
-        ),
+        archive_directory=_archive_directory(record, instance, journal.archive_directory),
         retention_bytes=journal.retention.size_bytes,
         retention_age_s=None if age_ms is None else age_ms / 1000,
         journal_actions=tuple(
@@ -472,10 +474,17 @@ def instance_config(
         ),
         announce_to=_announce_to(settings, record, instance),
         node_address=_node_address(record, instance),
+        fabric_key=record.key,
         drills=settings.drills == "allowed",
     )
     config.check()
     return config
+
+
+def _archive_directory(
+    record: FabricRecord, instance: InstanceSettings, directory: str | None
+) -> str | None:
+    return str(data_directory(record, instance) / directory) if directory else None
 
 
 def _generation(record: FabricRecord, name: str) -> int:

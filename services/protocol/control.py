@@ -21,8 +21,8 @@
       counts        sent records, sent bytes, in flight …: for status only
 
     instance to link
-      epoch         epoch, digest, generation, placements: the answer to `dial`; the epoch is on
-                    disk; body: what the instance tells of itself (description.py)
+      epoch         epoch, digest, generation, placements, proof: the answer to `dial`; the epoch is
+                    on disk; body: what the instance tells of itself (description.py)
       aim           addresses: dial these from now on; placements: news of moved instances
       refuse        why: go on to the next server, this one may not be used
       start         sync, root (of what clients publish here), tx: last_txid; body: notice, mark

@@ -7,7 +7,8 @@
                  held back for so many ms; absent: none is), address (`host:port` under which others
                  reach the replication transport of the link's own instance, or nothing; absent:
                  the link carries no streams), generation (absent: 0), placements, reunites: true
-                 of one that brings what a retired data directory holds
+                 of one that brings what a retired data directory holds, announces: true of one that
+                 only tells its placements, proof: that it is of the same fabric (proof.py)
                  body: what the instance tells of itself (description.py); empty: nothing
       batch      n: number, m: marked, u: ends the resync, w: bytes of `awaited` at the body's
                  start, z: `zstd` or `zlib` when the rest of the body is compressed, y: publisher,
@@ -29,7 +30,7 @@
       ack        n: batches up to it are stored, at: nanoseconds since 1970; body: msgpack array of
                  held (ranges), persisted (ranges root by root), conflicts (ranges)
       refused    reason, text: the connection ends; placements, where it is of the reason `retired`
-      placed     as above (version 2)
+      placed     as above (version 2); the answer to a logon that announces
       carry_begin   n: of a stream: the link connects it to its own instance, to which it is a link
       carry         n; body: bytes of the stream as they were read, not looked at
       carry_end     n, why: the stream ends
@@ -66,9 +67,10 @@ from raylay.services.replication.placement import (
     GENERATION_MAX,
     Placement,
     from_wire,
+    is_address,
     to_wire,
 )
-from raylay.services.replication.ranges import PublisherRanges, Range
+from raylay.services.replication.ranges import PUBLISHERS, PublisherRanges, Range
 
 REPLICATION_VERSION_MIN = 1
 REPLICATION_VERSION = 2
@@ -79,8 +81,9 @@ publisher is bounded by what it holds. A run of one record has `RUN_HEADER_BYTES
 path, topic, type and group beside it: less than 4 KiB."""
 PART_BYTES = 1024 * 1024
 RANGES_IN_ACK_MAX = 100_000
-ADDRESS_LENGTH_MAX = 300
-"""A host's name has at most 253 characters."""
+NAME_BYTES_MAX = 400
+"""Of an instance, a group, a destination: part of a key of the instance's state, which has at most
+511 bytes. An address is as long: a host's name has at most 253 characters."""
 REFUSAL_CHARACTERS_MAX = 8192
 
 BEAT = encode_frame({"c": "beat"})
@@ -112,7 +115,12 @@ def _paired(value: Any) -> Ranges:
         raise RemoteProtocolError("ranges are no map", "bad_ranges")
     found: Ranges = {}
     for publisher, flat in value.items():
-        if type(publisher) is not int or type(flat) is not list or len(flat) % 2:
+        if (
+            type(publisher) is not int
+            or not 0 <= publisher < PUBLISHERS
+            or type(flat) is not list
+            or len(flat) % 2
+        ):
             raise RemoteProtocolError("ranges of a publisher are no pairs", "bad_ranges")
         pairs: list[Range] = []
         for first, last in zip(flat[::2], flat[1::2], strict=True):
@@ -175,6 +183,10 @@ class UpstreamLogon:
     generation: int = 0
     placements: dict[str, Placement] = field(default_factory=dict)
     reunites: bool = False
+    announces: bool = False
+    proof: bytes = b""
+    proven: bool = False
+    """Read: the proof is right."""
 
 
 def agreed_version(header: Header) -> int:
@@ -221,8 +233,11 @@ def link_logon(logon: UpstreamLogon) -> bytes:
     if logon.version > REPLICATION_VERSION_MIN:
         header["to"] = logon.version
     header |= _placed_values(logon.generation, logon.placements)
-    if logon.reunites:
-        header["reunites"] = True
+    for key, says in (("reunites", logon.reunites), ("announces", logon.announces)):
+        if says:
+            header[key] = True
+    if logon.proof:
+        header["proof"] = logon.proof
     return encode_frame(header, logon.description)
 
 
@@ -237,20 +252,19 @@ def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
             f"{header['c'][:64]} came before the logon of a link", "not_logged_on"
         )
     version = agreed_version(header)
-    texts = [header.get(key) for key in ("name", "group", "expect", "destination")]
-    numbers = [header.get(key) for key in ("incarnation", "epoch", "digest")]
-    conflation_ms = header.get("conflation", 0)
+    name, group, expect, destination = (
+        _name(header, key) for key in ("name", "group", "expect", "destination")
+    )
+    incarnation, epoch, digest = (_u64(header, key) for key in ("incarnation", "epoch", "digest"))
+    conflation_ms = _u64(header, "conflation", 0)
     address = header.get("address")
-    if (
-        not all(type(text) is str and len(text) <= 255 for text in texts)
-        or not all(
-            type(number) is int and 0 <= number < 1 << 64 for number in (*numbers, conflation_ms)
-        )
-        or not (address is None or (type(address) is str and len(address) <= ADDRESS_LENGTH_MAX))
-    ):
-        raise RemoteProtocolError("a link's logon has wrong values", "bad_command")
-    name, group, expect, destination = (str(text) for text in texts)
-    incarnation, epoch, digest = (int(number or 0) for number in numbers)
+    proof = header.get("proof", b"")
+    if not name:
+        raise _wrong(header, "name", "a name")
+    if not (address is None or is_address(address)):
+        raise _wrong(header, "address", "empty or of the form host:port")
+    if type(proof) is not bytes:
+        raise _wrong(header, "proof", "bytes")
     return UpstreamLogon(
         name,
         group,
@@ -266,7 +280,27 @@ def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
         _generation(header),
         from_wire(header.get("placements")),
         header.get("reunites") is True,
+        header.get("announces") is True,
+        proof,
     )
+
+
+def _wrong(header: Header, key: str, what: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"`{key}` of {header['c']} is not {what}", "bad_command")
+
+
+def _name(header: Header, key: str) -> str:
+    value = header.get(key)
+    if type(value) is not str or len(value.encode()) > NAME_BYTES_MAX:
+        raise _wrong(header, key, f"a text of up to {NAME_BYTES_MAX} bytes")
+    return value
+
+
+def _u64(header: Header, key: str, default: int | None = None) -> int:
+    value = header.get(key, default)
+    if type(value) is not int or not 0 <= value < 1 << 64:
+        raise _wrong(header, key, "a whole number from 0 to 2^64 - 1")
+    return value
 
 
 def _placed_values(generation: int, placements: Mapping[str, Placement]) -> Header:
@@ -344,11 +378,12 @@ def _parts(sets: PublisherRanges) -> Iterator[bytes]:
 
 def read_accepted(header: Header) -> Accepted:
     """The inverse of what `exchange_frames` begins with."""
-    texts = [header.get(key) for key in ("name", "group", "client")]
-    incarnation = header.get("incarnation")
-    if not all(type(text) is str for text in texts) or type(incarnation) is not int:
-        raise RemoteProtocolError("an answer to a link's logon has wrong values", "bad_command")
-    name, group, client = (str(text) for text in texts)
+    name, group, client = (_name(header, key) for key in ("name", "group", "client"))
+    incarnation = _u64(header, "incarnation")
+    if not name:
+        raise _wrong(header, "name", "a name")
+    if not is_address(client):
+        raise _wrong(header, "client", "empty or of the form host:port")
     same, validated = bool(header.get("same")), bool(header.get("validated"))
     version = agreed_version(header)
     placements = from_wire(header.get("placements"))
@@ -421,16 +456,13 @@ def read_batch(header: Header, body: bytes) -> Batch:
     Raises:
         RemoteProtocolError: with reason `bad_command` or `bad_ranges`.
     """
-    number = header.get("n")
-    awaited_bytes = header.get("w", 0)
+    number = _u64(header, "n")
+    awaited_bytes = _u64(header, "w", 0)
     compression = header.get("z")
-    if (
-        type(number) is not int
-        or type(awaited_bytes) is not int
-        or not 0 <= awaited_bytes <= len(body)
-        or compression not in (None, *COMPRESSION_TYPES)
-    ):
-        raise RemoteProtocolError("a batch has wrong values", "bad_command")
+    if awaited_bytes > len(body):
+        raise _wrong(header, "w", f"within the {len(body)} bytes of the body")
+    if compression not in (None, *COMPRESSION_TYPES):
+        raise _wrong(header, "z", f"one of {', '.join(COMPRESSION_TYPES)}")
     awaited = unpack_rooted(body[:awaited_bytes]) if awaited_bytes else {}
     return Batch(
         number,
@@ -457,6 +489,21 @@ def _read_yours(flat: Any) -> Ranges:
 def lacks_frames(lacks: PublisherRanges, whole: bool) -> list[bytes]:
     """What the sender has removed and the receiver lacks. Each frame stands for itself."""
     return [encode_frame({"c": "lacks", "whole": whole}, part) for part in _parts(lacks)]
+
+
+def sent_at_ns(header: Header) -> int:
+    """When an ack was sent, in nanoseconds since 1970; 0 where it does not say."""
+    at_ns = header.get("at")
+    return at_ns if type(at_ns) is int and 0 <= at_ns < 1 << 63 else 0
+
+
+def root_of(header: Header) -> int:
+    """The root of a part of `waited`.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_command`.
+    """
+    return _u64(header, "root")
 
 
 def read_lacks(header: Header, body: bytes) -> tuple[PublisherRanges, bool]:
@@ -497,9 +544,7 @@ def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Rooted, Ranges]:
     Raises:
         RemoteProtocolError: with reason `bad_command` or `bad_ranges`.
     """
-    number = header.get("n")
-    if type(number) is not int:
-        raise RemoteProtocolError("an ack has no number", "bad_command")
+    number = _u64(header, "n")
     if not body:
         return number, {}, {}, {}
     value = _unpacked(body)

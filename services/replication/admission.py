@@ -56,6 +56,10 @@ class LinkWords(Protocol):
         """Whether it brings what a retired data directory holds."""
 
     @property
+    def proven(self) -> bool:
+        """Whether it has proved that its instance is of this one's fabric."""
+
+    @property
     def address(self) -> str | None:
         """Where others reach its instance; None or empty: it does not know."""
 
@@ -106,6 +110,7 @@ def decide(
         generation=logon.generation,
         reunites=logon.reunites,
         address=logon.address or "",
+        proven=logon.proven,
     )
     return Admitted(answer, effects)
 
@@ -121,5 +126,6 @@ def _refused(machine: InstanceMachine, logon: LinkWords, epoch_seen: int) -> Ref
         generation=logon.generation,
         reunites=logon.reunites,
         address=logon.address or "",
+        proven=logon.proven,
     )
     return None if found is None else Refused(*found)

@@ -87,12 +87,14 @@ _FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who an instance is. `incarnation`: 64 random bits, made with its data directory.
-    `generation`: how often the instance had been moved when that was made."""
+    `generation`: how often the instance had been moved when that was made. `in_fabric`: instances
+    of its fabric prove who they are, and what would end this incarnation counts from no other."""
 
     name: str
     group: str
     incarnation: int
     generation: int = 0
+    in_fabric: bool = False
 
 
 class LogonAnswer(NamedTuple):
@@ -156,6 +158,10 @@ class _Upstream:
     generation: int = 0
     reunites: bool = False
     """It brings what a retired data directory holds, and is no peer."""
+    proven: bool = False
+    """It has proved that it is of this instance's fabric."""
+    doubted: bool = False
+    """What it says is not believed, which was reported."""
     number: int = 0
     stored: int = 0
     told: int = 0
@@ -559,6 +565,7 @@ class InstanceMachine:
         generation: int = 0,
         reunites: bool = False,
         address: str = "",
+        proven: bool = False,
     ) -> tuple[str, str] | None:
         """(reason, sentence) when this upstream may not connect; None when it may.
 
@@ -567,6 +574,7 @@ class InstanceMachine:
             address: where it says that others reach it; empty: it does not know.
             reunites: it brings what a retired data directory holds: of one that is not retired
                 that is refused.
+            proven: it has proved that it is of this instance's fabric.
         """
         mine = self.identity
         if self.retired:
@@ -591,7 +599,10 @@ class InstanceMachine:
                 "one link from a given instance to a given instance"
             )
         clash = "" if reunites else self.meetings.clash(0, name, incarnation, generation, address)
-        return ("name_taken", clash) if clash else None
+        if clash:
+            return "name_taken", clash
+        impostor = "" if proven or reunites else self.meetings.impostor(name, incarnation)
+        return ("unproven", impostor) if impostor else None
 
     def _refusal_by_placement(self, name: str, reunites: bool) -> tuple[str, str]:
         placement = self.placements.get(name)
@@ -614,6 +625,7 @@ class InstanceMachine:
         generation: int = 0,
         reunites: bool = False,
         address: str = "",
+        proven: bool = False,
     ) -> tuple[list[Effect], UpstreamAnswer]:
         """An upstream link logged on; its epoch is on disk. An older connection of it ends."""
         older = self._upstream_of.get(incarnation)
@@ -623,13 +635,13 @@ class InstanceMachine:
             )
             self.upstream_left(older.connection)
         found = _Upstream(
-            connection, name, group, incarnation, destination, epoch, generation, reunites
+            connection, name, group, incarnation, destination, epoch, generation, reunites, proven
         )
         # It would send them again before it were told what it need not send.
         found.sends_duplicates = incarnation in self._duplicating
         self._upstreams[connection] = self._upstream_of[incarnation] = found
         if not reunites:
-            self.meetings.met(connection, name, incarnation, generation, address)
+            self.meetings.met(connection, name, incarnation, generation, address, proven=proven)
         ledger = self.destinations.get(name) if not reunites else None
         if ledger is not None and not ledger.incarnation and ledger.destination.group == group:
             # Two-way replication, the other direction first: what comes from there need not go
@@ -1346,6 +1358,19 @@ class InstanceMachine:
         given back an old copy of its data: its own path would keep its tail from it."""
         upstream = self._upstreams.get(connection)
         if upstream is None or upstream.reunites:
+            return self._take()
+        if self.identity.in_fabric and not upstream.proven:
+            # Anybody could make it begin anew.
+            if not upstream.doubted:
+                upstream.doubted = True
+                self._report(
+                    "old_copy_unproven",
+                    peer=upstream.name,
+                    text=f"{upstream.name} says that it holds what went through this data directory"
+                    f" of {self.identity.name} and is not in it, and does not prove that it is of "
+                    "the fabric: not believed; where the directory may be an old copy, begin it "
+                    "anew (docs/operations.md)",
+                )
             return self._take()
         lacking = PublisherRanges()
         for publisher, ranges in yours.items():

@@ -16,6 +16,7 @@ class _Met(NamedTuple):
     incarnation: int
     generation: int
     address: str
+    proven: bool = False
 
 
 class Meetings:
@@ -31,14 +32,34 @@ class Meetings:
         self._met: dict[Hashable, _Met] = {}
 
     def met(
-        self, key: Hashable, name: str, incarnation: int, generation: int, address: str
+        self,
+        key: Hashable,
+        name: str,
+        incarnation: int,
+        generation: int,
+        address: str,
+        *,
+        proven: bool = False,
     ) -> None:
-        """One has connected."""
-        self._met[key] = _Met(name, incarnation, generation, address)
+        """One has connected. `proven`: it has shown that it is of this instance's fabric."""
+        self._met[key] = _Met(name, incarnation, generation, address, proven)
 
     def left(self, key: Hashable) -> None:
         """Its connection ended."""
         self._met.pop(key, None)
+
+    def impostor(self, name: str, incarnation: int) -> str:
+        """Whose name or incarnation one bears that has not proved who it is; empty: nobody's. It
+        could end the connection of that one, and use up its epochs."""
+        for known in self._met.values():
+            if known.proven and (known.name == name or known.incarnation == incarnation):
+                return (
+                    f"a link says that it is of {name} (incarnation {incarnation:016x}) and does "
+                    f"not prove it, while {known.name} of the fabric is connected to "
+                    f"{self._mine.name}: end what pretends to be it; where it is of the fabric, "
+                    "give it the fabric's key (`fabric_key` of its configuration)"
+                )
+        return ""
 
     def clash(
         self, key: Hashable, name: str, incarnation: int, generation: int, address: str

@@ -139,16 +139,29 @@ def _is_placement(
     name: Any, generation: Any, address: Any, client_address: Any, since_us: Any = 0
 ) -> bool:
     return (
-        all(
-            type(text) is str and len(text) <= TEXT_LENGTH_MAX
-            for text in (name, address, client_address)
-        )
-        and bool(name)
+        type(name) is str
+        and 0 < len(name) <= TEXT_LENGTH_MAX
+        and is_address(address)
+        and is_address(client_address)
         and type(generation) is int
         and 0 <= generation < GENERATION_MAX
         and type(since_us) is int
         and 0 <= since_us < SINCE_US_MAX
         and bool(generation or since_us)
+    )
+
+
+def is_address(value: Any) -> bool:
+    """Whether it is an address as others tell it: `host:port`, or empty where it is not known."""
+    if type(value) is not str or len(value) > TEXT_LENGTH_MAX:
+        return False
+    host, _, port = value.rpartition(":")
+    return not value or (
+        bool(host)
+        and all(" " < character != "\x7f" for character in host)
+        and port.isascii()
+        and port.isdigit()
+        and int(port) < 65_536
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from raylay.services.errors import RaylayError
 from raylay.services.protocol.frames import Frame, FrameReader
-from raylay.services.protocol.replication import placed, read_placed
+from raylay.services.protocol.replication import link_logon, read_placed
 from raylay.services.server.config import split_address
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ PAUSE_S_MIN = 0.5
 PAUSE_S_MAX = 10.0
 TIMEOUT_S = 3.0
 READ_BYTES = 64 * 1024
+_NOT_TAKEN = ("not_ready", "storage_error", "unproven")
+"""Refusals before it was taken. One of an earlier release takes it and then refuses the logon."""
 
 
 class Announcer:
@@ -49,11 +51,12 @@ class Announcer:
             async with asyncio.timeout(TIMEOUT_S):
                 reader, writer = await asyncio.open_connection(host, port)
                 try:
-                    writer.write(placed(self._server.machine.placements.items()))
+                    logon = self._server.logon_words("", 0, announces=True)
+                    writer.write(link_logon(logon))
                     answer = await _first_frame(reader)
                 finally:
                     writer.close()
-            if answer is None or answer.header["c"] != "placed":
+            if answer is None or answer.header.get("reason") in _NOT_TAKEN:
                 return False
             await self._server.learn(read_placed(answer.header))
         except (OSError, RaylayError, TimeoutError):

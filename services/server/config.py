@@ -174,6 +174,8 @@ class InstanceConfig:
         journal_actions: what is done to old segments on a schedule, in this order.
         client_message_types: that the transport of `client_port` is for; none: any.
         client_transports: more transports for clients.
+        fabric_key: that proves to other instances that this one is of their fabric
+            (protocol/proof.py); empty: it cannot, and believes nobody that connects to it.
     """
 
     name: str
@@ -213,6 +215,7 @@ class InstanceConfig:
     journal_actions: tuple[JournalAction, ...] = ()
     client_message_types: tuple[str, ...] = ()
     client_transports: tuple[ClientTransportConfig, ...] = ()
+    fabric_key: str = ""
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -294,6 +297,7 @@ class InstanceConfig:
         directory.mkdir(parents=True, exist_ok=True)
         aside = directory / f".{INSTANCE_FILE}.{os.getpid()}"
         with aside.open("w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o600)  # it has the key of the fabric
             file.write(self.to_json())
             file.flush()
             os.fsync(file.fileno())

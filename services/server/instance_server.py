@@ -30,6 +30,8 @@ from raylay.services.errors import (
 )
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.metrics import LatencyHistogram, Metrics
+from raylay.services.protocol.proof import proof_of
+from raylay.services.protocol.replication import UpstreamLogon
 from raylay.services.protocol.session import Logon, safety_notice
 from raylay.services.replication.acknowledgment import DestinationLedger, RootedRanges
 from raylay.services.replication.commit_news import CommitNews, Tell, how_to_tell
@@ -295,7 +297,11 @@ class InstanceServer:
                 dict.fromkeys(("incarnation", "ready", "recovery_point", RESTORED_KEY, FORMER_KEY))
             )
         self.identity = Identity(
-            config.name, config.group, self._incarnation(), self.state.get_number(GENERATION_KEY)
+            config.name,
+            config.group,
+            self._incarnation(),
+            self.state.get_number(GENERATION_KEY),
+            in_fabric=bool(config.fabric_key),
         )
         self.bootstrap = bootstrap if copies else None
         await self._listen()
@@ -407,6 +413,26 @@ class InstanceServer:
     def placements(self) -> dict[str, Placement]:
         """What is known here of instances that were moved, or followed their node."""
         return self.machine.placements.items() if self.is_serving else self._placements.items()
+
+    def logon_words(
+        self, destination: str, epoch: int, *, announces: bool = False
+    ) -> UpstreamLogon:
+        """What a logon elsewhere says of this instance, with its proof; a link adds the rest."""
+        identity = self.identity
+        logon = UpstreamLogon(
+            identity.name,
+            identity.group,
+            identity.incarnation,
+            "",
+            destination,
+            epoch,
+            0,
+            generation=identity.generation,
+            placements=self.machine.placements.items(),
+            announces=announces,
+        )
+        logon.proof = proof_of(self.config.fabric_key, logon)
+        return logon
 
     async def learn(self, told: Mapping[str, Placement]) -> None:
         """Somebody told where instances were moved to: on disk before it is acted upon.
@@ -1049,10 +1075,6 @@ class InstanceServer:
             self.subscriptions.remove(subscription)
         else:
             self.replays.remove(subscription)
-
-    def received_of(self, client: ClientConnection) -> int:
-        """The highest sequence that came on this connection."""
-        return self.machine.received_of(client.number)
 
     def upstream_gone(self, upstream: UpstreamConnection, why: str) -> None:
         """An upstream link's connection ended."""

@@ -20,7 +20,7 @@ from raylay.services.protocol.description import pack_description
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
 from raylay.services.replication.effects import Rooted
 from raylay.services.replication.incoming import Incoming, choose, uses_incoming
-from raylay.services.replication.placement import Placement, from_wire
+from raylay.services.replication.placement import Placement, from_wire, to_wire
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.server.config import (
     DestinationConfig,
@@ -327,12 +327,14 @@ class LinkControl:
             return
         if connection is not None and connection is self.connection:
             self._held_at_dial = self._server.machine.held()
+            logon = self._server.logon_words(self.name, epoch)
             header = {
                 "c": "epoch",
                 "epoch": epoch,
                 "digest": self._held_at_dial.digest(),
-                "generation": self._server.identity.generation,
-                "placements": self._server.machine.placements.to_wire(),
+                "generation": logon.generation,
+                "placements": to_wire(logon.placements),
+                "proof": logon.proof,
             }
             connection.send(encode_frame(header, self._description))
 

@@ -36,6 +36,8 @@ from raylay.services.protocol.replication import (
     read_ack,
     read_part,
     read_placed,
+    root_of,
+    sent_at_ns,
 )
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import (
@@ -116,33 +118,41 @@ class _Downstream(Carrier):
             if self.answer.done():
                 self.link.acked(self, header, body)
         elif command == "placed":
-            self.link.placed(read_placed(header))
+            self._told(read_placed(header))
         elif command == "refused":
-            self.link.placed(read_placed(header))
-            self.why = f"{header.get('reason')}: {header.get('text')}"
-            if header.get("reason") == "stale_epoch":
+            self._told(read_placed(header))
+            reason, text = (str(header.get(key, "")) for key in ("reason", "text"))
+            self.why = f"{reason}: {text}"
+            if reason == "stale_epoch":
                 self.link.epoch_refused(self)
-            self.link.event("link_refused", reason=header.get("reason"), text=header.get("text"))
+            self.link.event("link_refused", reason=reason, text=text)
             self.close(self.why)
         elif command == "accepted":
+            if self.accepted is not None:
+                raise RemoteProtocolError("accepted came a second time", "bad_command")
             self.accepted = read_accepted(header)
             if not self.accepted.same:
                 self.held = PublisherRanges()
         elif command == "held" and self.held is not None:
             read_part(body, self.held)
-        elif command == "waited":
-            root = header.get("root")
-            if type(root) is not int:
-                raise RemoteProtocolError("waited ranges name no root", "bad_command")
-            read_part(body, self.waited.of(root))
-            if not header.get("more") and not self.answer.done():
+        elif command == "waited" and self.accepted is not None and not self.answer.done():
+            read_part(body, self.waited.of(root_of(header)))
+            if not header.get("more"):
                 self.answer.set_result(None)
         elif command == "carry_begin":
             if self.is_carried:
                 raise RemoteProtocolError("a carried stream carries none", "bad_command")
             self.link.bring(self.take_stream(header, self.link.stream_front()))
-        else:
-            self.stream_frame(header, body)
+        elif not self.stream_frame(header, body) and command not in ("beat", "held", "waited"):
+            raise RemoteProtocolError(
+                f"command {command[:64]!r} of a destination is unknown", "unknown_command"
+            )
+
+    def _told(self, placements: dict[str, Placement]) -> None:
+        """Of moved instances. Where the other side dialled, that may have been anybody; what it has
+        to tell, its own logon told."""
+        if not self.is_carried:
+            self.link.placed(placements)
 
     def writable(self) -> None:
         """There is room to write again."""
@@ -592,6 +602,7 @@ class LinkServer:
                     None if downstream.is_carried else config.address,
                     generation=header["generation"],
                     placements=from_wire(header["placements"]),
+                    proof=header["proof"],
                 )
             )
         )
@@ -617,7 +628,7 @@ class LinkServer:
                 downstream.held,
                 downstream.waited,
                 accepted.generation,
-                accepted.placements,
+                {} if downstream.is_carried else accepted.placements,
             )
         )
         lost = self.loop.create_task(self._lost.wait())
@@ -804,7 +815,7 @@ class LinkServer:
         """
         if downstream is not self._downstream:
             return
-        ack = *read_ack(header, body), header.get("at", 0)
+        ack = *read_ack(header, body), sent_at_ns(header)
         if self._started:
             self._take_ack(ack)
         elif len(downstream.early) < EARLY_ACKS_MAX:

@@ -17,6 +17,7 @@ from raylay.services.protocol.frames import (
     FrameReader,
     Header,
 )
+from raylay.services.protocol.proof import is_proven
 from raylay.services.protocol.replication import (
     BEAT,
     REPLICATION_FRAME_BYTES_MAX,
@@ -69,6 +70,7 @@ class UpstreamConnection(Carrier):
         self.is_accepted = False
         self.carried_over = carried_over
         self._copied: BootstrapSource | None = None
+        self._doubted = False
         self._conflation_s = 0.0
         self._held_back: AckUpstream | None = None
         self._logon_timer: asyncio.TimerHandle | None = None
@@ -93,7 +95,7 @@ class UpstreamConnection(Carrier):
                 machine = self.server.machine
                 self.server.perform(machine.upstream_lacks(self.number, lacks, whole))
             elif command == "placed":
-                self.server.spawn(self.server.learn_quietly(read_placed(header)))
+                self._told(read_placed(header))
             elif command != "beat" and not self.stream_frame(header, body):
                 self.refuse("unknown_command", f"command {command[:64]!r} of a link is unknown")
             return
@@ -106,11 +108,9 @@ class UpstreamConnection(Carrier):
                 self._logon_timer.cancel()
             self.server.spawn(self._copied.run())
             return
-        if header["c"] == "placed":
-            self.server.spawn(self._announced(read_placed(header)))
-            return
-        self.logon = read_link_logon(header, body)
-        self.server.spawn(self._log_on(self.logon))
+        self.logon = logon = read_link_logon(header, body)
+        logon.proven = is_proven(self.server.config.fabric_key, logon)
+        self.server.spawn(self._announced(logon) if logon.announces else self._log_on(logon))
 
     def writable(self) -> None:
         """There is room to write again."""
@@ -135,14 +135,42 @@ class UpstreamConnection(Carrier):
         if self.is_accepted and logon is not None and logon.version > REPLICATION_VERSION_MIN:
             self.send(placed(news))
 
-    async def _announced(self, told: dict[str, Placement]) -> None:
+    def _told(self, placements: Mapping[str, Placement]) -> None:
+        """Where instances live now, as an open connection tells it."""
+        if self._counts(placements):
+            self.server.spawn(self.server.learn_quietly(placements))
+
+    def _counts(self, placements: Mapping[str, Placement]) -> bool:
+        """Whether it is believed what a link tells of them: only from this instance's fabric."""
+        logon, server = self.logon, self.server
+        if logon is not None and logon.proven:
+            return True
+        if not self._doubted and server.machine.placements.news(placements):
+            self._doubted = True
+            server.report(
+                "placements_unproven",
+                peer=logon.name if logon is not None else self.peer,
+                text=f"it says where {', '.join(sorted(placements)[:4])} live, and does not prove "
+                f"that it is of the fabric of {server.config.name}: not believed",
+            )
+        return False
+
+    async def _announced(self, logon: UpstreamLogon) -> None:
         """A moved instance says where it lives now, and goes."""
         server = self.server
         if not server.is_serving:
             self.refuse("not_ready", f"{server.config.name} is {server.phase}")
             return
+        if not self._counts(logon.placements):
+            self.refuse(
+                "unproven",
+                f"{logon.name} tells where instances live and does not prove that it is of the "
+                f"fabric of {server.config.name}: `fabric_key` has to be the same in the "
+                "configurations of both; until then nothing of it is believed",
+            )
+            return
         try:
-            await server.learn(told)
+            await server.learn(logon.placements)
         except RaylayError as error:
             self.refuse("storage_error", str(error))
             return
@@ -168,7 +196,8 @@ class UpstreamConnection(Carrier):
         machine = server.machine
         key = f"epoch/{logon.incarnation:016x}/{logon.destination}"
         try:
-            await server.learn(_told(logon))
+            if self._counts(logon.placements):
+                await server.learn(logon.placements)
             decided: Admitted | Refused | None = refused_before(machine, logon)
             if decided is None and logon.description:
                 decided = await server.in_thread(self._validate, logon)
@@ -320,15 +349,6 @@ class UpstreamConnection(Carrier):
             self.close(f"nothing came for {SILENCE_S_MAX:g} s")
         elif now_s - self.sent_at_s >= BEAT_S:
             self.send(BEAT)
-
-
-def _told(logon: UpstreamLogon) -> dict[str, Placement]:
-    """What a logon says of moved instances, its own among them."""
-    told = dict(logon.placements)
-    if logon.generation and not logon.reunites:
-        own = Placement(logon.generation, logon.address or "")
-        told[logon.name] = max(told.get(logon.name, own), own, key=lambda each: each.order)
-    return told
 
 
 def _extend(mine: Ranges, more: Ranges) -> None:

@@ -38,6 +38,7 @@ def instance(name: str, other: DestinationConfig, port: int) -> InstanceConfig:
         replication_port=port,
         first=True,
         policy=DowngradePolicy(AGE_MS),
+        fabric_key="the key of a fabric",
     )
 
 

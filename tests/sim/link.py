@@ -43,6 +43,7 @@ class LinkLogon:
     generation: int
     reunites: bool
     placements: dict[str, Placement]
+    proven: bool = True
 
     @property
     def address(self) -> str:

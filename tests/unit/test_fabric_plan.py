@@ -167,6 +167,23 @@ def test_a_port_in_use_is_not_chosen() -> None:
         assert port != other.getsockname()[1]
 
 
+def test_a_fabric_has_one_key_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    settings = builder().settings()
+    record = record_of(settings, tmp_path / "f")
+    configs = [instance_config(settings, record, each) for each in settings.instances]
+    assert len(record.key) == 32 and {config.fabric_key for config in configs} == {record.key}
+    record.save()
+    configs[0].save(tmp_path / "one")
+    for path in (tmp_path / "f" / "fabric.json", tmp_path / "one" / "instance.json"):
+        assert path.stat().st_mode & 0o077 == 0, path
+    again = FabricRecord.load(tmp_path / "f")
+    assert again is not None and again.key == record.key
+    # One that an earlier release wrote gets one with the next change.
+    earlier = FabricRecord.from_json(record.to_json().replace(record.key, ""), "here")
+    bring_up_to_date(earlier, settings)
+    assert len(earlier.key) == 32 and earlier.key != record.key
+
+
 def test_another_fabrics_directory_is_refused(tmp_path: Path) -> None:
     record_of(builder().settings(), tmp_path).save()
     other = FabricBuilder("other").instance("A").settings()

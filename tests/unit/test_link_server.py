@@ -83,7 +83,7 @@ def test_a_bad_ack_before_the_beginning_is_the_destinations_fault() -> None:
     """It is told to the connection that it came on, when it comes, and nothing of it is kept; so is
     one too many."""
     link, downstream, _ = linked()
-    with pytest.raises(RemoteProtocolError, match="an ack has no number"):
+    with pytest.raises(RemoteProtocolError, match="`n` of ack is not a whole number"):
         link.acked(downstream, {"c": "ack"}, b"")
     assert not downstream.early
     for _ in range(EARLY_ACKS_MAX):

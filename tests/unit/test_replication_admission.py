@@ -21,7 +21,7 @@ def machine() -> InstanceMachine:
 
 def logon(**named: Any) -> Any:
     words = {"name": "up", "group": "u", "expect": "g", "incarnation": 0xB}
-    words |= {"destination": "own", "epoch": 5, "generation": 0, "reunites": False}
+    words |= {"destination": "own", "epoch": 5, "generation": 0, "reunites": False, "proven": False}
     words |= {"address": "up:1"}
     return SimpleNamespace(**(words | named))
 
@@ -70,3 +70,40 @@ def test_an_epoch_that_was_seen_is_refused() -> None:
 def test_what_no_epoch_changes_is_refused_before_anything_is_written() -> None:
     wrong = refused_before(machine(), logon(expect="h"))
     assert wrong is not None and (wrong.reason, "up" in wrong.text) == ("group", True)
+
+
+def test_who_does_not_prove_it_does_not_displace_who_does() -> None:
+    """It could end the connection of that one, use up its epochs, and speak for it."""
+    made = machine()
+    assert isinstance(decide(made, 9, logon(proven=True), 4, is_open=True), Admitted)
+    for forged in (
+        logon(epoch=1 << 60),
+        logon(name="another", epoch=1 << 60),
+        logon(incarnation=0xC, generation=7),
+    ):
+        refused = refused_before(made, forged)
+        assert isinstance(refused, Refused) and refused.reason == "unproven"
+        assert "fabric_key" in refused.text and "own" in refused.text
+    assert is_in(made)
+    assert refused_before(made, logon(proven=True, epoch=6)) is None
+    # Another instance, of another fabric say, is let in as before; and so is everybody who is not
+    # taken for somebody else.
+    assert refused_before(made, logon(name="other", incarnation=0xD)) is None
+    made.upstream_left(9)
+    assert refused_before(made, logon()) is None
+
+
+def test_only_the_fabric_says_that_a_directory_is_an_old_copy() -> None:
+    for proven, known in ((False, True), (True, True), (False, False)):
+        made = InstanceMachine(
+            Identity("own", "g", 0xA, in_fabric=known),
+            (),
+            TopicMatcher((TopicRule(".*"),)),
+            lookup=lambda publisher, first, last: [],
+        )
+        assert isinstance(decide(made, 9, logon(proven=proven), 4, is_open=True), Admitted)
+        said = [made.upstream_shows(9, {7: [(1, 2)]}) for _ in range(2)]
+        assert bool(made.went_back) is (proven or not known)
+        if not made.went_back:
+            assert [getattr(each, "event", "") for each in said[0]] == ["old_copy_unproven"]
+            assert said[1] == []

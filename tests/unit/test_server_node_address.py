@@ -35,6 +35,7 @@ CONFIG = InstanceConfig(
     metrics_host=FORMER,
     node_address=FORMER,
     log=LogOptions(target="none"),
+    fabric_key="the key of a fabric",
 )
 
 
@@ -110,7 +111,9 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
             "A", "g", False, (f"{FORMER}:8",), server_names=("A",),
             client_addresses=(f"{FORMER}:7",), retry_ms_max=200, reconnect_timeout_ms=(200,),
         )  # fmt: skip
-        config = InstanceConfig("B", "g", destinations=(to_a,), first=True, log=CONFIG.log)
+        config = InstanceConfig(
+            "B", "g", destinations=(to_a,), first=True, log=CONFIG.log, fabric_key=CONFIG.fabric_key
+        )
         b = InstanceServer(config, tmp_path / "B", start_link_process)
         await b.start()
         to_b = DestinationConfig("B", "g", False, server_names=("B",))

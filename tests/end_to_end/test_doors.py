@@ -1,0 +1,291 @@
+"""Frames that are forged, malformed or out of place, at every door of a real instance.
+
+Each is refused with a reason of docs/protocol.md, or passed over as that page says; nothing
+changes, and who behaves notices nothing. The whole product of states and frames is in
+unit/test_doors.py; here is what needs sockets and processes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from end_to_end.test_bad_input import Good
+from end_to_end.test_instance import (
+    DEADLINE_S,
+    Client,
+    Server,
+    Servers,
+    pair,
+    servers,
+    single,
+)
+
+from raylay.services.protocol.frames import (
+    HEADER_BYTES_MAX,
+    Frame,
+    FrameReader,
+    Header,
+    encode_frame,
+)
+from raylay.services.protocol.proof import proof_of
+from raylay.services.protocol.replication import (
+    REPLICATION_FRAME_BYTES_MAX,
+    UpstreamLogon,
+    link_logon,
+    placed,
+)
+from raylay.services.protocol.session import COMMAND_ID_BYTES_MAX
+from raylay.services.replication.placement import Placement
+from raylay.services.server.config import split_address
+
+__all__ = ["servers"]  # a fixture
+
+KEY = "the key of a fabric"
+FORGED = Placement(1, "127.0.0.1:1", "127.0.0.1:2")
+
+
+class Link:
+    """The link of another instance on a plain socket."""
+
+    def __init__(self, server: Server) -> None:
+        address = split_address(server.status["replication_address"])
+        self.socket = socket.create_connection(address, DEADLINE_S)
+        self.socket.settimeout(DEADLINE_S)
+        self.reader = FrameReader(frame_bytes_max=REPLICATION_FRAME_BYTES_MAX)
+        self.frames: list[Frame] = []
+
+    def send(self, *frames: bytes) -> None:
+        self.socket.sendall(b"".join(frames))
+
+    def next(self, command: str) -> Header:
+        """The next frame of that command; others are dropped."""
+        while True:
+            while self.frames:
+                frame = self.frames.pop(0)
+                if frame.header["c"] == command:
+                    return frame.header
+            data = self.socket.recv(1 << 18)
+            if not data:
+                raise EOFError("the instance closed the connection")
+            self.frames += self.reader.feed(data)
+
+    def is_closed(self) -> bool:
+        """Waits for the end."""
+        try:
+            while self.socket.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        return True
+
+
+def logon(key: str = "", **values: Any) -> bytes:
+    words: dict[str, Any] = {
+        "name": "forger", "group": "group", "incarnation": 77, "expect": "group",
+        "destination": "solo", "epoch": 1, "digest": 0,
+    }  # fmt: skip
+    made = UpstreamLogon(**(words | values))
+    made.proof = made.proof or proof_of(key, made)
+    return link_logon(made)
+
+
+def is_whole(server: Server) -> bool:
+    """Nothing of it has ended, gone back or been retired."""
+    words = ("fatal", "Traceback", "retired", "went_back", "instance_moved", "instance_readdressed")
+    found = [word for word in words if word in server.log]
+    return server.process.poll() is None and not found
+
+
+# -- where instances live --------------------------------------------------------------------------
+@pytest.mark.parametrize("key", ["", KEY])
+def test_nobody_who_connects_can_retire_or_readdress_an_instance(
+    servers: Servers, tmp_path: Path, key: str
+) -> None:
+    """One frame to the replication port did, for good."""
+    server = single(servers, tmp_path, fabric_key=key)
+    good = Good(server)
+    first = Link(server)
+    first.send(placed({"solo": FORGED}))
+    refused = first.next("refused")
+    assert refused["reason"] == "not_logged_on" and "before the logon" in refused["text"]
+    assert first.is_closed()
+    told = {"solo": FORGED, "other": FORGED}
+    for number, frame in enumerate(
+        (
+            logon(placements=told, announces=True),
+            logon("another key", placements=told, announces=True),
+            logon(placements=told, announces=True, proof=b"\0" * 16),
+        )
+    ):
+        link = Link(server)
+        link.send(frame)
+        refused = link.next("refused")
+        assert refused["reason"] == "unproven" and "fabric_key" in refused["text"], number
+        assert "placements" not in refused
+        assert link.is_closed()
+    # A link of an earlier release or of another fabric is let in, and this of it is not believed.
+    link = Link(server)
+    link.send(logon(placements=told, generation=3))
+    assert "placements" not in link.next("accepted")
+    link.send(placed(told))
+    server.wait_for("placements_unproven")
+    link.send(encode_frame({"c": "nothing"}))
+    assert link.next("refused")["reason"] == "unknown_command"
+    good.publishes()
+    good.kept()
+    assert is_whole(server), server.log
+    assert server.events("placements_unproven") == 4
+    assert server.stop() == 0
+    server.start()
+    assert server.status["state"] == "ready"
+
+
+def test_who_has_the_key_is_believed(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path, fabric_key=KEY)
+    link = Link(server)
+    link.send(logon(KEY, placements={"other": FORGED}, announces=True))
+    assert link.next("placed")["placements"] == [["other", *FORGED[:3]]]
+    assert link.is_closed()
+    server.wait_for("instance_moved")
+    link = Link(server)
+    link.send(logon(KEY, placements={"solo": FORGED}))
+    assert link.next("refused")["reason"] == "moved"
+    assert server.process.wait(DEADLINE_S) == 1 and "retired" in server.log
+
+
+def test_nobody_takes_the_place_of_a_link_that_is_connected(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """A logon in the name of a peer ended its link, and with the highest epoch made the peer begin
+    anew as an old copy of itself."""
+    first, second = pair(servers, tmp_path)
+    for server in (first, second):
+        assert server.stop() == 0
+        server.config = dataclasses.replace(server.config, fabric_key=KEY)
+        server.config.save(server.directory)
+        server.log = ""
+    for server in (first, second):
+        server.start()
+    for server in (first, second):
+        server.wait_for("link_caught_up")
+    good = Good(first)
+    incarnation = int(second.log.partition("incarnation=")[2][:16], 16)
+    for words in (
+        {"name": "B", "incarnation": incarnation},
+        {"name": "other", "incarnation": incarnation},
+        {"name": "B", "incarnation": 5, "generation": 9},
+    ):
+        link = Link(first)
+        link.send(logon(destination="to-A", epoch=(1 << 64) - 1, **words))
+        refused = link.next("refused")
+        assert refused["reason"] == "unproven" and "B of the fabric" in refused["text"]
+        assert link.is_closed()
+        good.publishes()
+    good.server = second
+    good.kept()
+    assert first.events("link_disconnected") == first.events("upstream_disconnected") == 0
+    second.kill()
+    second.log = ""
+    second.start()
+    second.wait_for("link_caught_up")
+    assert is_whole(first) and is_whole(second)
+
+
+def test_a_forged_batch_does_not_make_an_instance_begin_anew(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = single(servers, tmp_path, fabric_key=KEY)
+    good = Good(server)
+    link = Link(server)
+    link.send(logon())
+    link.next("accepted")
+    link.send(encode_frame({"c": "batch", "n": 1, "y": [7, 1, 2]}))
+    assert link.next("ack")["n"] == 1
+    server.wait_for("old_copy_unproven")
+    link.send(encode_frame({"c": "batch", "n": 2, "y": [-7, 1, 2]}))
+    assert link.next("refused")["reason"] == "bad_ranges"
+    good.publishes()
+    good.kept()
+    assert is_whole(server), server.log
+
+
+# -- too large -------------------------------------------------------------------------------------
+def test_what_is_too_large_to_be_said_again_is_refused(servers: Servers, tmp_path: Path) -> None:
+    """A command id comes back in an ack, whose header ended the instance when it was too long."""
+    server = single(servers, tmp_path)
+    good = Good(server)
+    client = Client(server.address, "bad")
+    longest = HEADER_BYTES_MAX - 256
+    for header in (
+        {"c": "ping"},
+        {"c": "flush"},
+        {"c": "p", "t": ""},
+        {"c": "p", "t": "orders", "a": "processed"},
+        {"c": "subscribe", "sub": "s", "t": "orders"},
+        {"c": "unsubscribe", "sub": "all"},
+        {"c": "heartbeat", "o": {"start_s": 5}},
+    ):
+        for cid in ("x" * longest, "€" * (COMMAND_ID_BYTES_MAX // 2), ["list"], 1.5, True):
+            client.send(header | {"cid": cid})
+            refused = client.next(lambda frame: frame.header.get("status") == "failure").header
+            assert refused["reason"] in ("bad_command", "bad_topic")
+            assert refused.get("cid", "-") == "-"
+    client.send({"c": "subscribe", "sub": "s" * longest, "t": "orders"})
+    assert client.ack(status="failure").header["reason"] == "bad_command"
+    client.send({"c": "ping", "cid": "x" * COMMAND_ID_BYTES_MAX})
+    client.ack(cid="x" * COMMAND_ID_BYTES_MAX)
+    client.send({"c": "logon", "v": 1, "client_name": "other", "cid": "x" * longest})
+    assert client.closed()
+    good.publishes()
+    good.kept()
+    assert is_whole(server), server.log
+
+
+def test_a_name_too_long_for_a_key_of_the_state_is_refused(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """A destination's name is part of a key on the disk: one of 768 bytes ended the instance."""
+    server = single(servers, tmp_path)
+    good = Good(server)
+    for words in ({"destination": "€" * 255}, {"name": "x" * 401}, {"name": ""}, {"address": "?"}):
+        link = Link(server)
+        link.send(logon(**words))
+        refused = link.next("refused")
+        assert refused["reason"] == "bad_command" and next(iter(words)) in refused["text"]
+        assert link.is_closed()
+    link = Link(server)
+    link.send(logon(destination="x" * 400))
+    link.next("accepted")
+    good.publishes()
+    good.kept()
+    assert is_whole(server), server.log
+
+
+def test_flushes_and_subscriptions_have_their_limits(servers: Servers, tmp_path: Path) -> None:
+    """B is away, so no flush behind a publish is answered."""
+    server, other = pair(servers, tmp_path)
+    other.kill()
+    server.wait_for("link_disconnected")
+    client = Client(server.address, "bad")
+    client.publish(range(1, 2))
+    flush = encode_frame({"c": "flush", "a": "persisted", "cid": "f"})
+    client.socket.sendall(flush * 10_001)
+    assert client.ack(status="failure").header["reason"] == "too_many"
+    subscribe = [
+        encode_frame({"c": "subscribe", "sub": f"s{n}", "t": "nothing", "a": "none", "cid": "s"})
+        for n in range(10_001)
+    ]
+    client.socket.sendall(b"".join(subscribe))
+    refused = client.ack(status="failure").header
+    assert (refused["reason"], refused["sub"]) == ("too_many", "s10000")
+    have = msgpack.packb({n: b"" for n in range(200_000)})
+    client.send({"c": "subscribe", "sub": "h", "t": "orders", "bm": "0", "cid": "h"}, have)
+    assert client.ack(cid="h").header["reason"] == "bad_command"
+    other.start()
+    client.ack(a="persisted", cid="f")
+    assert is_whole(server), server.log
