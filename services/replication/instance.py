@@ -246,9 +246,6 @@ class InstanceMachine:
         self.went_back = ""
         """Why it must begin anew, as another incarnation; empty: it need not."""
         self._former = frozenset(former)
-        for root in self._former & self.awaited.roots.keys():
-            # What clients published here, whatever this was called.
-            self.awaited.of(self.own_root).update(self.awaited.roots.pop(root))
         self.ready = ready
         self.wall_offset_us = 0
         """What the clock on the wall is ahead of `now_us`, which no setting of the clock moves:
@@ -307,7 +304,7 @@ class InstanceMachine:
         Emits nothing."""
         for each in waiting:
             publisher = each.publisher
-            root = self.own_root if each.root in self._former else each.root
+            root = self._root_recovered(each.root, each.route.sender)
             ranges = self._acceptable(publisher, list(each.ranges))
             if not ranges:
                 continue
@@ -352,7 +349,7 @@ class InstanceMachine:
                 self._commit_run(run, root, sender, ranges, now_us)
             elif run.kind == Kind.WAITER:
                 root, sender, noted = decode_note(run)
-                root = self.own_root if root in self._former else root
+                root = self._root_recovered(root, sender)
                 noted = self._acceptable(run.publisher, noted)
                 if not noted:
                     continue
@@ -363,6 +360,12 @@ class InstanceMachine:
             elif run.kind == Kind.UNAVAILABLE:
                 self.missing.noted(run)
         self._forget_effects()
+
+    def _root_recovered(self, root: int, sender: int) -> int:
+        """What clients published here, whatever this was called, is of its own root. What peers
+        brought back under a former name is not: its wait began where that name is over, and to take
+        it for its own would close a circle over the peer that waits."""
+        return self.own_root if sender == CLIENT and root in self._former else root
 
     def _acceptable(self, publisher: int, ranges: list[Range]) -> list[Range]:
         """Those of the ranges that no destination refused."""
@@ -399,6 +402,7 @@ class InstanceMachine:
             self.missing.ranges.copy(),
             self.committed_txid,
             [each._replace(ranges=each.ranges.copy()) for each in self.waiters],
+            self.identity.incarnation,
         )
 
     # -- clients -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ Software that knows the first four values only recovers from `durable_txid` on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raylay.services.errors import RemoteProtocolError
@@ -29,6 +29,7 @@ class RecoveryPoint:
         unavailable: what no upstream had any more.
         committed_txid: the point is complete up to this transaction id.
         waiting: what of that is not durable, and who waits for it.
+        incarnation: who wrote it; what is of this root was published there. 0: it does not say.
     """
 
     durable_txid: int = 0
@@ -37,6 +38,7 @@ class RecoveryPoint:
     unavailable: PublisherRanges = field(default_factory=PublisherRanges)
     committed_txid: int = 0
     waiting: list[Waiting] = field(default_factory=list)
+    incarnation: int = 0
 
     def to_wire(self) -> list[Any]:
         """For a msgpack value."""
@@ -50,6 +52,7 @@ class RecoveryPoint:
                 [each.root, each.publisher, *each.route, each.ranges.to_bytes()]
                 for each in self.waiting
             ],
+            self.incarnation,
         ]
 
     @classmethod
@@ -60,8 +63,8 @@ class RecoveryPoint:
             RemoteProtocolError: the value is no recovery point.
         """
         try:
-            values: list[Any] = [*data, *[None] * (6 - len(data))]
-            durable_txid, awaited, refused, unavailable, committed_txid, waiting = values
+            values: list[Any] = [*data[:7], *[None] * (7 - len(data))]
+            durable_txid, awaited, refused, unavailable, committed_txid, waiting, wrote = values
             return cls(
                 durable_txid,
                 RootedRanges.from_wire(awaited),
@@ -69,6 +72,7 @@ class RecoveryPoint:
                 PublisherRanges.from_wire(unavailable or {}),
                 durable_txid if committed_txid is None else committed_txid,
                 [_waiting(*each) for each in waiting or ()],
+                int(wrote or 0),
             )
         except (TypeError, ValueError) as error:
             raise RemoteProtocolError(f"no recovery point: {error}", "bad_ranges") from None
@@ -89,7 +93,24 @@ class RecoveryPoint:
             self.unavailable,
             self.committed_txid,
             list(_held(self.waiting, held, removed)),
+            self.incarnation,
         )
+
+    def read_by(self, incarnation: int) -> RecoveryPoint:
+        """The same for another incarnation of its directory: what clients published there, whatever
+        it was called, they published here. What came back since then from peers under a name that
+        the directory had has its root there still: it waits for the peer that brought it."""
+        before = self.incarnation
+        if before in (0, incarnation):
+            return self
+        awaited = self.awaited.copy()
+        if before in awaited.roots:
+            awaited.of(incarnation).update(awaited.roots.pop(before))
+        waiting = [
+            each._replace(root=incarnation) if each.root == before else each
+            for each in self.waiting
+        ]
+        return replace(self, awaited=awaited, waiting=waiting, incarnation=incarnation)
 
 
 def _held(

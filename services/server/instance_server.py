@@ -501,6 +501,7 @@ class InstanceServer:
         point = RecoveryPoint()
         if hint is not None:
             point = RecoveryPoint.from_wire(msgpack.unpackb(hint, strict_map_key=False))
+            point = point.read_by(self.identity.incarnation)
             point = point.within(recovered.held, journal.removed())
         peers: dict[str, int] = {}
         servers: dict[str, list[str]] = {}

@@ -181,8 +181,11 @@ class Disk:
     def begin_anew(self) -> None:
         """Another incarnation, with what the disk holds (services/server/data_directory.py)."""
         self._lose()
-        self.former.append(self.incarnation)
+        before = self.incarnation
+        self.former.append(before)
         self._name_anew()
+        if before in self.settled.roots:
+            self.settled.roots[self.incarnation] = self.settled.roots.pop(before)
         self.was_ready = False
         self._write_history()
 
@@ -230,7 +233,7 @@ class Disk:
                     world.now_us,
                     name,
                     self.incarnation,
-                    self.incarnation if root in self.former else root,
+                    self.incarnation if root in self.former and not sender else root,
                     sender,
                     run.publisher,
                     tuple(_expanded(ranges)),
@@ -342,7 +345,7 @@ class Instance:
         self.lookup = world.machines.lookup(
             disk.journal, recovered.held, stretch_bytes=LOOKUP_BYTES
         )
-        point = RecoveryPoint.from_wire(disk.point)
+        point = RecoveryPoint.from_wire(disk.point).read_by(disk.incarnation)
         point = point.within(recovered.held, disk.journal.removed())
         machine = self.machine = world.machines.instance(
             Identity(disk.member.name, disk.member.group, disk.incarnation, disk.generation),

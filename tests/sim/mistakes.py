@@ -556,6 +556,13 @@ class NotesNotRecovered(InstanceMachine):
                 self.awaited.of(root).add_ranges(run.publisher, ranges)
 
 
+class WhatComesBackIsItsOwn(InstanceMachine):
+    """Takes what peers brought back under a former incarnation for what was published here."""
+
+    def _root_recovered(self, root: int, sender: int) -> int:
+        return self.own_root if root in self._former else root
+
+
 class RecoversFromTheOldest(InstanceMachine):
     """Lets all wait again that came behind the oldest message that waits."""
 
@@ -672,6 +679,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
     "holes taken as held": Machines(lookup=HolesTakenAsHeld),
     "notes not recovered": Machines(instance=NotesNotRecovered),
+    "what comes back is its own": Machines(instance=WhatComesBackIsItsOwn),
 }
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
 

@@ -1292,6 +1292,38 @@ def test_an_old_copy_takes_back_its_own_tail(in_place: bool) -> None:
     play.end()
 
 
+@pytest.mark.parametrize("planted", ["", "what comes back is its own"])
+def test_what_came_back_to_an_old_copy_waits_for_who_brought_it_after_a_restart(
+    planted: str,
+) -> None:
+    """`m3` publishes, and `m2` waits for an answer of `m1`, which is away by then. `m3` is given
+    back an old copy, gets its message again from `m2`, which so waits there, too, and restarts.
+    Were the message now what clients published at `m3` as it is, it would ask `m1`, that one `m2`,
+    and that one `m3`, where `m2` waits."""
+    play = Play(plans.mesh(3), machines=SHOWN_BY_A_SCENARIO.get(planted))
+    world, client = play.world, play.client("p", "m3")
+    play.until(50)
+    world.keep("m3")
+    world.partition({("m1", "m2")})
+    client.publish(["orders"])
+    play.until(70)
+    assert play.had("m1", client, 1) and play.had("m2", client, 1)
+    world.crash("m1")
+    client.crash(1_500_000)
+    world.put_back("m3", 30_000, in_place=False)
+    while not (world.instances["m3"].alive and play.had("m3", client, 1)):
+        play.until(world.now_us // 1000 + 5)
+    play.until(world.now_us // 1000 + 200)
+    machine = world.instances["m3"].machine
+    m2 = world.disks["m2"].incarnation
+    assert [each.route.sender for each in machine.waiters] == [m2]
+    world.crash("m3", 30_000)
+    play.until(world.now_us // 1000 + 200)
+    history = play.end(check=not planted)
+    if planted:
+        assert {found.law for found in checkers.check_all(history)} == {"liveness"}
+
+
 def test_an_old_copy_admits_no_client_before_it_has_caught_up() -> None:
     play, client = put_back(in_place=False)
     play.world.crash("m2")

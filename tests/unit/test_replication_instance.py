@@ -9,7 +9,7 @@ import pytest
 
 from raylay.services.errors import DowngradeRefused, RemoteProtocolError
 from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
-from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
+from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges, Route, Waiting
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.effects import (
     AckClient,
@@ -24,7 +24,7 @@ from raylay.services.replication.effects import (
     WentBack,
 )
 from raylay.services.replication.instance import Identity, InstanceMachine, encode_note
-from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
 
@@ -673,19 +673,48 @@ def test_what_clients_published_under_a_former_incarnation_was_published_here() 
     noted.first_txid = 4
     awaited = RootedRanges()
     awaited.of(OWN).add(P, 1, 1)
+    machine = begun_anew(bench, RecoveryPoint(awaited=awaited, incarnation=OWN))
+    machine.recover([bench.committed[0], noted], 0)
+    assert set(machine.awaited.roots) == {0xA2}
+    assert list(machine.awaited.of(0xA2).of(P)) == [(1, 3)]
+    assert list(machine.pending.of(0xA2).of(P)) == [(1, 3)]
+
+
+def test_what_peers_brought_back_under_a_former_incarnation_waits_for_them() -> None:
+    """It began where that one is over: whoever brought it waits here, and for its own root this
+    instance owes nobody anything."""
+    bench = Bench(destination())
+    bench.log_on()
+    bench.publish(1, 2, 3)
+    bench.commit()
+    route = Route(UPSTREAM, b"orders", b"json", (OWN, UPSTREAM), "g", 0)
+    awaited = RootedRanges()
+    awaited.of(OWN).add(P, 1, 1)
+    waiting = [Waiting(OWN, P, route, SequenceSet([(1, 1)]))]
+    point = RecoveryPoint(awaited=awaited, waiting=waiting, incarnation=0xA2)
+    noted = encode_note(OWN, UPSTREAM, P, [(2, 2)])
+    noted.first_txid = 4
+    for behind in ([noted], []):
+        machine = begun_anew(bench, point)
+        machine.restore(point.waiting, 0, 0)
+        machine.recover(behind, 0)
+        assert 0xA2 not in machine.awaited.roots and 0xA2 not in machine.pending.roots
+        assert list(machine.pending.of(OWN).of(P)) == [(1, 2)]
+        assert machine.client_logged_on(1, CLIENT_NAME, 1).durable == []
+        point = machine.recovery_point()
+
+
+def begun_anew(bench: Bench, point: RecoveryPoint) -> InstanceMachine:
+    """What becomes of a bench that begins anew as 0xA2 from this point."""
     held = PublisherRanges()
     held.add(P, 1, 3)
-    machine = InstanceMachine(
+    return InstanceMachine(
         Identity("own", "g", 0xA2),
         [destination()],
         TopicMatcher((TopicRule("orders"),)),
         next_txid=5,
         held=held,
-        awaited=awaited,
+        awaited=point.read_by(0xA2).awaited,
         lookup=bench.lookup,
         former=[OWN],
     )
-    machine.recover([bench.committed[0], noted], 0)
-    assert set(machine.awaited.roots) == {0xA2}
-    assert list(machine.awaited.of(0xA2).of(P)) == [(1, 3)]
-    assert list(machine.pending.of(0xA2).of(P)) == [(1, 3)]

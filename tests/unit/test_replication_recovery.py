@@ -21,6 +21,7 @@ def point() -> RecoveryPoint:
         PublisherRanges({8: SequenceSet([(5, 5)])}),
         9,
         [Waiting(1, 7, ROUTE, SequenceSet([(5, 5), (7, 9)]))],
+        1,
     )
 
 
@@ -32,6 +33,7 @@ def test_comes_back_as_it_was() -> None:
     found = stored(point().to_wire())
     assert found.to_wire() == point().to_wire()
     assert found.waiting == point().waiting
+    assert found.incarnation == 1
 
 
 @pytest.mark.parametrize("values", [2, 3, 4])
@@ -47,6 +49,20 @@ def test_an_older_release_reads_its_part() -> None:
     assert floor == 4
     assert list(RootedRanges.from_wire(awaited).of(1).of(7)) == [(1, 9)]
     assert PublisherRanges.from_wire(refused) and PublisherRanges.from_wire(unavailable)
+
+
+def test_a_later_release_may_write_more() -> None:
+    assert stored([*point().to_wire(), {"more": 1}]).to_wire() == point().to_wire()
+
+
+def test_another_incarnation_of_the_directory_takes_over_what_was_published_there() -> None:
+    """Once: a root of that name that its own point holds came back from peers."""
+    found = point().read_by(2)
+    assert list(found.awaited.roots) == [each.root for each in found.waiting] == [2]
+    assert point().read_by(1).to_wire() == point().to_wire()
+    found.awaited.of(1).add(7, 4, 4)
+    again = stored(found.to_wire()).read_by(2)
+    assert set(again.awaited.roots) == {1, 2}
 
 
 def test_holds_no_more_than_what_is_held() -> None:
