@@ -708,6 +708,10 @@ class InstanceMachine:
                     upstream.conflicts.add_ranges(publisher, theirs)
                     self._dirty_upstreams.add(upstream.connection)
                     asked = self._acceptable(publisher, asked)
+                other = upstream.conflicts.get(publisher)
+                if other is not None:
+                    # What a run of this batch showed to be another content here than there.
+                    asked = [piece for a, b in asked for piece in other.missing(a, b)]
                 if asked:
                     notes.setdefault(root, {}).setdefault(publisher, []).extend(asked)
                     touched.setdefault(root, {}).setdefault(publisher, []).extend(asked)

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import DowngradeRefused, RemoteProtocolError
-from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
+from raylay.services.messages.records import (
+    Flag,
+    Kind,
+    RecordBuilder,
+    Run,
+    publisher_id,
+    run_of,
+    scan,
+)
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges, Route, Waiting
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.effects import (
@@ -20,6 +28,7 @@ from raylay.services.replication.effects import (
     NotifyLink,
     Removable,
     Report,
+    Rooted,
     SafetyChanged,
     WentBack,
 )
@@ -104,7 +113,14 @@ class Bench:
     def log_on_upstream(self, connection: int = 9) -> Any:
         return self.machine.upstream_logged_on(connection, "up", "g", UPSTREAM, "own", 1)[1]
 
-    def batch(self, number: int, *sequences: int, body: bytes = b"x", marked: bool = True) -> Any:
+    def batch(
+        self,
+        number: int,
+        *sequences: int,
+        body: bytes = b"x",
+        marked: bool = True,
+        awaited: Rooted | None = None,
+    ) -> Any:
         payload = b"".join(
             RecordBuilder(P, "orders", "json").build(sequence, body, 0) for sequence in sequences
         )
@@ -114,7 +130,8 @@ class Bench:
             run = run_of(chunk, payload)
             run.flags |= Flag.AWAITED
             runs = [run]
-        return self.take(self.machine.upstream_batch(9, number, runs, marked, {}, False, 0))
+        effects = self.machine.upstream_batch(9, number, runs, marked, awaited or {}, False, 0)
+        return self.take(effects)
 
     def connect(self, *held: tuple[int, int]) -> Any:
         there = PublisherRanges()
@@ -256,6 +273,18 @@ def test_what_is_refused_while_a_note_of_it_is_written_is_waited_for_by_nobody()
     assert [each.conflicts for each in every if each.conflicts] == [{P: [(1, 1)]}]
     answered = [each.persisted.get(UPSTREAM) for each in every]
     assert [each for each in answered if each] == [{P: [(2, 2)]}]
+
+
+def test_who_brings_another_content_waits_for_it_for_no_root() -> None:
+    """Beside the root that the run's own flag names, a batch may name others."""
+    bench = Bench(destination())
+    bench.log_on()
+    bench.publish(1, 2)
+    bench.commit()
+    bench.log_on_upstream()
+    bench.batch(1, 1, 2, body=b"y", awaited={0xD: {P: [(1, 2)]}})
+    assert not bench.staged or {run.kind for run in bench.staged} == {Kind.CONFLICT}
+    assert 0xD not in bench.machine.pending.roots
 
 
 def test_a_record_of_another_publisher_is_refused_whole() -> None:
