@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylay.services.drills.history import Journaled, Lacked
+from raylay.services.drills.history import Journaled
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.bootstrap import BootstrapChoice, BootstrapCopy
 from raylay.services.replication.instance import Identity
@@ -57,7 +57,7 @@ def _write(disk: Disk, runs: list[Run]) -> None:
         if run.kind == Kind.UNAVAILABLE:
             (ranges,) = decode_unavailable(run).sets.values()
             lacked = tuple(n for a, b in ranges for n in range(a, b + 1))
-            world.log(Lacked(world.now_us, name, disk.incarnation, run.publisher, lacked))
+            disk.log_lacked(run.publisher, lacked)
             continue
         sequences = tuple(n for a, b in run.ranges() for n in range(a, b + 1))
         for sequence in sequences:

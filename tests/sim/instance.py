@@ -153,6 +153,8 @@ class Disk:
         self.numbered: dict[int, str] = {}
         """Publisher ids that its instance numbers for, to the clients."""
         self.index: dict[tuple[int, int], Run] = {}
+        self.lacked: dict[tuple[int, int], None] = {}
+        """What the journal has noted that nobody has."""
 
     def _name_anew(self) -> None:
         self.incarnation = self.world.rng.getrandbits(63) | 1
@@ -199,6 +201,9 @@ class Disk:
             if run.first_txid < first_txid:
                 of = (self.label, self.incarnation, publisher, (sequence,))
                 world.log(HeldBefore(world.now_us, *of))
+        for publisher, sequence in list(self.lacked):
+            if (publisher, sequence) not in self.index:
+                self.log_lacked(publisher, (sequence,))
         after_txid = first_txid - 1
         while runs := self.journal.read(after_txid):
             after_txid = runs[-1].last_txid
@@ -241,7 +246,13 @@ class Disk:
             )
         elif run.kind == Kind.UNAVAILABLE:
             lacked = tuple(_expanded(list(decode_unavailable(run).of(run.publisher))))
-            world.log(Lacked(world.now_us, name, self.incarnation, run.publisher, lacked))
+            self.log_lacked(run.publisher, lacked)
+
+    def log_lacked(self, publisher: int, sequences: tuple[int, ...]) -> None:
+        """Tells the history of what nobody has, as the journal has noted it."""
+        self.lacked.update(((publisher, sequence), None) for sequence in sequences)
+        now_us = self.world.now_us
+        self.world.log(Lacked(now_us, self.label, self.incarnation, publisher, sequences))
 
     def own_placement(self) -> dict[str, Placement]:
         """Where its instance lives, if it was moved."""
@@ -262,6 +273,7 @@ _IN_THE_DIRECTORY = (
     "settled",
     "placements",
     "index",
+    "lacked",
 )
 
 

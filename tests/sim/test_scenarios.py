@@ -1355,6 +1355,27 @@ def test_an_old_copy_whose_epochs_were_used_is_found_by_its_links() -> None:
     play.end()
 
 
+def test_an_old_copy_that_is_put_back_still_says_what_nobody_has() -> None:
+    """It noted that in a segment that it has removed since."""
+    play = Play(plans.mesh(2), retention_bytes=0)
+    client = play.client("p", "m2", "m1")
+    play.until(50)
+    published(play, client, 60)
+    play.world.disks["m1"].copies_from = "m2"
+    play.world.crash("m1", lose_disk=True)
+    play.world.restart("m1")
+    published(play, client, 60)
+    lacked = unavailable_at(play, "m1", client)
+    kinds = {run.kind for run in play.world.disks["m1"].journal.read(0)}
+    assert lacked and Kind.UNAVAILABLE not in kinds
+    play.world.keep("m1")
+    published(play, client, 10)
+    play.world.put_back("m1", 100_000, in_place=True)
+    play.until(play.world.now_us // 1000 + 1_500)
+    assert unavailable_at(play, "m1", client)[:1] == lacked
+    play.end()
+
+
 @pytest.mark.parametrize("planted", ["", "what came round not shown"])
 def test_an_old_copy_is_found_by_what_comes_round_after_the_connect(planted: str) -> None:
     """`a` replicates to `b`, that to `c`, that to `a`. What `a` has lost comes to `c` when its link
