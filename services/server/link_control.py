@@ -401,6 +401,8 @@ class LinkControl:
             peer=self.peer_name,
             address=self.address,
         )
+        # Else the resync would end before what is on disk, and who is ready by it would lack that.
+        server.catch_up_with_commits()
         effects, start = server.machine.link_connected(
             self.name,
             incarnation,

@@ -1276,6 +1276,7 @@ class Instance:
         if self.world.former:
             self.world.log(Took(self.world.now_us, self.name, welcome.incarnation, False))
         before = self.machine.destinations[name].incarnation
+        self._catch_up()
         effects, start = self.machine.link_connected(
             name,
             welcome.incarnation,

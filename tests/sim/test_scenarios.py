@@ -1337,6 +1337,35 @@ def test_an_old_copy_admits_no_client_before_it_has_caught_up() -> None:
     play.end()
 
 
+@pytest.mark.parametrize("planted", ["", "link before commits"])
+def test_an_instance_is_ready_with_all_that_a_peer_has_on_disk(planted: str) -> None:
+    """`m1` has committed a message when its link has reached `m2`, and its loop is busy."""
+    machines = MISTAKES[planted] if planted else None
+    play = Play(plans.mesh(2), machines=machines)
+    client = play.client("p", "m1", "m2")
+    play.until(50)
+    published(play, client, 3)
+    m1 = play.world.instances["m1"]
+    reached = m1.link_connected
+
+    def busy(call: Callable[..., None], *arguments: object) -> None:
+        m1._callbacks += 1
+        play.world.after(10_000, call, *arguments)
+
+    def publish_first(*arguments: Any) -> None:
+        m1._callback = busy  # type: ignore[method-assign]
+        client.publish(["orders"])
+        play.world.after(3_000, reached, *arguments)
+
+    m1.link_connected = publish_first  # type: ignore[method-assign]
+    play.world.crash("m2", lose_disk=True)
+    play.world.restart("m2")
+    while not play.world.instances["m2"].machine.ready:
+        play.world.run_until(play.world.now_us + 100)
+    assert play.had("m2", client, 4) == (not planted)
+    play.end()
+
+
 def test_an_old_copy_whose_epochs_were_used_is_found_by_its_links() -> None:
     """Nobody holds more of it than it does: only its epochs went back."""
     play = Play(fabric(uniform=False, m1=(to("m2"),), m2=()))
