@@ -63,6 +63,7 @@ from raylay.services.replication.effects import (
     SafetyChanged,
     SetLinkMode,
     WentBack,
+    ranges_of,
     rooted_of,
 )
 from raylay.services.replication.meetings import Meetings
@@ -170,6 +171,8 @@ class _Upstream:
     held: PublisherRanges = field(default_factory=PublisherRanges)
     persisted: RootedRanges = field(default_factory=RootedRanges)
     conflicts: PublisherRanges = field(default_factory=PublisherRanges)
+    contested: PublisherRanges = field(default_factory=PublisherRanges)
+    """What the batch at hand brings with another content than there is here."""
 
 
 @dataclass(slots=True)
@@ -708,17 +711,19 @@ class InstanceMachine:
                     upstream.conflicts.add_ranges(publisher, theirs)
                     self._dirty_upstreams.add(upstream.connection)
                     asked = self._acceptable(publisher, asked)
-                other = upstream.conflicts.get(publisher)
-                if other is not None:
-                    # What a run of this batch showed to be another content here than there.
-                    asked = [piece for a, b in asked for piece in other.missing(a, b)]
+                contested = upstream.contested.get(publisher)
+                if contested is not None:
+                    asked = [piece for a, b in asked for piece in contested.missing(a, b)]
                 if asked:
                     notes.setdefault(root, {}).setdefault(publisher, []).extend(asked)
                     touched.setdefault(root, {}).setdefault(publisher, []).extend(asked)
         for root, noted in notes.items():
             for publisher, ranges in noted.items():
                 self._note(root, sender, publisher, ranges, now_us)
-        self._staged.append(BatchStaged(self.next_txid - 1, connection, number, touched, caught_up))
+        # The other contents may only be staged: of them, too, nothing is told before its commit.
+        told = self.next_txid - 1, connection, number, touched, caught_up
+        self._staged.append(BatchStaged(*told, ranges_of(upstream.contested)))
+        upstream.contested = PublisherRanges()
         self._drain(now_us)
         self._flush()
         return self._take()
@@ -750,8 +755,7 @@ class InstanceMachine:
                 self.counters.duplicates += count - (part.count if part else 0)
                 conflicts = self._conflicts(run, old)
                 if conflicts:
-                    upstream.conflicts.add_ranges(publisher, conflicts)
-                    self._dirty_upstreams.add(upstream.connection)
+                    upstream.contested.add_ranges(publisher, conflicts)
                     self._report_conflict(upstream.name, publisher, conflicts)
                     self._keep_conflict(upstream, run, conflicts, now_us)
                     unsound = SequenceSet(conflicts)
@@ -1085,6 +1089,8 @@ class InstanceMachine:
             return
         upstream.stored = entry.number
         self._dirty_upstreams.add(entry.connection)
+        for publisher, ranges in entry.conflicts.items():
+            upstream.conflicts.add_ranges(publisher, ranges)
         for root, arrived in entry.touched.items():
             for publisher, ranges in arrived.items():
                 self._answer_stored(upstream, root, publisher, ranges)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from raylay.services.messages.records import Run
 from raylay.services.replication.acknowledgment import Route
-from raylay.services.replication.effects import Rooted
+from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.ranges import Range, SequenceSet
 
 
@@ -56,6 +56,8 @@ class BatchStaged:
     number: int
     touched: Rooted
     caught_up: bool
+    conflicts: Ranges = field(default_factory=dict)
+    """What it brought with another content than there is here."""
 
 
 Entry = RunStaged | NoteStaged | BatchStaged

@@ -556,6 +556,17 @@ class NotesNotRecovered(InstanceMachine):
                 self.awaited.of(root).add_ranges(run.publisher, ranges)
 
 
+class ConflictToldAhead(InstanceMachine):
+    """Tells an upstream of a conflict with what is only staged."""
+
+    def _report_conflict(self, source: str, publisher: int, ranges: list[Range]) -> None:
+        super()._report_conflict(source, publisher, ranges)
+        for upstream in self._upstreams.values():
+            if upstream.name == source:
+                upstream.conflicts.add_ranges(publisher, ranges)
+                self._dirty_upstreams.add(upstream.connection)
+
+
 class WhatComesBackIsItsOwn(InstanceMachine):
     """Takes what peers brought back under a former incarnation for what was published here."""
 
@@ -680,6 +691,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "holes taken as held": Machines(lookup=HolesTakenAsHeld),
     "notes not recovered": Machines(instance=NotesNotRecovered),
     "what comes back is its own": Machines(instance=WhatComesBackIsItsOwn),
+    "conflict told ahead": Machines(instance=ConflictToldAhead),
 }
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
 

@@ -697,6 +697,29 @@ def test_a_second_content_is_not_acked_because_the_first_is_known_to_be_held() -
     assert {op.client for op in acked} == {"q"}
 
 
+@pytest.mark.parametrize("planted", ["", "conflict told ahead"])
+def test_a_content_is_not_refused_for_one_that_never_came_to_be(planted: str) -> None:
+    """`b` has staged what a client of the same name sends, when the one of `a` arrives, and its
+    commit fails. That client is gone."""
+    play = Play(fabric(a=(to("b"),), b=()), machines=SHOWN_BY_A_SCENARIO.get(planted))
+    world = play.world
+    one = play.client("p", "a")
+    two = play.client("q", "b", as_="p")
+    play.until(50)
+    one.publish(["orders"])
+    world.run_until(51_300)
+    two.publish(["trades"])
+    world.run_until(52_400)
+    world.instances["b"].journal.fail_next(StorageFull("no space left", "b"))
+    two.crash(400_000)
+    play.until(300)
+    assert world.probes["conflict between instances"] and world.probes["commit failure"]
+    failed = [op for op in world.history.operations if isinstance(op, Failed)]
+    assert [op.client for op in failed] == (["p"] if planted else [])
+    assert play.had("b", one, 1) and one.store.messages == 0
+    play.end(check=False)
+
+
 def test_what_was_acked_is_not_refused_to_a_client_that_comes_back() -> None:
     """Acked while the link was async; after a restart it is asked for again, and `b` holds another
     content by then. The client has forgotten it. Found by seeds in which two clients share a name.

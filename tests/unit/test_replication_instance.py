@@ -275,6 +275,33 @@ def test_what_is_refused_while_a_note_of_it_is_written_is_waited_for_by_nobody()
     assert [each for each in answered if each] == [{P: [(2, 2)]}]
 
 
+def test_a_conflict_with_what_is_only_staged_is_not_told_before_its_commit() -> None:
+    """It may never come to be: then what the upstream brings again is taken."""
+    bench = Bench()
+    bench.log_on()
+    bench.publish(1)
+    bench.log_on_upstream()
+    found = bench.batch(1, 1, body=b"y")
+    assert not [each for each in found if isinstance(each, AckUpstream)]
+    told = [each for each in bench.commit() if isinstance(each, AckUpstream)]
+    assert [(each.number, each.conflicts) for each in told] == [(1, {P: [(1, 1)]})]
+
+
+def test_what_conflicted_with_a_commit_that_failed_is_taken_when_it_comes_again() -> None:
+    bench = Bench()
+    bench.log_on()
+    bench.publish(1)
+    bench.log_on_upstream()
+    bench.batch(1, 1, body=b"y")
+    failed = bench.take(bench.machine.append_failed(1, "storage_full", "no space", 0))
+    bench.staged.clear()
+    assert not [each for each in failed if isinstance(each, AckUpstream)]
+    bench.log_on_upstream()
+    bench.batch(1, 1, body=b"y")
+    (ack,) = [each for each in bench.commit() if isinstance(each, AckUpstream)]
+    assert not ack.conflicts and ack.persisted == {UPSTREAM: {P: [(1, 1)]}}
+
+
 def test_who_brings_another_content_waits_for_it_for_no_root() -> None:
     """Beside the root that the run's own flag names, a batch may name others."""
     bench = Bench(destination())
