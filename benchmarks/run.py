@@ -22,6 +22,8 @@ from machine import log_append_fsync, socket_echo, two_fsyncs_ms
 from memory import instance_memory_mb
 from pipeline import pipeline, pipeline_audit, pipeline_audit_beside
 from pipeline_lag import pipeline_lag
+from publishers import NAMES as PUBLISHERS
+from publishers import many_publishers
 from throughput import (
     pair_persisted_1KiB_1pub,
     pair_persisted_128B_1pub,
@@ -86,6 +88,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
         "",
     ),
     (("pipeline_audit", "pipeline_audit_s"), pipeline_audit, ""),
+    (PUBLISHERS, many_publishers, ""),
     (("log_append_fsync",), log_append_fsync, ""),
     (("socket_echo",), socket_echo, ""),
 )

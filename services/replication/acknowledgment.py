@@ -33,6 +33,7 @@ from raylay.services.messages.records import Flag, Run
 from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, Router
+from raylay.services.replication.shared import SharedMap
 from raylay.services.replication.topic_sets import includes
 
 CLIENT = 0
@@ -448,26 +449,45 @@ class Waiting(NamedTuple):
     ranges: SequenceSet
 
 
+class _Waits(SharedMap[dict[Route, SequenceSet]]):
+    """What waits for one root: publisher to route to sequences."""
+
+    __slots__ = ()
+
+    def _made(self) -> dict[Route, SequenceSet]:
+        return {}
+
+    def _copied(self, value: dict[Route, SequenceSet]) -> dict[Route, SequenceSet]:
+        return {route: ranges.copy() for route, ranges in value.items()}
+
+
 class WaiterTable:
     """Who waits for which pending messages, root by root, and where they are routed to: a link that
     is upgraded, or reaches another server, is asked for them without a look into the journal.
 
     Invariant: holds exactly what is on disk and not durable. A waiter is never replaced."""
 
-    __slots__ = ("_roots",)
+    __slots__ = ("roots",)
 
     def __init__(self) -> None:
-        self._roots: dict[int, dict[int, dict[Route, SequenceSet]]] = {}
-        """Root to publisher to route: of one publisher few are pending at a time."""
+        self.roots: dict[int, _Waits] = {}
+
+    def of(self, root: int) -> _Waits:
+        """What waits for a root, made when nothing does."""
+        found = self.roots.get(root)
+        if found is None:
+            found = self.roots[root] = _Waits()
+        return found
+
+    def copy(self) -> WaiterTable:
+        """A table of its own with the same content."""
+        other = WaiterTable()
+        other.roots = {root: waits.copy() for root, waits in self.roots.items()}
+        return other
 
     def assign(self, root: int, route: Route, publisher: int, ranges: Iterable[Range]) -> None:
         """Makes the route's sender the waiter of these."""
-        publishers = self._roots.get(root)
-        if publishers is None:
-            publishers = self._roots[root] = {}
-        routes = publishers.get(publisher)
-        if routes is None:
-            routes = publishers[publisher] = {}
+        routes = self.of(root).of(publisher)
         waits = routes.get(route)
         if waits is None:
             waits = routes[route] = SequenceSet()
@@ -479,10 +499,10 @@ class WaiterTable:
     ) -> list[tuple[int, list[Range]]]:
         """These are durable: (sender, what it waited for) of each waiter, taken off the table."""
         answers: dict[int, list[Range]] = {}
-        publishers = self._roots.get(root)
-        routes = publishers.get(publisher) if publishers is not None else None
-        if publishers is None or routes is None:
+        publishers = self.roots.get(root)
+        if publishers is None or publisher not in publishers.sets:
             return []
+        routes = publishers.of(publisher)
         for route in list(routes):
             waits = routes[route]
             theirs = [piece for a, b in ranges for piece in waits.within(a, b)]
@@ -493,7 +513,7 @@ class WaiterTable:
                     del routes[route]
                 answers.setdefault(route.sender, []).extend(theirs)
         if not routes:
-            del publishers[publisher]
+            del publishers.sets[publisher]
         return list(answers.items())
 
     def waited_by(self, sender: int) -> RootedRanges:
@@ -509,14 +529,16 @@ class WaiterTable:
     ) -> list[Range]:
         """Those of `ranges` that this sender does not wait for: it is answered for them now."""
         left = ranges
-        for route, waits in self._roots.get(root, {}).get(publisher, {}).items():
+        publishers = self.roots.get(root)
+        routes = publishers.get(publisher) if publishers is not None else None
+        for route, waits in routes.items() if routes else ():
             if route.sender == sender:
                 left = [piece for a, b in left for piece in waits.missing(a, b)]
         return left
 
     def __iter__(self) -> Iterator[Waiting]:
         """All of it, with the sets of the table itself."""
-        for root, publishers in self._roots.items():
-            for publisher, routes in publishers.items():
+        for root, publishers in self.roots.items():
+            for publisher, routes in publishers.sets.items():
                 for route, waits in routes.items():
                     yield Waiting(root, publisher, route, waits)

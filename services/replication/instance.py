@@ -404,7 +404,7 @@ class InstanceMachine:
             self.refused.copy(),
             self.missing.ranges.copy(),
             self.committed_txid,
-            [each._replace(ranges=each.ranges.copy()) for each in self.waiters],
+            self.waiters.copy(),
             self.identity.incarnation,
         )
 

@@ -447,7 +447,7 @@ class OutboundLink:
         for publisher in list(lacks.sets):
             held = self._held.get(publisher)
             if held is not None:
-                lacks.sets[publisher].difference_update(held)
+                lacks.of(publisher).difference_update(held)
         if not lacks:
             return []
         batch.lacks, batch.whole = lacks, self._whole

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.replication.shared import SharedMap
 
 _BITS = 12
 CHUNK = 1 << _BITS
@@ -440,31 +441,20 @@ class SequenceSet:
         return made
 
 
-class PublisherRanges:
+class PublisherRanges(SharedMap[SequenceSet]):
     """A SequenceSet for each publisher."""
 
-    __slots__ = ("sets",)
+    __slots__ = ()
 
-    def __init__(self, sets: dict[int, SequenceSet] | None = None) -> None:
-        self.sets: dict[int, SequenceSet] = sets if sets is not None else {}
+    def _made(self) -> SequenceSet:
+        return SequenceSet()
 
-    def of(self, publisher: int) -> SequenceSet:
-        """The publisher's set, made when there is none."""
-        found = self.sets.get(publisher)
-        if found is None:
-            found = self.sets[publisher] = SequenceSet()
-        return found
-
-    def get(self, publisher: int) -> SequenceSet | None:
-        """The publisher's set, if there is one."""
-        return self.sets.get(publisher)
+    def _copied(self, value: SequenceSet) -> SequenceSet:
+        return value.copy()
 
     def add(self, publisher: int, first: int, last: int) -> None:
         """Adds first..last of the publisher."""
-        found = self.sets.get(publisher)
-        if found is None:
-            found = self.sets[publisher] = SequenceSet()
-        found.add(first, last)
+        self.of(publisher).add(first, last)
 
     def add_ranges(self, publisher: int, ranges: Iterable[Range]) -> None:
         """Adds several ranges of the publisher."""
@@ -474,9 +464,9 @@ class PublisherRanges:
 
     def remove_ranges(self, publisher: int, ranges: Iterable[Range]) -> None:
         """Takes ranges of the publisher out, and the publisher with its last sequence."""
-        found = self.sets.get(publisher)
-        if found is None:
+        if publisher not in self.sets:
             return
+        found = self.of(publisher)
         for first, last in ranges:
             found.remove(first, last)
         if not found:
@@ -491,19 +481,19 @@ class PublisherRanges:
         """Takes everything of `other` out."""
         for publisher, ranges in other.sets.items():
             mine = self.sets.get(publisher)
-            if mine is not None:
+            if mine is None:
+                continue
+            if mine is not ranges:
+                mine = self.of(publisher)
                 mine.difference_update(ranges)
-                if not mine:
-                    del self.sets[publisher]
+                if mine:
+                    continue
+            del self.sets[publisher]
 
     def covers(self, publisher: int, ranges: Iterable[Range]) -> bool:
         """Whether all of the ranges are in it."""
         found = self.sets.get(publisher)
         return found is not None and all(found.covers(first, last) for first, last in ranges)
-
-    def copy(self) -> PublisherRanges:
-        """Sets of its own with the same content."""
-        return PublisherRanges({key: value.copy() for key, value in self.sets.items()})
 
     def __bool__(self) -> bool:
         return any(self.sets.values())

@@ -4,23 +4,48 @@ Up to `committed_txid` the point says all of it: what this instance is awaited f
 of the rest, what waits for an answer, with all that decides where it goes. What is behind it, a
 restart reads from the journal. So one message that waits makes nothing else wait again.
 
-Software that knows the first four values only recovers from `durable_txid` on.
+Each publisher's part has a key of its own, and only what changed since the last point is written,
+all in one transaction:
+
+    recovery/point           msgpack: durable_txid, committed_txid, incarnation
+    recovery/a/root/p        what of publisher p the instance is awaited for: a SequenceSet
+    recovery/w/root/p        msgpack, an array for each route: its six values, a SequenceSet
+    recovery/r/p             what destinations refused of p
+    recovery/u/p             what of p no upstream had any more
+
+Roots and publishers are 16 hexadecimal digits. An earlier release kept all of it under one key,
+`recovery_point`, and knows nothing of these: where that key is, such a release ran last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
+
+import msgpack
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.replication.acknowledgment import RootedRanges, Route, Waiting
+from raylay.services.replication.acknowledgment import (
+    RootedRanges,
+    Route,
+    WaiterTable,
+    Waiting,
+)
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
+from raylay.services.replication.shared import SharedMap
+
+PREFIX = "recovery"
+"""Of all keys, those of earlier releases included."""
+POINT_KEY = "recovery/point"
+EARLIER_KEY = "recovery_point"
+
+Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
 class RecoveryPoint:
-    """Where a restart may begin.
+    """Where a restart may begin. Never changed once it is made.
 
     Attributes:
         durable_txid: every record up to this transaction id is durable.
@@ -37,41 +62,30 @@ class RecoveryPoint:
     refused: PublisherRanges = field(default_factory=PublisherRanges)
     unavailable: PublisherRanges = field(default_factory=PublisherRanges)
     committed_txid: int = 0
-    waiting: list[Waiting] = field(default_factory=list)
+    waiting: WaiterTable = field(default_factory=WaiterTable)
     incarnation: int = 0
 
-    def to_wire(self) -> list[Any]:
-        """For a msgpack value."""
-        return [
-            self.durable_txid,
-            self.awaited.to_wire(),
-            self.refused.to_wire(),
-            self.unavailable.to_wire(),
-            self.committed_txid,
-            [
-                [each.root, each.publisher, *each.route, each.ranges.to_bytes()]
-                for each in self.waiting
-            ],
-            self.incarnation,
-        ]
-
     @classmethod
-    def from_wire(cls, data: list[Any]) -> RecoveryPoint:
-        """The inverse of `to_wire`; of what an older release wrote, too.
+    def from_earlier(cls, value: bytes) -> RecoveryPoint:
+        """What an earlier release wrote.
 
         Raises:
             RemoteProtocolError: the value is no recovery point.
         """
         try:
+            data = msgpack.unpackb(value, strict_map_key=False)
             values: list[Any] = [*data[:7], *[None] * (7 - len(data))]
             durable_txid, awaited, refused, unavailable, committed_txid, waiting, wrote = values
+            table = WaiterTable()
+            for root, publisher, *route, ranges in waiting or ():
+                table.assign(root, _route(*route), publisher, SequenceSet.from_bytes(ranges))
             return cls(
                 durable_txid,
                 RootedRanges.from_wire(awaited),
                 PublisherRanges.from_wire(refused or {}),
                 PublisherRanges.from_wire(unavailable or {}),
                 durable_txid if committed_txid is None else committed_txid,
-                [_waiting(*each) for each in waiting or ()],
+                table,
                 int(wrote or 0),
             )
         except (TypeError, ValueError) as error:
@@ -80,19 +94,18 @@ class RecoveryPoint:
     def within(self, held: PublisherRanges, removed: PublisherRanges) -> RecoveryPoint:
         """The same of no more than what is held. What was removed since waits no more: it was
         durable by then."""
-        awaited = RootedRanges()
-        for root, sets in self.awaited.roots.items():
-            for publisher, ranges in sets.sets.items():
-                theirs = held.get(publisher)
-                if theirs is not None and (both := ranges.intersection(theirs)):
-                    awaited.of(root).sets[publisher] = both
+        waiting = self.waiting.copy()
+        for each in self.waiting:
+            over = _not_held(each, held, removed)
+            if over:
+                waiting.settle(each.root, each.publisher, list(over))
         return RecoveryPoint(
             self.durable_txid,
-            awaited,
-            self.refused,
-            self.unavailable,
+            RootedRanges({root: _held(sets, held) for root, sets in self.awaited.roots.items()}),
+            self.refused.copy(),
+            self.unavailable.copy(),
             self.committed_txid,
-            list(_held(self.waiting, held, removed)),
+            waiting,
             self.incarnation,
         )
 
@@ -103,39 +116,161 @@ class RecoveryPoint:
         before = self.incarnation
         if before in (0, incarnation):
             return self
-        awaited = self.awaited.copy()
+        awaited, waiting = self.awaited.copy(), self.waiting.copy()
         if before in awaited.roots:
             awaited.of(incarnation).update(awaited.roots.pop(before))
-        waiting = [
-            each._replace(root=incarnation) if each.root == before else each
-            for each in self.waiting
-        ]
+        if before in waiting.roots:
+            del waiting.roots[before]
+            for each in self.waiting:
+                if each.root == before:
+                    waiting.assign(incarnation, each.route, each.publisher, each.ranges)
         return replace(self, awaited=awaited, waiting=waiting, incarnation=incarnation)
 
 
-def _held(
-    waiting: Iterable[Waiting], held: PublisherRanges, removed: PublisherRanges
-) -> Iterator[Waiting]:
-    for each in waiting:
-        theirs = held.get(each.publisher)
-        left = each.ranges.intersection(theirs) if theirs is not None else SequenceSet()
-        gone = removed.get(each.publisher)
-        if gone is not None:
-            left.difference_update(gone)
-        if left:
-            yield each._replace(ranges=left)
+class RecoveryLog:
+    """Writes recovery points down, of each what changed since the last one.
+
+    Invariant: what is on disk is the point that `written` was told of last.
+    Owner: the instance; it is used on the thread that writes.
+
+    Args:
+        stored: the values under `PREFIX`, as the last life left them.
+
+    Raises:
+        RemoteProtocolError: they are no recovery point.
+    """
+
+    def __init__(self, stored: Mapping[str, bytes]) -> None:
+        earlier = stored.get(EARLIER_KEY)
+        self._stale: list[str] = []
+        """What is to be removed with the next point."""
+        if earlier is not None:
+            self._stale = list(stored)
+            self.point = RecoveryPoint.from_earlier(earlier)
+            self._written = RecoveryPoint()
+        else:
+            self.point = self._written = _read(stored)
+
+    def changes(self, point: RecoveryPoint) -> dict[str, bytes | None]:
+        """What is to be written, in one transaction, for this to be the point on disk."""
+        before = self._written
+        values: dict[str, bytes | None] = dict.fromkeys(self._stale)
+        for key, ranges in (
+            *_changed_by_root("a", point.awaited.roots, before.awaited.roots, PublisherRanges()),
+            *_changed("r", point.refused, before.refused),
+            *_changed("u", point.unavailable, before.unavailable),
+        ):
+            values[key] = ranges.to_bytes() if ranges else None
+        nothing = WaiterTable().of(0)
+        waiting = point.waiting.roots, before.waiting.roots
+        for key, routes in _changed_by_root("w", *waiting, nothing):
+            values[key] = (
+                msgpack.packb([[*route, waits.to_bytes()] for route, waits in routes.items()])
+                if routes
+                else None
+            )
+        values[POINT_KEY] = msgpack.packb(
+            [point.durable_txid, point.committed_txid, point.incarnation]
+        )
+        return values
+
+    def written(self, point: RecoveryPoint) -> None:
+        """The changes for this point are on disk."""
+        self._written = point
+        self._stale = []
 
 
-def _waiting(
-    root: int,
-    publisher: int,
-    sender: int,
-    topic: bytes,
-    message_type: bytes,
-    path: list[int],
-    group: str,
-    flags: int,
-    ranges: bytes,
-) -> Waiting:
-    route = Route(sender, topic, message_type, tuple(path), group, flags)
-    return Waiting(root, publisher, route, SequenceSet.from_bytes(ranges))
+def committed_txid_of(stored: Mapping[str, bytes]) -> int:
+    """Up to where the stored point says that the journal was on disk; 0 where there is none."""
+    earlier, point = stored.get(EARLIER_KEY), stored.get(POINT_KEY)
+    if earlier is not None:
+        return RecoveryPoint.from_earlier(earlier).committed_txid
+    return int(msgpack.unpackb(point)[1]) if point is not None else 0
+
+
+def cut_to(last_txid: int, stored: Mapping[str, bytes]) -> dict[str, bytes | None]:
+    """What is to be written where the journal ends at this transaction id, which may be before
+    what the stored point says."""
+    if EARLIER_KEY in stored:
+        data = msgpack.unpackb(stored[EARLIER_KEY], strict_map_key=False)
+        for at in (0, 4):
+            if at < len(data):
+                data[at] = min(data[at], last_txid)
+        return {EARLIER_KEY: msgpack.packb(data)}
+    if POINT_KEY not in stored:
+        return {}
+    *txids, incarnation = msgpack.unpackb(stored[POINT_KEY])
+    return {POINT_KEY: msgpack.packb([*(min(txid, last_txid) for txid in txids), incarnation])}
+
+
+def _read(stored: Mapping[str, bytes]) -> RecoveryPoint:
+    point = RecoveryPoint()
+    try:
+        for key, value in stored.items():
+            _, kind, *names = key.split("/")
+            if key == POINT_KEY:
+                point.durable_txid, point.committed_txid, point.incarnation = msgpack.unpackb(value)
+                continue
+            *roots, publisher = (int(name, 16) for name in names)
+            if kind == "w":
+                for *route, ranges in msgpack.unpackb(value):
+                    waits = SequenceSet.from_bytes(ranges)
+                    point.waiting.assign(roots[0], _route(*route), publisher, waits)
+                continue
+            sets = {"r": point.refused, "u": point.unavailable}.get(kind)
+            if kind == "a":
+                sets = point.awaited.of(roots[0])
+            assert sets is not None, kind
+            sets.sets[publisher] = SequenceSet.from_bytes(value)
+    except (TypeError, ValueError, LookupError, AssertionError) as error:
+        raise RemoteProtocolError(f"no recovery point: {error}", "bad_ranges") from None
+    return point
+
+
+def _route(
+    sender: int, topic: bytes, message_type: bytes, path: list[int], group: str, flags: int
+) -> Route:
+    return Route(sender, topic, message_type, tuple(path), group, flags)
+
+
+def _changed(
+    kind: str, now: SharedMap[Value], before: SharedMap[Value]
+) -> Iterator[tuple[str, Value | None]]:
+    for publisher in now.changed_since(before):
+        yield f"{PREFIX}/{kind}/{publisher:016x}", now.get(publisher)
+
+
+def _changed_by_root(
+    kind: str,
+    now: Mapping[int, SharedMap[Value]],
+    before: Mapping[int, SharedMap[Value]],
+    nothing: SharedMap[Value],
+) -> Iterator[tuple[str, Value | None]]:
+    for root in {**now, **before}:
+        under = f"{kind}/{root:016x}"
+        yield from _changed(under, now.get(root, nothing), before.get(root, nothing))
+
+
+def _held(sets: PublisherRanges, held: PublisherRanges) -> PublisherRanges:
+    """What of the sets is held; those of which all is stay the same objects."""
+    found = sets.copy()
+    for publisher, ranges in sets.sets.items():
+        theirs = held.get(publisher)
+        if ranges == theirs:
+            continue
+        over = ranges.copy()
+        if theirs is not None:
+            over.difference_update(theirs)
+        if over:
+            found.remove_ranges(publisher, over)
+    return found
+
+
+def _not_held(each: Waiting, held: PublisherRanges, removed: PublisherRanges) -> SequenceSet:
+    theirs, gone = held.get(each.publisher), removed.get(each.publisher)
+    over = each.ranges.copy()
+    if theirs is not None:
+        over.difference_update(theirs)
+    if gone is not None:
+        over.update(each.ranges.intersection(gone))
+    return over

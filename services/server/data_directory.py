@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgpack
 
-from raylay.services.replication.recovery import RecoveryPoint
+from raylay.services.replication import recovery
 from raylay.services.server.state_thread import StateThread
 
 INCARNATION_KEY = "incarnation"
@@ -27,7 +27,6 @@ RESTORED_KEY = "restored"
 FORMER_KEY = "former"
 FILE_KEY = "file"
 READY_KEY = "ready"
-HINT_KEY = "recovery_point"
 FORMER_MAX = 64
 """Incarnations that a directory remembers: each is another copy that was put in its place."""
 
@@ -73,16 +72,17 @@ class DataDirectory:
             self._state.put_now({FILE_KEY: mine})
         elif kept != mine:
             return "is a copy of a data directory"
-        hint = self._state.get(HINT_KEY)
-        if hint is not None:
-            point = RecoveryPoint.from_wire(msgpack.unpackb(hint, strict_map_key=False))
-            if point.committed_txid > last_txid:
-                return (
-                    f"has a journal that ends at transaction {last_txid}, before "
-                    f"{point.committed_txid}, "
-                    "which was on disk"
-                )
+        committed_txid = recovery.committed_txid_of(self.hints())
+        if committed_txid > last_txid:
+            return (
+                f"has a journal that ends at transaction {last_txid}, before {committed_txid}, "
+                "which was on disk"
+            )
         return ""
+
+    def hints(self) -> dict[str, bytes]:
+        """What was written down of where a restart may begin."""
+        return dict(self._state.items(recovery.PREFIX))
 
     def begin(self, more: dict[str, bytes | None]) -> int:
         """Makes its first incarnation; writes `more` with it."""
@@ -106,12 +106,8 @@ class DataDirectory:
             RESTORED_KEY: b"1",
             READY_KEY: None,
         }
-        hint = self._state.get(HINT_KEY)
-        if hint is not None and last_txid is not None:
-            point = RecoveryPoint.from_wire(msgpack.unpackb(hint, strict_map_key=False))
-            point.durable_txid = min(point.durable_txid, last_txid)
-            point.committed_txid = min(point.committed_txid, last_txid)
-            values[HINT_KEY] = msgpack.packb(point.to_wire())
+        if last_txid is not None:
+            values |= recovery.cut_to(last_txid, self.hints())
         self._state.put_now(values)
 
     def _identity(self) -> bytes:

@@ -62,7 +62,7 @@ from raylay.services.replication.placement import (
     renewed,
     retired_text,
 )
-from raylay.services.replication.recovery import RecoveryPoint
+from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, TopicMatcher
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.replication.timetable import JournalAction, JournalSchedule
@@ -212,6 +212,7 @@ class InstanceServer:
         self._rates_before: tuple[float, int, int, int] = (0.0, 0, 0, 0)
         self._hinted = (-1, -1)
         """Where the machine was when the recovery point was last written."""
+        self._recovery: RecoveryLog
         self._placements = Placements()
         self._learning = asyncio.Lock()
         self._journal_schedule = JournalSchedule(config.journal_actions)
@@ -293,9 +294,8 @@ class InstanceServer:
         copies = bootstrap is not None and await bootstrap.is_due()
         if copies:
             # Of what this directory was before, nothing is left.
-            self.state.put_now(
-                dict.fromkeys(("incarnation", "ready", "recovery_point", RESTORED_KEY, FORMER_KEY))
-            )
+            keys = "incarnation", "ready", RESTORED_KEY, FORMER_KEY
+            self.state.put_now(dict.fromkeys((*keys, *self.data_directory.hints())))
         self.identity = Identity(
             config.name,
             config.group,
@@ -497,12 +497,9 @@ class InstanceServer:
         config = self.config
         journal = self.journal
         recovered = journal.recovered
-        hint = self.state.get("recovery_point")
-        point = RecoveryPoint()
-        if hint is not None:
-            point = RecoveryPoint.from_wire(msgpack.unpackb(hint, strict_map_key=False))
-            point = point.read_by(self.identity.incarnation)
-            point = point.within(recovered.held, journal.removed())
+        self._recovery = RecoveryLog(self.data_directory.hints())
+        point = self._recovery.point.read_by(self.identity.incarnation)
+        point = point.within(recovered.held, journal.removed())
         peers: dict[str, int] = {}
         servers: dict[str, list[str]] = {}
         for destination in config.destinations:
@@ -694,7 +691,7 @@ class InstanceServer:
         if hasattr(self, "state"):
             if hasattr(self, "machine"):
                 try:
-                    await self.state.put(self._hint())
+                    await self.state.run(self._writes(self.machine.recovery_point()))
                 except RaylayError as error:
                     self.report("state_failed", text=str(error))
             await self.in_thread(self.state.close)
@@ -759,9 +756,6 @@ class InstanceServer:
         self.reader.tidy()
         self.journal.tidy()
 
-    def _hint(self) -> dict[str, bytes | None]:
-        return {"recovery_point": msgpack.packb(self.machine.recovery_point().to_wire())}
-
     def keep_refused(self) -> None:
         """Something was refused for good: that must not be forgotten once the recovery point moves
         beyond it, so both are written together."""
@@ -773,12 +767,16 @@ class InstanceServer:
         if now == self._hinted:
             return
         self._hinted = now
-        point = self.machine.recovery_point()
+        self.spawn(self._write_quietly(self._writes(self.machine.recovery_point())))
+
+    def _writes(self, point: RecoveryPoint) -> Callable[[], None]:
+        """What the state's thread does to write a recovery point down."""
 
         def write() -> None:
-            self.state.put_now({"recovery_point": msgpack.packb(point.to_wire())})
+            self.state.put_now(self._recovery.changes(point))
+            self._recovery.written(point)
 
-        self.spawn(self._write_quietly(write))
+        return write
 
     async def _write_quietly(self, write: Callable[[], None]) -> None:
         try:

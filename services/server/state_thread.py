@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -34,6 +34,10 @@ class StateThread:
     def get(self, key: str) -> bytes | None:
         """A value; reads only."""
         return self._store.get(key)
+
+    def items(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """All values whose key begins so; reads only."""
+        return self._store.items(prefix)
 
     def get_number(self, key: str) -> int:
         """A number; 0 where there is none."""

@@ -92,6 +92,9 @@ FOREVER_US = 1 << 60
 TOLD_LATER_US = 20_000
 BUSY_CHANCE = 0.1
 """Of an instance's loop being busy with something else when it is called."""
+HINT_WRITE_US = (100, 20_000)
+HINT_FAILS = 0.1
+"""As on a disk that is full for a moment."""
 LOOKUP_BYTES = 1_000
 """Little, so that a look-up takes several reads."""
 SHOWN_EVENTS = frozenset(
@@ -143,8 +146,8 @@ class Disk:
         self.servers: dict[str, tuple[int, str]] = {}
         """Destination to (incarnation, name) of the server last connected."""
         self.servers_met: dict[str, set[str]] = {}
-        self.point = RecoveryPoint().to_wire()
-        """What was last written down of where recovery may begin."""
+        self.hints: dict[str, bytes] = {}
+        """What is written down of where recovery may begin."""
         self.downgraded: set[str] = set()
         """Destinations for which persisted acks do not wait: a restart returns to sync."""
         self.settled = RootedRanges()
@@ -269,7 +272,7 @@ _IN_THE_DIRECTORY = (
     "epochs_used",
     "servers",
     "servers_met",
-    "point",
+    "hints",
     "settled",
     "placements",
     "index",
@@ -357,7 +360,8 @@ class Instance:
         self.lookup = world.machines.lookup(
             disk.journal, recovered.held, stretch_bytes=LOOKUP_BYTES
         )
-        point = RecoveryPoint.from_wire(disk.point).read_by(disk.incarnation)
+        self.recovery = world.machines.recovery(disk.hints)
+        point = self.recovery.point.read_by(disk.incarnation)
         point = point.within(recovered.held, disk.journal.removed())
         machine = self.machine = world.machines.instance(
             Identity(disk.member.name, disk.member.group, disk.incarnation, disk.generation),
@@ -594,13 +598,34 @@ class Instance:
     def _write_hint(self) -> None:
         """What the shell writes every few seconds: where recovery may begin."""
         if self.alive:
+            world = self.world
             point = self.machine.recovery_point()
-            self.disk.point = point.to_wire()
-            settled = self.disk.settled = point.awaited
+            settled = point.awaited.copy()
             for root, pending in self.machine.pending.roots.items():
                 if root in settled.roots:
                     settled.roots[root].difference_update(pending)
-            self.world.after(self.world.timing.hint_us, self._write_hint)
+            world.after(world.hint_rng.randint(*HINT_WRITE_US), self._hint_due, point, settled)
+            world.after(world.timing.hint_us, self._write_hint)
+
+    def _hint_due(self, point: RecoveryPoint, settled: RootedRanges) -> None:
+        """The state's thread writes it: at once, or not at all."""
+        world, disk = self.world, self.disk
+        if not self.alive:
+            world.probes["died before its recovery point was written"] += 1
+            return
+        values = self.recovery.changes(point)
+        if world.hint_rng.random() < HINT_FAILS and not world.healed:
+            world.probes["recovery point not written"] += 1
+            return
+        for key, value in values.items():
+            if value is None:
+                disk.hints.pop(key, None)
+            else:
+                disk.hints[key] = value
+        disk.settled = settled
+        self.recovery.written(point)
+        if len(values) < 2 + len(disk.hints) // 2:
+            world.probes["recovery point written in part"] += 1
 
     def remove_segments(self, *, force: bool = False) -> None:
         """By hand: everything that law 4 lets go. By `force`: all that is sealed."""

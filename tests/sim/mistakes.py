@@ -15,7 +15,11 @@ from raylay.services.client.machine import (
 )
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.protocol.frames import Header
-from raylay.services.replication.acknowledgment import DestinationLedger, RootedRanges
+from raylay.services.replication.acknowledgment import (
+    DestinationLedger,
+    RootedRanges,
+    WaiterTable,
+)
 from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.effects import Effect, LinkEffect, Ranges, Rooted, SendBatch
 from raylay.services.replication.instance import (
@@ -29,7 +33,7 @@ from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import GENERATION_MAX
 from raylay.services.replication.ranges import PublisherRanges, Range
-from raylay.services.replication.recovery import RecoveryPoint
+from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import Router
 from raylay.services.replication.run_lookup import RunLookup, _Piece
 from raylay.services.replication.staged import BatchStaged
@@ -541,7 +545,7 @@ class PointWithoutWhatWaits(InstanceMachine):
     """Takes what is committed when it writes its recovery point for durable."""
 
     def recovery_point(self) -> RecoveryPoint:
-        return replace(super().recovery_point(), waiting=[])
+        return replace(super().recovery_point(), waiting=WaiterTable())
 
 
 class NotesNotRecovered(InstanceMachine):
@@ -579,7 +583,16 @@ class RecoversFromTheOldest(InstanceMachine):
 
     def recovery_point(self) -> RecoveryPoint:
         point = super().recovery_point()
-        return replace(point, committed_txid=point.durable_txid, waiting=[])
+        return replace(point, committed_txid=point.durable_txid, waiting=WaiterTable())
+
+
+class UnwrittenPassesForWritten(RecoveryLog):
+    """Writes the next recovery point as if the one before, whose write failed, were on disk."""
+
+    def changes(self, point: RecoveryPoint) -> dict[str, bytes | None]:
+        values = super().changes(point)
+        self.written(point)
+        return values
 
 
 # -- what only a test below the simulator saw, or nothing ---------------------------------------
@@ -642,6 +655,7 @@ class SendsByLastHop(OutboundLink):
 MISTAKES: dict[str, Machines] = {
     "link one behind after removal": Machines(link=LinkOneBehindAfterRemoval),
     "link before commits": Machines(news=LinkBeforeCommits),
+    "unwritten passes for written": Machines(recovery=UnwrittenPassesForWritten),
     "journal freed without asking": Machines(instance=FreesWithoutAsking),
     "prefix acks": Machines(instance=PrefixAcks),
     "duplicates answered at once": Machines(instance=DuplicatesAnsweredAtOnce),
@@ -711,6 +725,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "committed is durable": frozenset(("fully durable",)),
     "point without what waits": frozenset(("acknowledged",)),
     "recovers from the oldest": frozenset(("settled",)),
+    "unwritten passes for written": frozenset(("settled",)),
     "retirement not spread": frozenset(("retired", "liveness")),
     "retirement forgotten": frozenset(("retired", "liveness")),
     "retired accepted": frozenset(("retired",)),

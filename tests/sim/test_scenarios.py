@@ -39,7 +39,7 @@ from raylay.services.messages.records import (
 )
 from raylay.services.replication import instance as machine_module
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.recovery import RecoveryPoint
+from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.routing import Destination, TopicRule
 from sim import nemesis, plans
 from sim.client import Part, SimClient
@@ -337,7 +337,7 @@ def test_what_waits_by_a_note_waits_on_after_a_crash(later_ms: int, planted: str
     while not any(isinstance(op, Noted) and op.instance == "z" for op in notes):
         play.until(play.world.now_us // 1000 + 1)
     play.until(play.world.now_us // 1000 + later_ms)
-    point = RecoveryPoint.from_wire(play.world.disks["z"].point)
+    point = RecoveryLog(play.world.disks["z"].hints).point
     assert (point.committed_txid == 2) == (later_ms > 0)
     play.world.crash("z")
     play.world.restart("z")

@@ -40,6 +40,7 @@ from raylay.services.replication.instance import (
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, Placements
+from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.routing import TopicMatcher, TopicRule
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
@@ -86,6 +87,7 @@ class Machines:
     news: type[CommitNews] = CommitNews
     subscription: type[BookmarkSubscription] = BookmarkSubscription
     lookup: type[RunLookup] = RunLookup
+    recovery: type[RecoveryLog] = RecoveryLog
     peers: type[PeerBook] = PeerBook
     client: type[ClientMachine] = ClientMachine
     store: type[SimStore] = SimStore
@@ -120,6 +122,7 @@ class World:
         contents: bool = False,
     ) -> None:
         self.rng = random.Random(seed)
+        self.hint_rng = random.Random(seed)
         self.topology = topology
         self.timing = timing or Timing()
         self.machines = machines or Machines()

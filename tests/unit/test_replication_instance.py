@@ -17,7 +17,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges, Route, Waiting
+from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges, Route, WaiterTable
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.effects import (
     AckClient,
@@ -33,8 +33,8 @@ from raylay.services.replication.effects import (
     WentBack,
 )
 from raylay.services.replication.instance import Identity, InstanceMachine, encode_note
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
-from raylay.services.replication.recovery import RecoveryPoint
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
 
 CLIENT_NAME = "p"
@@ -75,7 +75,8 @@ class Bench:
 
     def restarted(self, point: RecoveryPoint) -> Bench:
         """Another life, from this recovery point and what is committed behind it."""
-        point = RecoveryPoint.from_wire(point.to_wire())
+        stored = RecoveryLog({}).changes(point)
+        point = RecoveryLog({key: value for key, value in stored.items() if value}).point
         machine = self.machine
         bench = Bench(
             *(ledger.destination for ledger in machine.destinations.values()),
@@ -746,7 +747,8 @@ def test_what_peers_brought_back_under_a_former_incarnation_waits_for_them() -> 
     route = Route(UPSTREAM, b"orders", b"json", (OWN, UPSTREAM), "g", 0)
     awaited = RootedRanges()
     awaited.of(OWN).add(P, 1, 1)
-    waiting = [Waiting(OWN, P, route, SequenceSet([(1, 1)]))]
+    waiting = WaiterTable()
+    waiting.assign(OWN, route, P, [(1, 1)])
     point = RecoveryPoint(awaited=awaited, waiting=waiting, incarnation=0xA2)
     noted = encode_note(OWN, UPSTREAM, P, [(2, 2)])
     noted.first_txid = 4

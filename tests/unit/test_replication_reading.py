@@ -61,6 +61,8 @@ def dump(value: Any, seen: set[int] | None = None) -> Any:
         return None
     seen.add(id(value))
     names = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
+    # What of a map is shared with its copies is no state of it.
+    names = [name for name in names if name != "_own"]
     names += list(getattr(value, "__dict__", ()))
     return [(name, dump(getattr(value, name), seen)) for name in names if hasattr(value, name)]
 

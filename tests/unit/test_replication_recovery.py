@@ -2,74 +2,238 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import msgpack
 import pytest
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.replication.acknowledgment import RootedRanges, Route, Waiting
+from raylay.services.replication.acknowledgment import RootedRanges, Route, WaiterTable
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
-from raylay.services.replication.recovery import RecoveryPoint
+from raylay.services.replication.recovery import (
+    EARLIER_KEY,
+    POINT_KEY,
+    PREFIX,
+    RecoveryLog,
+    RecoveryPoint,
+    committed_txid_of,
+    cut_to,
+)
+from raylay.storage.state import LmdbStateStore
 
 ROUTE = Route(0xB, b"orders", b"json", (0xA, 0xB), "g", 64)
+OTHER_ROUTE = ROUTE._replace(sender=0, path=())
 
 
 def point() -> RecoveryPoint:
+    waiting = WaiterTable()
+    waiting.assign(1, ROUTE, 7, [(5, 5), (7, 9)])
     return RecoveryPoint(
         4,
         RootedRanges({1: PublisherRanges({7: SequenceSet([(1, 9)])})}),
         PublisherRanges({7: SequenceSet([(3, 3)])}),
         PublisherRanges({8: SequenceSet([(5, 5)])}),
         9,
-        [Waiting(1, 7, ROUTE, SequenceSet([(5, 5), (7, 9)]))],
+        waiting,
         1,
     )
 
 
-def stored(value: object) -> RecoveryPoint:
-    return RecoveryPoint.from_wire(msgpack.unpackb(msgpack.packb(value), strict_map_key=False))
+def content(found: RecoveryPoint) -> Any:
+    """All that it says, to be compared."""
+    return (
+        found.durable_txid,
+        found.committed_txid,
+        found.incarnation,
+        {root: sets for root, sets in found.awaited.roots.items() if sets},
+        found.refused,
+        found.unavailable,
+        {(each.root, each.publisher, each.route): list(each.ranges) for each in found.waiting},
+    )
+
+
+def earlier(values: int = 7) -> bytes:
+    """The same as an earlier release wrote it, or as one before it, which knew less."""
+    written = point()
+    wire = [
+        4,
+        written.awaited.to_wire(),
+        written.refused.to_wire(),
+        written.unavailable.to_wire(),
+        9,
+        [[e.root, e.publisher, *e.route, e.ranges.to_bytes()] for e in written.waiting],
+        1,
+    ]
+    packed: bytes = msgpack.packb(wire[:values])
+    return packed
+
+
+def write(stored: dict[str, bytes], log: RecoveryLog, made: RecoveryPoint) -> set[str]:
+    """Writes a point down; returns the keys that it took."""
+    changes = log.changes(made)
+    for key, value in changes.items():
+        if value is None:
+            stored.pop(key, None)
+        else:
+            stored[key] = value
+    log.written(made)
+    return set(changes)
 
 
 def test_comes_back_as_it_was() -> None:
-    found = stored(point().to_wire())
-    assert found.to_wire() == point().to_wire()
-    assert found.waiting == point().waiting
-    assert found.incarnation == 1
+    stored: dict[str, bytes] = {}
+    write(stored, RecoveryLog(stored), point())
+    assert content(RecoveryLog(stored).point) == content(point())
+    assert committed_txid_of(stored) == 9
 
 
-@pytest.mark.parametrize("values", [2, 3, 4])
-def test_what_an_older_release_wrote_is_read(values: int) -> None:
-    """It knew no more than where everything is durable: all behind that is read again."""
-    found = stored(point().to_wire()[:values])
-    assert (found.durable_txid, found.committed_txid, found.waiting) == (4, 4, [])
-    assert bool(found.refused) == (values > 2) and bool(found.unavailable) == (values > 3)
+def test_nothing_written_is_an_empty_point() -> None:
+    assert content(RecoveryLog({}).point) == content(RecoveryPoint())
+    assert committed_txid_of({}) == 0 and cut_to(3, {}) == {}
 
 
-def test_an_older_release_reads_its_part() -> None:
-    floor, awaited, refused, unavailable, *_ = point().to_wire()
-    assert floor == 4
-    assert list(RootedRanges.from_wire(awaited).of(1).of(7)) == [(1, 9)]
-    assert PublisherRanges.from_wire(refused) and PublisherRanges.from_wire(unavailable)
+def test_only_what_changed_is_written() -> None:
+    stored: dict[str, bytes] = {}
+    log = RecoveryLog(stored)
+    awaited, waiting = RootedRanges(), WaiterTable()
+    for publisher in range(1, 1_001):
+        awaited.of(1).add(publisher, 1, 1)
+        waiting.assign(1, ROUTE, publisher, [(1, 1)])
+
+    def now(committed_txid: int) -> RecoveryPoint:
+        return RecoveryPoint(
+            0, awaited.copy(), committed_txid=committed_txid, waiting=waiting.copy()
+        )
+
+    assert len(write(stored, log, now(1_000))) == 2_001
+    awaited.of(1).add(5, 2, 2)
+    waiting.settle(1, 9, [(1, 1)])
+    waiting.assign(1, OTHER_ROUTE, 11, [(2, 2)])
+    ninth, eleventh = (f"{PREFIX}/w/{1:016x}/{number:016x}" for number in (9, 11))
+    keys = write(stored, log, now(1_001))
+    assert keys == {f"{PREFIX}/a/{1:016x}/{5:016x}", ninth, eleventh, POINT_KEY}
+    assert ninth not in stored
+    assert content(RecoveryLog(stored).point) == content(now(1_001))
+    assert write(stored, log, now(1_001)) == {POINT_KEY}
+    # Another life begins with what it read, and writes no more than what changes then.
+    log = RecoveryLog(stored)
+    held = PublisherRanges({number: SequenceSet([(1, 2)]) for number in range(1, 1_001)})
+    begun = log.point.within(held, PublisherRanges())
+    awaited, waiting = begun.awaited, begun.waiting
+    awaited.of(1).add(6, 2, 2)
+    assert write(stored, log, now(1_002)) == {f"{PREFIX}/a/{1:016x}/{6:016x}", POINT_KEY}
+    assert content(RecoveryLog(stored).point) == content(now(1_002))
 
 
-def test_a_later_release_may_write_more() -> None:
-    assert stored([*point().to_wire(), {"more": 1}]).to_wire() == point().to_wire()
+def test_what_was_not_written_is_written_with_the_next_one(tmp_path: Path) -> None:
+    """Random histories on a real store: after each write that did not fail, and from each life to
+    the next one, what is on disk is the point; after one that failed it is the one before."""
+    draw = random.Random(1)
+    store = LmdbStateStore(tmp_path / "state.lmdb")
+    log = RecoveryLog(dict(store.items(PREFIX)))
+    awaited, refused, waiting = RootedRanges(), PublisherRanges(), WaiterTable()
+    expected = content(RecoveryPoint())
+    for txid in range(1, 400):
+        for _ in range(draw.randint(0, 3)):
+            root, publisher, first = draw.choice((0, 7)), draw.randint(1, 9), draw.randint(1, 50)
+            ranges = [(first, first + draw.randint(0, 5))]
+            what = draw.randint(0, 4)
+            if what == 0:
+                awaited.of(root).add_ranges(publisher, ranges)
+            elif what == 1:
+                awaited.remove_ranges(root, publisher, ranges)
+            elif what == 2:
+                waiting.settle(root, publisher, [(1, 60)])
+                waiting.assign(root, draw.choice((ROUTE, OTHER_ROUTE)), publisher, ranges)
+            elif what == 3:
+                waiting.settle(root, publisher, ranges)
+            else:
+                refused.add_ranges(publisher, ranges)
+        made = RecoveryPoint(txid, awaited.copy(), refused.copy(), committed_txid=txid)
+        made.waiting = waiting.copy()
+        if draw.random() < 0.8:
+            store.put(log.changes(made))
+            log.written(made)
+            expected = content(made)
+        assert content(RecoveryLog(dict(store.items(PREFIX))).point) == expected
+        if draw.random() < 0.05:
+            # A crash: what was not written is gone.
+            store.close()
+            store = LmdbStateStore(tmp_path / "state.lmdb")
+            log = RecoveryLog(dict(store.items(PREFIX)))
+            begun = log.point.within(
+                PublisherRanges({each: SequenceSet([(0, 99)]) for each in range(10)}),
+                PublisherRanges(),
+            )
+            awaited, refused, waiting = begun.awaited, begun.refused, begun.waiting
+            assert content(log.point) == expected
+    store.close()
+
+
+@pytest.mark.parametrize("values", [2, 3, 4, 6, 7])
+def test_what_an_earlier_release_wrote_is_read_and_replaced(values: int) -> None:
+    """The oldest knew no more than where everything is durable: all behind that is read again.
+    What this one had written before that one ran is not looked at."""
+    stored: dict[str, bytes] = {}
+    before = point()
+    before.awaited.of(3).add(3, 1, 3)
+    write(stored, RecoveryLog(stored), before)
+    stored[EARLIER_KEY] = earlier(values)
+    log = RecoveryLog(stored)
+    if values >= 6:
+        expected = replace(point(), incarnation=1 if values == 7 else 0)
+        assert content(log.point) == content(expected)
+    else:
+        assert (log.point.durable_txid, log.point.committed_txid) == (4, 4)
+        assert not list(log.point.waiting)
+    assert bool(log.point.refused) == (values > 2) and bool(log.point.unavailable) == (values > 3)
+    assert committed_txid_of(stored) == log.point.committed_txid
+    write(stored, log, point())
+    assert EARLIER_KEY not in stored
+    assert content(RecoveryLog(stored).point) == content(point())
 
 
 def test_another_incarnation_of_the_directory_takes_over_what_was_published_there() -> None:
     """Once: a root of that name that its own point holds came back from peers."""
     found = point().read_by(2)
     assert list(found.awaited.roots) == [each.root for each in found.waiting] == [2]
-    assert point().read_by(1).to_wire() == point().to_wire()
+    assert content(point().read_by(1)) == content(point())
     found.awaited.of(1).add(7, 4, 4)
-    again = stored(found.to_wire()).read_by(2)
+    stored: dict[str, bytes] = {}
+    write(stored, RecoveryLog(stored), found)
+    again = RecoveryLog(stored).point.read_by(2)
     assert set(again.awaited.roots) == {1, 2}
+
+
+def test_an_earlier_release_finds_nothing_and_reads_the_whole_journal() -> None:
+    stored: dict[str, bytes] = {}
+    write(stored, RecoveryLog(stored), point())
+    assert EARLIER_KEY not in stored and all(key.startswith(PREFIX) for key in stored)
+
+
+@pytest.mark.parametrize("release", ["this one", "an earlier one"])
+def test_ends_with_its_journal(release: str) -> None:
+    stored: dict[str, bytes] = {}
+    if release == "this one":
+        write(stored, RecoveryLog(stored), point())
+    else:
+        stored[EARLIER_KEY] = earlier()
+    stored |= {key: value for key, value in cut_to(6, stored).items() if value is not None}
+    assert committed_txid_of(stored) == 6
+    found = RecoveryLog(stored).point
+    assert (found.durable_txid, found.committed_txid) == (4, 6)
+    assert content(found)[2:] == content(point())[2:]
 
 
 def test_holds_no_more_than_what_is_held() -> None:
     found = point().within(PublisherRanges({7: SequenceSet([(1, 7)])}), PublisherRanges())
     assert list(found.awaited.of(1).of(7)) == [(1, 7)]
     assert [list(each.ranges) for each in found.waiting] == [[(5, 5), (7, 7)]]
-    assert point().within(PublisherRanges(), PublisherRanges()).waiting == []
+    assert list(point().within(PublisherRanges(), PublisherRanges()).waiting) == []
+    assert content(point()) == content(point()), "what it is made of stays"
 
 
 def test_what_was_removed_since_was_durable() -> None:
@@ -81,6 +245,21 @@ def test_what_was_removed_since_was_durable() -> None:
 
 
 @pytest.mark.parametrize("value", [[], [1], 7, [1, {}, {}, {}, 1, [[1, 2]]]])
-def test_what_is_no_recovery_point_is_refused(value: object) -> None:
+def test_what_is_no_recovery_point_of_an_earlier_release_is_refused(value: object) -> None:
     with pytest.raises(RemoteProtocolError):
-        stored(value)
+        RecoveryLog({EARLIER_KEY: msgpack.packb(value)})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (POINT_KEY, msgpack.packb([1, 1])),
+        (f"{PREFIX}/a/{1:016x}", b""),
+        (f"{PREFIX}/a/{1:016x}/{2:016x}", b"x"),
+        (f"{PREFIX}/z/{2:016x}", SequenceSet([(1, 1)]).to_bytes()),
+        (f"{PREFIX}/w/{1:016x}/{2:016x}", msgpack.packb([[1, 2]])),
+    ],
+)
+def test_what_is_no_part_of_a_recovery_point_is_refused(key: str, value: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        RecoveryLog({key: value})

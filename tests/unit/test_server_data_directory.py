@@ -6,8 +6,10 @@ import shutil
 from pathlib import Path
 
 import msgpack
+import pytest
 
-from raylay.services.server.data_directory import HINT_KEY, READY_KEY, DataDirectory
+from raylay.services.replication.recovery import EARLIER_KEY, POINT_KEY
+from raylay.services.server.data_directory import READY_KEY, DataDirectory
 from raylay.services.server.state_thread import StateThread
 from raylay.storage.state import LmdbStateStore
 
@@ -17,13 +19,15 @@ def opened(path: Path) -> tuple[StateThread, DataDirectory]:
     return state, DataDirectory(state, path / "state.lmdb")
 
 
-def made(path: Path) -> int:
+def made(path: Path, release: str = "this one") -> int:
     """A directory with an incarnation, closed."""
     path.mkdir()
     state, directory = opened(path)
     assert directory.incarnation == 0 and not directory.is_restored
     incarnation = directory.begin({"generation": b"\0\0\0\0\0\0\0\2"})
-    state.put_now({READY_KEY: b"1", HINT_KEY: msgpack.packb([10, {}, {}, {}])})
+    value = [10, {}, {}, {}] if release == "an earlier one" else [10, 10, 1]
+    key = EARLIER_KEY if release == "an earlier one" else POINT_KEY
+    state.put_now({READY_KEY: b"1", key: msgpack.packb(value)})
     state.close()
     return incarnation
 
@@ -59,8 +63,9 @@ def test_a_copy_begins_anew_and_is_not_ready(tmp_path: Path) -> None:
     state.close()
 
 
-def test_a_journal_that_ends_before_the_floor_is_an_old_one(tmp_path: Path) -> None:
-    made(tmp_path / "a")
+@pytest.mark.parametrize("release", ["this one", "an earlier one"])
+def test_a_journal_that_ends_before_the_floor_is_an_old_one(tmp_path: Path, release: str) -> None:
+    made(tmp_path / "a", release)
     state, directory = opened(tmp_path / "a")
     assert directory.why_another(9).startswith(
         "has a journal that ends at transaction 9, before 10"
