@@ -1099,8 +1099,11 @@ def safety(history: History) -> list[Violation]:
     before the acks that the downgrade releases. What retention has removed is to be missed by
     nobody. A disk that the peer has lost excuses as long as the instance's link has not caught up
     with it since; so does another content of the same identity, of which an alarm was raised: one
-    client's bad name must not keep all others from failing over."""
+    client's bad name must not keep all others from failing over. What the instance itself lost with
+    its disk it does not hold still when it journals it anew under the same incarnation, an older
+    copy having been put in place: that it has not acked."""
     logs = Logs(history.topology)
+    lost: set[str] = set()
     safe: dict[int, tuple[str, ...]] = {}
     acked: defaultdict[tuple[int, str], set[Key]] = defaultdict(set)
     transient = _transient_keys(history)
@@ -1131,7 +1134,14 @@ def safety(history: History) -> list[Violation]:
 
     for operation in history.operations:
         logs.take(operation)
-        if isinstance(operation, ToldSafety | Acked):
+        if isinstance(operation, Crashed) and operation.lost:
+            lost.add(operation.instance)
+        elif isinstance(operation, Started) and operation.instance in lost:
+            lost.discard(operation.instance)
+            for (incarnation, _), before in acked.items():
+                if incarnation == operation.incarnation:
+                    before.intersection_update(logs.copies[operation.instance])
+        elif isinstance(operation, ToldSafety | Acked):
             name, client = operation.instance, operation.client
             before = acked[logs.incarnation_of[name], client]
             if isinstance(operation, ToldSafety):

@@ -405,6 +405,27 @@ def test_an_old_copy_put_back_excuses_until_a_link_made_since_has_caught_up(move
         assert "safety" in laws(history)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_was_acked_and_lost_with_the_disk_is_not_acked_when_it_is_journaled_anew(
+    kept: bool,
+) -> None:
+    """`b` never got it; the copy that was put back in place at `a` has it or not."""
+    history = History(chain())
+    history.operations += [
+        *up(),
+        CaughtUp(3, "a", "to-b", B),
+        journaled(10, "a", 1),
+        ModeSet(20, "a", "to-b", False),
+        acked(30, 1),
+        Crashed(40, "a", A, True),
+        *([journaled(40, "a", 1)] * kept),
+        Started(50, "a", A, True),
+        *([journaled(60, "a", 1)] * (not kept)),
+        ToldSafety(70, "a", "p", 1, ("b",)),
+    ]
+    assert [found.law for found in checkers.safety(history)] == ["safety"] * kept
+
+
 def told(*operations: Operation) -> set[str]:
     history = History(chain(), [*up(), *operations])
     return {found.text for found in checkers.failover(history)}
