@@ -658,7 +658,9 @@ def order(history: History) -> list[Violation]:
     what two things bring about together. One: somebody begins anew (a disk was lost, an instance
     moved) or goes on to another server of a list. The other: somebody has removed segments, so that
     this link brings less than another one does; or a link was async, so that who begins anew may
-    admit clients by a peer that has not got what they published before.
+    admit clients by a peer that has not got what they published before. Alone it is enough that an
+    older copy was put in place of a data directory: until a peer finds that out, its instance
+    admits clients, and what it lost comes behind what they publish.
 
     An instance that has removed segments may flag more: it cannot know any more what was in them.
     So may one that began as the copy of such a one. Two clients of one name have no order between
@@ -670,7 +672,7 @@ def order(history: History) -> list[Violation]:
         for member in history.topology.members.values()
         for destination in member.destinations
     )
-    began_anew = any_removed = reunited = False
+    began_anew = any_removed = reunited = put_back = False
     any_async = not all(
         destination.sync
         for member in history.topology.members.values()
@@ -678,6 +680,7 @@ def order(history: History) -> list[Violation]:
     )
     removed: set[int] = set()
     started: set[int] = set()
+    lost: set[int] = set()
     found = []
     for operation in history.operations:
         if isinstance(operation, Published):
@@ -689,10 +692,12 @@ def order(history: History) -> list[Violation]:
             any_async = True
         elif isinstance(operation, Started):
             started.add(operation.incarnation)
+            put_back = put_back or operation.incarnation in lost
         elif isinstance(operation, Moved):
             began_anew = True
         elif isinstance(operation, Crashed) and operation.lost:
             began_anew = True
+            lost.add(operation.incarnation)
             started.discard(operation.incarnation)
             highest = {
                 key: value for key, value in highest.items() if key[0] != operation.incarnation
@@ -717,7 +722,7 @@ def order(history: History) -> list[Violation]:
             word = "not flagged late" if behind else "flagged late"
             found.append(Violation("order", f"{text} {word}, {before} came before"))
         split = reunited or (any_removed and lists) or (began_anew and (any_removed or any_async))
-        split = split or not history.topology.uniform
+        split = split or put_back or not history.topology.uniform
         if operation.late and not split and len(clients[operation.publisher]) < 2:
             found.append(Violation("order", f"{text} late though no paths split"))
         highest[entry] = max(before, last)

@@ -275,6 +275,22 @@ def test_law_3_sees_what_comes_behind(late: bool) -> None:
     assert len(checkers.order(history)) == (0 if late else 1)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_law_3_excuses_what_an_old_copy_gets_back_behind_what_it_admitted(in_place: bool) -> None:
+    """A new incarnation admits nobody before it has caught up: there it is wrong."""
+    own = A if in_place else C
+    history = History(chain())
+    history.operations += [
+        *up(),
+        journaled(10, "a", 1),
+        Crashed(20, "a", A, True),
+        Started(30, "a", own, in_place),
+        journaled(40, "a", 2, txid=2)._replace(incarnation=own),
+        journaled(50, "a", 1, txid=3, late=True)._replace(incarnation=own),
+    ]
+    assert [found.law for found in checkers.order(history)] == ["order"] * (not in_place)
+
+
 def test_law_3_sees_a_flag_without_a_reason() -> None:
     history = History(chain())
     history.operations += [*up(), *published(1), journaled(10, "a", 1, late=True)]
