@@ -34,7 +34,7 @@ from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import GENERATION_MAX
 from raylay.services.replication.ranges import PublisherRanges, Range
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
-from raylay.services.replication.routing import Router
+from raylay.services.replication.routing import Routable, Router
 from raylay.services.replication.run_lookup import RunLookup, _Piece
 from raylay.services.replication.staged import BatchStaged
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
@@ -71,27 +71,9 @@ class DuplicatesAnsweredAtOnce(InstanceMachine):
     """Answers what it holds already as soon as it comes again, whoever waits for it."""
 
     def upstream_logged_on(
-        self,
-        connection: int,
-        name: str,
-        group: str,
-        incarnation: int,
-        destination: str,
-        epoch: int,
-        *,
-        generation: int = 0,
-        reunites: bool = False,
+        self, *arguments: Any, **named: Any
     ) -> tuple[list[Effect], UpstreamAnswer]:
-        effects, answer = super().upstream_logged_on(
-            connection,
-            name,
-            group,
-            incarnation,
-            destination,
-            epoch,
-            generation=generation,
-            reunites=reunites,
-        )
+        effects, answer = super().upstream_logged_on(*arguments, **named)
         return effects, UpstreamAnswer(answer.held, RootedRanges())
 
     def _take_replicated(
@@ -631,8 +613,10 @@ class HeldIsTheSame(OutboundLink):
 class LastHopRouter(Router):
     """Of the ways of a message only the last hop keeps it from coming round."""
 
-    def routed(self, run: Run, downstream: int) -> bool:
-        return super().routed(replace(run, path=run.path[-1:]), downstream)
+    def routed(self, run: Routable, downstream: int) -> bool:
+        last_hop = run.path[-1:]
+        seen = Run(0, 0, 0, 0, b"", run.topic, run.message_type, last_hop, run.group, run.flags)
+        return super().routed(seen, downstream)
 
 
 class OwesByLastHop(InstanceMachine):
