@@ -4,6 +4,7 @@ passes through a method of this class, because Ray wraps every method in tracing
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -74,9 +75,9 @@ class Instance:
         self._thread.placed(told)
 
     @ray.method(num_returns=1)
-    def admit(self, force: bool = False) -> None:
+    def admit(self, senders: Sequence[str], force: bool = False) -> None:
         """Admits clients although no peer of the group has brought what it has."""
-        self._thread.admit(force)
+        self._thread.admit(senders, force)
 
     @ray.method(num_returns=1)
     def maintenance(

@@ -917,8 +917,8 @@ class Fabric(FabricBuilder):
         Raises:
             FabricError: the instance cannot be asked, or it refuses and says what may be missing.
         """
-        self.declared.instance(name)
-        self._ask(name, "admit", f"admit {name}", force)
+        senders = self.declared.replicating_to(name)
+        self._ask(name, "admit", f"admit {name}", senders, force)
 
     def inject(self, name: str, kind: str, seconds: float, **options: Any) -> None:
         """Breaks something inside an instance for a drill, for so long; 0 seconds mend it. What can

@@ -396,6 +396,24 @@ class FabricSettings(Section):
     )
     """An instance whose host is away for so long is moved by `raylay watch`. None: by hand."""
 
+    def replicating_to(self, name: str) -> list[str]:
+        """The other instances of its group that may replicate to this one, by name.
+
+        Raises:
+            ConfigurationError: there is no such instance.
+        """
+        group = self.instance(name).group
+        return [
+            other.name
+            for other in self.instances
+            if other.name != name
+            and other.group == group
+            and any(
+                name in each.to or (not each.to and each.group == group)
+                for each in other.destinations
+            )
+        ]
+
     def instance(self, name: str) -> InstanceSettings:
         """The instance of this name.
 

@@ -210,7 +210,7 @@ class ClientCrashed(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """An instance that had to catch up admits clients from now on; `by_hand`: somebody said so."""
+    """An instance that had to catch up admits clients from now on; `by_hand`: by force."""
 
     time_us: int
     instance: str
@@ -403,6 +403,16 @@ class Topology:
         """The instances that a destination may reach."""
         found = (self.wide.get(address, (address,)) for address in destination.addresses)
         return tuple(name for names in found for name in names)
+
+    def replicating_to(self, name: str) -> list[str]:
+        """The other instances of its group that replicate to this one."""
+        return [
+            other.name
+            for other in self.members.values()
+            if other.name != name
+            and other.group == self.members[name].group
+            and any(name in self.servers(each) for each in other.destinations)
+        ]
 
 
 class Owing(NamedTuple):

@@ -1114,14 +1114,17 @@ class InstanceMachine:
             self.ready = True
             self._effects.append(BecameReady())
 
-    def admit(self, *, force: bool = False) -> list[Effect]:
+    def admit(self, senders: Iterable[str], *, force: bool = False) -> list[Effect]:
         """By hand: admits clients although no peer of the group has brought what it has.
+
+        Args:
+            senders: the other instances of the group that replicate to this one.
 
         Raises:
             AdmissionRefused: some peer may hold what is not here, and it is not forced.
         """
         if not self.ready:
-            risk = self.admission_risk()
+            risk = self.admission_risk(senders)
             if risk and not force:
                 raise AdmissionRefused(
                     f"{self.identity.name} may lack what was acknowledged: {risk}; wait for it, or "
@@ -1131,9 +1134,11 @@ class InstanceMachine:
             self.become_ready()
         return self._take()
 
-    def admission_risk(self) -> str:
+    def admission_risk(self, senders: Iterable[str]) -> str:
         """What clients admitted now may miss; empty: nothing, every peer of the group is known to
-        hold no more than this instance."""
+        have held no more, when a link of this instance connected to it, than is on disk here."""
+        compared: set[str] = set()
+        held = self.held()
         for name, ledger in self.destinations.items():
             destination = ledger.destination
             if destination.group != self.identity.group:
@@ -1143,9 +1148,16 @@ class InstanceMachine:
             if ledger.has_several_servers:
                 return f"of the servers of {name} only one is connected"
             beyond = ledger.at_connect.copy()
-            beyond.difference_update(self.known)
+            beyond.difference_update(held)
             if beyond:
                 return f"{name} holds {len(beyond)} messages that are not here"
+            compared |= ledger.servers
+        unknown = sorted(set(senders) - compared)
+        if unknown:
+            return (
+                f"{unknown[0]} of group {self.identity.group} replicates to it, has not brought "
+                "what it has, and is no destination that could say what that is"
+            )
         return ""
 
     def append_failed(self, first_txid: int, reason: str, text: str, now_us: int) -> list[Effect]:

@@ -13,7 +13,7 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -1155,13 +1155,16 @@ class InstanceServer:
         """
         self.injections.inject(kind, seconds, options)
 
-    async def admit(self, *, force: bool = False) -> None:
+    async def admit(self, senders: Sequence[str], *, force: bool = False) -> None:
         """Admits clients although no peer of the group has brought what it has.
+
+        Args:
+            senders: the other instances of the group that replicate to this one.
 
         Raises:
             AdmissionRefused: something may be missing here, and it is not forced.
         """
-        self.perform(self.machine.admit(force=force))
+        self.perform(self.machine.admit(senders, force=force))
 
     def _known(self, destination: str) -> None:
         if destination not in self.machine.destinations:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -174,9 +174,9 @@ class InstanceThread:
         """Instances were moved: what a placement is, says replication/placement.py."""
         self._call(lambda server: server.learn(from_wire(told)))
 
-    def admit(self, force: bool = False) -> None:
+    def admit(self, senders: Sequence[str], force: bool = False) -> None:
         """By hand: admits clients of an instance that waits for a peer."""
-        self._call(lambda server: server.admit(force=force))
+        self._call(lambda server: server.admit(senders, force=force))
 
     def maintenance(
         self, action: str, before_txid: int | None = None, force: bool = False

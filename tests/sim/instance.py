@@ -32,7 +32,7 @@ from raylay.services.drills.history import (
     ToldSafety,
     Took,
 )
-from raylay.services.errors import DowngradeRefused
+from raylay.services.errors import AdmissionRefused, DowngradeRefused
 from raylay.services.messages.bookmarks import parse_position
 from raylay.services.messages.records import (
     Flag,
@@ -661,6 +661,13 @@ class Instance:
         except DowngradeRefused:
             self.world.fault(f"{self.name} keeps {destination}: too few would be left")
 
+    def admit(self) -> None:
+        """By hand, without force."""
+        try:
+            self.perform(self.machine.admit(self.world.topology.replicating_to(self.name)))
+        except AdmissionRefused:
+            self.world.probes["admission by hand refused"] += 1
+
     def upgrade(self, destination: str) -> None:
         """By hand."""
         self.perform(self.machine.upgrade(destination, self.world.now_us))
@@ -937,8 +944,6 @@ class Instance:
 
     def _perform_report(self, effect: Report) -> None:
         event = effect.event
-        if event == "admitted":
-            self._by_hand = True
         probe = _PROBE_OF_EVENT.get(event)
         if probe is not None:
             self.world.probes[probe] += 1
@@ -947,7 +952,7 @@ class Instance:
             incarnation = self.machine.destinations[to].incarnation
             self.world.log(CaughtUp(self.world.now_us, self.name, to, incarnation))
         elif event == "admitted":
-            self._by_hand = True
+            self._by_hand = effect.details["forced"]
         elif event == "conflict":
             source = effect.details["source"]
             if source in self.machine.destinations:
@@ -1373,6 +1378,7 @@ _PERFORM: dict[type[Any], Callable[[Instance, Any], None]] = {
     Report: Instance._perform_report,
 }
 _PROBE_OF_EVENT = {
+    "admitted": "admitted by hand",
     "downgraded": "downgraded",
     "upgraded": "upgraded",
     "conflict": "conflict",

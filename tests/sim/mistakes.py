@@ -594,6 +594,13 @@ class ContentsNotCompared(InstanceMachine):
         return []
 
 
+class AdmitsUnasked(InstanceMachine):
+    """Admitted by hand, asks only its destinations whether anything is missing."""
+
+    def admission_risk(self, senders: Iterable[str]) -> str:
+        return super().admission_risk(())
+
+
 class StoredWhenSent(OutboundLink):
     """Counts as stored what is in flight."""
 
@@ -686,6 +693,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "what came round not shown": Machines(link=WhatCameRoundNotShown),
     "floor at the tick": Machines(instance=FloorAtTheTick),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
+    "admits unasked": Machines(instance=AdmitsUnasked),
     "holes taken as held": Machines(lookup=HolesTakenAsHeld),
     "notes not recovered": Machines(instance=NotesNotRecovered),
     "what comes back is its own": Machines(instance=WhatComesBackIsItsOwn),

@@ -77,6 +77,13 @@ def _upgrade(world: World, name: str, destination: str) -> None:
         instance.upgrade(destination)
 
 
+def _admit(world: World) -> None:
+    """By hand and without force: who has not caught up admits clients if nothing may be missing."""
+    for instance in world.instances.values():
+        if instance.alive and not instance.machine.ready:
+            instance.admit()
+
+
 def _move(world: World, client: str) -> None:
     world.clients[client].move()
 
@@ -164,6 +171,7 @@ _ACTIONS: dict[str, Callable[..., None]] = {
     "point": _point,
     "downgrade": _downgrade,
     "upgrade": _upgrade,
+    "admit": _admit,
     "move": _move,
     "go_away": _go_away,
     "take_over": _take_over,

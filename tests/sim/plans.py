@@ -465,6 +465,10 @@ def _beside(seed: int, plan: Plan) -> None:
             topic = unnumbered.choice((*TOPICS, TRANSIENT))
             at_ms = unnumbered.randint(5, plan.end_ms)
             plan.commands.append((at_ms, unnumbered.choice(names), topic))
+    admits = random.Random(f"admits {seed}")
+    if admits.random() < 0.3:
+        steps = [(admits.randint(50, plan.end_ms), "admit", ()) for _ in range(20)]
+        plan.script[:] = sorted([*plan.script, *steps], key=lambda step: step[:2])
     twins = random.Random(f"twins {seed}")
     if twins.random() < 0.2 and not plan.resolves and not plan.parts:
         _make_twins(twins, plan)

@@ -43,6 +43,8 @@ PROBES = (
     "retired refused",
     "reunited what was missing",
     "ack owed across a restart",
+    "admission by hand refused",
+    "admitted by hand",
     "asked for what is held there",
     "asked for what went unmarked",
     "began as a copy",

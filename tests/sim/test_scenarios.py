@@ -1936,9 +1936,9 @@ def test_an_instance_whose_group_never_returns_is_admitted_by_hand() -> None:
     play.until(1_000)
     b = play.world.instances["b"]
     with pytest.raises(AdmissionRefused, match="to-a of group g is not connected"):
-        b.machine.admit()
+        b.machine.admit(("a",))
     assert not b.machine.ready and not client.machine.instance
-    b.perform(b.machine.admit(force=True))
+    b.perform(b.machine.admit(("a",), force=True))
     b.downgrade("to-a")
     play.until(2_000)
     assert client.machine.instance == "b"
@@ -1964,7 +1964,7 @@ def test_what_every_peer_of_the_group_holds_is_here_so_it_is_admitted_unforced()
     play.until(500)
     machine = play.world.instances["b"].machine
     assert not machine.ready and machine.destinations["to-a"].connected
-    play.world.instances["b"].perform(machine.admit())
+    play.world.instances["b"].perform(machine.admit(("a",)))
     assert machine.ready
 
     # The same with a message that `b` lacks.
@@ -1975,7 +1975,30 @@ def test_what_every_peer_of_the_group_holds_is_here_so_it_is_admitted_unforced()
     play.world.restart("b")
     play.until(1_200)
     with pytest.raises(AdmissionRefused, match="to-a holds 1 messages that are not here"):
-        play.world.instances["b"].machine.admit()
+        play.world.instances["b"].machine.admit(("a",))
+
+
+@pytest.mark.parametrize("planted", ["", "admits unasked"])
+def test_who_only_replicates_to_an_instance_may_hold_what_it_lacks(planted: str) -> None:
+    """`a` replicates to `b`, and `b` to `c`: what `a` took while `b` was away only `a` has."""
+    machines = SHOWN_BY_A_SCENARIO[planted] if planted else None
+    play = Play(fabric(a=(to("b"),), b=(to("c"),), c=()), machines=machines)
+    client = play.client("p", "a")
+    play.until(50)
+    play.world.crash("b", lose_disk=True)
+    client.publish(["orders"])
+    play.until(100)
+    play.world.crash("a")
+    play.world.restart("b")
+    play.until(1_000)
+    b = play.world.instances["b"]
+    assert not b.machine.ready and b.machine.destinations["to-c"].connected
+    b.admit()
+    assert b.machine.ready == bool(planted)
+    play.world.restart("a")
+    history = play.end(check=not planted)
+    found = {violation.law for violation in checkers.check_all(history)}
+    assert found == ({"readiness"} if planted else set())
 
 
 def test_a_quiet_instance_is_known_to_be_up_to_date_without_checkpoints() -> None:

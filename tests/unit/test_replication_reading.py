@@ -33,7 +33,7 @@ QUESTIONS: dict[str, Callable[[InstanceMachine], object]] = {
     "removable_before": InstanceMachine.removable_before,
     "held": InstanceMachine.held,
     "staged_runs": InstanceMachine.staged_runs,
-    "admission_risk": InstanceMachine.admission_risk,
+    "admission_risk": lambda machine: machine.admission_risk(("u",)),
     "received_of": lambda machine: machine.received_of(1),
     "sessions": InstanceMachine.sessions,
     "upstreams": InstanceMachine.upstreams,
