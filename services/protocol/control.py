@@ -30,7 +30,7 @@
       incoming      upstream, name, incarnation: the incoming connection that the link may use;
                     upstream 0: there is none
       told          tx: committed up to here
-      notice        body: awaited (ranges root by root)
+      notice        tx: last_txid; body: awaited (ranges root by root)
       mode          sync
       stop          go away
 
@@ -239,9 +239,9 @@ def read_start(header: Header, body: bytes) -> tuple[LinkStart, PublisherRanges 
     )
 
 
-def notice(awaited: Rooted) -> bytes:
+def notice(awaited: Rooted, last_txid: int) -> bytes:
     """Ask the destination."""
-    return encode_frame({"c": "notice"}, _body(awaited))
+    return encode_frame({"c": "notice", "tx": last_txid}, _body(awaited))
 
 
 def read_notice(body: bytes) -> Rooted:

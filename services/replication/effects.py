@@ -82,10 +82,12 @@ class CloseSession:
 
 @dataclass(slots=True)
 class NotifyLink:
-    """To one link: ask the destination about `awaited` (a notice)."""
+    """To one link: ask the destination about `awaited` (a notice), all of it committed here up to
+    `last_txid`."""
 
     destination: str
     awaited: Rooted
+    last_txid: int
 
 
 @dataclass(slots=True)

@@ -1073,8 +1073,11 @@ class InstanceMachine:
         """Makes a destination owe these, and sends it a notice. Returns what it owes by that."""
         self._owe_again(ledger, asked, now_us, first_txid)
         if asked:
-            self._effects.append(NotifyLink(ledger.destination.name, rooted_of(asked.roots)))
+            self._notify(ledger, rooted_of(asked.roots))
         return asked
+
+    def _notify(self, ledger: DestinationLedger, asked: Rooted) -> None:
+        self._effects.append(NotifyLink(ledger.destination.name, asked, self.committed_txid))
 
     def _owe_again(
         self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
@@ -1567,7 +1570,7 @@ class InstanceMachine:
                     if found:
                         asked[publisher] = found
             if asked:
-                self._effects.append(NotifyLink(ledger.destination.name, {root: asked}))
+                self._notify(ledger, {root: asked})
 
     def _answered(self, ledger: DestinationLedger, answers: Rooted) -> None:
         settled = ledger.answered(answers)

@@ -157,6 +157,9 @@ class OutboundLink:
         self._mark = RootedRanges()
         self._once_more = PublisherRanges()
         """Held there and marked nevertheless: sent once more in the resync, if it is still here."""
+        self._looked_for = PublisherRanges()
+        self._looked_to_txid = 0
+        """What is still marked of that when all up to here is read, is in the journal no more."""
         self._notices = RootedRanges()
         # (number, last txid before the batch, bytes)
         self._in_flight: deque[tuple[int, int, int]] = deque()
@@ -184,14 +187,18 @@ class OutboundLink:
         self._own_root = start.own_root
         self._unavailable, self._whole = start.unavailable.copy(), start.whole
         self._mark = _gathered(start.mark)
-        self._once_more = PublisherRanges()
+        self._once_more, self._looked_for = PublisherRanges(), PublisherRanges()
+        self._looked_to_txid = start.last_txid
         self._notices = RootedRanges()
+        for marks in self._mark.roots.values():
+            self._looked_for.update(marks)
         for root, asked in start.notice.items():
             for publisher, ranges in asked.items():
                 # Held there under the same identity, and not answered: sent once more instead of
                 # only named, so that the destination compares the contents before it answers.
                 self._mark.of(root).add_ranges(publisher, ranges)
                 self._once_more.add_ranges(publisher, ranges)
+                self._looked_for.add_ranges(publisher, ranges)
                 self._held.remove_ranges(publisher, ranges)
                 self._at_connect.remove_ranges(publisher, ranges)
         self.sync = start.sync
@@ -219,8 +226,10 @@ class OutboundLink:
         """Whether what is sent from now on is marked awaited."""
         self.sync = sync
 
-    def notice(self, awaited: Rooted) -> list[LinkEffect]:
-        """The instance became awaited for these, or was upgraded: ask the destination."""
+    def notice(self, awaited: Rooted, last_txid: int) -> list[LinkEffect]:
+        """The instance became awaited for these, committed up to `last_txid`, or was upgraded: ask
+        the destination. What it is not known to hold is marked when it is read, and asked for by
+        its name when there is nothing left to read it from."""
         if not self.is_connected:
             return []
         for root, asked in awaited.items():
@@ -233,6 +242,9 @@ class OutboundLink:
                         self._notices.of(root).add_ranges(publisher, there)
                     if absent:
                         self._mark.of(root).add_ranges(publisher, absent)
+                        self._looked_for.add_ranges(publisher, absent)
+        self._looked_to_txid = max(self._looked_to_txid, last_txid)
+        self._name_what_is_gone()
         return self.flush_notices()
 
     def flush_notices(self) -> list[LinkEffect]:
@@ -380,8 +392,7 @@ class OutboundLink:
         if ends and self._came_from_there:
             effects.append(LinkAnswered({UNAWAITED: ranges_of(self._came_from_there)}, {}))
             self._came_from_there = PublisherRanges()
-        if ends:
-            self._name_what_is_gone()
+        self._name_what_is_gone()
         if batch or awaited or self._notices or ends or gap or self._yours:
             marked = self.sync
             if settled:
@@ -454,18 +465,23 @@ class OutboundLink:
         return [LinkLacks(ranges_of(lacks))]
 
     def _name_what_is_gone(self) -> None:
-        """Held there and not answered, and in no segment here any more: at the end of the resync it
-        is asked for by its name, as it cannot be sent once more."""
+        """What is asked for, and is in no segment here any more when all of the journal is read, is
+        asked for by its name, as it cannot be sent: the destination may hold it."""
+        if not self._looked_for.sets or self.cursor < self._looked_to_txid:
+            return
         for root, marks in self._mark.roots.items():
-            for publisher, ranges in self._once_more.sets.items():
+            for publisher, ranges in self._looked_for.sets.items():
                 marked = marks.get(publisher)
-                gone = list(ranges.intersection(marked)) if marked is not None else []
-                if gone:
-                    marks.remove_ranges(publisher, gone)
-                    self._held.add_ranges(publisher, gone)
-                    if self.sync:
-                        self._notices.of(root).add_ranges(publisher, gone)
-        self._once_more = PublisherRanges()
+                gone = ranges.intersection(marked) if marked is not None else SequenceSet()
+                if not gone:
+                    continue
+                marks.remove_ranges(publisher, list(gone))
+                if self.sync:
+                    self._notices.of(root).of(publisher).update(gone)
+                once_more = self._once_more.get(publisher)
+                if once_more is not None:
+                    self._held.of(publisher).update(gone.intersection(once_more))
+        self._once_more, self._looked_for = PublisherRanges(), PublisherRanges()
 
     def _ask_where_it_came_from(self, run: Run) -> None:
         """Owed by the downstream although it came from there, because nobody knew that then: it is

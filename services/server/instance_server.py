@@ -879,7 +879,7 @@ class InstanceServer:
             client.end(effect.reason, effect.text)
 
     def _notify_link(self, effect: NotifyLink) -> None:
-        self.links[effect.destination].notice(effect.awaited)
+        self.links[effect.destination].notice(effect.awaited, effect.last_txid)
 
     def _set_link_mode(self, effect: SetLinkMode) -> None:
         self.links[effect.destination].mode(effect.sync)

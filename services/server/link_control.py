@@ -559,10 +559,10 @@ class LinkControl:
                     return
                 self.woken_txid = last_txid
 
-    def notice(self, awaited: Rooted) -> None:
+    def notice(self, awaited: Rooted, last_txid: int) -> None:
         """Asks the destination."""
         if self.connection is not None and self.is_connected:
-            self.connection.send(control.notice(awaited))
+            self.connection.send(control.notice(awaited, last_txid))
 
     def mode(self, sync: bool) -> None:
         """Changes what sent messages are marked with."""

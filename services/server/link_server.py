@@ -343,7 +343,7 @@ class LinkServer:
             machine.told(header["tx"])
         elif command == "notice":
             if self._started:
-                self._perform(machine.notice(control.read_notice(body)))
+                self._perform(machine.notice(control.read_notice(body), header["tx"]))
         elif command == "mode":
             machine.set_mode(header["sync"])
         elif command == "incoming":

@@ -361,7 +361,7 @@ class LinkProcess:
     def notified(self, effect: NotifyLink) -> None:
         """The instance asks again."""
         if self.alive:
-            self._perform(self.machine.notice(effect.awaited))
+            self._perform(self.machine.notice(effect.awaited, effect.last_txid))
 
     def mode_set(self, sync: bool) -> None:
         """What is sent from now on is marked awaited, or not."""

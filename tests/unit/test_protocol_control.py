@@ -92,5 +92,6 @@ def test_lacks() -> None:
 
 
 def test_notice() -> None:
-    frame = one(control.notice({BIG: {BIG: [(1, 2)]}}))
+    frame = one(control.notice({BIG: {BIG: [(1, 2)]}}, 7))
+    assert frame.header == {"c": "notice", "tx": 7}
     assert control.read_notice(frame.body) == {BIG: {BIG: [(1, 2)]}}

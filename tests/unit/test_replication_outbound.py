@@ -198,7 +198,7 @@ def test_a_notice_asks_for_what_is_there_and_marks_what_is_not() -> None:
     made = link((1, 1))
     made.take([])
     made.told(2)
-    effects = made.notice({ELSEWHERE: {P: [(1, 2)]}})
+    effects = made.notice({ELSEWHERE: {P: [(1, 2)]}}, 2)
     assert sent(effects) == [(2, [], {ELSEWHERE: {P: [(1, 1)]}}, False)]
     assert sent(made.take([run(2, 2)])) == [(3, [{P: [(2, 2)]}], {ELSEWHERE: {P: [(2, 2)]}}, False)]
 
@@ -216,6 +216,22 @@ def test_what_is_to_be_compared_and_is_removed_here_is_named_at_the_end_of_the_r
     assert not [effect for effect in effects if isinstance(effect, LinkLacks)]
 
 
+def test_what_is_asked_for_and_is_removed_here_is_named_when_all_is_read() -> None:
+    """The destination may have got it since, from elsewhere."""
+    asked = {ELSEWHERE: {P: [(2, 2)]}}
+    made = link((1, 1), last_txid=3)
+    made.take([run(3, 3)])
+    assert sent(made.notice(asked, 3)) == [(2, [], asked, False)]
+    assert sent(made.notice(asked, 4)) == []
+    made.told(4)
+    assert sent(made.take([run(4, 4)])) == [(3, [{P: [(4, 4)]}], asked, False)]
+    made.notice({OWN: {P: [(5, 5)]}}, 5)
+    made.told(5)
+    assert sent(made.take([run(5, 5, awaited=False)])) == [
+        (4, [{P: [(5, 5)]}], {OWN: {P: [(5, 5)]}}, False)
+    ]
+
+
 def test_the_window_counts_what_is_not_stored_and_notices_pass_it() -> None:
     made = link(window_bytes=50)
     made.take([])
@@ -223,7 +239,7 @@ def test_the_window_counts_what_is_not_stored_and_notices_pass_it() -> None:
     made.told(2)
     made.take([run(1, 1)])
     assert not made.wants
-    assert len(sent(made.notice({OWN: {P: [(1, 1)]}}))) == 1
+    assert len(sent(made.notice({OWN: {P: [(1, 1)]}}, 1))) == 1
     made.acked(2, {}, {}, {})
     assert made.wants, "stored is enough, nothing is persisted"
 
@@ -254,7 +270,7 @@ def test_a_new_connection_begins_anew() -> None:
     made.told(2)
     made.take([run(1, 1, 2)])
     made.disconnected()
-    assert not made.wants and made.notice({OWN: {P: [(1, 1)]}}) == []
+    assert not made.wants and made.notice({OWN: {P: [(1, 1)]}}, 1) == []
     made.connected(THERE, held((1, 1)), LinkStart(True, {}, {}, OWN, 2), 1)
     assert sent(made.take([run(1, 1, 2)])) == [(1, [{P: [(2, 2)]}], {}, True)]
 
