@@ -921,18 +921,25 @@ def store(history: History) -> list[Violation]:
     """A publish store forgets only what some instance acked or refused, and nothing acked is
     refused later by anyone. Another content is another message: what a logon names durable may be
     of another client of that name (see the top of this file), and so may be what another instance
-    than the one that acked it holds, or on another disk, and refuses it for."""
+    than the one that acked it holds, or on another disk, and refuses it for. A number is used once,
+    but that an instance gave, lost when an older copy was put in place of its directory, and gives
+    again before a peer has found that out: where another one holds the first, it refuses it."""
     settled: set[Key] = set()
     acked: defaultdict[tuple[Key, int], set[tuple[str, int]]] = defaultdict(set)
     disks: Counter[str] = Counter()
     published: set[tuple[Key, int]] = set()
     anybody: set[Key] = set()
     digests: dict[tuple[str, Key], int] = {}
+    by_clients = {each.publisher for each in history.operations if isinstance(each, Sent)}
+    given: defaultdict[int, set[Key]] = defaultdict(set)
+    lost: defaultdict[int, set[Key]] = defaultdict(set)
     found = []
     for operation in history.operations:
         if isinstance(operation, Published):
             key = (operation.publisher, operation.sequence)
-            if (key, operation.digest) in published:
+            if (key, operation.digest) in published and not any(
+                key in keys for keys in lost.values()
+            ):
                 text = f"{at(operation.time_us)} {operation.client} published {named(key)}, "
                 found.append(Violation("store", text + "a number that was used before"))
             published.add((key, operation.digest))
@@ -965,6 +972,13 @@ def store(history: History) -> list[Violation]:
                 found.append(Violation("store", text))
         elif isinstance(operation, Crashed) and operation.lost:
             disks[operation.instance] += 1
+            lost[operation.incarnation] |= given.pop(operation.incarnation, set())
+        elif isinstance(operation, Journaled | HeldBefore):
+            if operation.publisher not in by_clients:
+                held = {(operation.publisher, sequence) for sequence in operation.sequences}
+                lost[operation.incarnation] -= held
+                if isinstance(operation, HeldBefore) or not operation.path:
+                    given[operation.incarnation] |= held
         elif isinstance(operation, Heard):
             for sequence in operation.sequences:
                 key = (operation.publisher, sequence)

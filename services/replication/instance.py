@@ -1237,13 +1237,15 @@ class InstanceMachine:
         if self._unnumbered:
             self._answer_unnumbered(publisher, ranges)
 
-    def _answer_unnumbered(self, publisher: int, ranges: list[Range]) -> None:
+    def _answer_unnumbered(
+        self, publisher: int, ranges: list[Range], reason: str = "", text: str = ""
+    ) -> None:
         for a, b in ranges:
             for sequence in range(a, b + 1):
                 found = self._unnumbered.pop((publisher, sequence), None)
                 if found is not None:
-                    self.counters.persisted += 1
-                    self._effects.append(AckClient(found[0], sequence, command_id=found[1]))
+                    self.counters.persisted += not reason
+                    self._effects.append(AckClient(found[0], sequence, reason, text, found[1]))
 
     def _answer(self, sender: int, root: int, publisher: int, ranges: list[Range]) -> None:
         upstream = self._upstream_of.get(sender)
@@ -1628,6 +1630,14 @@ class InstanceMachine:
                                 f"{session.client} with another content",
                             )
                 self._dirty_sessions.add(session.number)
+            if self._unnumbered:
+                self._answer_unnumbered(
+                    publisher,
+                    list(refused),
+                    "sequence_conflict",
+                    f"{ledger.destination.name} holds another content under the number that "
+                    f"{self.identity.name} gave it: publish it again",
+                )
 
     def link_progressed(
         self,

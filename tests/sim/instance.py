@@ -821,6 +821,10 @@ class Instance:
         if session is None:
             return
         world = self.world
+        if effect.command_id and effect.reason:
+            world.probes["unnumbered publish refused"] += 1
+            self._answer_command(session, effect.command_id)
+            return
         if effect.command_id:
             publisher, _ = self.machine.number_for(session.client_name)
             self._log_acked(session, [effect.sequence], "ack", publisher)

@@ -227,6 +227,20 @@ def test_another_content_under_a_held_identity_is_refused() -> None:
     assert acks(bench.publish(1, body=b"y")) == [(1, "sequence_conflict")]
 
 
+def test_a_publish_that_the_server_numbered_is_refused_where_a_destination_refuses_it() -> None:
+    bench = Bench(destination())
+    bench.log_on()
+    publisher, sequence = bench.machine.number_for(CLIENT_NAME)
+    payload = RecordBuilder(publisher, "orders", "json").build(sequence, b"x", 0)
+    run = run_of(scan(payload)[0], payload)
+    bench.take(bench.machine.client_published_unnumbered(1, run, "cid", 0))
+    bench.commit()
+    refused = {publisher: [(sequence, sequence)]}
+    found = bench.take(bench.machine.link_answered("peer", {}, refused))
+    (told,) = [each for each in found if isinstance(each, AckClient)]
+    assert (told.command_id, told.reason) == ("cid", "sequence_conflict")
+
+
 def test_what_a_destination_refused_is_not_forgotten_by_a_restart() -> None:
     before = Bench(destination())
     before.log_on()
