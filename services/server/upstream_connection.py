@@ -203,6 +203,8 @@ class UpstreamConnection(Carrier):
                 decided = await server.in_thread(self._validate, logon)
             if decided is None:
                 seen = await server.state.run(lambda: self._take_epoch(logon.epoch, key))
+                # What is on disk and not taken yet is held: who may not be ready asks for that.
+                server.catch_up_with_commits()
                 decided = decide(machine, self.number, logon, seen, is_open=self.is_open)
         except RaylayError as error:
             self.refuse("storage_error", str(error))

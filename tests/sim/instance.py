@@ -1176,6 +1176,7 @@ class Instance:
         number = connection.number
         ledger = self.machine.destinations.get(logon.name)
         known = ledger is not None and bool(ledger.incarnation)
+        self._catch_up()
         decided = decide(self.machine, number, logon, epoch_seen, is_open=connection.open[1])
         if decided is None:
             world.probes["logon of a link that is gone"] += 1

@@ -39,11 +39,13 @@ from raylay.services.messages.records import (
 )
 from raylay.services.replication import instance as machine_module
 from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.ranges import SequenceSet
 from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.routing import Destination, TopicRule
 from sim import nemesis, plans
 from sim.client import Part, SimClient
 from sim.instance import Instance
+from sim.link import LinkProcess, Welcome
 from sim.mistakes import MISTAKES, SHOWN_BY_A_SCENARIO
 from sim.network import Carried, Connection
 from sim.world import Machines, Timing, World
@@ -1360,16 +1362,18 @@ def test_an_old_copy_admits_no_client_before_it_has_caught_up() -> None:
     play.end()
 
 
+@pytest.mark.parametrize("step", ["link_connected", "_decide"])
 @pytest.mark.parametrize("planted", ["", "link before commits"])
-def test_an_instance_is_ready_with_all_that_a_peer_has_on_disk(planted: str) -> None:
-    """`m1` has committed a message when its link has reached `m2`, and its loop is busy."""
+def test_what_is_on_disk_and_not_taken_counts_when_a_peer_connects(planted: str, step: str) -> None:
+    """`m1` has committed a message when a link has reached `m2`, or is let in from there, and its
+    loop is busy. It is sent before `m2` is ready, and told to be held."""
     machines = MISTAKES[planted] if planted else None
     play = Play(plans.mesh(2), machines=machines)
     client = play.client("p", "m1", "m2")
     play.until(50)
     published(play, client, 3)
     m1 = play.world.instances["m1"]
-    reached = m1.link_connected
+    reached = getattr(m1, step)
 
     def busy(call: Callable[..., None], *arguments: object) -> None:
         m1._callbacks += 1
@@ -1380,12 +1384,24 @@ def test_an_instance_is_ready_with_all_that_a_peer_has_on_disk(planted: str) -> 
         client.publish(["orders"])
         play.world.after(3_000, reached, *arguments)
 
-    m1.link_connected = publish_first  # type: ignore[method-assign]
+    setattr(m1, step, publish_first)
     play.world.crash("m2", lose_disk=True)
     play.world.restart("m2")
-    while not play.world.instances["m2"].machine.ready:
+    m2 = play.world.instances["m2"]
+    told: list[SequenceSet] = []
+    connected = m2.link_connected
+
+    def hear(link: LinkProcess, connection: Connection, welcome: Welcome) -> None:
+        told.append(welcome.answer.held.of(client.machine.publisher).copy())
+        connected(link, connection, welcome)
+
+    m2.link_connected = hear  # type: ignore[method-assign]
+    while not (m2.machine.ready if step == "link_connected" else told):
         play.world.run_until(play.world.now_us + 100)
-    assert play.had("m2", client, 4) == (not planted)
+    if step == "link_connected":
+        assert play.had("m2", client, 4) == (not planted)
+    else:
+        assert told == [SequenceSet([(1, 3 if planted else 4)])]
     play.end()
 
 
