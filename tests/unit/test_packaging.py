@@ -25,6 +25,7 @@ TARGETS = (
     "test-all",
     "check",
     "sim",
+    "unseen",
     "bench",
     "soak",
     "clean",
