@@ -25,6 +25,8 @@ from raylay.services.protocol.replication import (
     PART_BYTES,
     REPLICATION_VERSION_MIN,
     agreed_version,
+    name_of,
+    u64_of,
 )
 from raylay.services.replication.bootstrap import BootstrapChoice
 from raylay.services.replication.instance import Identity
@@ -64,9 +66,10 @@ def read_request(header: Header, body: bytes) -> tuple[Identity, BootstrapChoice
         RemoteProtocolError: with reason `bad_version` or `bad_command`.
     """
     agreed_version(header)
+    identity = _identity(header)
     try:
         wanted, journaled = msgpack.unpackb(body)
-        return _identity(header), BootstrapChoice(_rules(wanted), _rules(journaled))
+        return identity, BootstrapChoice(_rules(wanted), _rules(journaled))
     except (ValueError, TypeError, msgpack.UnpackException, ConfigurationError):
         raise RemoteProtocolError("a bootstrap asks for no topics", "bad_command") from None
 
@@ -83,10 +86,8 @@ def _rules(value: Any) -> tuple[TopicRule, ...]:
 
 
 def _identity(header: Header) -> Identity:
-    name, group, incarnation = (header.get(key) for key in ("name", "group", "incarnation"))
-    if type(name) is not str or type(group) is not str or type(incarnation) is not int:
-        raise RemoteProtocolError("a bootstrap names no instance", "bad_command")
-    return Identity(name, group, incarnation)
+    name = name_of(header, "name", empty=False)
+    return Identity(name, name_of(header, "group"), u64_of(header, "incarnation"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +120,7 @@ def read_begin(header: Header) -> Begin:
     Raises:
         RemoteProtocolError: with reason `bad_command`.
     """
-    first_txid, last_txid = header.get("first"), header.get("last")
-    if type(first_txid) is not int or type(last_txid) is not int:
-        raise RemoteProtocolError("a bootstrap begins nowhere", "bad_command")
-    return Begin(_identity(header), first_txid, last_txid)
+    return Begin(_identity(header), u64_of(header, "first"), u64_of(header, "last"))
 
 
 def lacks_frames(lacks: PublisherRanges) -> list[bytes]:
@@ -165,10 +163,7 @@ def read_runs(header: Header) -> int:
     Raises:
         RemoteProtocolError: with reason `bad_command`.
     """
-    source_txid = header.get("tx")
-    if type(source_txid) is not int:
-        raise RemoteProtocolError("runs of a bootstrap have no place", "bad_command")
-    return source_txid
+    return u64_of(header, "tx")
 
 
 def is_end(header: Header) -> bool:

@@ -28,7 +28,8 @@
       start         sync, root (of what clients publish here), tx: last_txid; body: notice, mark
                     (ranges root by root), held (range sets, when the digests agreed)
       incoming      upstream, name, incarnation: the incoming connection that the link may use;
-                    upstream 0: there is none
+                    upstream 0: there is none; proven: that it may say of this instance that it is
+                    an old copy
       told          tx: committed up to here
       notice        tx: last_txid; body: awaited (ranges root by root)
       mode          sync
@@ -107,11 +108,10 @@ def carried(destination: str, start_number: int) -> bytes:
     return encode_frame({"c": "carried", "destination": destination, "start": start_number})
 
 
-def incoming(upstream: int, name: str, incarnation: int) -> bytes:
+def incoming(upstream: int, name: str, incarnation: int, *, proven: bool = False) -> bytes:
     """The incoming connection that a link may use."""
-    return encode_frame(
-        {"c": "incoming", "upstream": upstream, "name": name, "incarnation": incarnation}
-    )
+    header: Header = {"c": "incoming", "upstream": upstream, "name": name}
+    return encode_frame(header | {"incarnation": incarnation, "proven": proven})
 
 
 def connected(

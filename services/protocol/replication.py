@@ -252,15 +252,14 @@ def read_link_logon(header: Header, body: bytes = b"") -> UpstreamLogon:
             f"{header['c'][:64]} came before the logon of a link", "not_logged_on"
         )
     version = agreed_version(header)
-    name, group, expect, destination = (
-        _name(header, key) for key in ("name", "group", "expect", "destination")
+    name = name_of(header, "name", empty=False)
+    group, expect, destination = (
+        name_of(header, key) for key in ("group", "expect", "destination")
     )
-    incarnation, epoch, digest = (_u64(header, key) for key in ("incarnation", "epoch", "digest"))
-    conflation_ms = _u64(header, "conflation", 0)
+    incarnation, epoch, digest = (u64_of(header, key) for key in ("incarnation", "epoch", "digest"))
+    conflation_ms = u64_of(header, "conflation", 0)
     address = header.get("address")
     proof = header.get("proof", b"")
-    if not name:
-        raise _wrong(header, "name", "a name")
     if not (address is None or is_address(address)):
         raise _wrong(header, "address", "empty or of the form host:port")
     if type(proof) is not bytes:
@@ -289,14 +288,26 @@ def _wrong(header: Header, key: str, what: str) -> RemoteProtocolError:
     return RemoteProtocolError(f"`{key}` of {header['c']} is not {what}", "bad_command")
 
 
-def _name(header: Header, key: str) -> str:
+def name_of(header: Header, key: str, *, empty: bool = True) -> str:
+    """A name in a header.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_command`.
+    """
     value = header.get(key)
     if type(value) is not str or len(value.encode()) > NAME_BYTES_MAX:
         raise _wrong(header, key, f"a text of up to {NAME_BYTES_MAX} bytes")
+    if not value and not empty:
+        raise _wrong(header, key, "a name")
     return value
 
 
-def _u64(header: Header, key: str, default: int | None = None) -> int:
+def u64_of(header: Header, key: str, default: int | None = None) -> int:
+    """A number in a header; without a default it must be there.
+
+    Raises:
+        RemoteProtocolError: with reason `bad_command`.
+    """
     value = header.get(key, default)
     if type(value) is not int or not 0 <= value < 1 << 64:
         raise _wrong(header, key, "a whole number from 0 to 2^64 - 1")
@@ -378,10 +389,9 @@ def _parts(sets: PublisherRanges) -> Iterator[bytes]:
 
 def read_accepted(header: Header) -> Accepted:
     """The inverse of what `exchange_frames` begins with."""
-    name, group, client = (_name(header, key) for key in ("name", "group", "client"))
-    incarnation = _u64(header, "incarnation")
-    if not name:
-        raise _wrong(header, "name", "a name")
+    name = name_of(header, "name", empty=False)
+    group, client = (name_of(header, key) for key in ("group", "client"))
+    incarnation = u64_of(header, "incarnation")
     if not is_address(client):
         raise _wrong(header, "client", "empty or of the form host:port")
     same, validated = bool(header.get("same")), bool(header.get("validated"))
@@ -456,8 +466,8 @@ def read_batch(header: Header, body: bytes) -> Batch:
     Raises:
         RemoteProtocolError: with reason `bad_command` or `bad_ranges`.
     """
-    number = _u64(header, "n")
-    awaited_bytes = _u64(header, "w", 0)
+    number = u64_of(header, "n")
+    awaited_bytes = u64_of(header, "w", 0)
     compression = header.get("z")
     if awaited_bytes > len(body):
         raise _wrong(header, "w", f"within the {len(body)} bytes of the body")
@@ -503,7 +513,7 @@ def root_of(header: Header) -> int:
     Raises:
         RemoteProtocolError: with reason `bad_command`.
     """
-    return _u64(header, "root")
+    return u64_of(header, "root")
 
 
 def read_lacks(header: Header, body: bytes) -> tuple[PublisherRanges, bool]:
@@ -544,7 +554,7 @@ def read_ack(header: Header, body: bytes) -> tuple[int, Ranges, Rooted, Ranges]:
     Raises:
         RemoteProtocolError: with reason `bad_command` or `bad_ranges`.
     """
-    number = _u64(header, "n")
+    number = u64_of(header, "n")
     if not body:
         return number, {}, {}, {}
     value = _unpacked(body)

@@ -29,6 +29,7 @@ class Incoming:
         number: of the connection here.
         name, group, incarnation: of that instance.
         address: where it says that others reach its replication transport; empty: it does not know.
+        proven: its word counts for what would end this incarnation.
     """
 
     number: int
@@ -36,6 +37,7 @@ class Incoming:
     group: str
     incarnation: int
     address: str
+    proven: bool = False
 
 
 def uses_incoming(destination: Destination) -> bool:

@@ -24,6 +24,7 @@ from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 
+from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
 from raylay.services.replication.effects import (
@@ -642,7 +643,16 @@ class OutboundLink:
     def acked(
         self, number: int, held: Ranges, persisted: Rooted, conflicts: Ranges
     ) -> list[LinkEffect]:
-        """An ack came: batches up to `number` are stored. `AckUpstream` tells the rest."""
+        """An ack came: batches up to `number` are stored. `AckUpstream` tells the rest.
+
+        Raises:
+            RemoteProtocolError: it is of a batch that was not sent: journal would be freed by it.
+        """
+        if number > self._number:
+            raise RemoteProtocolError(
+                f"an ack of batch {number} came, and {self._number} is the last that was sent",
+                "bad_command",
+            )
         in_flight = self._in_flight
         caught_up = bool(self._caught_up_number and number >= self._caught_up_number)
         while in_flight and in_flight[0][0] <= number:

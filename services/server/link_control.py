@@ -490,7 +490,9 @@ class LinkControl:
         if found is None:
             self.connection.send(control.incoming(0, "", 0))
         else:
-            self.connection.send(control.incoming(number, found.name, found.incarnation))
+            self.connection.send(
+                control.incoming(number, found.name, found.incarnation, proven=found.proven)
+            )
 
     def stream_of(self, header: Header) -> asyncio.Protocol | None:
         """Who is to have a socket of the link's process: the other end of a stream. None: there is

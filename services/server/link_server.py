@@ -23,6 +23,8 @@ from raylay.services.protocol.compression import compressor
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
 from raylay.services.protocol.replication import (
     BEAT,
+    NAME_BYTES_MAX,
+    REFUSAL_CHARACTERS_MAX,
     REPLICATION_FRAME_BYTES_MAX,
     REPLICATION_VERSION_MIN,
     Accepted,
@@ -85,6 +87,7 @@ class _Incoming:
     upstream: int
     name: str
     incarnation: int
+    proven: bool
 
 
 Ack = tuple[int, Ranges, Rooted, Ranges, int]
@@ -96,13 +99,15 @@ class _Downstream(Carrier):
 
     Args:
         carried: it goes over a connection that the other side made.
+        proven: it counts when it says that the link's instance is an old copy of itself.
     """
 
-    def __init__(self, link: LinkServer, *, carried: bool) -> None:
+    def __init__(self, link: LinkServer, *, carried: bool, proven: bool = True) -> None:
         reader = FrameReader(frame_bytes_max=REPLICATION_FRAME_BYTES_MAX)
         super().__init__(link.outbox, link.loop, reader)
         self.link = link
         self.is_carried = carried
+        self._is_proven = proven
         self.accepted: Accepted | None = None
         self.held: PublisherRanges | None = None
         self.waited = RootedRanges()
@@ -121,9 +126,10 @@ class _Downstream(Carrier):
             self._told(read_placed(header))
         elif command == "refused":
             self._told(read_placed(header))
-            reason, text = (str(header.get(key, "")) for key in ("reason", "text"))
+            reason = str(header.get("reason") or "refused")[:NAME_BYTES_MAX]
+            text = str(header.get("text") or "it gives no reason")[:REFUSAL_CHARACTERS_MAX]
             self.why = f"{reason}: {text}"
-            if reason == "stale_epoch":
+            if reason == "stale_epoch" and self._is_proven:
                 self.link.epoch_refused(self)
             self.link.event("link_refused", reason=reason, text=text)
             self.close(self.why)
@@ -476,7 +482,9 @@ class LinkServer:
     def _offered(self, header: Header) -> None:
         """The instance tells of a connection that the other side made, or that there is none."""
         if header["upstream"]:
-            self._incoming = _Incoming(header["upstream"], header["name"], header["incarnation"])
+            self._incoming = _Incoming(
+                header["upstream"], header["name"], header["incarnation"], header["proven"]
+            )
             self._arrival.set()
             self._give_way()
         else:
@@ -542,17 +550,21 @@ class LinkServer:
 
     async def _connect_to(self, host: str, port: int, address: str) -> None:
         await self._log_on(
-            self._opened(lambda make: self.loop.create_connection(make, host, port), carried=False),
+            self._opened(lambda make: self.loop.create_connection(make, host, port), None),
             address,
         )
 
     def _opened(
-        self, connect: Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]], *, carried: bool
+        self,
+        connect: Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]],
+        incoming: _Incoming | None,
     ) -> Coroutine[Any, Any, tuple[asyncio.Transport, _Downstream]]:
         """A connection by this way, over the line that a drill can make a bad one."""
 
         def make() -> _Downstream:
-            return _Downstream(self, carried=carried)
+            if incoming is None:
+                return _Downstream(self, carried=False)
+            return _Downstream(self, carried=True, proven=incoming.proven)
 
         return self._line.open(make, connect) if self._line is not None else connect(make)
 
@@ -562,7 +574,7 @@ class LinkServer:
         front = control.carry(config.destination.name, config.start_number, incoming.upstream)
         await self._log_on(
             self._opened(
-                lambda make: self.loop.create_unix_connection(make, config.unix_path), carried=True
+                lambda make: self.loop.create_unix_connection(make, config.unix_path), incoming
             ),
             over,
             front,
@@ -811,18 +823,21 @@ class LinkServer:
         """An ack came.
 
         Raises:
-            RemoteProtocolError: it is none, or too many came before the link could begin.
+            RemoteProtocolError: it is none, or of something that was not sent, or too many came
+                before the link could begin.
         """
         if downstream is not self._downstream:
             return
         ack = *read_ack(header, body), sent_at_ns(header)
         if self._started:
             self._take_ack(ack)
-        elif len(downstream.early) < EARLY_ACKS_MAX:
+        elif len(downstream.early) < EARLY_ACKS_MAX and not ack[0]:
             downstream.early.append(ack)
         else:
             raise RemoteProtocolError(
-                f"more than {EARLY_ACKS_MAX} acks came before anything was sent", "bad_command"
+                f"more than {EARLY_ACKS_MAX} acks, or one of batch {ack[0]}, came before anything "
+                "was sent",
+                "bad_command",
             )
 
     def _take_ack(self, ack: Ack) -> None:

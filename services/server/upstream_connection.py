@@ -257,7 +257,14 @@ class UpstreamConnection(Carrier):
             or (self.carried and self.carried.user != destination)
         ):
             return None
-        return Incoming(self.number, logon.name, logon.group, logon.incarnation, logon.address)
+        return Incoming(
+            self.number,
+            logon.name,
+            logon.group,
+            logon.incarnation,
+            logon.address,
+            logon.proven or not self.server.identity.in_fabric,
+        )
 
     def carry(self, destination: str) -> CarriedStream:
         """Begins a stream for a destination's link; an earlier one of it ends."""

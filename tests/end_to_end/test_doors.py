@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,61 @@ def test_a_forged_batch_does_not_make_an_instance_begin_anew(
     good.publishes()
     good.kept()
     assert is_whole(server), server.log
+
+
+# -- a sample of the walk --------------------------------------------------------------------------
+SAMPLE: list[tuple[Header, bytes]] = [
+    ({"c": "ack", "a": "persisted", "s": 5}, b""),
+    ({"c": "logon", "v": 9, "client_name": "x"}, b""),
+    ({"c": "p", "t": "orders", "s": -1}, b"{}"),
+    ({"c": "pb", "n": 0}, b""),
+    ({"c": "subscribe", "sub": "s", "t": "(", "bm": "0"}, b""),
+    ({"c": "heartbeat", "o": {"start_s": "soon"}}, b""),
+    ({"c": "bootstrap", "v": 1, "name": "x", "group": "g", "incarnation": -1}, b"\xff"),
+    ({"c": "batch", "n": "one"}, b""),
+    ({"c": "batch", "n": 1, "w": 9}, b"\xff"),
+    ({"c": "lacks"}, msgpack.packb({-1: b""})),
+    ({"c": "placed", "placements": [["B", 1, "nowhere", ""]]}, b""),
+    ({"c": "accepted", "v": 2, "name": "x"}, b""),
+    ({"c": "carry_begin", "n": 1}, b""),
+    ({"c": "unheard-of"}, b""),
+]
+
+
+def refusal_at(door: Client | Link) -> Header:
+    """Why it is refused; it comes before the end of the connection."""
+    while True:
+        data = door.socket.recv(1 << 18)
+        assert data, "the connection ended without a word"
+        for frame in door.reader.feed(data):
+            if frame.header["c"] == "refused" or frame.header.get("status") == "failure":
+                return frame.header
+
+
+def test_a_sample_of_frames_at_every_door_of_a_pair(servers: Servers, tmp_path: Path) -> None:
+    """Garbage, a frame cut short and a length beyond the limit as well."""
+    first, second = pair(servers, tmp_path)
+    good = Good(first)
+    sent = [encode_frame(*frame) for frame in SAMPLE]
+    sent += [b"\xff" * 100, b"\x10\0\0\0\xff\xff" + bytes(20), struct.pack("<IH", 1 << 31, 9)]
+    for epoch, frame in enumerate(sent, 1):
+        link = Link(first)
+        link.send(logon(destination="to-A", epoch=epoch))
+        link.next("accepted")
+        doors: list[Client | Link] = [Client(first.address), Link(first)]
+        doors += [Client(first.address, "bad"), link]
+        for door in doors:
+            door.socket.sendall(frame)
+            refused = refusal_at(door)
+            assert refused["reason"] and len(refused["text"]) > 10, (frame, refused)
+            door.socket.close()
+        good.publishes()
+    for server in (first, second):
+        assert is_whole(server), server.log
+        good.server = server
+        good.kept()
+    # Neither the link of the one nor that of the other was disturbed.
+    assert first.events("link_disconnected") == second.events("link_disconnected") == 0
 
 
 # -- too large -------------------------------------------------------------------------------------

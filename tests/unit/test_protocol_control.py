@@ -35,6 +35,7 @@ def test_connections_that_the_other_side_made() -> None:
         "upstream": 5,
         "name": "B",
         "incarnation": BIG,
+        "proven": False,
     }
     assert one(control.carry("to-B", 3, 5)).header == {
         "c": "carry",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import Flag, RecordBuilder, Run, run_of, scan
 from raylay.services.replication.acknowledgment import UNAWAITED
 from raylay.services.replication.effects import (
@@ -437,3 +438,13 @@ def test_only_what_others_brought_waits_and_only_on_an_async_link(sync: bool) ->
     assert numbers(made.take([run(4, 4)], MS)) == [4], "its own is its turn"
     other = run(5, 5, path=(ELSEWHERE, 0xD))
     assert numbers(made.take([other], MS)) == [5], "another way was not seen"
+
+
+def test_an_ack_of_what_was_not_sent_frees_nothing() -> None:
+    made = link()
+    made.take([])
+    with pytest.raises(RemoteProtocolError, match="ack of batch 2 came, and 1 is the last"):
+        made.acked(2, {}, {}, {})
+    assert made.acked(0, {}, {}, {}) == [], "it is not taken for stored"
+    (progress,) = made.acked(1, {}, {}, {})
+    assert isinstance(progress, LinkProgress) and progress.caught_up
