@@ -120,6 +120,17 @@ class OldAnswersKept(InstanceMachine):
         return super()._owe_and_ask(ledger, left, now_us, first_txid)
 
 
+class NextServerNotAsked(InstanceMachine):
+    """Takes what a server answered for the answer of the next one, or of what it is now that it has
+    lost its disk."""
+
+    def link_connected(
+        self, destination: str, incarnation: int, *arguments: Any, **named: Any
+    ) -> tuple[list[Effect], LinkStart]:
+        self.destinations[destination].incarnation = incarnation
+        return super().link_connected(destination, incarnation, *arguments, **named)
+
+
 class OneWaiterForAllRoots(InstanceMachine):
     """Keeps one waiter a message, whichever instance it was published at: a client's resend to
     another one is answered before the first one's waits are over."""
@@ -698,6 +709,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "notes not recovered": Machines(instance=NotesNotRecovered),
     "what comes back is its own": Machines(instance=WhatComesBackIsItsOwn),
     "conflict told ahead": Machines(instance=ConflictToldAhead),
+    "next server not asked": Machines(instance=NextServerNotAsked),
 }
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
 
@@ -710,7 +722,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "old answers kept": frozenset(("acknowledged",)),
     "one waiter for all roots": frozenset(("acknowledged",)),
     "windows freed by persisted": frozenset(("liveness",)),
-    "high-water-mark duplicates": frozenset(("liveness", "acknowledged")),
+    "high-water-mark duplicates": frozenset(("liveness", "acknowledged", "removal")),
     "path by name": frozenset(("liveness",)),
     "one logon number": frozenset(("acknowledged",)),
     "safe by link": frozenset(("safety",)),
@@ -722,7 +734,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "retirement forgotten": frozenset(("retired", "liveness")),
     "retired accepted": frozenset(("retired",)),
     "retired serves on": frozenset(("retired",)),
-    "old copy served": frozenset(("liveness", "unavailable")),
+    "old copy served": frozenset(("liveness", "unavailable", "removal")),
     "trust is proof": frozenset(("removal", "liveness", "order")),
     "stored is enough": frozenset(("removal",)),
     "ready by another group": frozenset(("readiness",)),
@@ -770,6 +782,8 @@ TWINS = frozenset(("contents not compared", "found: held is the same"))
 RARE: dict[str, int] = {
     "found: forgets topics": 1900,
     "retirement forgotten": 1045,
+    "a whole list is safe": 8100,
 }
 """Mistakes that show rarely, and where to begin: for the first it takes a restart between two
-parts of a stream that come by different paths."""
+parts of a stream that come by different paths; for the last an ack before the link of a list has
+gone on to the next server and back."""

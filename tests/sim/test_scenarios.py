@@ -978,6 +978,35 @@ def test_the_word_of_an_instance_counts_although_the_next_one_says_otherwise() -
     assert client.machine.instance == "a1", "somebody took that upon himself"
 
 
+@pytest.mark.parametrize("planted", ["", "next server not asked"])
+def test_what_waits_elsewhere_waits_for_the_next_server_of_a_list_too(planted: str) -> None:
+    """`s1` has answered, `c` has not. The link goes on to `s2`, which has a sync link of its own: a
+    client that is acknowledged now may fail over to there, and `s2` may die."""
+    play = Play(
+        fabric(a=(to("s1", "s2"), to("c")), s1=(), s2=(to("d"),), c=(), d=()),
+        machines=SHOWN_BY_A_SCENARIO.get(planted),
+    )
+    world, client = play.world, play.client("p", "a")
+    play.until(50)
+    world.partition({("a", "c"), ("s2", "d")})
+    client.publish(["orders"])
+    play.until(80)
+    ledger = world.instances["a"].machine.destinations["to-s1"]
+    assert play.had("s1", client, 1) and not ledger.owed, "it has answered"
+    world.crash("s1", 2_000_000)
+    play.until(300)
+    assert play.had("s2", client, 1) and ledger.connected
+    world.blocked -= {("a", "c"), ("c", "a")}
+    play.until(800)
+    assert play.had("c", client, 1)
+    assert client.store.messages == (0 if planted else 1)
+    history = play.end(check=not planted)
+    if planted:
+        assert {found.law for found in checkers.check_all(history)} == {"acknowledged"}
+    else:
+        assert acked_at_us(history, client, 1) > journaled_at_us(history, "d", client, 1)
+
+
 def test_a_server_that_the_link_returns_to_is_safe_when_it_has_everything() -> None:
     play = Play(listed())
     client = left_behind(play)
