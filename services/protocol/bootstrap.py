@@ -22,10 +22,10 @@ import msgpack
 from raylay.services.errors import ConfigurationError, RemoteProtocolError
 from raylay.services.protocol.frames import Header, encode_frame, encode_front
 from raylay.services.protocol.replication import (
-    PART_BYTES,
     REPLICATION_VERSION_MIN,
     agreed_version,
     name_of,
+    parts,
     u64_of,
 )
 from raylay.services.replication.bootstrap import BootstrapChoice
@@ -125,18 +125,7 @@ def read_begin(header: Header) -> Begin:
 
 def lacks_frames(lacks: PublisherRanges) -> list[bytes]:
     """What the source cannot give. Each frame stands for itself."""
-    frames: list[bytes] = []
-    part: dict[int, bytes] = {}
-    size_bytes = 0
-    for publisher, data in lacks.to_wire().items():
-        part[publisher] = data
-        size_bytes += len(data)
-        if size_bytes >= PART_BYTES:
-            frames.append(encode_frame({"c": LACKS}, _pack(part)))
-            part, size_bytes = {}, 0
-    if part:
-        frames.append(encode_frame({"c": LACKS}, _pack(part)))
-    return frames
+    return [encode_frame({"c": LACKS}, part) for part in parts(lacks)]
 
 
 def read_lacks(body: bytes) -> PublisherRanges:

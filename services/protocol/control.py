@@ -10,8 +10,9 @@
                     on is a stream that came over the link's connection: another instance's link
       waits         why: nothing can be dialled now
       dial          asks for what a logon downstream needs
-      connected     incarnation, name, client, address, same, generation, placements; body: held
-                    (range sets), waited (range sets root by root)
+      held, waited  root; body: a part of the sets as it came from the destination
+      connected     epoch: that it logged on with, incarnation, name, client, address, same,
+                    generation, placements; all parts of held and waited have come before
       disconnected  why
       placed        placements: of moved instances, as the destination tells of them
       answered      at: ns when it was answered there; body: persisted (ranges root by root),
@@ -25,8 +26,10 @@
                     on disk; body: what the instance tells of itself (description.py)
       aim           addresses: dial these from now on; placements: news of moved instances
       refuse        why: go on to the next server, this one may not be used
-      start         sync, root (of what clients publish here), tx: last_txid; body: notice, mark
-                    (ranges root by root), held (range sets, when the digests agreed)
+      part          of: held (when the digests agreed), notice, mark or unavailable, root; body: a
+                    part of these sets
+      start         sync, root (of what clients publish here), tx: last_txid, whole; all parts have
+                    come before
       incoming      upstream, name, incarnation: the incoming connection that the link may use;
                     upstream 0: there is none; proven: that it may say of this instance that it is
                     an old copy
@@ -41,12 +44,13 @@ Both ends are of one version: they are started from one installation, so nothing
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgpack
 
 from raylay.services.protocol.frames import Header, encode_frame
+from raylay.services.protocol.replication import parts, read_part
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import (
     LinkAnswered,
@@ -119,29 +123,30 @@ def connected(
     name: str,
     client: str,
     address: str,
-    held: PublisherRanges | None,
-    waited: RootedRanges,
+    *,
+    epoch: int,
+    same: bool,
     generation: int = 0,
     placements: Mapping[str, Placement] | None = None,
 ) -> bytes:
-    """The link is connected. `held` is None where the digests agreed."""
+    """The link is connected. `same`: the digests agreed."""
     header: Header = {
         "c": "connected",
+        "epoch": epoch,
         "incarnation": incarnation,
         "name": name,
         "client": client,
         "address": address,
-        "same": held is None,
+        "same": same,
         "generation": generation,
         "placements": to_wire(placements or {}),
     }
-    return encode_frame(header, _body(held.to_wire() if held is not None else {}, waited.to_wire()))
+    return encode_frame(header)
 
 
-def read_connected(body: bytes) -> tuple[PublisherRanges, RootedRanges]:
-    """(held, waited) of `connected`."""
-    held, waited = _values(body)
-    return PublisherRanges.from_wire(held), RootedRanges.from_wire(waited)
+def part_of_logon(command: str, root: int, body: bytes) -> bytes:
+    """A part of `held` or `waited`, as it came from the destination."""
+    return encode_frame({"c": command, "root": root}, body)
 
 
 def placed(placements: Mapping[str, Placement]) -> bytes:
@@ -202,41 +207,61 @@ def read_progress(header: Header, body: bytes) -> LinkProgress:
     return LinkProgress(header["tx"], resending, header["u"], header["skipped"])
 
 
-def start(start_: LinkStart, held: PublisherRanges | None) -> bytes:
-    """What a connected link begins with. `held`: what the destination holds, where the link does
-    not know it because the digests agreed."""
-    return encode_frame(
+def start_frames(start: LinkStart, held: PublisherRanges | None) -> Iterator[bytes]:
+    """What a connected link begins with, each frame made when it is asked for. `held`: what the
+    destination holds, where the link does not know it because the digests agreed."""
+    every = [
+        ("held", 0, held or PublisherRanges()),
+        *(("notice", root, sets) for root, sets in start.notice.roots.items()),
+        *(("mark", root, sets) for root, sets in start.mark.roots.items()),
+        ("unavailable", 0, start.unavailable),
+    ]
+    for name, root, sets in every:
+        for part in parts(sets):
+            yield encode_frame({"c": "part", "of": name, "root": root}, part)
+    yield encode_frame(
         {
             "c": "start",
-            "sync": start_.sync,
-            "root": start_.own_root,
-            "tx": start_.last_txid,
-            "whole": start_.whole,
-        },
-        _body(
-            start_.notice,
-            start_.mark,
-            held.to_wire() if held is not None else None,
-            start_.unavailable.to_wire(),
-        ),
+            "sync": start.sync,
+            "root": start.own_root,
+            "tx": start.last_txid,
+            "whole": start.whole,
+        }
     )
 
 
-def read_start(header: Header, body: bytes) -> tuple[LinkStart, PublisherRanges | None]:
-    """The inverse of `start`."""
-    notice, mark, held, unavailable = _values(body)
-    return (
-        LinkStart(
+class StartReader:
+    """Puts together what `start_frames` makes.
+
+    Owner: the link. Lifecycle: one connection.
+    """
+
+    def __init__(self) -> None:
+        self.held = PublisherRanges()
+        """What the destination holds, where it did not say that itself."""
+        self._notice = RootedRanges()
+        self._mark = RootedRanges()
+        self._unavailable = PublisherRanges()
+
+    def take(self, header: Header, body: bytes) -> None:
+        """Takes a `part`."""
+        rooted = {"notice": self._notice, "mark": self._mark}.get(header["of"])
+        if rooted is not None:
+            read_part(body, rooted.of(header["root"]))
+        else:
+            read_part(body, self.held if header["of"] == "held" else self._unavailable)
+
+    def started(self, header: Header) -> LinkStart:
+        """The last frame came."""
+        return LinkStart(
             header["sync"],
-            _rooted(notice),
-            _rooted(mark),
+            self._notice,
+            self._mark,
             header["root"],
             header["tx"],
-            PublisherRanges.from_wire(unavailable),
+            self._unavailable,
             header["whole"],
-        ),
-        None if held is None else PublisherRanges.from_wire(held),
-    )
+        )
 
 
 def notice(awaited: Rooted, last_txid: int) -> bytes:

@@ -46,7 +46,8 @@ the latter since when. One of version 1 passes over those of a logon and of its 
 no `placed`; where it is retired it is refused all the same.
 
 `ranges` are a msgpack map of publisher to a flat array: first, last, first, last, …
-Numbers are per connection and start at 1. Range sets are cut into parts of about 1 MiB.
+Numbers are per connection and start at 1. Range sets are cut into parts of about 64 KiB, where
+that is needed a publisher's set, too: what parts say of one publisher adds up.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ REPLICATION_FRAME_BYTES_MAX = 64 * 1024 * 1024
 """A batch is about 1 MiB, or one run, which a client's frame bounds to 16 MiB; a set of one
 publisher is bounded by what it holds. A run of one record has `RUN_HEADER_BYTES` and the longest
 path, topic, type and group beside it: less than 4 KiB."""
-PART_BYTES = 1024 * 1024
+PART_BYTES = 64 * 1024
+"""Of a range set that is told in parts: 2,000 publishers of one range each, or a part of one with
+many gaps, some milliseconds of work for whoever reads it."""
 RANGES_IN_ACK_MAX = 100_000
 NAME_BYTES_MAX = 400
 """Of an instance, a group, a destination: part of a key of the instance's state, which has at most
@@ -347,42 +350,46 @@ class Accepted:
 
 def exchange_frames(
     accepted: Accepted, held: PublisherRanges | None, waited: RootedRanges
-) -> list[bytes]:
-    """The whole answer to a link's logon. `held` is None where the digests agreed."""
-    frames = [
-        encode_frame(
-            {
-                "c": "accepted",
-                "v": accepted.version,
-                "name": accepted.name,
-                "group": accepted.group,
-                "incarnation": accepted.incarnation,
-                "client": accepted.client,
-                "same": held is None,
-                "validated": accepted.validated,
-                **_placed_values(accepted.generation, accepted.placements),
-            }
-        )
-    ]
+) -> Iterator[bytes]:
+    """The whole answer to a link's logon, each frame made when it is asked for: they may be many.
+    `held` is None where the digests agreed. None of the sets may change meanwhile."""
+    yield encode_frame(
+        {
+            "c": "accepted",
+            "v": accepted.version,
+            "name": accepted.name,
+            "group": accepted.group,
+            "incarnation": accepted.incarnation,
+            "client": accepted.client,
+            "same": held is None,
+            "validated": accepted.validated,
+            **_placed_values(accepted.generation, accepted.placements),
+        }
+    )
     if held is not None:
-        frames += [encode_frame({"c": "held", "more": True}, part) for part in _parts(held)]
-    parts = [(root, part) for root, sets in waited.roots.items() for part in _parts(sets)]
-    parts = parts or [(0, b"")]
-    for number, (root, part) in enumerate(parts, 1):
-        header: Header = {"c": "waited", "root": root, "more": number < len(parts)}
-        frames.append(encode_frame(header, part))
-    return frames
+        for part in parts(held):
+            yield encode_frame({"c": "held", "more": True}, part)
+    header: Header = {"c": "waited", "root": 0, "more": True}
+    body = b""
+    for root, sets in waited.roots.items():
+        for part in parts(sets):
+            if body:
+                yield encode_frame(header, body)
+            header["root"], body = root, part
+    yield encode_frame({**header, "more": False}, body)
 
 
-def _parts(sets: PublisherRanges) -> Iterator[bytes]:
+def parts(sets: PublisherRanges) -> Iterator[bytes]:
+    """Sets as bodies of about `PART_BYTES`, for `read_part`, each made when it is asked for."""
     part: dict[int, bytes] = {}
-    size = 0
-    for publisher, data in sets.to_wire().items():
-        part[publisher] = data
-        size += len(data) + 16
-        if size >= PART_BYTES:
-            yield _pack(part)
-            part, size = {}, 0
+    size_bytes = 0
+    for publisher, ranges in sets.sets.items():
+        for data in ranges.parts(PART_BYTES) if ranges else ():
+            if publisher in part or (part and size_bytes + len(data) > PART_BYTES):
+                yield _pack(part)
+                part, size_bytes = {}, 0
+            part[publisher] = data
+            size_bytes += len(data) + 16
     if part:
         yield _pack(part)
 
@@ -413,7 +420,7 @@ def read_accepted(header: Header) -> Accepted:
 def read_part(body: bytes, into: PublisherRanges) -> None:
     """Adds one `held` or `waited` frame's sets."""
     if body:
-        into.update(PublisherRanges.from_wire(_unpacked(body)))
+        into.adopt(PublisherRanges.from_wire(_unpacked(body)))
 
 
 def batch_front(
@@ -498,7 +505,7 @@ def _read_yours(flat: Any) -> Ranges:
 
 def lacks_frames(lacks: PublisherRanges, whole: bool) -> list[bytes]:
     """What the sender has removed and the receiver lacks. Each frame stands for itself."""
-    return [encode_frame({"c": "lacks", "whole": whole}, part) for part in _parts(lacks)]
+    return [encode_frame({"c": "lacks", "whole": whole}, part) for part in parts(lacks)]
 
 
 def sent_at_ns(header: Header) -> int:

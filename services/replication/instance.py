@@ -43,6 +43,7 @@ from raylay.services.replication.acknowledgment import (
     Waiting,
     route_of,
 )
+from raylay.services.replication.connecting import SLICE_PUBLISHERS, LinkPlan
 from raylay.services.replication.downgrade import DowngradePolicy, DowngradeSchedule
 from raylay.services.replication.effects import (
     AckClient,
@@ -128,8 +129,8 @@ class LinkStart(NamedTuple):
     """
 
     sync: bool
-    notice: Rooted
-    mark: Rooted
+    notice: RootedRanges
+    mark: RootedRanges
     own_root: int
     last_txid: int
     unavailable: PublisherRanges = PublisherRanges()
@@ -1447,12 +1448,29 @@ class InstanceMachine:
         return f"name_taken: {clash}" if clash else ""
 
     # -- links -------------------------------------------------------------------------------
+    def compare(
+        self, destination: str, plan: LinkPlan, slice_publishers: int = SLICE_PUBLISHERS
+    ) -> tuple[list[Effect], bool]:
+        """A link has reached its destination: works a slice of the comparison off. Whether there is
+        enough left for another turn; if not, `link_connected` does the rest.
+
+        What is there is answered, whether or not the link ever begins."""
+        ledger = self.destinations[destination]
+        published = self.awaited.of(self.own_root)
+        if not plan.left:
+            plan.look(ledger.owed, published)
+        answered = plan.work(slice_publishers)
+        if answered:
+            self._answered(ledger, {UNAWAITED: answered})
+            self._flush()
+        more = bool(plan.left) or plan.look(ledger.owed, published) > slice_publishers
+        return self._take(), more
+
     def link_connected(
         self,
         destination: str,
         incarnation: int,
-        held: PublisherRanges,
-        waited: RootedRanges,
+        plan: LinkPlan,
         now_us: int,
         server: str = "",
         *,
@@ -1462,9 +1480,8 @@ class InstanceMachine:
         """A link has connected and exchanged ranges with its destination.
 
         Args:
+            plan: the comparison of what is here and there, as far as `compare` brought it.
             server, generation, address: of the instance there; empty: it does not say.
-            held: what is stored there.
-            waited: what of it this instance waits for there, in the destination's words.
         """
         ledger = self.destinations[destination]
         self.meetings.met(destination, server, incarnation, generation, address)
@@ -1480,26 +1497,25 @@ class InstanceMachine:
             self._meet(ledger, server)
         ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
         self._release()
-        ledger.at_connect = None if self.ready else held.copy()
+        ledger.at_connect = None if self.ready else plan.held.copy()
         if ledger.safe:
             self._effects.append(SafetyChanged())
         ledger.must_prove(self.committed_txid)
         # All that clients ever published here and that is not there. What is routed there is sent
         # and answered; what is left then, nobody brings there from here.
-        published = self.awaited.roots.get(self.own_root)
-        ledger.stranded = published.copy() if published is not None else PublisherRanges()
-        ledger.stranded.difference_update(held)
-        notice, mark, answered = _owed_and_there(ledger, held, waited)
+        plan.look(ledger.owed, self.awaited.of(self.own_root))
+        answered = plan.work()
+        ledger.stranded = plan.stranded
         if answered:
             self._answered(ledger, {UNAWAITED: answered})
         if ledger.has_several_servers:
-            self._owe_what_waits(ledger, waited, now_us)
+            self._owe_what_waits(ledger, plan.waited, now_us)
         self._report("link_connected", destination=destination, incarnation=incarnation)
         self._flush()
         return self._take(), LinkStart(
             ledger.sync,
-            rooted_of(notice.roots),
-            rooted_of(mark.roots),
+            plan.notice,
+            plan.mark,
             self.own_root,
             self.committed_txid,
             self.missing.ranges.copy(),
@@ -1919,35 +1935,6 @@ class InstanceMachine:
         effects = self._effects
         self._effects = []
         return effects
-
-
-def _owed_and_there(
-    ledger: DestinationLedger, held: PublisherRanges, waited: RootedRanges
-) -> tuple[RootedRanges, RootedRanges, Ranges]:
-    """Of what a destination owes when its link connects: what it has and is asked for in a notice,
-    what it has not and is marked when it is sent, and what is answered by being there."""
-    notice = RootedRanges()
-    mark = RootedRanges()
-    answered: Ranges = {}
-    for root, owing in ledger.owed.roots.items():
-        for publisher, owed in owing.sets.items():
-            theirs = held.get(publisher)
-            there = owed.intersection(theirs) if theirs is not None else SequenceSet()
-            if root == UNAWAITED:
-                for waits in waited.roots.values():
-                    waiting = waits.get(publisher)
-                    if waiting is not None:
-                        there.difference_update(waiting)
-                if there:
-                    answered[publisher] = list(there)
-                continue
-            if there:
-                notice.of(root).of(publisher).update(there)
-            absent = owed.copy()
-            absent.difference_update(there)
-            if absent:
-                mark.of(root).of(publisher).update(absent)
-    return notice, mark, answered
 
 
 def _check_text(topic: bytes, message_type: bytes) -> None:

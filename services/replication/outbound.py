@@ -187,14 +187,14 @@ class OutboundLink:
         self._yours, self._yours_shown = {}, 0
         self._own_root = start.own_root
         self._unavailable, self._whole = start.unavailable.copy(), start.whole
-        self._mark = _gathered(start.mark)
+        self._mark = start.mark.copy()
         self._once_more, self._looked_for = PublisherRanges(), PublisherRanges()
         self._looked_to_txid = start.last_txid
         self._notices = RootedRanges()
         for marks in self._mark.roots.values():
             self._looked_for.update(marks)
-        for root, asked in start.notice.items():
-            for publisher, ranges in asked.items():
+        for root, asked in start.notice.roots.items():
+            for publisher, ranges in asked.sets.items():
                 # Held there under the same identity, and not answered: sent once more instead of
                 # only named, so that the destination compares the contents before it answers.
                 self._mark.of(root).add_ranges(publisher, ranges)
@@ -699,11 +699,3 @@ def _without_flags(batch: list[Run], settled: list[tuple[int, list[Range]]]) -> 
             if part is not None:
                 made.append(replace(part, flags=(part.flags & ~_AWAITED) | flag, raw=None))
     return made + batch[at:]
-
-
-def _gathered(rooted: Rooted) -> RootedRanges:
-    made = RootedRanges()
-    for root, ranges_by_publisher in rooted.items():
-        for publisher, ranges in ranges_by_publisher.items():
-            made.of(root).add_ranges(publisher, ranges)
-    return made

@@ -25,6 +25,11 @@ _FULL = (1 << CHUNK) - 1
 PUBLISHERS = 1 << 64
 """A publisher's id is below."""
 
+STRETCH_BYTES = 16
+BITMAP_BYTES = 10 + CHUNK // 8
+"""Of a stretch of full chunks, and of the largest other chunk."""
+DIGEST_MASK = (1 << 64) - 1
+
 Range = tuple[int, int]
 """First and last sequence, both included."""
 
@@ -394,6 +399,30 @@ class SequenceSet:
             out.extend(struct.pack("<HH", a, b) for a, b in pairs)
         return b"".join(out)
 
+    def parts(self, bytes_max: int) -> Iterator[bytes]:
+        """The same in several pieces, each a set of its own: of about `bytes_max` or less, but for
+        one bitmap that is more. Together they are the set."""
+        size_bytes = STRETCH_BYTES * len(self._full_starts) + BITMAP_BYTES * len(self._part)
+        if size_bytes <= bytes_max:
+            yield self.to_bytes()
+            return
+        entries_max = max(1, bytes_max // STRETCH_BYTES)
+        for at in range(0, len(self._full_starts), entries_max):
+            piece = SequenceSet()
+            piece._full_starts = self._full_starts[at : at + entries_max]
+            piece._full_ends = self._full_ends[at : at + entries_max]
+            yield piece.to_bytes()
+        piece, size_bytes = SequenceSet(), 0
+        for chunk in sorted(self._part):
+            bits = self._part[chunk]
+            piece._part[chunk] = bits
+            size_bytes += 10 + min(2 * (bits ^ (bits << 1)).bit_count(), CHUNK // 8)
+            if size_bytes >= bytes_max:
+                yield piece.to_bytes()
+                piece, size_bytes = SequenceSet(), 0
+        if piece:
+            yield piece.to_bytes()
+
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> SequenceSet:
         """The inverse of `to_bytes`. Stretches and chunks ascend, as `to_bytes` writes them: in
@@ -439,6 +468,11 @@ class SequenceSet:
         except (struct.error, ValueError) as error:
             raise RemoteProtocolError(f"bytes are no sequence set: {error}", "bad_ranges") from None
         return made
+
+
+def digest_of(publisher: int, ranges: SequenceSet | None) -> int:
+    """What a publisher's set adds to a digest of several: nothing where it is empty."""
+    return checksum64(struct.pack("<Q", publisher) + ranges.to_bytes()) if ranges else 0
 
 
 class PublisherRanges(SharedMap[SequenceSet]):
@@ -489,6 +523,16 @@ class PublisherRanges(SharedMap[SequenceSet]):
                 if mine:
                     continue
             del self.sets[publisher]
+
+    def adopt(self, other: PublisherRanges) -> None:
+        """Adds everything of `other`, which nobody uses any more."""
+        for publisher, ranges in other.sets.items():
+            if publisher in self.sets:
+                self.of(publisher).update(ranges)
+            else:
+                self.sets[publisher] = ranges
+                if self._own is not None:
+                    self._own.add(publisher)
 
     def covers(self, publisher: int, ranges: Iterable[Range]) -> bool:
         """Whether all of the ranges are in it."""
@@ -548,10 +592,6 @@ class PublisherRanges(SharedMap[SequenceSet]):
         return cls({key: SequenceSet.from_bytes(value) for key, value in data.items()})
 
     def digest(self) -> int:
-        """Equal sets have equal digests: 64 bits over publishers and sets in order."""
-        parts = [
-            struct.pack("<Q", key) + value.to_bytes()
-            for key, value in sorted(self.sets.items())
-            if value
-        ]
-        return checksum64(b"".join(parts))
+        """Equal sets have equal digests: the sum of one of 64 bits for each publisher, so that it
+        can be kept up (running_digest.py)."""
+        return sum(digest_of(key, value) for key, value in self.sets.items()) & DIGEST_MASK

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import LinkAnswered, LinkEffect, LinkProgress, Ranges
 from raylay.services.replication.instance import Identity, LinkStart
 from raylay.services.replication.outbound import OutboundLink
@@ -85,7 +86,8 @@ class Reunion:
         """A destination's link has connected: what it begins with."""
         progress = self.progress[destination]
         progress.server, progress.done, progress.sent = server, False, 0
-        return LinkStart(False, {}, {}, self.identity.incarnation, self._last_txid)
+        nothing = RootedRanges()
+        return LinkStart(False, nothing, nothing, self.identity.incarnation, self._last_txid)
 
     def step(self, destination: str, effects: Iterable[LinkEffect]) -> None:
         """Takes what a link's machine tells, its batches left to the caller."""

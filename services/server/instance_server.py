@@ -62,9 +62,11 @@ from raylay.services.replication.placement import (
     renewed,
     retired_text,
 )
+from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, TopicMatcher
 from raylay.services.replication.run_lookup import RunLookup
+from raylay.services.replication.running_digest import RunningDigest
 from raylay.services.replication.timetable import JournalAction, JournalSchedule
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
@@ -95,6 +97,7 @@ from raylay.services.server.link_control import (
 from raylay.services.server.node_address import following
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.state_thread import StateThread
+from raylay.services.server.turns import in_turns
 from raylay.services.server.upstream_connection import UpstreamConnection
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
@@ -213,6 +216,8 @@ class InstanceServer:
         self._hinted = (-1, -1)
         """Where the machine was when the recovery point was last written."""
         self._recovery: RecoveryLog
+        self._digest = RunningDigest()
+        self._digesting = asyncio.Lock()
         self._placements = Placements()
         self._learning = asyncio.Lock()
         self._journal_schedule = JournalSchedule(config.journal_actions)
@@ -1124,6 +1129,13 @@ class InstanceServer:
             self.tracing.persisted_ack(
                 [message for message, _ in taken], now_ns, now_ns, instance=self.identity.name
             )
+
+    async def digest_of(self, held: PublisherRanges) -> int:
+        """The digest of a copy of what is held here, now or a moment ago."""
+        async with self._digesting:
+            async for _ in in_turns(self._digest.work(held)):
+                pass
+            return self._digest.value
 
     # -- control -----------------------------------------------------------------------------
     async def downgrade(

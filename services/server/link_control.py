@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
@@ -18,6 +18,9 @@ from raylay.services.errors import RaylayError, RemoteProtocolError
 from raylay.services.protocol import control
 from raylay.services.protocol.description import pack_description
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
+from raylay.services.protocol.replication import read_part
+from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import Rooted
 from raylay.services.replication.incoming import Incoming, choose, uses_incoming
 from raylay.services.replication.placement import Placement, from_wire, to_wire
@@ -30,6 +33,7 @@ from raylay.services.server.config import (
 )
 from raylay.services.server.describe import describe
 from raylay.services.server.framed import FramedConnection
+from raylay.services.server.turns import in_turns
 from raylay.services.server.upstream_connection import UpstreamConnection
 
 if TYPE_CHECKING:
@@ -179,7 +183,13 @@ class LinkControl:
         self._task: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
         self._greeted = asyncio.Event()
-        self._held_at_dial: PublisherRanges | None = None
+        self._held_at_dial = PublisherRanges()
+        self._epoch = 0
+        """That the link was given last, with the digest of `_held_at_dial`."""
+        self._parts: list[tuple[str, int, bytes]] = []
+        """Of what the destination holds and waits for: (which, root, bytes)."""
+        self._behind_start: list[bytes] | None = None
+        """Frames for the link that follow the one that says how it begins; None: that is out."""
         self._dial_number = 0
         self._told_later = b""
         self._destination = config.destination()
@@ -300,8 +310,11 @@ class LinkControl:
             )
         elif command == "dial":
             self._server.spawn(self._dial())
+        elif command in ("held", "waited"):
+            self._parts.append((command, header["root"], body))
         elif command == "connected":
-            self._server.spawn(self._connected(header, body))
+            parts, self._parts = self._parts, []
+            self._server.spawn(self._connected(header, parts))
         elif command == "placed":
             server.spawn(server.learn_quietly(from_wire(header["placements"])))
         elif command == "disconnected":
@@ -318,6 +331,8 @@ class LinkControl:
     async def _dial(self) -> None:
         connection = self.connection
         self._dial_number += 1
+        dial_number = self._dial_number
+        self._parts = []
         try:
             epoch = await self._server.state.run(self._next_epoch)
         except RaylayError as error:
@@ -325,13 +340,17 @@ class LinkControl:
             if connection is not None:
                 connection.abort(str(error))
             return
-        if connection is not None and connection is self.connection:
-            self._held_at_dial = self._server.machine.held()
+        held = self._server.machine.held()
+        digest = await self._server.digest_of(held)
+        if connection is None or connection is not self.connection:
+            return
+        if dial_number == self._dial_number:
+            self._held_at_dial, self._epoch = held, epoch
             logon = self._server.logon_words(self.name, epoch)
             header = {
                 "c": "epoch",
                 "epoch": epoch,
-                "digest": self._held_at_dial.digest(),
+                "digest": digest,
                 "generation": logon.generation,
                 "placements": to_wire(logon.placements),
                 "proof": logon.proof,
@@ -345,16 +364,21 @@ class LinkControl:
         state.put_number("link_epoch", epoch)
         return epoch
 
-    async def _connected(self, header: Header, body: bytes) -> None:
+    async def _connected(self, header: Header, parts: list[tuple[str, int, bytes]]) -> None:
         server = self._server
         connection = self.connection
         dial_number = self._dial_number
-        held, waited = control.read_connected(body)
-        theirs = held
-        if header["same"]:
-            assert self._held_at_dial is not None
-            theirs = self._held_at_dial
-        self._held_at_dial = None
+        theirs, waited = self._held_at_dial, RootedRanges()
+        if header["epoch"] != self._epoch:
+            # It gave an attempt up before it had the answer, and logged on with that now: what was
+            # held at the next one is not what it told the digest of.
+            if connection is not None:
+                connection.send(control.refuse("it logged on with an epoch of an earlier attempt"))
+            return
+        if not header["same"]:
+            theirs = PublisherRanges()
+        async for command, root, part in in_turns(parts):
+            read_part(part, theirs if command == "held" else waited.of(root))
         incarnation = header["incarnation"]
         await server.learn_quietly(from_wire(header["placements"]))
         refused = server.machine.refuse_downstream(
@@ -386,10 +410,17 @@ class LinkControl:
                 return
         if not await self._removal_is_held():
             return
-        if connection is None or connection is not self.connection:
-            return
-        if dial_number != self._dial_number:
-            return
+        plan, more = LinkPlan(theirs, waited), True
+        while more:
+            if connection is None or connection is not self.connection:
+                return
+            if dial_number != self._dial_number:
+                return  # It has lost what it had reached.
+            effects, more = server.machine.compare(self.name, plan)
+            server.perform(effects)
+            if more:
+                await asyncio.sleep(0)
+        assert connection is not None
         self.is_connected = True
         self.remember(incarnation, header["name"], header["client"])
         self.address = header["address"]
@@ -406,18 +437,30 @@ class LinkControl:
         effects, start = server.machine.link_connected(
             self.name,
             incarnation,
-            theirs,
-            waited,
+            plan,
             server.steady_us(),
             header["name"],
             generation=header["generation"],
             address=header["address"],
         )
-        connection.send(control.start(start, theirs if header["same"] else None))
+        self._behind_start = []
         server.perform(effects)
         # What is left of the incoming connections is for other links; and of two connections that
         # were dialled both ways, one side gives up its own.
         server.incoming_changed()
+        await self._tell_start(control.start_frames(start, theirs if header["same"] else None))
+
+    async def _tell_start(self, frames: Iterator[bytes]) -> None:
+        connection, dial_number = self.connection, self._dial_number
+        assert connection is not None
+        async for frame in in_turns(frames):
+            if connection is not self.connection or dial_number != self._dial_number:
+                return
+            connection.send(frame)
+        if dial_number == self._dial_number and self._behind_start is not None:
+            behind, self._behind_start = self._behind_start, None
+            for frame in behind:
+                connection.send(frame)
 
     async def _removal_is_held(self) -> bool:
         """What the other side lacks, no tool in another process may remove from now on: on disk
@@ -450,6 +493,7 @@ class LinkControl:
 
     def _disconnected(self, why: str) -> None:
         self._dial_number += 1
+        self._behind_start = None
         self.is_connected = False
         self.address = ""
         self.why = why
@@ -563,13 +607,20 @@ class LinkControl:
 
     def notice(self, awaited: Rooted, last_txid: int) -> None:
         """Asks the destination."""
-        if self.connection is not None and self.is_connected:
-            self.connection.send(control.notice(awaited, last_txid))
+        self._say(control.notice(awaited, last_txid))
 
     def mode(self, sync: bool) -> None:
         """Changes what sent messages are marked with."""
-        if self.connection is not None and self.is_connected:
-            self.connection.send(encode_frame({"c": "mode", "sync": sync}))
+        self._say(encode_frame({"c": "mode", "sync": sync}))
+
+    def _say(self, frame: bytes) -> None:
+        """Tells a link that has begun; one that begins, behind what it begins with."""
+        if self.connection is None or not self.is_connected:
+            return
+        if self._behind_start is not None:
+            self._behind_start.append(frame)
+        else:
+            self.connection.send(frame)
 
 
 def told_frame(last_txid: int) -> bytes:

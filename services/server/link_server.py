@@ -41,7 +41,6 @@ from raylay.services.protocol.replication import (
     root_of,
     sent_at_ns,
 )
-from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkEffect,
@@ -71,8 +70,9 @@ COUNTS_S = 0.5
 PROGRESS_S = 0.02
 COMPRESSED_BYTES_MIN = 256
 _TRACED = int(Flag.TRACED)
-EARLY_ACKS_MAX = 1024
-"""Acks that are kept while the instance is asked how to begin, a few milliseconds."""
+EARLY_ACKS_MAX = 16_384
+"""Acks that are kept while the instance is asked how to begin: a few milliseconds, some seconds
+where there are very many publishers."""
 REREAD_S = 0.002
 """A reader that does not see yet what its instance told of is asked again so soon."""
 AWAITS_DIAL_S = 0.5
@@ -110,7 +110,6 @@ class _Downstream(Carrier):
         self._is_proven = proven
         self.accepted: Accepted | None = None
         self.held: PublisherRanges | None = None
-        self.waited = RootedRanges()
         self.early: list[Ack] = []
         """Acks that came before the instance said how to begin: their answers come once."""
         self.answer: asyncio.Future[None] = link.loop.create_future()
@@ -141,8 +140,9 @@ class _Downstream(Carrier):
                 self.held = PublisherRanges()
         elif command == "held" and self.held is not None:
             read_part(body, self.held)
+            self.link.relay("held", 0, body)
         elif command == "waited" and self.accepted is not None and not self.answer.done():
-            read_part(body, self.waited.of(root_of(header)))
+            self.link.relay("waited", root_of(header), body)
             if not header.get("more"):
                 self.answer.set_result(None)
         elif command == "carry_begin":
@@ -252,6 +252,7 @@ class LinkServer:
         self._lost = asyncio.Event()
         self._started = False
         self._seeking = False
+        self._beginning = control.StartReader()
         self._pump_scheduled = False
         self._epoch = 0
         self._peer = ""
@@ -361,8 +362,10 @@ class LinkServer:
             self._aim(tuple(header["addresses"]), from_wire(header["placements"]))
         elif command == "refuse":
             self._abandon(header["why"])
+        elif command == "part":
+            self._beginning.take(header, body)
         elif command == "start":
-            self._start(header, body)
+            self._start(header)
         elif command == "impair":
             if self._line is not None:
                 self._line.set(Impairment(**header["state"]), header["seconds"])
@@ -595,6 +598,7 @@ class LinkServer:
         # Asked for when there is somebody to log on to: each is a write to the instance's disk.
         self._epoch_answer = self.loop.create_future()
         self._tell(encode_frame({"c": "dial", "address": address}))
+        self._beginning = control.StartReader()
         header, description = await self._epoch_answer
         self._epoch = header["epoch"]
         config = self.config
@@ -637,21 +641,38 @@ class LinkServer:
                 accepted.name,
                 accepted.client,
                 address,
-                downstream.held,
-                downstream.waited,
-                accepted.generation,
-                {} if downstream.is_carried else accepted.placements,
+                epoch=self._epoch,
+                same=accepted.same,
+                generation=accepted.generation,
+                placements={} if downstream.is_carried else accepted.placements,
             )
         )
-        lost = self.loop.create_task(self._lost.wait())
-        try:
-            await asyncio.wait((self._start_answer, lost), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            lost.cancel()
+        await self._started_or_lost(downstream, self._start_answer)
         if not self._started:
             raise ConnectionError(downstream.why or "connection lost")
 
-    def _start(self, header: Header, body: bytes) -> None:
+    async def _started_or_lost(
+        self, downstream: _Downstream, started: asyncio.Future[None]
+    ) -> None:
+        """Waits for how to begin, which takes a while where there are very many publishers: the
+        other side is not to think that nobody is here."""
+        heartbeat_s = self.config.destination.heartbeat_ms / 1000
+        lost = self.loop.create_task(self._lost.wait())
+        try:
+            while not started.done() and not lost.done():
+                await asyncio.wait(
+                    (started, lost), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not started.done():
+                    downstream.send(BEAT)
+        finally:
+            lost.cancel()
+
+    def relay(self, command: str, root: int, body: bytes) -> None:
+        """A part of what the destination holds, or waits for: the instance is to know it."""
+        self._tell(control.part_of_logon(command, root, body))
+
+    def _start(self, header: Header) -> None:
         """The instance's answer to `connected`. Done at once, not in a task: what it says next
         belongs to this connection already."""
         downstream = self._downstream
@@ -659,9 +680,9 @@ class LinkServer:
             return
         if not downstream.is_open or downstream.accepted is None:
             return
-        start, same_held = control.read_start(header, body)
-        held = downstream.held if downstream.held is not None else same_held
-        assert held is not None
+        start = self._beginning.started(header)
+        held = downstream.held if downstream.held is not None else self._beginning.held
+        self._beginning = control.StartReader()
         downstream.held = None
         self._started = self._seeking = True
         self._unsent = []

@@ -41,6 +41,7 @@ from raylay.services.replication.validation import DestinationTerms, check, told
 from raylay.services.server.bootstrap_source import BootstrapSource
 from raylay.services.server.carried import CarriedStream, Carrier
 from raylay.services.server.describe import describe
+from raylay.services.server.turns import in_turns
 
 if TYPE_CHECKING:
     from raylay.services.server.instance_server import InstanceServer
@@ -73,6 +74,8 @@ class UpstreamConnection(Carrier):
         self._doubted = False
         self._conflation_s = 0.0
         self._held_back: AckUpstream | None = None
+        self._behind_answer: list[AckUpstream] | None = None
+        """Acks that go out behind the answer to the logon; None: that is out, or none is due."""
         self._logon_timer: asyncio.TimerHandle | None = None
         self._decompressor = Decompressor(REPLICATION_FRAME_BYTES_MAX)
 
@@ -221,8 +224,10 @@ class UpstreamConnection(Carrier):
         self.is_accepted = True
         self._conflation_s = min(logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
         self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
+        self._behind_answer = []
+        server.perform(decided.effects)
         answer = decided.answer
-        same = answer.held.digest() == logon.digest
+        same = await server.digest_of(answer.held) == logon.digest
         identity = server.identity
         accepted = Accepted(
             identity.name,
@@ -241,15 +246,23 @@ class UpstreamConnection(Carrier):
                 peer=logon.name,
                 text=f"{logon.name} says nothing of its topics: it is of an older version",
             )
-        for frame in exchange_frames(accepted, None if same else answer.held, answer.waited):
+        async for frame in in_turns(
+            exchange_frames(accepted, None if same else answer.held, answer.waited)
+        ):
+            if not self.is_open:
+                return
             self.send(frame)
-        server.perform(decided.effects)
+        behind, self._behind_answer = self._behind_answer, None
+        for ack in behind:
+            self.acknowledge(ack)
         server.incoming_changed()
 
     def as_incoming(self, destination: str) -> Incoming | None:
         """What a destination is told of it; None: it carries no stream for that one."""
         logon = self.logon
         if not self.is_accepted or not self.is_open or self.carried_over or logon is None:
+            return None
+        if self._behind_answer is not None:
             return None
         if (
             logon.address is None
@@ -326,7 +339,11 @@ class UpstreamConnection(Carrier):
         )
 
     def acknowledge(self, ack: AckUpstream) -> None:
-        """Sends an ack, or holds it back for as long as the link's Destination allows."""
+        """Sends an ack, or holds it back for as long as the link's Destination allows. What the
+        link waits for it hears first, so that it knows what is answered."""
+        if self._behind_answer is not None:
+            self._behind_answer.append(ack)
+            return
         if not self._conflation_s:
             self._send_ack(ack)
             return
@@ -354,6 +371,8 @@ class UpstreamConnection(Carrier):
         """Called regularly: beats, and ends the connection when the other side is silent."""
         if not self.is_accepted or not self.is_open:
             return
+        if self._behind_answer is not None:
+            return  # It says nothing before it is answered.
         if now_s - self.received_at_s > SILENCE_S_MAX:
             self.close(f"nothing came for {SILENCE_S_MAX:g} s")
         elif now_s - self.sent_at_s >= BEAT_S:

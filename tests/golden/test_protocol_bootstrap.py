@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.protocol import bootstrap
+from raylay.services.protocol import bootstrap, replication
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.ranges import PublisherRanges
@@ -87,7 +87,7 @@ def test_begin_runs_and_end() -> None:
 
 
 def test_what_cannot_be_given_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "PART_BYTES", 20)
+    monkeypatch.setattr(replication, "PART_BYTES", 20)
     lacks = PublisherRanges()
     for publisher in range(1, 6):
         lacks.add(publisher, 1, publisher)

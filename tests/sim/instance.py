@@ -47,6 +47,7 @@ from raylay.services.protocol.replication import ack_frames
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.admission import Refused, decide, refused_before
 from raylay.services.replication.commit_news import Tell, how_to_tell
+from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -95,6 +96,9 @@ BUSY_CHANCE = 0.1
 HINT_WRITE_US = (100, 20_000)
 HINT_FAILS = 0.1
 """As on a disk that is full for a moment."""
+SLICED_CHANCE = 0.5
+"""Of a comparison of a link's logon being long."""
+SLICE_US = (1, 20_000)
 LOOKUP_BYTES = 1_000
 """Little, so that a look-up takes several reads."""
 SHOWN_EVENTS = frozenset(
@@ -333,8 +337,11 @@ class Instance:
     """One life of an instance: the shell around its machine."""
 
     reunites = False
+    _comparing: dict[str, LinkPlan]
+    """Of links that are about to begin."""
 
     def __init__(self, world: World, disk: Disk, *, ready: bool) -> None:
+        self._comparing = {}
         self.world = world
         self.disk = disk
         self.name = disk.label
@@ -390,7 +397,6 @@ class Instance:
             if name in disk.servers:
                 self.peers.reached(name, *disk.servers[name], self.host_of(disk.servers[name][1]))
         self.peers.moved(machine.placements.items())
-        self._by_hand = False
         self._txid_at_start = recovered.next_txid - 1
         if recovered.next_txid > 1:
             machine.restore(point.waiting, point.durable_txid, world.now_us)
@@ -1276,6 +1282,7 @@ class Instance:
     # -- its own links -----------------------------------------------------------------------
     def give_epoch(self, link: LinkProcess) -> None:
         """A link asks for the epoch of its next connection: on disk before it is used."""
+        self._comparing.pop(link.destination.name, None)
         if self.alive and link.alive:
             used = self.disk.epochs_used
             name = link.destination.name
@@ -1302,6 +1309,41 @@ class Instance:
             self.world.probes[f"{why} server refused"] += 1
             link.inbox.send(link.refused, refused)
             return
+        plan = self._comparing[link.destination.name] = self.world.machines.plan(
+            welcome.answer.held, welcome.answer.waited
+        )
+        slices = self.world.hint_rng.random() < SLICED_CHANCE and not self.world.healed
+        self._compare(link, connection, welcome, plan, slices=slices)
+
+    def _compare(
+        self,
+        link: LinkProcess,
+        connection: Connection,
+        welcome: Welcome,
+        plan: LinkPlan,
+        *,
+        slices: bool,
+    ) -> None:
+        """Works a slice of the comparison off; others come in between."""
+        name = link.destination.name
+        if not self.alive or not link.alive or self._comparing.get(name) is not plan:
+            self.world.probes["comparison given up"] += 1
+            return
+        effects, more = self.machine.compare(name, plan, 1)
+        self.perform(effects)
+        if slices and more:
+            self.world.probes["comparison in slices"] += 1
+            delay_us = self.world.hint_rng.randint(*SLICE_US)
+            self.world.after(
+                delay_us, lambda: self._compare(link, connection, welcome, plan, slices=True)
+            )
+            return
+        del self._comparing[name]
+        self._begin(link, connection, welcome, plan)
+
+    def _begin(
+        self, link: LinkProcess, connection: Connection, welcome: Welcome, plan: LinkPlan
+    ) -> None:
         name = link.destination.name
         self.disk.servers[name] = (welcome.incarnation, welcome.name)
         self.disk.servers_met.setdefault(name, set()).add(welcome.name)
@@ -1315,8 +1357,7 @@ class Instance:
         effects, start = self.machine.link_connected(
             name,
             welcome.incarnation,
-            welcome.answer.held,
-            welcome.answer.waited,
+            plan,
             self.world.now_us,
             welcome.name,
             generation=welcome.generation,
@@ -1330,6 +1371,7 @@ class Instance:
 
     def link_disconnected(self, link: LinkProcess, why: str) -> None:
         """A link has lost its connection."""
+        self._comparing.pop(link.destination.name, None)
         if self.alive:
             self.perform(self.machine.link_disconnected(link.destination.name, why))
 

@@ -21,6 +21,7 @@ from raylay.services.replication.acknowledgment import (
     WaiterTable,
 )
 from raylay.services.replication.commit_news import CommitNews
+from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import Effect, LinkEffect, Ranges, Rooted, SendBatch
 from raylay.services.replication.instance import (
     InstanceMachine,
@@ -579,6 +580,17 @@ class RecoversFromTheOldest(InstanceMachine):
         return replace(point, committed_txid=point.durable_txid, waiting=WaiterTable())
 
 
+class ChangesMissed(LinkPlan):
+    """Compares what there was when a link reached its destination: what changes while the
+    comparison is worked off is missed."""
+
+    def look(self, owed: RootedRanges, published: PublisherRanges) -> int:
+        looked = self.__dict__.setdefault("looked", [])
+        if not looked:
+            looked.append(super().look(owed, published))
+        return self.left
+
+
 class UnwrittenPassesForWritten(RecoveryLog):
     """Writes the next recovery point as if the one before, whose write failed, were on disk."""
 
@@ -657,6 +669,7 @@ class SendsByLastHop(OutboundLink):
 MISTAKES: dict[str, Machines] = {
     "link one behind after removal": Machines(link=LinkOneBehindAfterRemoval),
     "link before commits": Machines(news=LinkBeforeCommits),
+    "changes missed at a connect": Machines(plan=ChangesMissed),
     "unwritten passes for written": Machines(recovery=UnwrittenPassesForWritten),
     "journal freed without asking": Machines(instance=FreesWithoutAsking),
     "prefix acks": Machines(instance=PrefixAcks),
@@ -729,6 +742,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "committed is durable": frozenset(("fully durable",)),
     "point without what waits": frozenset(("acknowledged",)),
     "recovers from the oldest": frozenset(("settled",)),
+    "changes missed at a connect": frozenset(("liveness",)),
     "unwritten passes for written": frozenset(("settled",)),
     "retirement not spread": frozenset(("retired", "liveness")),
     "retirement forgotten": frozenset(("retired", "liveness")),

@@ -49,6 +49,8 @@ PROBES = (
     "asked for what went unmarked",
     "began as a copy",
     "died before its recovery point was written",
+    "comparison given up",
+    "comparison in slices",
     "recovery point not written",
     "recovery point written in part",
     "client crashed before its store was flushed",

@@ -33,6 +33,7 @@ from raylay.services.drills.history import (
 )
 from raylay.services.messages.records import Run, iterate_records
 from raylay.services.replication.commit_news import CommitNews
+from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.instance import (
     DowngradePolicy,
     InstanceMachine,
@@ -87,6 +88,7 @@ class Machines:
     news: type[CommitNews] = CommitNews
     subscription: type[BookmarkSubscription] = BookmarkSubscription
     lookup: type[RunLookup] = RunLookup
+    plan: type[LinkPlan] = LinkPlan
     recovery: type[RecoveryLog] = RecoveryLog
     peers: type[PeerBook] = PeerBook
     client: type[ClientMachine] = ClientMachine

@@ -12,6 +12,7 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.protocol.replication import Accepted, ack_frames
+from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.ranges import PublisherRanges
@@ -52,8 +53,8 @@ def receive(link: LinkServer, downstream: Any, ack: AckUpstream) -> None:
 
 
 def begin(link: LinkServer) -> None:
-    start = LinkStart(False, {}, {}, ROOT, 0, PublisherRanges(), False)
-    for frame in FrameReader().feed(control.start(start, None)):
+    start = LinkStart(False, RootedRanges(), RootedRanges(), ROOT, 0, PublisherRanges(), False)
+    for frame in FrameReader().feed(b"".join(control.start_frames(start, None))):
         link.instance_said(frame.header, frame.body)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from raylay.services.protocol import control
+import pytest
+
+from raylay.services.protocol import control, replication
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import LinkAnswered, LinkLacks, LinkProgress
@@ -51,16 +53,12 @@ def test_connections_that_the_other_side_made() -> None:
 
 
 def test_connected() -> None:
-    waited = RootedRanges()
-    waited.of(BIG).add(3, 7, 7)
-    frame = one(control.connected(BIG, "B", "host:1", "host:2", sets(), waited))
+    frame = one(control.connected(BIG, "B", "host:1", "host:2", epoch=7, same=False))
     assert frame.header["incarnation"] == BIG and not frame.header["same"]
-    held, found = control.read_connected(frame.body)
-    assert held == sets() and found.roots == waited.roots
-    frame = one(control.connected(BIG, "B", "host:1", "host:2", None, waited))
-    assert frame.header["same"]
-    held, found = control.read_connected(frame.body)
-    assert held == PublisherRanges() and found.roots == waited.roots
+    assert frame.header["epoch"] == 7
+    assert one(control.connected(BIG, "B", "h:1", "h:2", epoch=7, same=True)).header["same"]
+    frame = one(control.part_of_logon("waited", BIG, b"as it came"))
+    assert (frame.header, frame.body) == ({"c": "waited", "root": BIG}, b"as it came")
 
 
 def test_answered() -> None:
@@ -79,11 +77,28 @@ def test_progress() -> None:
         assert control.read_progress(frame.header, frame.body) == effect
 
 
-def test_start() -> None:
-    start = LinkStart(True, {5: {BIG: [(1, 2)]}}, {BIG: {3: [(7, 7)]}}, BIG, 100, sets(), True)
-    for held in (None, sets()):
-        frame = one(control.start(start, held))
-        assert control.read_start(frame.header, frame.body) == (start, held)
+@pytest.mark.parametrize("same", [False, True])
+def test_start(same: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In parts, so that no frame is long: here one for each publisher."""
+    monkeypatch.setattr(replication, "PART_BYTES", 1)
+    notice, mark = RootedRanges(), RootedRanges()
+    for publisher in (3, BIG):
+        notice.of(5).add_ranges(publisher, [(1, 2), (4, 4)])
+        mark.of(BIG).add(publisher, 7, 7)
+    mark.of(6).add(3, 8, 8)
+    start = LinkStart(True, notice, mark, BIG, 100, sets(), True)
+    frames = list(control.start_frames(start, sets() if same else None))
+    assert len(frames) >= 2 + 3 + len(sets().sets) * (1 + same) + 1
+    reader = control.StartReader()
+    *parts, last = map(one, frames)
+    for part in parts:
+        assert part.header["c"] == "part"
+        reader.take(part.header, part.body)
+    found = reader.started(last.header)
+    assert last.header["c"] == "start" and not last.body
+    assert (found.notice.roots, found.mark.roots) == (notice.roots, mark.roots)
+    assert found[3:] == start[3:] and found.sync
+    assert reader.held == (sets() if same else PublisherRanges())
 
 
 def test_lacks() -> None:

@@ -91,3 +91,17 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     except RemoteProtocolError:
         return
     assert SequenceSet.from_bytes(made.to_bytes()) == made
+
+
+@given(ranges=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9_000)), max_size=60))
+@settings(deadline=None)
+def test_parts_are_bounded_and_together_the_set(ranges: list[tuple[int, int]]) -> None:
+    whole = SequenceSet((at * 3_000, at * 3_000 + more) for at, more in ranges)
+    for bytes_max in (1, 100, 2_000, 1 << 20):
+        found = SequenceSet()
+        parts = list(whole.parts(bytes_max))
+        for part in parts:
+            assert len(part) <= 8 + max(16, bytes_max) + 10 + CHUNK // 8
+            found.update(SequenceSet.from_bytes(part))
+        assert found == whole
+    assert len(parts) == 1

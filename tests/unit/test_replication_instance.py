@@ -18,6 +18,7 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges, Route, WaiterTable
+from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.effects import (
     AckClient,
@@ -137,7 +138,7 @@ class Bench:
     def connect(self, *held: tuple[int, int]) -> Any:
         there = PublisherRanges()
         there.add_ranges(P, held)
-        found = self.machine.link_connected("peer", PEER, there, type(self.machine.pending)(), 0)
+        found = self.machine.link_connected("peer", PEER, LinkPlan(there, RootedRanges()), 0)
         self.take(found[0])
         return found[1]
 
@@ -503,11 +504,11 @@ def test_what_came_from_a_server_is_not_owed_by_it_once_it_is_known() -> None:
     bench.commit()
     assert len(bench.machine.destinations["peer"].owed) == 1
     found = bench.machine.link_connected(
-        "peer", UPSTREAM, PublisherRanges(), type(bench.machine.pending)(), 0
+        "peer", UPSTREAM, LinkPlan(PublisherRanges(), RootedRanges()), 0
     )
     start = found[1]
     bench.take(found[0])
-    asked = [*start.notice.values(), *start.mark.values()]
+    asked = start.notice or start.mark
     settled = not bench.machine.destinations["peer"].owed
     assert settled or asked, "settled at once, or asked by the link"
 
@@ -658,7 +659,7 @@ def test_a_link_that_is_lost_or_made_anew_takes_the_floor_for_removal_back_at_on
     bench.take(bench.machine.link_progressed("peer", 2, {}, True, 0, 0))
     assert floors(bench.take(bench.machine.tick(3 * SECOND_US))) == [3]
     there = PublisherRanges()
-    effects, _ = bench.machine.link_connected("peer", 0xBB, there, RootedRanges(), 0)
+    effects, _ = bench.machine.link_connected("peer", 0xBB, LinkPlan(there, RootedRanges()), 0)
     assert floors(bench.take(effects)) == [0]
 
 
@@ -675,7 +676,7 @@ def test_an_address_of_two_servers_is_found_out_and_told_once() -> None:
     told = []
     for incarnation, server in ((1, "b1"), (2, "b1"), (3, "b2"), (4, "b1"), (5, "b3")):
         effects, _ = machine.link_connected(
-            "peer", incarnation, PublisherRanges(), RootedRanges(), 0, server
+            "peer", incarnation, LinkPlan(PublisherRanges(), RootedRanges()), 0, server
         )
         told += [e for e in effects if isinstance(e, Report) and e.event == "several_servers"]
         assert ledger.has_several_servers == (incarnation > 2), "a lost disk is no other server"
@@ -701,7 +702,7 @@ def test_what_a_server_of_several_has_not_answered_keeps_the_journal() -> None:
         waited.of(UNAWAITED).add(P, 2, 3)
         held = PublisherRanges()
         held.add(P, 1, 3)
-        bench.take(bench.machine.link_connected("peer", PEER, held, waited, 0)[0])
+        bench.take(bench.machine.link_connected("peer", PEER, LinkPlan(held, waited), 0)[0])
         bench.take(bench.machine.link_progressed("peer", 3, {}, True, 0, 0))
         assert bench.machine.removable_before() == (0 if several else 4)
         bench.take(bench.machine.link_answered("peer", {UNAWAITED: {P: [(2, 3)]}}, {}))

@@ -9,7 +9,7 @@ import pytest
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import Flag, RecordBuilder, Run, run_of, scan
-from raylay.services.replication.acknowledgment import UNAWAITED
+from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkEffect,
@@ -53,6 +53,14 @@ def held(*ranges: tuple[int, int]) -> PublisherRanges:
     return found
 
 
+def rooted(ranges: Rooted) -> RootedRanges:
+    made = RootedRanges()
+    for root, publishers in ranges.items():
+        for publisher, pairs in publishers.items():
+            made.of(root).add_ranges(publisher, pairs)
+    return made
+
+
 def link(
     *there: tuple[int, int],
     last_txid: int = 0,
@@ -69,7 +77,11 @@ def link(
         (removed or PublisherRanges()).copy,
     )
     start = LinkStart(
-        sync=sync, own_root=OWN, notice=notice or {}, mark=mark or {}, last_txid=last_txid
+        sync=sync,
+        own_root=OWN,
+        notice=rooted(notice or {}),
+        mark=rooted(mark or {}),
+        last_txid=last_txid,
     )
     made.connected(THERE, held(*there), start, 1)
     return made
@@ -272,7 +284,7 @@ def test_a_new_connection_begins_anew() -> None:
     made.take([run(1, 1, 2)])
     made.disconnected()
     assert not made.wants and made.notice({OWN: {P: [(1, 1)]}}, 1) == []
-    made.connected(THERE, held((1, 1)), LinkStart(True, {}, {}, OWN, 2), 1)
+    made.connected(THERE, held((1, 1)), LinkStart(True, rooted({}), rooted({}), OWN, 2), 1)
     assert sent(made.take([run(1, 1, 2)])) == [(1, [{P: [(2, 2)]}], {}, True)]
 
 

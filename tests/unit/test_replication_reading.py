@@ -16,6 +16,7 @@ import pytest
 
 from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
 from raylay.services.replication.acknowledgment import AGE_BUCKET_US, RootedRanges
+from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import Append
 from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.replication.ranges import PublisherRanges
@@ -90,7 +91,9 @@ class Working:
         for session, client in enumerate(CLIENTS, 1):
             self.machine.client_logged_on(session, client, 0)
         for number, name in enumerate(("near", "far")):
-            self.machine.link_connected(name, PEER + number, PublisherRanges(), RootedRanges(), 0)
+            self.machine.link_connected(
+                name, PEER + number, LinkPlan(PublisherRanges(), RootedRanges()), 0
+            )
             self.machine.link_progressed(name, 0, {}, True, 0, 0)
 
     def step(self, number: int) -> None:

@@ -1,0 +1,51 @@
+"""The digest that logons begin with is kept up with what changes."""
+
+from __future__ import annotations
+
+import random
+
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.running_digest import RunningDigest
+
+
+def test_is_that_of_the_sets_whatever_happened_to_them() -> None:
+    draw = random.Random(1)
+    held, running = PublisherRanges(), RunningDigest()
+    assert running.value == held.digest()
+    for _ in range(300):
+        for _ in range(draw.randint(0, 4)):
+            first = draw.randint(0, 40)
+            ranges = [(first, first + draw.randint(0, 9))]
+            if draw.random() < 0.7:
+                held.add_ranges(draw.randint(0, 9), ranges)
+            else:
+                held.remove_ranges(draw.randint(0, 9), ranges)
+        copied = held.copy()
+        if draw.random() < 0.3:
+            # A logon that is given up in the middle.
+            next(running.work(copied, 1), None)
+            continue
+        for _ in running.work(copied, draw.randint(1, 3)):
+            held.add(draw.randint(0, 9), 50, draw.randint(50, 60))
+        assert running.value == copied.digest()
+
+
+def test_works_off_what_changed_and_no_more_in_a_turn_than_a_slice() -> None:
+    held, running = PublisherRanges(), RunningDigest()
+    for publisher in range(1, 1_001):
+        held.add(publisher, 1, 1)
+    assert len(list(running.work(held.copy(), 100))) == 10
+    held.add(5, 2, 2)
+    assert len(list(running.work(held.copy(), 1))) == 1
+    assert running.value == held.digest()
+
+
+def test_an_empty_set_is_no_set_and_publishers_do_not_change_places() -> None:
+    one, other = PublisherRanges(), PublisherRanges()
+    one.add(1, 5, 5)
+    one.of(9)
+    other.add(2, 5, 5)
+    assert one.digest() != other.digest()
+    other.remove_ranges(2, [(5, 5)])
+    other.add(1, 5, 5)
+    assert one.digest() == other.digest()
