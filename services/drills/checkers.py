@@ -591,22 +591,26 @@ def nothing_lost(history: History) -> list[Violation]:
     topology = history.topology
     logs = Logs(topology)
     transient = _transient_keys(history)
-    holders: dict[tuple[Key, int], dict[str, int]] = {}
-    lost: set[int] = set()
+    holders: dict[tuple[Key, int], dict[str, tuple[int, int]]] = {}
+    losses: Counter[int] = Counter()
+    """Of its disk, by incarnation: an older copy that is put in place of it bears the same."""
+    away: set[int] = set()
     for operation in history.operations:
         logs.take(operation)
-        if isinstance(operation, Moved) or (isinstance(operation, Crashed) and operation.lost):
-            lost.add(operation.incarnation)
+        if isinstance(operation, Crashed) and operation.lost:
+            losses[operation.incarnation] += 1
+        elif isinstance(operation, Moved):
+            away.add(operation.incarnation)
         elif isinstance(operation, Reunited):
-            lost.discard(operation.incarnation)
+            away.discard(operation.incarnation)
         elif isinstance(operation, Acked):
             for sequence in operation.sequences:
                 key = (operation.publisher, sequence)
                 digest = logs.digests.get((operation.client, *key), 0)
                 if key not in transient and (key, digest) not in holders:
                     holders[key, digest] = {
-                        name: logs.incarnation_of[name]
-                        for name in logs.copies
+                        name: (incarnation, losses[incarnation])
+                        for name, incarnation in logs.incarnation_of.items()
                         if logs.has(name, key, digest)
                     }
     formers = {name for names in logs.formers.values() for name in names}
@@ -625,7 +629,8 @@ def nothing_lost(history: History) -> list[Violation]:
             "nothing lost", f"{named(key)} was acked, {sorted(had)} had it, none has it in the end"
         )
         for (key, digest), had in holders.items()
-        if not all(incarnation in lost for incarnation in had.values()) and not is_held(key, digest)
+        if any(losses[each] == then and each not in away for each, then in had.values())
+        and not is_held(key, digest)
     ][:VIOLATIONS_MAX]
 
 

@@ -31,6 +31,7 @@ from raylay.services.drills.history import (
     Published,
     Ready,
     Removed,
+    Reunited,
     Sent,
     Started,
     ToldSafety,
@@ -246,6 +247,30 @@ def test_an_acked_message_that_no_log_holds_is_lost() -> None:
         Crashed(70, name, incarnation, True) for name, incarnation in (("a", A), ("b", B), ("c", C))
     ]
     assert laws(history) == set()
+
+
+def test_a_disk_that_was_lost_is_not_given_back_by_a_reunion() -> None:
+    """An older copy is put in the place of the only disk that has the message, with the same
+    incarnation. That is moved and reunited: what it had lost before, it could not bring. What was
+    acked behind that it has to bring."""
+    history = History(Topology("pair", {name: Member(name, "g", ()) for name in "ab"}))
+    history.operations += [
+        Started(0, "a", A, True),
+        Started(0, "b", B, True),
+        *published(1),
+        journaled(10, "a", 1),
+        acked(20, 1),
+        Crashed(30, "a", A, True),
+        Started(40, "a", A, True),
+        Moved(50, "a", "a#0", A),
+        Started(60, "a", C, True),
+        Reunited(70, "a#0", A),
+    ]
+    history.final = {"a": log(C), "b": log(B)}
+    assert checkers.nothing_lost(history) == []
+    history.operations[7:7] = [*published(2), journaled(42, "a", 2), acked(44, 2)]
+    (violation,) = checkers.nothing_lost(history)
+    assert "sequence 2 of" in violation.text
 
 
 def test_law_2_sees_a_second_copy() -> None:
