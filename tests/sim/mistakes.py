@@ -226,6 +226,9 @@ class SkipsWhatItSees(OutboundLink):
         super().skip_segments(summaries)
         self._at_connect = at_connect
 
+    def _name_what_is_gone(self) -> None:
+        pass
+
 
 class ForgetsTopics(InstanceMachine):
     """Knows only since its start what came on a topic, and so does not see what is late."""
