@@ -147,15 +147,20 @@ class ServerChooser:
         for peer in peers:
             # Of two destinations that may reach it, the one that has it connected knows.
             words[peer.instance] = words.get(peer.instance, False) or peer.safe
-            for address in peer.addresses:
-                self._learn(address, peer.instance, peer.group)
-                self._followed[address] = peer.instance
+        self.told_where(peers)
         unsafe = [name for name, safe in words.items() if not safe and before.get(name) is not safe]
         unsafe += [name for name, safe in before.items() if safe and name not in words]
         safe = [name for name, safe in words.items() if safe and not before.get(name)]
         self._words[speaker] = words
         self._partial.discard(speaker)
         return unsafe, safe
+
+    def told_where(self, peers: Sequence[Peer]) -> None:
+        """One that may not be used says where others live. No word of it counts."""
+        for peer in peers:
+            for address in peer.addresses:
+                self._learn(address, peer.instance, peer.group)
+                self._followed[address] = peer.instance
 
     def remembered(self) -> bytes:
         """What outlives the client, in its publish store: the instance last used, and whom each
@@ -245,6 +250,15 @@ class ServerChooser:
             address
             for address in addresses
             if (name := self._instance_at.get(address)) is None or not self.refusal(name)
+        ]
+
+    def to_ask(self) -> list[str]:
+        """Listed addresses of instances that may not be used now, where nobody is found in round
+        after round: one of them may know where the instance last used lives now."""
+        return [
+            address
+            for address in self._listed
+            if (name := self._instance_at.get(address)) is not None and self.refusal(name)
         ]
 
 

@@ -105,6 +105,8 @@ FAILURES_MAX = 1_000
 """Refused publishes remembered until somebody asks."""
 
 _LOGON = "logon"
+ASK_AFTER_ROUNDS = 3
+"""In which nobody was found: then those are asked where others live who may not be used."""
 _TRY_ELSEWHERE = frozenset(
     (
         "not_ready",
@@ -254,6 +256,8 @@ class ClientMachine:
         """Set by the shell while it does not read: silence then proves nothing."""
         self._backoff = Backoff(options.pause_min_ms, options.pause_max_ms, options.seed)
         self._untried: deque[str] = deque()
+        self._asks: frozenset[str] = frozenset()
+        """Of these, who may not be used and is only asked where others live."""
         self._address = ""
         self._deadline_s: float | None = None
         self._beat_due_s: float | None = None
@@ -483,8 +487,13 @@ class ClientMachine:
             self._deadline_s = None
             effects.append(ResolveServers())
             return
-        self._untried = deque(self.chooser.candidates())
+        self._list_servers()
         self._next_server(now_s, effects)
+
+    def _list_servers(self) -> None:
+        asks = self.chooser.to_ask() if self._backoff.tries >= ASK_AFTER_ROUNDS else []
+        self._asks = frozenset(asks)
+        self._untried = deque((*self.chooser.candidates(), *asks))
 
     def _servers_resolved(
         self, event: ServersResolved, now_s: float, effects: list[Effect]
@@ -492,7 +501,7 @@ class ClientMachine:
         if event.servers is not None:
             self.chooser.set_servers(event.servers)
         if self.state is State.RESOLVING:
-            self._untried = deque(self.chooser.candidates())
+            self._list_servers()
             self._next_server(now_s, effects)
 
     def _next_server(self, now_s: float, effects: list[Effect]) -> None:
@@ -625,7 +634,7 @@ class ClientMachine:
         text = str(header.get("text") or "")
         instance = str(header.get("instance") or "")
         effects.append(Tell(ServerRefused(instance, self._address, text or reason)))
-        if reason in _TRY_ELSEWHERE:
+        if reason in _TRY_ELSEWHERE or self._address in self._asks:
             self._give_up(reason, now_s, effects)
         else:
             self._fail(LogonRefused("logon", reason, text), effects)
@@ -637,6 +646,7 @@ class ClientMachine:
         refusal = chooser.refusal(instance, group)
         if refusal:
             effects.append(Tell(ServerRefused(instance, self._address, refusal)))
+            chooser.told_where(read_peers(header.get("peers")))
             self._give_up("not safe", now_s, effects)
             return
         if header.get("v") != PROTOCOL_VERSION:

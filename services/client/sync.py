@@ -274,6 +274,10 @@ class SyncClient:
         """Every publish up to this sequence is durable, or was refused."""
         return self.client.persisted_sequence
 
+    def trust(self, instance: str) -> None:
+        """Allows to fail over to an instance that another called unsafe (`Client.trust`)."""
+        self._call(self.client.trust, instance)
+
     # -- subscriptions -----------------------------------------------------------------------
     def subscribe(self, topic: str, **options: Any) -> SyncSubscription:
         """Subscribes; the options of `Client.subscribe`."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, free_ports, servers
+from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, free_ports, servers
 
 from raylay.services.configuration.amps_fabric import fabric_of
 from raylay.services.configuration.amps_load import load_amps
@@ -219,14 +219,26 @@ FILE = """\
 """
 
 
+DOWNGRADE = """
+  <Actions><Action>
+    <On><Module>amps-action-on-schedule</Module><Options><Every>1s</Every></Options></On>
+    <Do>
+      <Module>amps-action-do-downgrade-replication</Module><Options><Age>100ms</Age></Options>
+    </Do>
+  </Action></Actions>
+</AMPSConfig>"""
+
+
 def test_an_instance_does_what_its_file_says(servers: Servers, tmp_path: Path) -> None:
     """What can be seen of it from outside; what a Destination says has tests of its own."""
     clients, incoming, there = free_ports(3)
 
-    def start(level: str) -> Server:
+    def start(level: str, more: str = "</AMPSConfig>", **words: str) -> Server:
         text = FILE.format(
             clients=clients, incoming=incoming, there=there, level=level, place=tmp_path
-        )
+        ).replace("</AMPSConfig>", more)
+        for word, other in words.items():
+            text = text.replace(f">{word}<", f">{other}<")
         settings = fabric_of([load_amps("A.xml", text=text, environment={})])
         config = instance_config(settings, record_of(settings, tmp_path), settings.instances[0])
         config.first = True
@@ -276,3 +288,18 @@ def test_an_instance_does_what_its_file_says(servers: Servers, tmp_path: Path) -
     assert len(reader.receive(13)) == 13, "what was archived is still in the log"
     assert again.stop() == 0
     assert " info A " not in logged()
+    # MinSyncDestinations: its one sync destination is away, and is not downgraded for its age. In
+    # a file without it, it is.
+    for minimum, event in (("1", "downgrade_refused"), ("0", "downgraded")):
+        words = {"async": "sync", "1": minimum}
+        last = start("info", DOWNGRADE, **words)
+        client = Client(last.address, "last", low=1)
+        client.publish(range(client.answer["highest"] + 1, client.answer["highest"] + 2))
+        while f"instance {event} " not in logged():
+            assert time.monotonic() - began_s < DEADLINE_S
+            time.sleep(0.05)
+        assert (" downgraded " in logged()) == (minimum == "0")
+        client.send({"c": "ping", "cid": "p"})
+        acked = client.next(lambda frame: frame.header.get("cid") == "p" or "s" in frame.header)
+        assert ("s" in acked.header) == (minimum == "0"), acked
+        assert last.stop() == 0

@@ -41,7 +41,12 @@ from raylay.services.client.events import (
     WaitingForServer,
 )
 from raylay.services.client.failover import Server
-from raylay.services.client.machine import ClientMachine, ClientOptions, State
+from raylay.services.client.machine import (
+    ASK_AFTER_ROUNDS,
+    ClientMachine,
+    ClientOptions,
+    State,
+)
 from raylay.services.client.resumption import Resumption
 from raylay.services.errors import (
     BookmarkNotFound,
@@ -361,6 +366,65 @@ def test_an_unknown_server_is_asked_who_it_is_and_left_when_it_is_not_safe() -> 
     assert ServerRefused("B", "x:1", "A called it unsafe to fail over to") in told(effects)
     assert list(bench.store.records) == [first], "nothing is taken from its answer"
     assert effects[-1] == Connect(bench.machine.connection, "A:1")
+
+
+def test_who_may_not_be_used_is_asked_where_the_one_last_used_lives_now() -> None:
+    """One server is listed, A. Its client went on at B, which calls A unsafe, and then moved: only
+    A can say where to. It waited for ever."""
+    bench = Bench("A")
+    bench.log_on("A", peers={"B": True})
+    bench.now_s += 60
+    bench.lose()
+    bench.log_on("B", peers={"A": False})
+    first = bench.publish()
+    bench.now_s += 60
+    bench.lose()
+    rounds = 0
+    while bench.machine.state is not State.LOGGING_ON:
+        assert isinstance(told(bench.lose())[-1], WaitingForSafeInstance)
+        assert bench.machine.wake_s is not None
+        bench.now_s = bench.machine.wake_s
+        assert bench.step(TimePassed()) == [Connect(bench.machine.connection, "B:1")]
+        rounds += 1
+        if rounds == ASK_AFTER_ROUNDS:
+            assert bench.lose() == [Connect(bench.machine.connection, "A:1")]
+            bench.step(ConnectionOpened(bench.machine.connection))
+    moved = {"name": "B", "group": "G", "addresses": ["B:2"], "safe": False}
+    header = {
+        "c": "ack",
+        "cid": "logon",
+        "status": "success",
+        "v": 1,
+        "instance": "A",
+        "group": "G",
+        "durable": [[first, first]],
+        "highest": first,
+        "peers": [moved],
+    }
+    asked = bench.machine.connection
+    effects = bench.step(FrameReceived(asked, header))
+    assert Disconnect(asked) in effects
+    assert list(bench.store.records) == [first], "nothing but the address is taken from its answer"
+    assert bench.machine.wake_s is not None
+    bench.now_s = bench.machine.wake_s
+    assert bench.step(TimePassed()) == [Connect(bench.machine.connection, "B:2")]
+    bench.log_on("B", peers={"A": False})
+    assert bench.machine.instance == "B" and bench.machine.chooser.refusal("A")
+
+
+def test_a_refusal_by_one_that_was_only_asked_ends_nobody() -> None:
+    bench = Bench("A", "B")
+    bench.log_on("A", peers={"B": False})
+    bench.now_s += 60
+    bench.lose()
+    while "B:1" not in {each.address for each in bench.lose() if isinstance(each, Connect)}:
+        if bench.machine.state is State.PAUSING:
+            assert bench.machine.wake_s is not None
+            bench.now_s = bench.machine.wake_s
+            bench.step(TimePassed())
+    bench.step(ConnectionOpened(bench.machine.connection))
+    bench.answer("B", status="failure", reason="name_in_use", text="by another user")
+    assert bench.machine.state is State.PAUSING
 
 
 def test_every_server_down_pauses_grow() -> None:

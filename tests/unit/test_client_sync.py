@@ -77,6 +77,17 @@ def test_publishes_of_many_threads_keep_each_threads_order(there: ServerThread) 
     assert len(session.commands("pb")) < 3_000, "batched between the threads"
 
 
+def test_trust_is_the_asyncio_clients(there: ServerThread) -> None:
+    with SyncClient("desk", [there.server.address]) as client:
+        there.call(lambda: there.server.session.safety(other=False))
+        client.publish("t", b"x")
+        client.flush(10)
+        chooser = client.client._machine.chooser
+        assert "unsafe" in chooser.refusal("other")
+        client.trust("other")
+        assert not chooser.refusal("other")
+
+
 def test_closing_flushes(there: ServerThread) -> None:
     with SyncClient("desk", [there.server.address]) as client:
         for n in range(100):
