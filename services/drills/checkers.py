@@ -385,14 +385,14 @@ class Logs:
         return found
 
     def sync_destinations(self, name: str, key: Key, copy: Copy, root: int) -> list[Destination]:
-        """The destinations to which the copy is routed and whose links were sync ever since it is
-        there. A link that was async meanwhile may have let an answer out that is on its way,
-        unless nothing was answered yet for this root when it was upgraded."""
+        """The destinations to which the copy is routed and whose links were sync ever since an
+        answer is owed for this root. A link that was async meanwhile may have let one out that is
+        on its way, unless nothing was answered yet for this root when it was upgraded."""
         found = []
         for destination in self.topology.members[name].destinations:
             link = (name, destination.name)
             until_us = self.async_until_us[link]
-            if until_us >= copy.time_us and (
+            if until_us >= copy.since_us(root) and (
                 until_us == NOW_ASYNC or (root, *key) not in self.asked_again.get(link, ())
             ):
                 continue
@@ -490,7 +490,8 @@ def acknowledged(history: History) -> list[Violation]:
 
     Excused: disks that were lost (`Logs.lacks`); what retention has removed here when a logon names
     it durable, for whoever lost it then is not owed it any more; links that were async at some
-    moment since the message came to their instance (an answer may have been let out then).
+    moment since their instance owes an answer for the message (one may have been let out then), or
+    that came to another server since, where it did not wait any more (`Logs.followed`).
 
     By the waiter rule an instance whose waiter is somebody else answers as soon as the message is
     stored; the waiter's own answer is what the root waits for. Two cases break that chain and are

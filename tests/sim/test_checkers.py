@@ -225,6 +225,27 @@ def test_law_1_counts_what_waited_when_a_link_came_to_a_server_that_lost_its_dis
     assert ("acknowledged" not in laws(history)) is excused
 
 
+@pytest.mark.parametrize(("noted_us", "excused"), [(15, True), (30, False)])
+def test_law_1_counts_a_link_that_was_async_before_its_instance_was_awaited(
+    noted_us: int, excused: bool
+) -> None:
+    """A client of `b` publishes again what is there, and `c` has it not."""
+    history = sound()
+    kept = [op for op in history.operations if not isinstance(op, Journaled | Acked)]
+    history.operations = sorted(
+        [
+            *kept,
+            ModeSet(5, "b", "to-c", False),
+            journaled(10, "b", 1, path=(A,), awaited=False),
+            Noted(noted_us, "b", B, B, 0, P, (1,)),
+            ModeSet(20, "b", "to-c", True),
+            acked(40, 1, instance="b"),
+        ],
+        key=lambda operation: operation[0],
+    )
+    assert (not checkers.acknowledged(history)) is excused
+
+
 def test_law_1_is_not_excused_by_another_root() -> None:
     """A client of `b` waits there for the same message: that is no answer for the root `a`."""
     history = sound()
