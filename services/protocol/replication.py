@@ -46,7 +46,7 @@ the latter since when. One of version 1 passes over those of a logon and of its 
 no `placed`; where it is retired it is refused all the same.
 
 `ranges` are a msgpack map of publisher to a flat array: first, last, first, last, …
-Numbers are per connection and start at 1. Range sets are cut into parts of about 64 KiB, where
+Numbers are per connection and start at 1. Range sets are cut into parts of about 32 KiB, where
 that is needed a publisher's set, too: what parts say of one publisher adds up.
 """
 
@@ -80,9 +80,9 @@ REPLICATION_FRAME_BYTES_MAX = 64 * 1024 * 1024
 """A batch is about 1 MiB, or one run, which a client's frame bounds to 16 MiB; a set of one
 publisher is bounded by what it holds. A run of one record has `RUN_HEADER_BYTES` and the longest
 path, topic, type and group beside it: less than 4 KiB."""
-PART_BYTES = 64 * 1024
-"""Of a range set that is told in parts: 2,000 publishers of one range each, or a part of one with
-many gaps, some milliseconds of work for whoever reads it."""
+PART_BYTES = 32 * 1024
+"""Of a range set that is told in parts: 1,000 publishers of one range each, or a part of one with
+many gaps: some milliseconds of work for whoever reads it."""
 RANGES_IN_ACK_MAX = 100_000
 NAME_BYTES_MAX = 400
 """Of an instance, a group, a destination: part of a key of the instance's state, which has at most

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from raylay.services.errors import AdmissionRefused, DowngradeRefused, RemoteProtocolError
@@ -67,6 +68,7 @@ from raylay.services.replication.effects import (
     ranges_of,
     rooted_of,
 )
+from raylay.services.replication.gap_limit import PIECES_MAX, check_gaps
 from raylay.services.replication.meetings import Meetings
 from raylay.services.replication.placement import Placement, Placements, retired_text
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
@@ -478,6 +480,12 @@ class InstanceMachine:
                 "`n` of a publish batch is the number of its records",
                 "bad_record",
             )
+        known = self.known.get(publisher)
+        if found_count + (known.pieces if known is not None else 0) > PIECES_MAX:
+            runs = (run_of(chunk, payload) for chunk in chunks)
+            journaled = self.journaled.matches
+            kept = (run.ranges() for run in runs if journaled(run.topic, run.message_type))
+            check_gaps(found.client, known, chain.from_iterable(kept))
         transient: list[Run] = []
         for chunk in chunks:
             run = run_of(chunk, payload)

@@ -246,6 +246,23 @@ class SequenceSet:
             yield starts[at] << _BITS, (ends[at] << _BITS) - 1
             at += 1
 
+    @property
+    def pieces(self) -> int:
+        """How many stretches of full chunks and other chunks it is kept as: what it costs."""
+        return len(self._full_starts) + len(self._part)
+
+    def pieces_with(self, ranges: Iterable[Range]) -> int:
+        """How many it would be at most, were these added."""
+        fresh: set[int] = set()
+        stretches = 0
+        for first, last in ranges:
+            low, high = first >> _BITS, last >> _BITS
+            stretches += high - low > 1
+            for chunk in (low, high):
+                if chunk not in self._part and not self._is_full(chunk):
+                    fresh.add(chunk)
+        return self.pieces + stretches + len(fresh)
+
     def first(self) -> int | None:
         """The lowest sequence."""
         found = None
@@ -391,6 +408,11 @@ class SequenceSet:
             if edges >= 128:
                 out.append(struct.pack("<QH", chunk, 0xFFFF))
                 out.append(bits.to_bytes(CHUNK // 8, "little"))
+                continue
+            if edges == 2:
+                # One range, as most of them are where sequences lie far apart.
+                low = (bits & -bits).bit_length() - 1
+                out.append(struct.pack("<QHHH", chunk, 1, low, bits.bit_length() - 1))
                 continue
             single = SequenceSet()
             single._part[0] = bits

@@ -418,8 +418,9 @@ class LinkControl:
                 return  # It has lost what it had reached.
             effects, more = server.machine.compare(self.name, plan)
             server.perform(effects)
-            if more:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        if connection is not self.connection or dial_number != self._dial_number:
+            return
         assert connection is not None
         self.is_connected = True
         self.remember(incarnation, header["name"], header["client"])
