@@ -1,9 +1,10 @@
 """Bookmark subscriptions at work: the journal read for each, in turns, as fast as its socket takes.
 
 Fair and bounded: one read for one replay at a time, in a circle, at most `TURN_S` in one turn of
-the event loop; publishers, links and other clients come in between. A subscriber whose socket is
-full is left out until it takes more, one with a rate until its rate lets more out, a paused one
-until it is resumed. Subscriptions that were resumed together are one replay.
+the event loop; publishers, links and other clients come in between. What was just committed is
+given from memory, all else is read in the reading thread: the loop never waits for the disk. A
+subscriber whose socket is full is left out until it takes more, one with a rate until its rate lets
+more out, a paused one until it is resumed. Subscriptions that were resumed together are one replay.
 
 A `live` subscription that has come to the end of the log is given what is staged, before it is on
 disk; where that never comes to be, it goes back to what is.
@@ -27,16 +28,16 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription, Start, 
 from raylay.services.subscriptions.combined import CombinedReplay, Deliveries, Terms, groups_of
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.services.subscriptions.matching import TopicFilter
+from raylay.services.subscriptions.recent import RecentRuns
 
 if TYPE_CHECKING:
     from raylay.services.server.client_connection import ClientConnection
     from raylay.services.server.instance_server import InstanceServer
 
 TURN_S = 0.002
-READ_BYTES = 256 * 1024
-READ_FAR_BYTES = 512 * 1024
-NEAR_TXIDS = 50_000
-"""Who is nearer than this to the end of the log is served from pages that were just written."""
+READ_BYTES = 512 * 1024
+RECENT_BYTES_MAX = 1024 * 1024
+"""Of what was committed last, kept for those who were reading meanwhile."""
 HEADERS_IN_STEP = 4096
 PERSISTED_MS_DEFAULT = 100
 
@@ -139,6 +140,7 @@ class ReplayPump:
         self._fully_durable: dict[_Replay, None] = {}
         self._queue: deque[_Replay] = deque()
         self._scheduled = False
+        self._recent = RecentRuns(RECENT_BYTES_MAX)
         self._durability: PendingMessages | None = None
 
     def __len__(self) -> int:
@@ -293,8 +295,12 @@ class ReplayPump:
 
     def committed(self, runs: list[Run]) -> None:
         """These runs were committed: who is at the end of the log gets them from memory."""
-        if not self._replays or not runs:
+        if not self._replays:
+            self._recent.clear()
             return
+        if not runs:
+            return
+        self._recent.add(runs)
         before_txid = runs[0].first_txid - 1
         for replay in list(self._replays):
             if replay.is_queued or replay.timer is not None or replay.is_paused:
@@ -439,14 +445,10 @@ class ReplayPump:
             return False
         if replay.read and replay.read[0].first_txid <= cursor + 1 <= replay.read[-1].last_txid:
             return self._take(replay, replay.read)
-        if limit_txid - cursor > NEAR_TXIDS:
-            return self._read_aside(replay, self._read_far)
-        try:
-            runs = self._server.journal.read(cursor, READ_BYTES)
-        except StorageError as error:
-            self._fail(replay, error)
-            return False
-        return self._take(replay, runs)
+        recent = self._recent.behind(cursor, READ_BYTES)
+        if recent:
+            return self._take(replay, recent)
+        return self._read_aside(replay, self._read_on)
 
     def _catch_up_live(self, replay: _Replay) -> None:
         """At the end of what is on disk: from here on it is given what is staged."""
@@ -490,9 +492,9 @@ class ReplayPump:
         if more:
             self._kick(replay)
 
-    def _read_far(self, replay: _Replay) -> Callable[[], bool]:
-        """In the reading thread: reads far behind the end of the log."""
-        runs = self._server.reader.read(replay.plan.cursor, READ_FAR_BYTES)
+    def _read_on(self, replay: _Replay) -> Callable[[], bool]:
+        """In the reading thread: reads what is not in memory any more."""
+        runs = self._server.reader.read(replay.plan.cursor, READ_BYTES)
         return lambda: not replay.is_paused and self._take(replay, runs)
 
     def _prepare(self, replay: _Replay) -> Callable[[], bool]:
