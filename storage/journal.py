@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from raylay.services.messages.records import Run
-from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
 SEGMENT_BYTES_DEFAULT = 64 * 1024 * 1024
 BLOCK_BYTES_MAX = 1024 * 1024
@@ -88,6 +88,11 @@ class JournalReader(Protocol):
 
     def first_held(self, publisher: int, first: int, last: int) -> int | None:
         """The lowest sequence in first..last that is here; None when none of them is."""
+
+    def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
+        """The highest of `wanted` that is on the topic, or in no segment any more: there it may
+        have been on any. Above the lowest of `wanted` what is not among it counts, too. 0: none.
+        Reads headers."""
 
     def find_time(self, time_us: int) -> int:
         """The transaction id of the first record received at or after this time (a note or run

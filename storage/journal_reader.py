@@ -15,7 +15,7 @@ from types import TracebackType
 
 from raylay.services.errors import CorruptRecord, StorageError
 from raylay.services.messages.records import Flag, Kind, Run, decode_run
-from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.journal import BLOCK_BYTES_MAX, SegmentInfo
 from raylay.storage.segment_index import (
     EXTENT_BYTES,
@@ -377,6 +377,37 @@ class LmdbJournalReader:
                 if (lowest := index.first_held(publisher, first, last)) is not None
             ]
         return min(found, default=None)
+
+    def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
+        """The highest of `wanted` on the topic, or in no segment; see `JournalReader`."""
+        with self._passing():
+            return self._highest_on_topic(publisher, topic, wanted)
+
+    def _highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
+        lowest = wanted.first()
+        if lowest is None:
+            return 0
+        gone = wanted.copy()
+        extents: list[tuple[int, int, int]] = []
+        for index in self._listed_indexes(newest_first=True):
+            index.take_held(publisher, gone)
+            extents += index.extents_above(publisher, topic, lowest)
+        highest = gone.last() or 0
+        # From the highest on: mostly that is the one, and nothing else is looked at.
+        for last_sequence, first_txid, end_txid in sorted(extents, reverse=True):
+            if last_sequence <= highest:
+                break
+            for _, _, (_, run, _) in self._headers(first_txid, EXTENT_BYTES):
+                if run.first_txid >= end_txid:
+                    break
+                if (
+                    run.publisher == publisher
+                    and run.kind == Kind.RECORDS
+                    and run.topic == topic
+                    and run.last_sequence >= lowest
+                ):
+                    highest = max(highest, run.last_sequence)
+        return highest
 
     def find_time(self, time_us: int) -> int:
         """The first transaction id received at or after this time; see `JournalReader`."""

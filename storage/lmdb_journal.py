@@ -22,7 +22,7 @@ import lmdb
 
 from raylay.services.errors import StorageError, StorageFull
 from raylay.services.messages.records import Run
-from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.files import (
     FileLock,
     fault_point,
@@ -682,6 +682,11 @@ class LmdbJournal:
         """The lowest sequence in first..last that is here; None when none of them is."""
         with self._reader_lock:
             return self._reading().first_held(publisher, first, last)
+
+    def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
+        """The highest of `wanted` on the topic, or in no segment; see `JournalReader`."""
+        with self._reader_lock:
+            return self._reading().highest_on_topic(publisher, topic, wanted)
 
     def find_time(self, time_us: int) -> int:
         """The first transaction id received at or after this time; see `JournalReader`."""

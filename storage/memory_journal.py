@@ -391,6 +391,19 @@ class MemoryJournal:
                 found.append(lowest)
         return min(found, default=None)
 
+    def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
+        """The highest of `wanted` on the topic, or in no segment; see `JournalReader`."""
+        gone = wanted.copy()
+        highest, lowest = 0, wanted.first() or 0
+        for segment in self._segments:
+            for run in segment.runs:
+                if run.publisher == publisher and run.kind == Kind.RECORDS:
+                    for first, last in run.ranges():
+                        gone.remove(first, last)
+                    if run.topic == topic and run.last_sequence >= lowest:
+                        highest = max(highest, run.last_sequence)
+        return max(highest, gone.last() or 0)
+
     def find_time(self, time_us: int) -> int:
         """The first transaction id received at or after this time; see `JournalReader`."""
         for segment in self._segments:

@@ -274,6 +274,32 @@ class SegmentIndex:
                     found.append((firsts[extent], end))
         return found
 
+    def extents_above(
+        self, publisher: int, topic: bytes, sequence: int
+    ) -> list[tuple[int, int, int]]:
+        """(highest sequence, first id, id behind the end) of the extents that may hold something of
+        the publisher on the topic from `sequence` on."""
+        found: list[tuple[int, int, int]] = []
+        with self._lock:
+            topics = self.topics
+            if topics is not None and all(topic != known for known, _ in topics):
+                return found
+            places = self.places.get(publisher, [])
+            firsts = self.extent_firsts
+            for at in range(0, len(places), 3):
+                if places[at + 2] >= sequence:
+                    extent = places[at]
+                    end = firsts[extent + 1] if extent + 1 < len(firsts) else self.last_txid + 1
+                    found.append((places[at + 2], firsts[extent], end))
+        return found
+
+    def take_held(self, publisher: int, wanted: SequenceSet) -> None:
+        """Takes out of `wanted` what is in this segment."""
+        with self._lock:
+            held = self.summary.get(publisher)
+            if held is not None:
+                wanted.difference_update(held)
+
     def extent_at_time(self, time_us: int) -> int | None:
         """First transaction id of the first extent with a run received at or after the time."""
         with self._lock:

@@ -19,9 +19,10 @@ def a_run(
     publisher: int = 7,
     body_bytes: int = 16,
     time_us: int | None = None,
+    topic: str = "orders",
 ) -> Run:
     """A run of the sequences; each body names its sequence."""
-    builder = RecordBuilder(publisher, "orders", "json")
+    builder = RecordBuilder(publisher, topic, "json")
     numbers = list(sequences)
     payload = b"".join(
         builder.build(number, str(number).encode().ljust(body_bytes), 1_000 + number)
@@ -34,7 +35,7 @@ def a_run(
         numbers[-1],
         len(numbers),
         payload,
-        b"orders",
+        topic.encode(),
         b"json",
         path=(0xA1, 0xB2),
         group="Chicago",

@@ -1,7 +1,8 @@
 """The instance's replication machine: what comes in, what is journaled, who is told what and when.
 
 Values in, values out: no socket, clock, disk or randomness. The shell stages what `Append` names,
-tells `committed` what the journal synced, and performs the effects in order.
+tells `committed` what the journal synced, and performs the effects in order. It reads no journal,
+either: of what came the shell asks `asks` first, has that read aside, and hands the answers in.
 
 Invariants:
   known = held (committed) + staged; pending is part of known; durable = held - pending.
@@ -15,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -28,7 +29,6 @@ from raylay.services.messages.records import (
     Flag,
     Kind,
     Run,
-    contents_of,
     path_through,
     publisher_id,
     run_of,
@@ -69,6 +69,15 @@ from raylay.services.replication.effects import (
     rooted_of,
 )
 from raylay.services.replication.gap_limit import PIECES_MAX, check_gaps
+from raylay.services.replication.journal_answers import (
+    Answers,
+    Asking,
+    Compared,
+    Comparison,
+    JournalLookup,
+    Questions,
+    read_all,
+)
 from raylay.services.replication.meetings import Meetings
 from raylay.services.replication.placement import Placement, Placements, retired_text
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
@@ -211,7 +220,7 @@ class InstanceMachine:
         incarnations: dict[str, int] | None = None,
         servers: Mapping[str, Iterable[str]] | None = None,
         placements: Placements | None = None,
-        lookup: Callable[[int, int, int], list[Run]],
+        lookup: JournalLookup,
         former: Iterable[int] = (),
         ready: bool = True,
         policy: DowngradePolicy | None = None,
@@ -225,8 +234,7 @@ class InstanceMachine:
             incarnations: last known incarnation of each destination's server.
             servers: names of the instances that each destination ever was connected to.
             placements: what is known of instances that were moved.
-            lookup: (publisher, first, last) to the committed runs that hold any of these, with
-                payloads. Reads only; called on rare paths.
+            lookup: into the journal, for `recover` alone.
             former: incarnations that its data directory, or what that is a copy of, had before.
             ready: False for an instance that must catch up with a peer before it admits clients.
         """
@@ -260,6 +268,7 @@ class InstanceMachine:
         self.counters = Counters()
         self.destinations = self._ledgers(destinations, incarnations or {}, servers or {})
         self._lookup = lookup
+        self._answers = Answers()  # To what the arrival that is being taken made it ask.
         self._highest: dict[int, int] = {}
         self._topic_highest: dict[int, dict[bytes, int]] = {}
         for publisher, ranges in self.known.sets.items():
@@ -267,6 +276,7 @@ class InstanceMachine:
             if last is not None:
                 self._highest[publisher] = last
         self._staged = StagedLog()
+        self._asking = Asking(self.known, self._highest, self._topic_highest, self._staged)
         self._pending_ages = AgeLog()
         self.meetings = Meetings(identity.name, identity.incarnation, identity.generation)
         self.settlements = 0
@@ -341,7 +351,7 @@ class InstanceMachine:
         Ages count from `now_us`: the time that this instance was down is nobody's lag.
 
         What they hold counts as pending where a sync destination is owed it, until the links have
-        connected and heard the answers. Emits nothing.
+        connected and heard the answers. Emits nothing. Reads the journal.
         """
         for run in runs:
             if run.kind == Kind.RECORDS:
@@ -361,6 +371,9 @@ class InstanceMachine:
                     continue
                 self.awaited.of(root).add_ranges(run.publisher, noted)
                 self.pending.of(root).add_ranges(run.publisher, noted)
+                questions = Questions()
+                questions.routed.add_ranges(run.publisher, noted)
+                self._answers = read_all(questions, self._lookup)
                 routes = self._routes_of(sender, run.publisher, noted)
                 self._commit_note(root, sender, run.publisher, noted, routes, now_us)
             elif run.kind == Kind.UNAVAILABLE:
@@ -411,6 +424,25 @@ class InstanceMachine:
             self.identity.incarnation,
         )
 
+    # -- what came, and the journal ----------------------------------------------------------
+    def asks(self, runs: Iterable[Run], answers: Answers, noted: Rooted | None = None) -> Questions:
+        """What must be read of the journal before these are given to the machine, beside what is
+        among the answers. Nothing, for all that is new. To be asked again when that was read: what
+        was staged meanwhile is on disk now.
+
+        Args:
+            noted: what an upstream asks for in a notice.
+        """
+        questions = self._asking.of(runs, answers)
+        for root, asked in (noted or {}).items():
+            for publisher, ranges in asked.items():
+                awaited = self.awaited.get(root, publisher)
+                if awaited is not None:
+                    ranges = [piece for a, b in ranges for piece in awaited.missing(a, b)]
+                acceptable = self._acceptable(publisher, ranges)
+                self._asking.routes(questions, publisher, acceptable, answers)
+        return questions
+
     # -- clients -----------------------------------------------------------------------------
     def client_logged_on(self, session: int, client: str, low: int) -> LogonAnswer:
         """A client logged on. `low`: its lowest sequence that it does not know to be durable."""
@@ -438,25 +470,21 @@ class InstanceMachine:
         if self._unnumbered:
             self._unnumbered = {k: v for k, v in self._unnumbered.items() if v[0] != session}
 
-    def client_published(
+    def client_runs(
         self,
         session: int,
         payload: bytes,
-        now_us: int,
         count: int = 0,
         types: frozenset[bytes] = frozenset(),
-    ) -> tuple[list[Effect], list[Run]]:
-        """A client's records came in.
+    ) -> list[Run]:
+        """The runs of a client's records that came in, for `client_published`.
 
         Args:
             count: how many, where it is given.
             types: the message types that its transport is for; none: any.
 
-        Returns the effects, and the runs of topics that are not journaled: they are delivered at
-        once and count as durable.
-
         Raises:
-            CorruptRecord, RemoteProtocolError: nothing of the payload was taken.
+            CorruptRecord, RemoteProtocolError: nothing of the payload may be taken.
         """
         found = self._sessions[session]
         publisher = found.publisher
@@ -480,25 +508,37 @@ class InstanceMachine:
                 "`n` of a publish batch is the number of its records",
                 "bad_record",
             )
+        runs = [run_of(chunk, payload) for chunk in chunks]
         known = self.known.get(publisher)
         if found_count + (known.pieces if known is not None else 0) > PIECES_MAX:
-            runs = (run_of(chunk, payload) for chunk in chunks)
             journaled = self.journaled.matches
             kept = (run.ranges() for run in runs if journaled(run.topic, run.message_type))
             check_gaps(found.client, known, chain.from_iterable(kept))
+        return runs
+
+    def client_published(
+        self, session: int, runs: list[Run], now_us: int, answers: Answers
+    ) -> tuple[list[Effect], list[Run]]:
+        """A client's records came in, and all that `asks` asked is answered.
+
+        Returns the effects, and the runs of topics that are not journaled: they are delivered at
+        once and count as durable.
+        """
+        found = self._sessions[session]
+        publisher = found.publisher
+        self._answers = answers
         transient: list[Run] = []
-        for chunk in chunks:
-            run = run_of(chunk, payload)
+        for run in runs:
             if not found.received:
-                found.counted = chunk.first_sequence - 1
-            if chunk.last_sequence > found.received:
-                found.received = chunk.last_sequence
+                found.counted = run.first_sequence - 1
+            if run.last_sequence > found.received:
+                found.received = run.last_sequence
             if not self.journaled.matches(run.topic, run.message_type):
                 run.receive_time_us = now_us + self.wall_offset_us
                 transient.append(run)
                 continue
             self.counters.published += run.count
-            if chunk.first_sequence > self._highest.get(publisher, 0):
+            if run.first_sequence > self._highest.get(publisher, 0):
                 run.flags |= Flag.AWAITED
                 self._append(run, self.own_root, CLIENT, now_us)
             else:
@@ -683,11 +723,14 @@ class InstanceMachine:
         awaited: Rooted,
         caught_up: bool,
         now_us: int,
+        answers: Answers,
     ) -> list[Effect]:
-        """A batch came over an upstream connection. `SendBatch` tells what the values mean."""
+        """A batch came over an upstream connection, and all that `asks` asked is answered.
+        `SendBatch` tells what the values mean."""
         upstream = self._upstreams.get(connection)
         if upstream is None:
             return self._take()
+        self._answers = answers
         if number != upstream.number + 1:
             return self._refuse(
                 upstream, "gap", f"batch {number} came where {upstream.number + 1} was due"
@@ -878,15 +921,14 @@ class InstanceMachine:
         """The highest journaled sequence of the run's publisher on its topic, as far as it lies
         above the run. Where segments were removed it may be any that was in them: better flagged
         late for nothing than not flagged."""
-        publisher, first = run.publisher, run.first_sequence
-        known = self.known.of(publisher).within(first, self._highest[publisher])
-        highest = 0
-        removed = SequenceSet(known)
-        for found in self._runs_held(publisher, known):
-            removed.difference_update(SequenceSet(found.ranges()))
-            if found.topic == run.topic:
-                highest = max(highest, found.last_sequence)
-        return max(highest, removed.last() or 0)
+        publisher, topic = run.publisher, run.topic
+        found = self._answers.highest_on(publisher, topic)
+        if found is None:
+            behind = [(run.first_sequence, self._highest[publisher])]
+            if self._asking.on_disk(publisher, behind):
+                raise _unread(f"the highest on {topic!r}", publisher)
+            return 0  # What lies above it is staged, on other topics.
+        return found
 
     def _note(
         self, root: int, sender: int, publisher: int, ranges: list[Range], now_us: int
@@ -913,10 +955,15 @@ class InstanceMachine:
         """Where these go to, as far as they are staged or in the journal."""
         wanted = SequenceSet(ranges)
         found = []
-        for run in self._runs_held(publisher, ranges):
+        for run in self._staged.runs(publisher, *_span(ranges)):
             part = SequenceSet(run.ranges()).intersection(wanted)
             if part:
                 found.append(Routed(route_of(run, sender), run.first_txid, part))
+        on_disk = self._asking.on_disk(publisher, ranges)
+        if on_disk:
+            found += self._answers.routes(publisher, sender, on_disk)
+            if self._answers.not_routed(publisher, on_disk):
+                raise _unread("the routes", publisher)
         return found
 
     def _keep_conflict(
@@ -1177,6 +1224,7 @@ class InstanceMachine:
         and whoever sent it is told and sends it again later. What is below is on disk, whether or
         not that was told before."""
         self.committed_txid = max(self.committed_txid, first_txid - 1)
+        self._asking.failures += 1
         self._drain(now_us)
         senders: set[int] = set()
         sessions: set[int] = set()
@@ -1904,16 +1952,17 @@ class InstanceMachine:
     # -- helpers -----------------------------------------------------------------------------
     def _conflicts(self, run: Run, old: list[Range]) -> list[Range]:
         """Those of `old` that are held with another content than the run's records have."""
+        on_disk = self._asking.on_disk(run.publisher, old)
         found = SequenceSet()
-        held = self._runs_held(run.publisher, old)
-        # Most come again as they came: then one comparison of bytes tells for all of them.
-        if not any(other.payload == run.payload for other in held):
-            contents = contents_of(run.payload, *_span(old))
-            wanted = SequenceSet(old)
-            for other in held:
-                for sequence, content in contents_of(other.payload, *_span(old)).items():
-                    if contents.get(sequence, content) != content and sequence in wanted:
-                        found.add(sequence, sequence)
+        if on_disk:
+            found.update(self._answers.differing(run))
+            if self._answers.not_compared(run, on_disk):
+                raise _unread("the contents", run.publisher)
+        staged = self._staged.runs(run.publisher, *_span(old))
+        if staged:
+            comparison = Comparison(Compared(run, SequenceSet(old)))
+            comparison.look(staged)
+            found.update(comparison.differing)
         refused = self.refused.get(run.publisher)
         if refused is not None:
             # The same as here, and another than at a destination: it is acknowledged to nobody.
@@ -1921,16 +1970,6 @@ class InstanceMachine:
                 for piece in refused.within(a, b):
                     found.add(*piece)
         return list(found)
-
-    def _runs_held(self, publisher: int, ranges: list[Range]) -> list[Run]:
-        """The staged and the committed runs that hold any of these."""
-        runs = self._staged.runs(publisher, *_span(ranges))
-        left = SequenceSet(ranges)
-        for run in runs:
-            left.difference_update(SequenceSet(run.ranges()))
-        for first, last in left:
-            runs += self._lookup(publisher, first, last)
-        return [run for run in runs if run.kind == Kind.RECORDS and run.publisher == publisher]
 
     def _report_conflict(self, source: str, publisher: int, ranges: list[Range]) -> None:
         self.counters.conflicts += sum(b - a + 1 for a, b in ranges)
@@ -1967,6 +2006,12 @@ def encode_note(root: int, sender: int, publisher: int, ranges: list[Range]) -> 
 
 def _span(ranges: list[Range]) -> Range:
     return ranges[0][0], ranges[-1][1]
+
+
+def _unread(what: str, publisher: int) -> RuntimeError:
+    """An error of the shell: `asks` would have said so. There is no going on from here: it is in
+    the middle of a step of the machine."""
+    return RuntimeError(f"{what} of publisher {publisher} were not read before it came in")
 
 
 def decode_note(run: Run) -> tuple[int, int, list[Range]]:

@@ -1,7 +1,7 @@
 """Finds committed runs by their publisher and sequences.
 
-The machine asks for it on rare paths: what comes again, what is asked for again, what is late. A
-run is found by the ranges of its sequences, never by its first and last: what fills its holes is in
+It is asked for what comes again, what is asked for again, what is late (journal_answers.py). A run
+is found by the ranges of its sequences, never by its first and last: what fills its holes is in
 other runs, which may stand anywhere in the log.
 """
 
@@ -12,9 +12,8 @@ from collections import deque
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from raylay.services.errors import StorageError
 from raylay.services.messages.records import Kind, Run
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
+from raylay.services.replication.ranges import SequenceSet
 
 STRETCH_BYTES = 256 * 1024
 STRETCHES_KEPT = 8
@@ -32,6 +31,9 @@ class RunSource(Protocol):
 
     def first_held(self, publisher: int, first: int, last: int) -> int | None:
         """The lowest sequence in first..last that is here; None when none of them is."""
+
+    def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
+        """The highest of `wanted` that is on the topic, or in no segment any more; 0: none."""
 
 
 class _Piece(NamedTuple):
@@ -51,66 +53,54 @@ class RunLookup:
 
     Invariant: each stretch holds whole pieces of committed runs. Those never change, so what was
     read of them stays true, also when their segment is removed.
-    Owner: an instance's machine. Lifecycle: one life of the instance.
+    Owner: one thread at a time; it reads. Lifecycle: one life of the instance.
 
     Args:
         source: the instance's journal.
-        held: what the instance has, staged and removed included; the machine's own, which grows.
         stretch_bytes: how much is read at once.
     """
 
-    def __init__(
-        self, source: RunSource, held: PublisherRanges, *, stretch_bytes: int = STRETCH_BYTES
-    ) -> None:
+    def __init__(self, source: RunSource, *, stretch_bytes: int = STRETCH_BYTES) -> None:
         self._source = source
-        self._held = held
         self._stretch_bytes = stretch_bytes
         self._stretches: deque[_Stretch] = deque(maxlen=STRETCHES_KEPT)
+        self.reads = 0
+        """How often it has read the log."""
 
-    def runs(self, publisher: int, first: int, last: int) -> list[Run]:
-        """The committed runs that hold any of first..last, in the order of the log. Of a run the
-        part before the first one asked for may be cut off.
+    def part(self, publisher: int, wanted: SequenceSet) -> list[Run]:
+        """Committed runs that hold some of `wanted`, in the order of the log, as far as one stretch
+        of it has them; takes out of `wanted`, which is not empty, what it has found and what is not
+        here. Of a run the part before the first one asked for may be cut off.
 
         A message is looked up, then the log is read on from there: a publisher's runs mostly follow
         one another. What the last reads brought is looked through first: a link that sends again
-        what is held asks for run after run of the same stretch, and a read for each of them would
-        keep the event loop for as long as the resync takes.
+        what is held asks for run after run of the same stretch.
 
         Raises:
-            RuntimeError: the journal cannot be read. It is asked in the middle of a step of the
-                machine: there is no going on from here.
+            StorageError: the journal cannot be read.
         """
-        held = self._held.get(publisher)
-        if held is None:
-            return []
-        try:
-            return self._runs(publisher, SequenceSet(held.within(first, last)), last)
-        except StorageError as error:
-            raise RuntimeError(f"the journal cannot be read: {error}") from error
-
-    def _runs(self, publisher: int, wanted: SequenceSet, last: int) -> list[Run]:
         found: dict[int, Run] = {}
-        while (sequence := wanted.first()) is not None:
-            place = self._place_of(publisher, sequence)
-            if place is None:
-                # Staged, or in a segment that was removed.
-                here = self._source.first_held(publisher, sequence + 1, last)
-                if here is None:
-                    break
-                wanted.remove(sequence, here - 1)
-                continue
-            pieces, at = place
-            for piece in islice(pieces, at, None):
-                if piece.first > last:
-                    break
-                if not wanted.touches(piece.first, piece.last):
-                    continue
+        sequence, last = wanted.first(), wanted.last()
+        assert sequence is not None and last is not None
+        place = self._place_of(publisher, sequence)
+        if place is None:
+            # Staged, or in a segment that was removed.
+            here = self._source.first_held(publisher, sequence + 1, last)
+            wanted.remove(sequence, last if here is None else here - 1)
+            return []
+        pieces, at = place
+        for piece in islice(pieces, at, None):
+            if piece.first > last:
+                break
+            if wanted.touches(piece.first, piece.last):
                 wanted.remove(piece.first, piece.last)
-                # One stretch may begin inside a run that another one holds whole.
-                known = found.get(piece.run.last_txid)
-                if known is None or piece.run.first_txid < known.first_txid:
-                    found[piece.run.last_txid] = piece.run
+                found[piece.run.last_txid] = piece.run
         return [found[txid] for txid in sorted(found)]
+
+    def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
+        """See `RunSource`."""
+        self.reads += 1
+        return self._source.highest_on_topic(publisher, topic, wanted)
 
     def _place_of(self, publisher: int, sequence: int) -> tuple[list[_Piece], int] | None:
         """The publisher's pieces in one stretch of the log, and which of them holds the sequence;
@@ -126,6 +116,7 @@ class RunLookup:
         return place
 
     def _stretch_at(self, publisher: int, sequence: int) -> _Stretch:
+        self.reads += 1
         stretch: _Stretch = {}
         txid = self._source.find_sequence(publisher, sequence)
         if txid is None:

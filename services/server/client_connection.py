@@ -7,12 +7,13 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from raylay.services.errors import CorruptRecord, RemoteProtocolError
+from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
 from raylay.services.messages.bookmarks import parse_position
 from raylay.services.messages.records import (
     RECORD_BYTES_MAX,
     RECORD_HEADER_BYTES,
     RecordBuilder,
+    Run,
     run_of,
     scan,
 )
@@ -40,6 +41,8 @@ from raylay.services.protocol.session import (
     logon_answer,
     persisted_ack,
 )
+from raylay.services.replication.arrivals import Arrivals
+from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.replication.routing import TopicMatcher, not_of_transport
 from raylay.services.server.framed import FramedConnection
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
@@ -77,7 +80,10 @@ class ClientConnection(FramedConnection):
         """Bookmark subscriptions whose start is being looked up."""
         self.published_upto = 0
         self.acked_upto = 0
+        self.arrivals = Arrivals(self._perform)
         self.reading = True
+        self._unread_for: set[str] = set()
+        """Why it is not read."""
         self._wants_persisted = False
         self._conflation_s = 0.0
         self._conflated: int = 0
@@ -110,7 +116,21 @@ class ClientConnection(FramedConnection):
         for command in commands:
             if not self.is_open:
                 return
-            self._perform(command)
+            fetch = self.arrivals.came(command)
+            if fetch is not None:
+                # What it sends again is looked at in the journal: what follows waits, most of it
+                # in the socket.
+                self.pause_reading("journal")
+                self.server.read_for(self, fetch)
+
+    def went_on(self, is_waiting: bool) -> None:
+        """What waited for a look into the journal was taken; `is_waiting`: more does."""
+        if not is_waiting:
+            self.resume_reading("journal")
+
+    def unreadable(self, error: StorageError) -> None:
+        """The journal cannot be read for it."""
+        self.end("storage_error", str(error))
 
     def writable(self) -> None:
         """There is room again: replays go on."""
@@ -135,32 +155,42 @@ class ClientConnection(FramedConnection):
     def ended(self, why: str) -> None:
         """The connection is gone: so are its subscriptions."""
         self.session.closed()
+        self.arrivals.clear()
         for timer in (self._logon_timer, self._heartbeat_timer):
             if timer is not None:
                 timer.cancel()
         self.server.client_gone(self)
 
-    def pause_reading(self) -> None:
-        """Publishes outrun the disk: reads no more for now."""
+    def pause_reading(self, why: str) -> None:
+        """Reads no more for now, until it is resumed for each reason."""
+        self._unread_for.add(why)
         if self.reading and self.transport is not None and self.is_open:
             self.reading = False
             self.transport.pause_reading()
 
-    def resume_reading(self) -> None:
-        """The disk has caught up."""
-        if not self.reading and self.transport is not None and self.is_open:
+    def resume_reading(self, why: str) -> None:
+        """This is no reason any more."""
+        self._unread_for.discard(why)
+        if self._unread_for or self.reading:
+            return
+        if self.transport is not None and self.is_open:
             self.reading = True
             # What was not read meanwhile is no silence of the client's.
             self.received_at_s = self.loop.time()
             self.transport.resume_reading()
 
     # -- commands ----------------------------------------------------------------------------
-    def _perform(self, command: Command) -> None:
+    def _perform(self, command: Command, answers: Answers) -> Questions | None:
+        if not self.is_open:
+            return None
+        if answers.decoded is not None:
+            runs, processed = answers.decoded
+            return self._take_runs(runs, processed, answers)
         if type(command) is PublishBatch:
-            self._publish_batch(command)
-        elif isinstance(command, Publish):
-            self._publish(command)
-        elif isinstance(command, Subscribe):
+            return self._publish_batch(command, answers)
+        if isinstance(command, Publish):
+            return self._publish(command, answers)
+        if isinstance(command, Subscribe):
             self._subscribe(command)
         elif isinstance(command, Unsubscribe):
             self._unsubscribe(command)
@@ -176,6 +206,7 @@ class ClientConnection(FramedConnection):
             self._refused(command)
         elif isinstance(command, Logon):
             self._log_on(command)
+        return None
 
     def _refused(self, command: Refused) -> None:
         sequence = command.header.get("s")
@@ -231,18 +262,16 @@ class ClientConnection(FramedConnection):
         )
 
     # -- publishing --------------------------------------------------------------------------
-    def _publish_batch(self, command: PublishBatch) -> None:
+    def _publish_batch(self, command: PublishBatch, answers: Answers) -> Questions | None:
         if len(command.payload) < RECORD_HEADER_BYTES:
             self.end("bad_record", "a publish batch holds no whole record")
-            return
+            return None
         self._wants_persisted = True
-        self._take_records(command.payload, command.count)
+        return self._take_records(command.payload, command.count, b"", answers)
 
-    def _take_records(self, payload: bytes, count: int) -> bool:
-        server = self.server
-        if server.storage_failure is not None:
-            self.end(*server.storage_failure)
-            return False
+    def _take_records(
+        self, payload: bytes, count: int, processed: bytes, answers: Answers
+    ) -> Questions | None:
         # The sequence lies at byte 36 of a record (services/messages/records.py).
         first = int.from_bytes(payload[36:44], "little")
         if first <= self.published_upto:
@@ -250,25 +279,40 @@ class ClientConnection(FramedConnection):
                 "sequence_order",
                 f"sequence {first} came on one connection after {self.published_upto}",
             )
-            return False
+            return None
         try:
-            effects, transient = server.machine.client_published(
-                self.number, payload, server.steady_us(), count, self.message_types
-            )
+            runs = self.server.machine.client_runs(self.number, payload, count, self.message_types)
         except CorruptRecord as error:
             self.end("bad_record", str(error))
-            return False
+            return None
         except RemoteProtocolError as error:
             self.end(error.reason, str(error))
-            return False
+            return None
+        return self._take_runs(runs, processed, answers)
+
+    def _take_runs(self, runs: list[Run], processed: bytes, answers: Answers) -> Questions | None:
+        """`processed`: what is sent when they are taken, if anything is."""
+        server = self.server
+        if server.storage_failure is not None:
+            self.end(*server.storage_failure)
+            return None
+        questions = server.machine.asks(runs, answers)
+        if questions:
+            answers.decoded = runs, processed
+            return questions
+        effects, transient = server.machine.client_published(
+            self.number, runs, server.steady_us(), answers
+        )
         self.published_upto = server.machine.received_of(self.number)
         server.perform(effects)
         if transient:
             server.deliver_transient(transient)
         server.check_staged(self)
-        return True
+        if processed:
+            self.send(processed)
+        return None
 
-    def _publish(self, command: Publish) -> None:
+    def _publish(self, command: Publish, answers: Answers) -> Questions | None:
         server = self.server
         acks = command.acks
         sequence = command.sequence
@@ -280,14 +324,14 @@ class ClientConnection(FramedConnection):
                 self.send(persisted_ack(sequence, *refusal))
             else:
                 self.send(acknowledgment("processed", command.command_id or "-", *refusal))
-            return
+            return None
         if not sequence:
             try:
                 publisher, sequence = server.machine.number_for(self.client_name)
             except RemoteProtocolError as error:
                 command_id = command.command_id or "-"
                 self.send(acknowledgment("processed", command_id, error.reason, str(error)))
-                return
+                return None
         now_us = server.now_us()
         record = self._builder(publisher, command.topic, command.message_type).build(
             sequence,
@@ -308,21 +352,21 @@ class ClientConnection(FramedConnection):
             else:
                 command_id = command.command_id or "-"
                 self.send(acknowledgment("processed", command_id, "bad_record", text))
-            return
+            return None
         if "received" in acks:
             self.send(acknowledgment("received", command.command_id))
+        processed = b""
+        if "processed" in acks:
+            processed = acknowledgment(
+                "processed", command.command_id, s=sequence, bm=f"{publisher}|{sequence}|"
+            )
         if command.sequence:
             if "persisted" in acks:
                 self._wants_persisted = True
-            taken = self._take_records(record, 1)
-        else:
-            taken = self._take_unnumbered(record, command, now_us)
-        if taken and "processed" in acks:
-            self.send(
-                acknowledgment(
-                    "processed", command.command_id, s=sequence, bm=f"{publisher}|{sequence}|"
-                )
-            )
+            return self._take_records(record, 1, processed, answers)
+        if self._take_unnumbered(record, command, now_us) and processed:
+            self.send(processed)
+        return None
 
     def _why_not(self, command: Publish) -> tuple[str, str] | None:
         """Why one message is not taken, if it is not."""

@@ -25,6 +25,7 @@ from raylay.services.errors import (
     ConfigurationError,
     InstanceRetired,
     RaylayError,
+    RemoteProtocolError,
     StorageError,
     StorageFull,
 )
@@ -54,6 +55,7 @@ from raylay.services.replication.effects import (
     WentBack,
 )
 from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.journal_answers import Fetch
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import (
     Placement,
@@ -155,6 +157,8 @@ class InstanceServer:
     """Whether it is to be started again in this process, when it has stopped."""
     _is_restored = False
     """Whether its data directory is a copy that has not caught up yet."""
+    _first_txid = 1
+    """The oldest in the journal, at the last look."""
 
     def __init__(
         self,
@@ -209,6 +213,7 @@ class InstanceServer:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._finished: asyncio.Future[None]
         self._reading: ThreadPoolExecutor
+        self._lookup: RunLookup
         self._outstanding = Outstanding()
         self._traced_txids = False
         self._rates: dict[str, float] = {}
@@ -320,8 +325,10 @@ class InstanceServer:
         self._place(follows=config is not given)
         if self.bootstrap is not None:
             await self.bootstrap.run()
-        self.reader = self.journal.reader()
+        self.reader = await self.in_thread(self.journal.reader)
+        await self.in_thread(self._tidy_readers)
         self.phase = "recovering"
+        self._lookup = RunLookup(self.journal)
         self.machine = await self.in_thread(self._recover)
         self.journal.start(self._committed_in_thread, self._failed_in_thread)
         moved = self.machine.placements.items()
@@ -527,7 +534,7 @@ class InstanceServer:
             incarnations=peers,
             servers=servers,
             placements=self._placements.copy(),
-            lookup=RunLookup(journal, recovered.held).runs,
+            lookup=self._lookup,
             former=self.data_directory.former,
             ready=alone
             or (config.first and not self._is_restored)
@@ -758,8 +765,13 @@ class InstanceServer:
         self._rates_before = (now_s, counters.published, counters.persisted, self.delivered)
 
     def _tidy_readers(self) -> None:
+        """Not on the loop: whoever reads has a lock, and the directory is listed."""
         self.reader.tidy()
         self.journal.tidy()
+        try:
+            self._first_txid = self.journal.first_txid
+        except StorageError:
+            pass  # It is closed, or changes all the time: a second later, then.
 
     def keep_refused(self) -> None:
         """Something was refused for good: that must not be forgotten once the recovery point moves
@@ -813,6 +825,32 @@ class InstanceServer:
         does so: pages that come from the disk must not hold up the event loop."""
         return await self.loop.run_in_executor(self._reading, work, *arguments)
 
+    def read_for(self, connection: ClientConnection | UpstreamConnection, fetch: Fetch) -> None:
+        """Reads in the journal what a connection's next arrival asks, then goes on with that
+        connection."""
+        self.spawn(self._read_for(connection, fetch))
+
+    async def _read_for(
+        self, connection: ClientConnection | UpstreamConnection, first: Fetch
+    ) -> None:
+        fetch: Fetch | None = first
+        while fetch is not None:
+            try:
+                while not await self.in_reading_thread(fetch.step, self._lookup):
+                    if not connection.is_open:
+                        return
+            except StorageError as error:
+                connection.unreadable(error)
+                return
+            if not connection.is_open:
+                return
+            try:
+                fetch = connection.arrivals.fetched()
+            except RemoteProtocolError as error:
+                connection.broken(error)
+                return
+            connection.went_on(fetch is not None)
+
     # -- effects -----------------------------------------------------------------------------
     def perform(self, effects: list[Effect]) -> None:
         """Performs what a machine asked for, in order."""
@@ -845,7 +883,7 @@ class InstanceServer:
         if self._paused and self._staged_bytes < self.config.staged_bytes_max // 2:
             paused, self._paused = self._paused, []
             for client in paused:
-                client.resume_reading()
+                client.resume_reading("staged")
         if len(self.subscriptions):
             self._deliver_live(runs)
         self.replays.committed(runs)
@@ -959,7 +997,7 @@ class InstanceServer:
         self._news.failed()
         paused, self._paused = self._paused, []
         for client in paused:
-            client.resume_reading()
+            client.resume_reading("staged")
         now_us = self.steady_us()
         self.perform(self.machine.append_failed(first_txid, reason, str(error), now_us))
         self._staged_bytes = 0
@@ -974,7 +1012,7 @@ class InstanceServer:
     def check_staged(self, client: ClientConnection) -> None:
         """Reads no more from a publisher that outruns the disk."""
         if self._staged_bytes > self.config.staged_bytes_max:
-            client.pause_reading()
+            client.pause_reading("staged")
             self._paused.append(client)
 
     # -- deliveries --------------------------------------------------------------------------
@@ -1204,6 +1242,7 @@ class InstanceServer:
             outcomes = await self.in_thread(lambda: journal.remove(limit_txid, force=force))
         else:
             raise ConfigurationError(f"no maintenance {action!r}: compress, archive or remove")
+        await self.in_reading_thread(self._tidy_readers)
         return [{"outcome": str(outcome)} for outcome in outcomes]
 
     async def _tend_journal(self, due: list[JournalAction]) -> None:
@@ -1258,7 +1297,7 @@ class InstanceServer:
                 {"name": name, **placement._asdict()}
                 for name, placement in machine.placements.items().items()
             ],
-            first_txid=self.journal.first_txid,
+            first_txid=self._first_txid,
             committed_txid=machine.committed_txid,
             next_txid=machine.next_txid,
             durable_txid=machine.fully_durable_txid(),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError
+from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
 from raylay.services.messages.records import decode_runs
 from raylay.services.protocol.bootstrap import REQUEST
 from raylay.services.protocol.compression import Decompressor
@@ -34,8 +34,11 @@ from raylay.services.protocol.replication import (
     refusal,
 )
 from raylay.services.replication.admission import Admitted, Refused, decide, refused_before
+from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.effects import AckUpstream, Ranges
 from raylay.services.replication.incoming import Incoming
+from raylay.services.replication.journal_answers import Answers, Questions
+from raylay.services.replication.outbound import WINDOW_BYTES_DEFAULT
 from raylay.services.replication.placement import Placement
 from raylay.services.replication.validation import DestinationTerms, check, told
 from raylay.services.server.bootstrap_source import BootstrapSource
@@ -49,6 +52,10 @@ if TYPE_CHECKING:
 BEAT_S = 1.0
 CONFLATION_MS_MAX = 60_000
 SILENCE_S_MAX = 5.0
+WAITING_BYTES_MAX = 2 * WINDOW_BYTES_DEFAULT
+"""Of batches that wait for a look into the journal: more than its window lets a link have on the
+way. Behind as many the connection is not read, its beats and the stream that it carries neither:
+that ends by itself, as nothing on the other side is waited for."""
 
 
 class UpstreamConnection(Carrier):
@@ -77,6 +84,8 @@ class UpstreamConnection(Carrier):
         self._behind_answer: list[AckUpstream] | None = None
         """Acks that go out behind the answer to the logon; None: that is out, or none is due."""
         self._logon_timer: asyncio.TimerHandle | None = None
+        self.arrivals = Arrivals(self._take)
+        self._is_paused = False
         self._decompressor = Decompressor(REPLICATION_FRAME_BYTES_MAX)
 
     def opened(self) -> None:
@@ -91,12 +100,12 @@ class UpstreamConnection(Carrier):
         """A frame of the link's."""
         if self.is_accepted:
             command = header["c"]
-            if command == "batch":
-                self._batch(header, body)
-            elif command == "lacks":
-                lacks, whole = read_lacks(header, body)
-                machine = self.server.machine
-                self.server.perform(machine.upstream_lacks(self.number, lacks, whole))
+            if command == "batch" or command == "lacks":
+                fetch = self.arrivals.came((header, body), len(body))
+                if fetch is not None:
+                    self.server.read_for(self, fetch)
+                elif self.arrivals.waiting_bytes > WAITING_BYTES_MAX:
+                    self._pause_reading()
             elif command == "placed":
                 self._told(read_placed(header))
             elif command != "beat" and not self.stream_frame(header, body):
@@ -114,6 +123,24 @@ class UpstreamConnection(Carrier):
         self.logon = logon = read_link_logon(header, body)
         logon.proven = is_proven(self.server.config.fabric_key, logon)
         self.server.spawn(self._announced(logon) if logon.announces else self._log_on(logon))
+
+    def _pause_reading(self) -> None:
+        if not self._is_paused and self.transport is not None:
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def went_on(self, is_waiting: bool) -> None:
+        """What waited for a look into the journal was taken; `is_waiting`: more does."""
+        waiting_bytes = self.arrivals.waiting_bytes
+        if self._is_paused and waiting_bytes <= WAITING_BYTES_MAX // 2 and self.transport:
+            self._is_paused = False
+            # What was not read meanwhile is no silence of the link's.
+            self.received_at_s = self.loop.time()
+            self.transport.resume_reading()
+
+    def unreadable(self, error: StorageError) -> None:
+        """The journal cannot be read for it."""
+        self.refuse("storage_error", str(error))
 
     def writable(self) -> None:
         """There is room to write again."""
@@ -188,6 +215,7 @@ class UpstreamConnection(Carrier):
             self._logon_timer.cancel()
         if self._copied is not None:
             self._copied.writable()
+        self.arrivals.clear()
         self.carrier_ended(why)
         self.server.upstream_gone(self, why)
 
@@ -310,24 +338,42 @@ class UpstreamConnection(Carrier):
             state.put_number(key, epoch)
         return seen
 
-    def _batch(self, header: Header, body: bytes) -> None:
+    def _take(self, frame: tuple[Header, bytes], answers: Answers) -> Questions | None:
+        if not self.is_open:
+            return None
+        header, body = frame
+        if header["c"] == "batch":
+            return self._batch(header, body, answers)
+        lacks, whole = read_lacks(header, body)
+        self.server.perform(self.server.machine.upstream_lacks(self.number, lacks, whole))
+        return None
+
+    def _batch(self, header: Header, body: bytes, answers: Answers) -> Questions | None:
         server = self.server
+        machine = server.machine
         if server.storage_failure is not None:
             self.refuse(*server.storage_failure)
-            return
-        batch = read_batch(header, body)
-        block = batch.block
-        if batch.compression and block:
-            block = self._decompressor.decompress(batch.compression, block)
-        try:
-            runs = decode_runs(block)
-        except CorruptRecord as error:
-            self.refuse("bad_record", str(error))
-            return
+            return None
+        if answers.decoded is not None:
+            batch, runs = answers.decoded
+        else:
+            batch = read_batch(header, body)
+            block = batch.block
+            if batch.compression and block:
+                block = self._decompressor.decompress(batch.compression, block)
+            try:
+                runs = decode_runs(block)
+            except CorruptRecord as error:
+                self.refuse("bad_record", str(error))
+                return None
+        questions = machine.asks(runs, answers, batch.awaited)
+        if questions:
+            answers.decoded = batch, runs
+            return questions
         if batch.yours:
-            server.perform(server.machine.upstream_shows(self.number, batch.yours))
+            server.perform(machine.upstream_shows(self.number, batch.yours))
         server.perform(
-            server.machine.upstream_batch(
+            machine.upstream_batch(
                 self.number,
                 batch.number,
                 runs,
@@ -335,8 +381,10 @@ class UpstreamConnection(Carrier):
                 batch.awaited,
                 batch.caught_up,
                 server.steady_us(),
+                answers,
             )
         )
+        return None
 
     def acknowledge(self, ack: AckUpstream) -> None:
         """Sends an ack, or holds it back for as long as the link's Destination allows. What the
@@ -373,7 +421,7 @@ class UpstreamConnection(Carrier):
             return
         if self._behind_answer is not None:
             return  # It says nothing before it is answered.
-        if now_s - self.received_at_s > SILENCE_S_MAX:
+        if now_s - self.received_at_s > SILENCE_S_MAX and not self._is_paused:
             self.close(f"nothing came for {SILENCE_S_MAX:g} s")
         elif now_s - self.sent_at_s >= BEAT_S:
             self.send(BEAT)

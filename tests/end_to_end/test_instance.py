@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from end_to_end.watched_instance import READ_ON_THE_LOOP
 
 from raylay.services.messages.records import (
     Kind,
@@ -37,6 +38,7 @@ from raylay.services.server.config import DestinationConfig, InstanceConfig, spl
 from raylay.services.server.instance_server import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
 
+WATCHED = Path(__file__).with_name("watched_instance.py")
 DEADLINE_S = 60.0
 """For what is awaited: only a failure comes near it."""
 
@@ -133,7 +135,7 @@ class Server:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "raylay.services.server.run_instance", str(self.directory)],
+            [sys.executable, str(WATCHED), str(self.directory)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -194,6 +196,8 @@ def servers() -> Iterator[Servers]:
         if server.process.poll() is None:
             server.process.kill()
             server.process.wait()
+    for server in made:
+        assert READ_ON_THE_LOOP not in server.log, server.log
 
 
 def free_ports(count: int) -> list[int]:

@@ -46,6 +46,7 @@ from raylay.services.messages.records import (
 from raylay.services.protocol.replication import ack_frames
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.admission import Refused, decide, refused_before
+from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.commit_news import Tell, how_to_tell
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import (
@@ -75,9 +76,11 @@ from raylay.services.replication.instance import (
     InstanceMachine,
     decode_note,
 )
+from raylay.services.replication.journal_answers import Answers, Fetch, Questions
 from raylay.services.replication.placement import Placement, Placements
-from raylay.services.replication.ranges import PublisherRanges, Range
+from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.recovery import RecoveryPoint
+from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.replication.unavailable import decode_unavailable
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
@@ -322,6 +325,39 @@ def former_name(name: str, generation: int) -> str:
     return f"{name}#{generation}"
 
 
+class ProbedLookup:
+    """The look-up, for one fetch: counts what is looked up."""
+
+    def __init__(self, lookup: RunLookup, world: World) -> None:
+        self._lookup = lookup
+        self._world = world
+        self._found: list[Run] = []
+
+    @property
+    def reads(self) -> int:
+        return self._lookup.reads
+
+    def part(self, publisher: int, wanted: SequenceSet) -> list[Run]:
+        found = self._lookup.part(publisher, wanted)
+        self._found += found
+        return found
+
+    def count(self) -> None:
+        """All of it is read."""
+        for run in self._found:
+            if not run.contiguous and any(
+                run.publisher == other.publisher
+                and run.first_sequence < other.first_sequence < run.last_sequence
+                for other in self._found
+            ):
+                self._world.probes["looked up what fills a hole"] += 1
+                break
+
+    def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
+        self._world.probes["looked up the highest on a topic"] += 1
+        return self._lookup.highest_on_topic(publisher, topic, wanted)
+
+
 class Absent:
     """An instance that is moved and has not started there yet."""
 
@@ -364,9 +400,9 @@ class Instance:
         recovered = disk.journal.recovered
         if world.machines.placements_forgotten:
             disk.placements = {}
-        self.lookup = world.machines.lookup(
-            disk.journal, recovered.held, stretch_bytes=LOOKUP_BYTES
-        )
+        self.lookup = world.machines.lookup(disk.journal, stretch_bytes=LOOKUP_BYTES)
+        self.arrivals: dict[int, Arrivals] = {}
+        """By connection: what came and is not taken yet, in order."""
         self.recovery = world.machines.recovery(disk.hints)
         point = self.recovery.point.read_by(disk.incarnation)
         point = point.within(recovered.held, disk.journal.removed())
@@ -383,7 +419,7 @@ class Instance:
             servers=disk.servers_met,
             former=disk.former,
             placements=Placements(disk.placements),
-            lookup=self._look_up,
+            lookup=self.lookup,
             ready=ready,
             policy=world.policy,
         )
@@ -442,15 +478,50 @@ class Instance:
                     again += [(root, publisher, sequence) for sequence in both]
         self.world.log(Recovered(self.world.now_us, self.name, tuple(again)))
 
-    def _look_up(self, publisher: int, first: int, last: int) -> list[Run]:
-        found = self.lookup.runs(publisher, first, last)
-        for run in found:
-            if not run.contiguous and any(
-                run.first_sequence < other.first_sequence < run.last_sequence for other in found
-            ):
-                self.world.probes["looked up what fills a hole"] += 1
-                break
-        return found
+    # -- what asks for a look into the journal ----------------------------------------------
+    def _arrived(self, connection: Connection, what: Any, take: Callable[..., Any]) -> None:
+        """Something came over a connection. As the server's connections do it."""
+        number = connection.number
+        arrivals = self.arrivals.get(number)
+        if arrivals is None:
+            arrivals = self.arrivals[number] = self.world.machines.arrivals(take)
+        fetch = arrivals.came(what)
+        if fetch is not None:
+            self._read_for(number, arrivals, fetch, ProbedLookup(self.lookup, self.world))
+        elif arrivals:
+            self.world.probes["frames waited behind a fetch"] += 1
+
+    def _read_for(
+        self, number: int, arrivals: Arrivals, fetch: Fetch, lookup: ProbedLookup
+    ) -> None:
+        """The reading thread comes to it a little later, and again for each part."""
+        world = self.world
+        world.after(world.drawn(world.timing.read_us), self._read, number, arrivals, fetch, lookup)
+
+    def _read(self, number: int, arrivals: Arrivals, fetch: Fetch, lookup: ProbedLookup) -> None:
+        if not self.alive or self.arrivals.get(number) is not arrivals:
+            return
+        world = self.world
+        world.probes["contents fetched for a comparison"] += 1
+        if not fetch.step(lookup):
+            world.probes["fetched in several parts"] += 1
+            self._read_for(number, arrivals, fetch, lookup)
+            return
+        lookup.count()
+        world.after(world.drawn(world.timing.local_us), self._fetched, number, arrivals)
+
+    def _drop_arrivals(self, number: int) -> None:
+        """The connection is over."""
+        arrivals = self.arrivals.pop(number, None)
+        if arrivals is not None:
+            arrivals.clear()
+
+    def _fetched(self, number: int, arrivals: Arrivals) -> None:
+        """The loop hears of it: other events came between."""
+        if self.alive and self.arrivals.get(number) is arrivals:
+            fetch = arrivals.fetched()
+            if fetch is not None:
+                self._read_for(number, arrivals, fetch, ProbedLookup(self.lookup, self.world))
 
     # -- life --------------------------------------------------------------------------------
     def crash(self, lose_disk: bool) -> None:
@@ -551,6 +622,8 @@ class Instance:
         """Whether nothing is under way here."""
         machine = self.machine
         if machine.missing.is_judging:
+            return False
+        if any(map(len, self.arrivals.values())):
             return False
         if self.staging or self._callbacks or not machine.ready or machine.pending:
             return False
@@ -891,6 +964,7 @@ class Instance:
 
     def _perform_close_upstream(self, effect: CloseUpstream) -> None:
         connection = self.upstreams.pop(effect.connection, None)
+        self._drop_arrivals(effect.connection)
         self.incoming.pop(effect.connection, None)
         if connection is not None:
             if effect.reason == "gap":
@@ -901,6 +975,7 @@ class Instance:
 
     def _perform_close_session(self, effect: CloseSession) -> None:
         session = self.sessions.pop(effect.session, None)
+        self._drop_arrivals(effect.session)
         if session is not None:
             header = {"c": "ack", "status": "failure", "reason": effect.reason, "text": effect.text}
             session.connection.send(1, (header, b""))
@@ -984,22 +1059,37 @@ class Instance:
 
     def client_frame(self, connection: Connection, header: dict[str, Any], body: bytes) -> None:
         """A frame of a client."""
-        if not self.alive:
-            return
+        if self.alive:
+            self._arrived(connection, (connection, header, body), self._take_client_frame)
+
+    def _take_client_frame(
+        self, frame: tuple[Connection, dict[str, Any], bytes], answers: Answers
+    ) -> Questions | None:
+        connection, header, body = frame
         world = self.world
         command = header["c"]
         session = self.sessions.get(connection.number)
         if command == "logon":
             self._log_on(connection, header)
         elif session is None:
-            return
+            return None
         elif command == "pb":
+            machine = self.machine
+            runs = answers.decoded
+            if runs is None:
+                runs = machine.client_runs(session.number, body)
+            questions = machine.asks(runs, answers)
+            if questions:
+                answers.decoded = runs
+                return questions
             sequences = header["sequences"]
             session.unacked.extend(sequences)
             index = self.disk.index
             if any((session.publisher, sequence) in index for sequence in sequences):
                 world.probes["resend of what is held"] += 1
-            effects, transient = self.machine.client_published(session.number, body, world.now_us)
+            effects, transient = machine.client_published(
+                session.number, runs, world.now_us, answers
+            )
             if transient:
                 world.probes["transient publish"] += 1
             self.perform(effects)
@@ -1007,6 +1097,7 @@ class Instance:
             self._publish_unnumbered(session, header["cid"], header["t"], body)
         elif command == "subscribe":
             self._subscribe(session, header)
+        return None
 
     def _publish_unnumbered(
         self, session: Session, command_id: str, topic: str, body: bytes
@@ -1096,6 +1187,7 @@ class Instance:
 
     def client_gone(self, number: int) -> None:
         """A client's connection ended."""
+        self._drop_arrivals(number)
         if self.sessions.pop(number, None) is not None and self.alive:
             self.machine.client_left(number)
 
@@ -1235,10 +1327,19 @@ class Instance:
         """A batch came in, or news of moved instances."""
         if not self.alive:
             return
-        machine, world = self.machine, self.world
         if isinstance(batch, Placed):
             self.learn(batch.placements)
             return
+        self._arrived(connection, (connection, batch), self._take_batch)
+
+    def _take_batch(
+        self, frame: tuple[Connection, SendBatch], answers: Answers
+    ) -> Questions | None:
+        connection, batch = frame
+        machine, world = self.machine, self.world
+        questions = machine.asks(batch.runs, answers, batch.awaited)
+        if questions:
+            return questions
         upstream = machine._upstreams.get(connection.number)
         if upstream is not None and world.former:
             world.log(Took(world.now_us, self.name, upstream.incarnation, upstream.reunites))
@@ -1249,7 +1350,7 @@ class Instance:
             world.probes["told what came from here"] += 1
             self.perform(machine.upstream_shows(connection.number, batch.yours))
             if not self.alive:
-                return
+                return None
         if batch.lacks is not None:
             self.perform(machine.upstream_lacks(connection.number, batch.lacks.copy(), batch.whole))
         effects = machine.upstream_batch(
@@ -1260,10 +1361,12 @@ class Instance:
             batch.awaited,
             batch.caught_up,
             world.now_us,
+            answers,
         )
         if machine.counters.duplicates > before:
             world.probes["duplicate by two paths"] += 1
         self.perform(effects)
+        return None
 
     def _look_at_paths(self, sender: int, runs: list[Run]) -> None:
         own = self.disk.incarnation
@@ -1276,6 +1379,7 @@ class Instance:
     def upstream_gone(self, number: int) -> None:
         """An upstream connection ended."""
         self.incoming.pop(number, None)
+        self._drop_arrivals(number)
         if self.upstreams.pop(number, None) is not None and self.alive:
             self.machine.upstream_left(number)
 

@@ -20,6 +20,7 @@ from raylay.services.replication.acknowledgment import (
     RootedRanges,
     WaiterTable,
 )
+from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import Effect, LinkEffect, Ranges, Rooted, SendBatch
@@ -30,10 +31,11 @@ from raylay.services.replication.instance import (
     _Upstream,
     decode_note,
 )
+from raylay.services.replication.journal_answers import Answers, Fetch, Questions
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import GENERATION_MAX
-from raylay.services.replication.ranges import PublisherRanges, Range
+from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import Routable, Router
 from raylay.services.replication.run_lookup import RunLookup, _Piece
@@ -55,7 +57,7 @@ class PrefixAcks(InstanceMachine):
             back = kept_back[connection] = RootedRanges()
             for root, answers in upstream.persisted.roots.items():
                 for publisher, (a, b) in answers.items():
-                    for run in self._lookup(publisher, a, b):
+                    for run in self._looked_up(publisher, a, b):
                         if run.last_txid > floor_txid:
                             for first, last in run.ranges():
                                 back.of(root).add(publisher, max(a, first), min(b, last))
@@ -66,6 +68,12 @@ class PrefixAcks(InstanceMachine):
             if connection in self._upstreams:
                 for root, answers in back.roots.items():
                     self._upstreams[connection].persisted.of(root).update(answers)
+
+    def _looked_up(self, publisher: int, first: int, last: int) -> list[Run]:
+        found, wanted = [], SequenceSet([(first, last)])
+        while wanted:
+            found += self._lookup.part(publisher, wanted)
+        return found
 
 
 class DuplicatesAnsweredAtOnce(InstanceMachine):
@@ -627,6 +635,41 @@ class AdmitsUnasked(InstanceMachine):
         return super().admission_risk(())
 
 
+class AllSaid(Answers):
+    """Answers of somebody who did not look."""
+
+    def not_compared(self, run: Run, wanted: SequenceSet) -> SequenceSet:
+        return SequenceSet()
+
+    def not_routed(self, publisher: int, wanted: SequenceSet) -> SequenceSet:
+        return SequenceSet()
+
+    def highest_on(self, publisher: int, topic: bytes) -> int | None:
+        return 0
+
+
+class UnreadIsTheSame(InstanceMachine):
+    """What would have to be read of the journal first is taken for what came."""
+
+    def asks(self, runs: Iterable[Run], answers: Answers, noted: Rooted | None = None) -> Questions:
+        return Questions()
+
+    def client_published(self, session, runs, now_us, answers):  # type: ignore[no-untyped-def]
+        return super().client_published(session, runs, now_us, AllSaid())
+
+    def upstream_batch(self, *arguments) -> list[Effect]:  # type: ignore[no-untyped-def]
+        return super().upstream_batch(*arguments[:-1], AllSaid())
+
+
+class FramesOvertake(Arrivals):
+    """What asks nothing does not wait for what came before it on its connection."""
+
+    def came(self, what: Any, size_bytes: int = 0) -> Fetch | None:
+        if self._waiting and not self._take(what, Answers()):
+            return None
+        return super().came(what, size_bytes)
+
+
 class StoredWhenSent(OutboundLink):
     """Counts as stored what is in flight."""
 
@@ -705,6 +748,8 @@ MISTAKES: dict[str, Machines] = {
     "sent twice": Machines(client=SentTwice),
     "durable is a number": Machines(client=DurableSentAgainOnly),
     "contents not compared": Machines(instance=ContentsNotCompared),
+    "unread is the same": Machines(instance=UnreadIsTheSame),
+    "frames overtake": Machines(arrivals=FramesOvertake),
     "last hop only": Machines(instance=OwesByLastHop, link=SendsByLastHop),
     "found: held is the same": Machines(link=HeldIsTheSame),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
@@ -765,6 +810,8 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "sent twice": frozenset(("sending",)),
     "durable is a number": frozenset(("store",)),
     "contents not compared": frozenset(("acknowledged",)),
+    "unread is the same": frozenset(("acknowledged",)),
+    "frames overtake": frozenset(("order", "store")),
     "last hop only": frozenset(("loops",)),
     "found: held is the same": frozenset(("acknowledged",)),
     "found: skips what it sees": frozenset(("liveness",)),

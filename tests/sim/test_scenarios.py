@@ -2124,7 +2124,7 @@ def test_a_sequence_that_nobody_may_give_is_refused_at_the_door() -> None:
     before = instance.machine.next_txid
     with pytest.raises(CorruptRecord, match=str(SEQUENCE_MAX)):
         payload = batch_of(client, SEQUENCE_MAX, SEQUENCE_MAX + 1)
-        instance.machine.client_published(session, payload, play.world.now_us)
+        instance.machine.client_runs(session, payload)
     assert instance.machine.next_txid == before
     client.publish(["orders"] * 3)
     play.end()

@@ -32,6 +32,7 @@ from raylay.services.drills.history import (
     Topology,
 )
 from raylay.services.messages.records import Run, iterate_records
+from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.instance import (
@@ -61,6 +62,8 @@ class Timing:
     network_us: tuple[int, int] = (200, 4_000)
     local_us: tuple[int, int] = (10, 300)
     commit_us: tuple[int, int] = (100, 2_500)
+    read_us: tuple[int, int] = (20, 6_000)
+    """Until the reading thread has come to a part of a look into the journal."""
     busy_us: tuple[int, int] = (500, 20_000)
     """How long an instance's loop is busy at times."""
     maintenance_us: tuple[int, int] = (100, 80_000)
@@ -90,6 +93,7 @@ class Machines:
     lookup: type[RunLookup] = RunLookup
     plan: type[LinkPlan] = LinkPlan
     recovery: type[RecoveryLog] = RecoveryLog
+    arrivals: type[Arrivals] = Arrivals
     peers: type[PeerBook] = PeerBook
     client: type[ClientMachine] = ClientMachine
     store: type[SimStore] = SimStore

@@ -5,8 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from unit.held_runs import HeldRuns
+
 from raylay.services.replication.admission import Admitted, Refused, decide, refused_before
 from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.journal_answers import Answers
 from raylay.services.replication.routing import TopicMatcher, TopicRule
 
 
@@ -15,7 +18,7 @@ def machine() -> InstanceMachine:
         Identity("own", "g", 0xA),
         (),
         TopicMatcher((TopicRule(".*"),)),
-        lookup=lambda publisher, first, last: [],
+        lookup=HeldRuns(),
     )
 
 
@@ -27,7 +30,7 @@ def logon(**named: Any) -> Any:
 
 
 def is_in(made: InstanceMachine) -> bool:
-    return bool(made.upstream_batch(9, 1, [], True, {}, True, 0))
+    return bool(made.upstream_batch(9, 1, [], True, {}, True, 0, Answers()))
 
 
 def test_a_link_is_let_in_when_its_epoch_is_on_disk() -> None:
@@ -99,7 +102,7 @@ def test_only_the_fabric_says_that_a_directory_is_an_old_copy() -> None:
             Identity("own", "g", 0xA, in_fabric=known),
             (),
             TopicMatcher((TopicRule(".*"),)),
-            lookup=lambda publisher, first, last: [],
+            lookup=HeldRuns(),
         )
         assert isinstance(decide(made, 9, logon(proven=proven), 4, is_open=True), Admitted)
         said = [made.upstream_shows(9, {7: [(1, 2)]}) for _ in range(2)]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from unit.held_runs import HeldRuns
 
 from raylay.services.errors import DowngradeRefused, RemoteProtocolError
 from raylay.services.messages.records import (
@@ -34,6 +35,7 @@ from raylay.services.replication.effects import (
     WentBack,
 )
 from raylay.services.replication.instance import Identity, InstanceMachine, encode_note
+from raylay.services.replication.journal_answers import Answers, read_all
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
@@ -54,25 +56,27 @@ class Bench:
     def __init__(
         self, *destinations: Destination, policy: DowngradePolicy | None = None, **named: Any
     ) -> None:
-        self.committed: list[Run] = []
+        self.journal = HeldRuns()
         self.staged: list[Run] = []
         self.machine = InstanceMachine(
             Identity("own", "g", OWN),
             destinations,
             TopicMatcher((TopicRule("^(orders|trades)$"),)),
-            lookup=self.lookup,
+            lookup=self.journal,
             policy=policy,
             **named,
         )
 
-    def lookup(self, publisher: int, first: int, last: int) -> list[Run]:
-        return [
-            run
-            for run in self.committed
-            if run.publisher == publisher
-            and run.first_sequence <= last
-            and run.last_sequence >= first
-        ]
+    @property
+    def committed(self) -> list[Run]:
+        return self.journal.runs
+
+    def answers(self, runs: list[Run], noted: Rooted | None = None) -> Answers:
+        """What the shell reads before it gives these to the machine."""
+        questions = self.machine.asks(runs, Answers(), noted)
+        answers = read_all(questions, self.journal)
+        assert not self.machine.asks(runs, answers, noted)
+        return answers
 
     def restarted(self, point: RecoveryPoint) -> Bench:
         """Another life, from this recovery point and what is committed behind it."""
@@ -86,7 +90,7 @@ class Bench:
             awaited=point.awaited,
             refused=point.refused,
         )
-        bench.committed = self.committed
+        bench.journal.runs += self.committed
         bench.machine.restore(point.waiting, point.durable_txid, 0)
         behind = [run for run in self.committed if run.last_txid > point.committed_txid]
         bench.machine.recover(behind, 0)
@@ -104,10 +108,11 @@ class Bench:
     def publish(self, *sequences: int, topic: str = "orders", body: bytes = b"x") -> list[Any]:
         builder = RecordBuilder(P, topic, "json")
         payload = b"".join(builder.build(sequence, body, 0) for sequence in sequences)
-        return self.take(self.machine.client_published(1, payload, 0)[0])
+        runs = self.machine.client_runs(1, payload)
+        return self.take(self.machine.client_published(1, runs, 0, self.answers(runs))[0])
 
     def commit(self) -> list[Any]:
-        self.committed += self.staged
+        self.journal.runs += self.staged
         last = self.staged[-1].last_txid
         self.staged.clear()
         return self.take(self.machine.committed(last, 0))
@@ -132,7 +137,10 @@ class Bench:
             run = run_of(chunk, payload)
             run.flags |= Flag.AWAITED
             runs = [run]
-        effects = self.machine.upstream_batch(9, number, runs, marked, awaited or {}, False, 0)
+        answers = self.answers(runs, awaited)
+        effects = self.machine.upstream_batch(
+            9, number, runs, marked, awaited or {}, False, 0, answers
+        )
         return self.take(effects)
 
     def connect(self, *held: tuple[int, int]) -> Any:
@@ -264,7 +272,9 @@ def test_who_asks_for_what_was_refused_is_told_so() -> None:
     bench.commit()
     bench.take(bench.machine.link_answered("peer", {}, {P: [(1, 1)]}))
     bench.log_on_upstream()
-    asked = bench.machine.upstream_batch(9, 1, [], True, {UPSTREAM: {P: [(1, 2)]}}, False, 0)
+    noted = {UPSTREAM: {P: [(1, 2)]}}
+    answers = bench.answers([], noted)
+    asked = bench.machine.upstream_batch(9, 1, [], True, noted, False, 0, answers)
     assert [each for each in bench.take(asked) if isinstance(each, NotifyLink)] == []
     found = bench.commit()
     (notice,) = [each for each in found if isinstance(each, NotifyLink)]
@@ -342,7 +352,8 @@ def test_topics_that_are_not_journaled_are_handed_back_and_count_as_durable() ->
     bench = Bench()
     bench.log_on()
     payload = RecordBuilder(P, "chatter", "json").build(1, b"x", 0)
-    effects, transient = bench.machine.client_published(1, payload, 0)
+    runs = bench.machine.client_runs(1, payload)
+    effects, transient = bench.machine.client_published(1, runs, 0, Answers())
     assert [run.topic for run in transient] == [b"chatter"]
     assert acks(bench.take(effects)) == [(1, "")]
 
@@ -396,7 +407,7 @@ def test_what_was_committed_ahead_of_a_failure_is_not_forgotten_with_it() -> Non
     bench = Bench()
     bench.log_on()
     bench.publish(1, 2)
-    bench.committed += bench.staged
+    bench.journal.runs += bench.staged
     bench.staged.clear()
     bench.publish(3)
     bench.staged.clear()
@@ -476,7 +487,7 @@ def test_late_is_seen_behind_a_restart() -> None:
     before.commit()
     held = before.machine.held()
     after = Bench(next_txid=3, held=held)
-    after.committed = before.committed
+    after.journal.runs += before.committed
     after.log_on_upstream()
     after.batch(1, 2)
     assert [bool(run.flags & Flag.LATE) for run in after.staged] == [True]
@@ -788,6 +799,6 @@ def begun_anew(bench: Bench, point: RecoveryPoint) -> InstanceMachine:
         next_txid=5,
         held=held,
         awaited=point.read_by(0xA2).awaited,
-        lookup=bench.lookup,
+        lookup=bench.journal,
         former=[OWN],
     )

@@ -16,6 +16,7 @@ from raylay.services.replication.effects import (
     Retired,
 )
 from raylay.services.replication.instance import Identity
+from raylay.services.replication.journal_answers import Answers
 from raylay.services.replication.placement import Placement, Placements
 
 OLD, NEW = 0xC, 0xD
@@ -117,7 +118,7 @@ def test_a_directory_that_is_reunited_is_no_peer_to_catch_up_with(reunites: bool
     builder = RecordBuilder(publisher_id("elsewhere"), "orders", "json")
     payload = builder.build(1, b"x", 0)
     runs = [run_of(chunk, payload) for chunk in scan(payload)]
-    bench.take(bench.machine.upstream_batch(1, 1, runs, False, {}, True, 0))
+    bench.take(bench.machine.upstream_batch(1, 1, runs, False, {}, True, 0, Answers()))
     bench.commit()
     assert bench.machine.ready is not reunites
     assert bench.machine.destinations["peer"].incarnation == 0

@@ -13,12 +13,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from unit.held_runs import HeldRuns
 
 from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
 from raylay.services.replication.acknowledgment import AGE_BUCKET_US, RootedRanges
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import Append
 from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.journal_answers import Answers
 from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
 from raylay.services.server.config import InstanceConfig
@@ -80,13 +82,7 @@ class Working:
                 for name in ("near", "far")
             ],
             TopicMatcher((TopicRule(".*"),)),
-            lookup=lambda publisher, first, last: [
-                run
-                for run in self.committed
-                if run.publisher == publisher
-                and run.first_sequence <= last
-                and run.last_sequence >= first
-            ],
+            lookup=HeldRuns(self.committed),
         )
         for session, client in enumerate(CLIENTS, 1):
             self.machine.client_logged_on(session, client, 0)
@@ -104,7 +100,8 @@ class Working:
             record = RecordBuilder(publisher_id(client), "orders", "json").build(number, b"x", 0)
             (chunk,) = scan(record)
             run_of(chunk, record).flags |= Flag.AWAITED
-            effects, _ = machine.client_published(session, record, now_us)
+            runs = machine.client_runs(session, record)
+            effects, _ = machine.client_published(session, runs, now_us, Answers())
             self.committed += [effect.run for effect in effects if isinstance(effect, Append)]
         machine.committed(machine.next_txid - 1, now_us)
         for name in ("near", "far"):

@@ -1,0 +1,326 @@
+"""What the machine must know of the journal before it takes what came: asked on the event loop,
+read aside, and told with what came.
+
+The machine itself never waits for a disk. What comes again (`InstanceMachine.asks`) makes it want
+to know, of messages that are on disk: whether they say the same, where they are routed to, and for
+one that came late, what came behind it on its topic. `Fetch` reads that, a part at a time, and
+keeps of it only what is asked: no payload outlives its part.
+
+What was read stays true: committed runs never change, and what is removed never comes back. (But
+for what was the highest on a topic; see `InstanceMachine.asks`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from raylay.services.messages.records import Content, Run, contents_of
+from raylay.services.replication.acknowledgment import CLIENT, Route, route_of
+from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.replication.staged import Routed, StagedLog
+
+READS_IN_STEP = 4
+"""Stretches of the log that one step reads: others wait for the reading thread, too."""
+
+
+class JournalLookup(Protocol):
+    """What is asked of `RunLookup`."""
+
+    @property
+    def reads(self) -> int:
+        """How often it has read the log."""
+
+    def part(self, publisher: int, wanted: SequenceSet) -> list[Run]:
+        """Committed runs that hold some of `wanted`, which is not empty; takes out of it what it
+        has found and what is not here."""
+
+    def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
+        """The highest of `wanted` that is on the topic, or in no segment any more; 0: none."""
+
+
+class Compared(NamedTuple):
+    """A run that came, and those of its sequences that are on disk."""
+
+    run: Run
+    wanted: SequenceSet
+
+
+class Questions:
+    """What an arrival makes the machine ask. Lifecycle: until a `Fetch` has been through it."""
+
+    __slots__ = ("compared", "routed", "topics")
+
+    def __init__(self) -> None:
+        self.compared: list[Compared] = []
+        self.routed = PublisherRanges()
+        """Messages of which only the route is asked."""
+        self.topics: dict[tuple[int, bytes], SequenceSet] = {}
+        """(publisher, topic), and among which sequences the highest on it is asked."""
+
+    def __bool__(self) -> bool:
+        return bool(self.compared or self.topics or self.routed)
+
+
+class Answers:
+    """What was read for one arrival. Lifecycle: until the machine has taken it."""
+
+    __slots__ = ("_compared", "_differing", "_highest", "_routed", "_routes", "decoded", "failures")
+
+    def __init__(self) -> None:
+        self.decoded: Any = None
+        """The arrival, as it was decoded when it was asked for."""
+        self.failures = 0
+        """How many commits had failed when it was asked for."""
+        self._compared: dict[int, Compared] = {}
+        self._differing: dict[int, SequenceSet] = {}
+        self._routed = PublisherRanges()
+        self._routes: dict[int, dict[Route, Routed]] = {}
+        self._highest: dict[tuple[int, bytes], int] = {}
+
+    def clear(self) -> None:
+        """Forgets what was read."""
+        for each in (self._compared, self._differing, self._routes, self._highest):
+            each.clear()
+        self._routed = PublisherRanges()
+
+    def not_compared(self, run: Run, wanted: SequenceSet) -> SequenceSet:
+        """Takes out of `wanted` what the run was compared with."""
+        found = self._compared.get(id(run))
+        if found is not None:
+            wanted.difference_update(found.wanted)
+        return wanted
+
+    def not_routed(self, publisher: int, wanted: SequenceSet) -> SequenceSet:
+        """Takes out of `wanted` what was looked for."""
+        found = self._routed.get(publisher)
+        if found is not None:
+            wanted.difference_update(found)
+        return wanted
+
+    def differing(self, run: Run) -> SequenceSet:
+        """Those sequences of the run that are on disk with another content."""
+        return self._differing.get(id(run)) or SequenceSet()
+
+    def routes(self, publisher: int, sender: int, wanted: SequenceSet) -> Iterable[Routed]:
+        """Where those of `wanted` go to that are on disk, for a sender who waits for them."""
+        for route, found in self._routes.get(publisher, {}).items():
+            part = found.ranges.intersection(wanted)
+            if part:
+                yield Routed(route._replace(sender=sender), found.first_txid, part)
+
+    def highest_on(self, publisher: int, topic: bytes) -> int | None:
+        """The highest of the sequences asked for that is on the topic; None: it was not asked."""
+        return self._highest.get((publisher, topic))
+
+    # -- reading -----------------------------------------------------------------------------
+    def was_compared(self, asked: Compared, differing: SequenceSet) -> None:
+        """The run was compared with all that is on disk of what was asked."""
+        at = id(asked.run)
+        before = self._compared.get(at)
+        if before is None:
+            self._compared[at] = asked
+            self._differing[at] = differing
+        else:
+            before.wanted.update(asked.wanted)
+            self._differing[at].update(differing)
+        self.was_routed(asked.run.publisher, asked.wanted)
+
+    def was_routed(self, publisher: int, wanted: SequenceSet) -> None:
+        """All that is on disk of these was looked at."""
+        self._routed.of(publisher).update(wanted)
+
+    def route(self, publisher: int, found: list[Run]) -> None:
+        """Notes where these go to. Of one route they are told together, by the lowest transaction
+        id: there may be a run for each message."""
+        routes = self._routes.setdefault(publisher, {})
+        for run in found:
+            route = route_of(run, CLIENT)
+            known = routes.get(route)
+            ranges = known.ranges if known is not None else SequenceSet()
+            for first, last in run.ranges():
+                ranges.add(first, last)
+            first_txid = run.first_txid if known is None else min(known.first_txid, run.first_txid)
+            routes[route] = Routed(route, first_txid, ranges)
+
+    def highest_is(self, publisher: int, topic: bytes, highest: int) -> None:
+        """Notes the highest sequence on a topic."""
+        self._highest[publisher, topic] = highest
+
+
+class Asking:
+    """Says what must be read of the journal. Owner: the machine, whose tables these are.
+
+    Args:
+        known: what is held, staged included.
+        highest: the highest sequence of each publisher.
+        topics: ... on each topic, as far as it is known.
+        staged: what is not on disk yet, and compared in memory.
+    """
+
+    __slots__ = ("_highest", "_known", "_staged", "_topics", "failures")
+
+    def __init__(
+        self,
+        known: PublisherRanges,
+        highest: Mapping[int, int],
+        topics: Mapping[int, Mapping[bytes, int]],
+        staged: StagedLog,
+    ) -> None:
+        self._known = known
+        self._highest = highest
+        self._topics = topics
+        self._staged = staged
+        self.failures = 0
+        """How many commits failed: then the machine forgets what was the highest on a topic."""
+
+    def of(self, runs: Iterable[Run], answers: Answers) -> Questions:
+        """What these runs ask. Nothing, for all that is new."""
+        questions = Questions()
+        if answers.failures != self.failures:
+            answers.clear()
+            answers.failures = self.failures
+        highest = self._highest
+        for run in runs:
+            if run.first_sequence <= highest.get(run.publisher, 0):
+                self._of(run, answers, questions)
+        return questions
+
+    def _of(self, run: Run, answers: Answers, questions: Questions) -> None:
+        publisher, topic = run.publisher, run.topic
+        ranges = run.ranges()
+        held = self.on_disk(publisher, ranges)
+        if held and answers.not_compared(run, held):
+            questions.compared.append(Compared(run, held))
+        is_known = topic in self._topics.get(publisher, ())
+        if is_known or answers.highest_on(publisher, topic) is not None:
+            return
+        if any(self._known.of(publisher).missing(a, b) for a, b in ranges):
+            # A part of it may be late.
+            behind = self.on_disk(publisher, [(run.first_sequence, self._highest[publisher])])
+            if behind:
+                questions.topics.setdefault((publisher, topic), SequenceSet()).update(behind)
+
+    def routes(
+        self, questions: Questions, publisher: int, ranges: list[Range], answers: Answers
+    ) -> None:
+        """Adds what is asked of messages that are held and noted."""
+        wanted = answers.not_routed(publisher, self.on_disk(publisher, ranges))
+        if wanted:
+            questions.routed.of(publisher).update(wanted)
+
+    def on_disk(self, publisher: int, ranges: list[Range]) -> SequenceSet:
+        """Those of the ranges that are known and not staged."""
+        known = self._known.get(publisher)
+        if known is None or not ranges:
+            return SequenceSet()
+        found = SequenceSet(piece for a, b in ranges for piece in known.within(a, b))
+        if found:
+            for run in self._staged.runs(publisher, ranges[0][0], ranges[-1][1]):
+                for first, last in run.ranges():
+                    found.remove(first, last)
+        return found
+
+
+class Fetch:
+    """Reads what was asked for, in bounded parts. Owner: one thread at a time; it touches nothing
+    that another one changes. Lifecycle: `step` until it has said that it is done.
+
+    Args:
+        answers: where it notes what it reads.
+    """
+
+    def __init__(self, questions: Questions, answers: Answers) -> None:
+        self._compared = questions.compared[::-1]
+        self._routed = list(questions.routed.sets.items())
+        self._topics = list(questions.topics.items())
+        self._answers = answers
+        self._left: SequenceSet | None = None
+        self._comparison: Comparison | None = None
+
+    def step(self, lookup: JournalLookup) -> bool:
+        """Reads on. Whether all is read.
+
+        Raises:
+            StorageError: the journal cannot be read.
+        """
+        before = lookup.reads
+        while lookup.reads - before < READS_IN_STEP:
+            if self._compared:
+                self._compare(lookup)
+            elif self._routed:
+                self._route(lookup)
+            elif self._topics:
+                (publisher, topic), wanted = self._topics.pop()
+                highest = lookup.highest_on_topic(publisher, topic, wanted)
+                self._answers.highest_is(publisher, topic, highest)
+            else:
+                break
+        return not (self._compared or self._routed or self._topics)
+
+    def _compare(self, lookup: JournalLookup) -> None:
+        asked = self._compared[-1]
+        if self._comparison is None:
+            self._comparison = Comparison(asked)
+        found, is_done = self._part(lookup, asked.run.publisher, asked.wanted)
+        self._comparison.look(found)
+        if is_done:
+            self._answers.was_compared(asked, self._comparison.differing)
+            self._comparison = None
+            self._compared.pop()
+
+    def _route(self, lookup: JournalLookup) -> None:
+        publisher, wanted = self._routed[-1]
+        _, is_done = self._part(lookup, publisher, wanted)
+        if is_done:
+            self._answers.was_routed(publisher, wanted)
+            self._routed.pop()
+
+    def _part(
+        self, lookup: JournalLookup, publisher: int, wanted: SequenceSet
+    ) -> tuple[list[Run], bool]:
+        left = self._left
+        if left is None:
+            left = self._left = wanted.copy()
+        found = lookup.part(publisher, left)
+        self._answers.route(publisher, found)
+        if not left:
+            self._left = None
+        return found, not left
+
+
+def read_all(questions: Questions, lookup: JournalLookup) -> Answers:
+    """Reads it all at once. Blocks."""
+    answers = Answers()
+    fetch = Fetch(questions, answers)
+    is_done = False
+    while not is_done:
+        is_done = fetch.step(lookup)
+    return answers
+
+
+class Comparison:
+    """A run that came, beside those that hold some of the same messages."""
+
+    def __init__(self, asked: Compared) -> None:
+        self._run, self._wanted = asked
+        self._first = asked.wanted.first() or 0
+        self._last = asked.wanted.last() or 0
+        self._contents: dict[int, Content] | None = None
+        self.differing = SequenceSet()
+
+    def look(self, others: Iterable[Run]) -> None:
+        """Notes what others hold with another content."""
+        run = self._run
+        for other in others:
+            first = max(self._first, other.first_sequence)
+            last = min(self._last, other.last_sequence)
+            # Most come again as they came: then one comparison of bytes tells for all of them.
+            if first > last or other.payload == run.payload:
+                continue
+            contents = self._contents
+            if contents is None:
+                contents = self._contents = contents_of(run.payload, self._first, self._last)
+            for sequence, content in contents_of(other.payload, first, last).items():
+                if contents.get(sequence, content) != content and sequence in self._wanted:
+                    self.differing.add(sequence, sequence)

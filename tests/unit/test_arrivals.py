@@ -1,0 +1,86 @@
+"""One connection's order, whatever has to be read for what came over it."""
+
+from __future__ import annotations
+
+from unit.held_runs import HeldRuns
+
+from raylay.services.messages.records import Run
+from raylay.services.replication.arrivals import Arrivals
+from raylay.services.replication.journal_answers import Answers, Compared, Questions
+from raylay.services.replication.ranges import SequenceSet
+
+RUN = Run(7, 1, 1, 1, b"")
+
+
+class Taker:
+    """Takes words, and must read first for those that begin with a question mark: once for each
+    of their question marks."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.decoded = 0
+        self.arrivals = Arrivals(self.take)
+
+    def take(self, what: str, answers: Answers) -> Questions | None:
+        asked = answers.decoded or 0
+        self.decoded += answers.decoded is None
+        if asked < what.count("?"):
+            answers.decoded = asked + 1
+            questions = Questions()
+            questions.compared.append(Compared(RUN, SequenceSet([(1, 1)])))
+            return questions
+        self.taken.append(what)
+        return None
+
+
+def test_what_asks_nothing_is_taken_at_once() -> None:
+    taker = Taker()
+    assert [taker.arrivals.came(each) for each in "ab"] == [None, None]
+    assert taker.taken == ["a", "b"] and not taker.arrivals
+
+
+def test_what_comes_behind_a_question_waits_and_is_taken_in_order() -> None:
+    taker = Taker()
+    arrivals = taker.arrivals
+    fetch = arrivals.came("?a", 10)
+    assert fetch is not None and fetch.step(HeldRuns())
+    assert [arrivals.came(each, 100) for each in ("b", "??c", "d")] == [None] * 3
+    assert taker.taken == [] and len(arrivals) == 4 and arrivals.waiting_bytes == 310
+    second = arrivals.fetched()
+    assert second is not None and second is not fetch
+    assert taker.taken == ["?a", "b"] and arrivals.waiting_bytes == 200
+    assert arrivals.fetched() is not None, "it asks again: something was committed meanwhile"
+    assert arrivals.came("e") is None
+    assert arrivals.fetched() is None
+    assert taker.taken == ["?a", "b", "??c", "d", "e"]
+    assert not arrivals and arrivals.waiting_bytes == 0
+    assert taker.decoded == 5, "what waits is decoded once"
+
+
+def test_the_answers_to_one_are_not_those_to_the_next() -> None:
+    taker = Taker()
+    taker.arrivals.came("?a")
+    taker.arrivals.came("?b")
+    assert taker.arrivals.fetched() is not None
+    assert taker.arrivals.fetched() is None
+    assert taker.taken == ["?a", "?b"] and taker.decoded == 2
+
+
+def test_a_connection_that_ends_in_the_middle_of_it_takes_nothing_more() -> None:
+    taken: list[str] = []
+
+    def take(what: str, answers: Answers) -> Questions | None:
+        if answers.decoded is None and what == "?a":
+            answers.decoded = True
+            questions = Questions()
+            questions.compared.append(Compared(RUN, SequenceSet([(1, 1)])))
+            return questions
+        taken.append(what)
+        arrivals.clear()
+        return None
+
+    arrivals = Arrivals(take)
+    arrivals.came("?a", 1)
+    arrivals.came("b", 1)
+    assert arrivals.fetched() is None
+    assert taken == ["?a"] and arrivals.waiting_bytes == 0
