@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from unit.held_runs import HeldRuns
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import RecordBuilder, publisher_id
@@ -10,6 +11,7 @@ from raylay.services.replication import gap_limit, instance
 from raylay.services.replication.effects import Append
 from raylay.services.replication.gap_limit import check_gaps
 from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.replication.journal_answers import Answers
 from raylay.services.replication.ranges import CHUNK, SequenceSet
 from raylay.services.replication.routing import TopicMatcher, TopicRule
 
@@ -32,7 +34,7 @@ def machine() -> InstanceMachine:
         Identity("own", "g", 1),
         [],
         TopicMatcher((TopicRule("orders"),)),
-        lookup=lambda publisher, first, last: [],
+        lookup=HeldRuns(),
     )
     made.client_logged_on(1, "p", 0)
     return made
@@ -41,7 +43,8 @@ def machine() -> InstanceMachine:
 def publish(made: InstanceMachine, *sequences: int, topic: str = "orders") -> int:
     builder = RecordBuilder(P, topic, "json")
     payload = b"".join(builder.build(sequence, b"x", 0) for sequence in sequences)
-    effects, transient = made.client_published(1, payload, 0)
+    runs = made.client_runs(1, payload)
+    effects, transient = made.client_published(1, runs, 0, Answers())
     made.committed(made.next_txid - 1, 0)
     return sum(e.run.count for e in effects if isinstance(e, Append)) + sum(
         run.count for run in transient
