@@ -46,9 +46,9 @@ from raylay.storage.maintenance import (
 )
 from raylay.storage.segment_index import (
     HELD_PREFIX,
+    OpeningEntries,
     SegmentIndex,
     check_header,
-    opening_entries,
     ranges_from_entries,
 )
 from raylay.storage.segments import (
@@ -179,6 +179,7 @@ class LmdbJournal:
         self._floor = self._floor_written = 0
         self._floor_lock = threading.Lock()
 
+        self._opening = OpeningEntries(META_PREFIX)
         self._lock = FileLock(self._directory / "lock")
         self._reader_lock = threading.RLock()
         self._reader: LmdbJournalReader | None = None
@@ -325,6 +326,7 @@ class LmdbJournal:
         self._maintainer.daemon = True
         self._maintainer.start()
         self._tasks.put(self._make_spare)
+        self._prepare_opening()
         self._tasks.put(self._release)
         self._writer = threading.Thread(target=self._write, name="journal-writer")
         self._writer.daemon = True
@@ -411,8 +413,8 @@ class LmdbJournal:
         env = active.shared.env
         with env.begin(write=True) as transaction:
             if not active.opened:
-                for key, value in opening_entries(active.first_txid, self._held).items():
-                    transaction.put(META_PREFIX + key, value)
+                with transaction.cursor() as cursor:
+                    cursor.putmulti(self._opening.of(active.first_txid, self._held.copy()))
             for key, block in blocks:
                 transaction.put(key, block, append=True)
         active.opened = True
@@ -476,6 +478,7 @@ class LmdbJournal:
         self._closed_bytes += old.file_bytes
         self._active = fresh
         self._unsealed.append(old)
+        self._prepare_opening()
         self._tasks.put(self._seal_pending)
         self._tasks.put(self._make_spare)
         self._tasks.put(self._release)
@@ -503,6 +506,11 @@ class LmdbJournal:
             done = threading.Event()
             self._tasks.put(done.set)
             done.wait()
+
+    def _prepare_opening(self) -> None:
+        """The next segment opens with what is held before it: most of that is known by now."""
+        held = self._held.copy()
+        self._tasks.put(lambda: self._opening.prepare(held))
 
     def _make_spare(self) -> None:
         """Makes the next segment's file, so that a rotation only renames it."""

@@ -409,12 +409,44 @@ def checked(stored: bytes, key: bytes, path: str) -> bytes:
     return value
 
 
-def opening_entries(first_txid: int, held: PublisherRanges) -> dict[bytes, bytes]:
-    """The meta entries of a segment's first commit: what it is, and all that is held before it."""
-    entries = {HEADER_KEY: with_checksum(_HEADER.pack(SEGMENT_VERSION, 0, 0, first_txid))}
-    for publisher, value in held.to_wire().items():
-        entries[HELD_PREFIX + _PUBLISHER.pack(publisher)] = with_checksum(value)
-    return entries
+class OpeningEntries:
+    """The meta entries of a segment's first commit: what it is, and all that is held before it.
+
+    Encoding them for 100,000 publishers takes half a second, in which nothing is acknowledged: so
+    they are prepared beside, and of what is new since then alone at the commit.
+    Owner: a journal; any of its threads.
+
+    Args:
+        prefix: of every key.
+    """
+
+    def __init__(self, prefix: bytes = b"") -> None:
+        self._prefix = prefix
+        self._lock = threading.Lock()
+        self._of = PublisherRanges()
+        self._values: dict[bytes, bytes] = {}
+
+    def prepare(self, held: PublisherRanges) -> None:
+        """Encodes what has changed. `held`: a copy, which nobody changes."""
+        with self._lock:
+            self._encode(held)
+
+    def of(self, first_txid: int, held: PublisherRanges) -> list[tuple[bytes, bytes]]:
+        """Keys and values for a segment that begins with this transaction id. `held`: a copy."""
+        with self._lock:
+            self._encode(held)
+            header = with_checksum(_HEADER.pack(SEGMENT_VERSION, 0, 0, first_txid))
+            return [(self._prefix + HEADER_KEY, header), *self._values.items()]
+
+    def _encode(self, held: PublisherRanges) -> None:
+        for publisher in held.changed_since(self._of):
+            key = self._prefix + HELD_PREFIX + _PUBLISHER.pack(publisher)
+            ranges = held.get(publisher)
+            if ranges:
+                self._values[key] = with_checksum(ranges.to_bytes())
+            else:
+                self._values.pop(key, None)
+        self._of = held
 
 
 def check_header(entries: Mapping[bytes, bytes], first_txid: int, path: str) -> None:

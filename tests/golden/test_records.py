@@ -44,9 +44,9 @@ from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.compressed import Container, write_container
 from raylay.storage.segment_index import (
+    OpeningEntries,
     SegmentIndex,
     check_header,
-    opening_entries,
     read_header,
     with_checksum,
 )
@@ -275,7 +275,7 @@ def test_compressed_container(tmp_path: Path) -> None:
 
 def test_segment_entries() -> None:
     held = PublisherRanges({5: SequenceSet([(1, 3)])})
-    entries = opening_entries(9, held)
+    entries = dict(OpeningEntries().of(9, held))
     content = b"\x01\x00\x00\x00\x00\x00\x00\x00" + u64(9)  # version, reserved, first txid
     sequences = b"".join(
         (
