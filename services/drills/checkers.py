@@ -233,9 +233,11 @@ class Logs:
         link = operation.instance, operation.destination
         self.linked[link] = operation
         self.cut.discard(link)
-        by = operation.server, operation.incarnation
+        # One that was moved, and that nobody has told this link's instance of, says its old name.
+        server = self.name_of.get(operation.incarnation, operation.server)
+        by = server, operation.incarnation
         if self.served_by.get(link) != by:
-            self.server[link], self.served_by[link] = operation.server, by
+            self.server[link], self.served_by[link] = server, by
             self.served_from_us[link] = operation.time_us
             self.asked_there[link] = set(operation.pending)
 

@@ -270,6 +270,26 @@ def test_an_acked_message_that_no_log_holds_is_lost() -> None:
     assert laws(history) == set()
 
 
+@pytest.mark.parametrize("incarnation", [B, C])
+def test_a_link_reaches_who_bears_the_incarnation_whatever_it_is_called(incarnation: int) -> None:
+    """`b` was moved, and `a`, which nobody told, reaches the former one: that has the message."""
+    topology = Topology("pair", {"a": Member("a", "g", (to("b"),)), "b": Member("b", "g", ())})
+    history = History(topology)
+    history.operations += [
+        Started(0, "a", A, True),
+        Started(0, "b", B, True),
+        *published(1),
+        journaled(10, "a", 1),
+        journaled(20, "b", 1, path=(A,)),
+        Moved(30, "b", "b#0", B),
+        Started(40, "b", C, True),
+        Linked(50, "a", "to-b", "b", incarnation),
+        CaughtUp(60, "a", "to-b", incarnation),
+        Removed(70, "a", A, 1, (("to-b", "b"),)),
+    ]
+    assert len(checkers.removal(history)) == (incarnation == C)
+
+
 def test_a_disk_that_was_lost_is_not_given_back_by_a_reunion() -> None:
     """An older copy is put in the place of the only disk that has the message, with the same
     incarnation. That is moved and reunited: what it had lost before, it could not bring. What was
