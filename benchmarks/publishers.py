@@ -36,8 +36,10 @@ SEGMENT_BYTES = 16 * 1024 * 1024
 RUNS_IN_STAGE = 2_000
 HINTS_S = 8.0
 """Two or three recovery points are written in it."""
-WAIT_S = 90.0
+WAIT_S = 180.0
 PAUSE_S = 0.005
+POLL_S = 0.2
+"""A status counts all that waits: asked for too often, it would be what is measured."""
 LARGE_BYTES = 512 * 1024
 PREFIXES = {count: f"publishers_{count // 1000}k" for count in COUNTS}
 NAMES = tuple(
@@ -121,7 +123,7 @@ async def until(found: Callable[[], Any]) -> Any:
     deadline_s = time.monotonic() + WAIT_S
     while not (answer := found()):
         assert time.monotonic() < deadline_s, "it takes too long"
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(POLL_S)
     return answer
 
 

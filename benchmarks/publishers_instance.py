@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.process import prepare_process, run_on_loop
+from raylay.services.server.process import keep_what_is_there, prepare_process, run_on_loop
 from raylay.services.server.subprocess_link import start_link_process
 
 LOOK_S = 0.001
@@ -55,6 +55,7 @@ async def serve(directory: Path, configuration: Path) -> None:
     server = InstanceServer(config, directory, start_link_process)
     started_s = time.perf_counter()
     await server.start()
+    keep_what_is_there()
     start_s = time.perf_counter() - started_s
     turns = Turns()
     loop = asyncio.get_running_loop()

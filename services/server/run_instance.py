@@ -16,7 +16,7 @@ from raylay.services import logs
 from raylay.services.errors import InstanceRetired, RaylayError
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.process import prepare_process, run_on_loop
+from raylay.services.server.process import keep_what_is_there, prepare_process, run_on_loop
 from raylay.services.server.subprocess_link import start_link_process
 
 
@@ -34,6 +34,7 @@ async def serve(directory: Path) -> None:
         logs.configure(config.name, config.log)
         server = InstanceServer(config, directory, start_link_process)
         await server.start()
+        keep_what_is_there()
         _stop_at_signals(server, stopping)
         if not told:
             print(json.dumps(server.status()), flush=True)

@@ -21,7 +21,7 @@ from raylay.services.server.injected import await_release, is_held
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.link_control import LinkFactory
 from raylay.services.server.link_server import LinkServer
-from raylay.services.server.process import new_loop, prepare_process
+from raylay.services.server.process import keep_what_is_there, new_loop, prepare_process
 
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 5.0
@@ -92,6 +92,7 @@ class InstanceThread:
                 self._server = server
                 self._starting = asyncio.ensure_future(server.start())
                 await self._starting
+                keep_what_is_there()
             except asyncio.CancelledError:
                 return  # stopped while it started, which a bootstrap may do for long
             except InstanceRetired as error:
