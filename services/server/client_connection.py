@@ -99,7 +99,14 @@ class ClientConnection(FramedConnection):
     def opened(self) -> None:
         """Begins the time in which a logon must come."""
         self.server.clients_connected.add(self)
+        self.server.doorway.came(self)
+        if not self.is_open:
+            return
         self._logon_timer = self.loop.call_later(LOGON_TIMEOUT_S, self._logon_late)
+
+    def turn_away(self, text: str) -> None:
+        """There are too many connections."""
+        self.end("too_many", text)
 
     def _logon_late(self) -> None:
         self.end("logon_timeout", f"no logon within {LOGON_TIMEOUT_S:g} s")
@@ -122,11 +129,22 @@ class ClientConnection(FramedConnection):
                 # in the socket.
                 self.pause_reading("journal")
                 self.server.read_for(self, fetch)
+        self._end_unread()
+
+    def _end_unread(self) -> None:
+        limit_bytes = self.server.config.client_buffer_bytes_max
+        if self.unsent_bytes > limit_bytes and self.is_open:
+            self.end(
+                "slow_client",
+                f"more than {limit_bytes} bytes of answers wait for a client that asks and does "
+                "not read them",
+            )
 
     def went_on(self, is_waiting: bool) -> None:
         """What waited for a look into the journal was taken; `is_waiting`: more does."""
         if not is_waiting:
             self.resume_reading("journal")
+        self._end_unread()
 
     def unreadable(self, error: StorageError) -> None:
         """The journal cannot be read for it."""
@@ -156,6 +174,7 @@ class ClientConnection(FramedConnection):
         """The connection is gone: so are its subscriptions."""
         self.session.closed()
         self.arrivals.clear()
+        self.server.doorway.left(self)
         for timer in (self._logon_timer, self._heartbeat_timer):
             if timer is not None:
                 timer.cancel()
@@ -246,6 +265,7 @@ class ClientConnection(FramedConnection):
         self.session.logged_on()
         if self._logon_timer is not None:
             self._logon_timer.cancel()
+        server.doorway.admitted(self)
         server.client_admitted(self)
         identity = server.identity
         self.send(

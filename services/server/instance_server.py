@@ -86,6 +86,7 @@ from raylay.services.server.data_directory import (
     RESTORED_KEY,
     DataDirectory,
 )
+from raylay.services.server.doorway import Doorway, connections_max
 from raylay.services.server.event_log import EventLog
 from raylay.services.server.framed import Outbox
 from raylay.services.server.injected import Injections
@@ -192,6 +193,7 @@ class InstanceServer:
         self.clients: dict[int, ClientConnection] = {}
         self.clients_connected: set[ClientConnection] = set()
         self.upstreams_connected: dict[int, UpstreamConnection] = {}
+        self.doorway = Doorway(connections_max())
         self.links: dict[str, LinkControl] = {}
         self.copy_readers: set[LmdbJournalReader] = set()
         """Of the bootstraps that this instance serves: closed when nobody reads any more."""

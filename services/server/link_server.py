@@ -138,10 +138,12 @@ class _Downstream(Carrier):
             self.accepted = read_accepted(header)
             if not self.accepted.same:
                 self.held = PublisherRanges()
-        elif command == "held" and self.held is not None:
+        elif command == "held" and self.held is not None and not self.answer.done():
             read_part(body, self.held)
             self.link.relay("held", 0, body)
         elif command == "waited" and self.accepted is not None and not self.answer.done():
+            # The instance trusts what its link relays: what is no ranges ends this connection.
+            read_part(body, PublisherRanges())
             self.link.relay("waited", root_of(header), body)
             if not header.get("more"):
                 self.answer.set_result(None)

@@ -91,10 +91,17 @@ class UpstreamConnection(Carrier):
     def opened(self) -> None:
         """Begins the time in which a logon must come."""
         self.server.upstreams_connected[self.number] = self
+        self.server.doorway.came(self)
+        if not self.is_open:
+            return
         self._logon_timer = self.loop.call_later(
             LOGON_TIMEOUT_S,
             lambda: self.refuse("logon_timeout", f"no logon within {LOGON_TIMEOUT_S:g} s"),
         )
+
+    def turn_away(self, text: str) -> None:
+        """There are too many connections."""
+        self.refuse("too_many", text)
 
     def frame_received(self, header: Header, body: bytes) -> None:
         """A frame of the link's."""
@@ -211,6 +218,7 @@ class UpstreamConnection(Carrier):
 
     def ended(self, why: str) -> None:
         """The connection is gone."""
+        self.server.doorway.left(self)
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         if self._copied is not None:
@@ -250,6 +258,7 @@ class UpstreamConnection(Carrier):
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         self.is_accepted = True
+        server.doorway.admitted(self)
         self._conflation_s = min(logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
         self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
         self._behind_answer = []

@@ -8,6 +8,7 @@ unit/test_doors.py; here is what needs sockets and processes.
 from __future__ import annotations
 
 import dataclasses
+import resource
 import socket
 import struct
 from pathlib import Path
@@ -26,6 +27,7 @@ from end_to_end.test_instance import (
     single,
 )
 
+from raylay.services.messages.records import RecordBuilder
 from raylay.services.protocol.frames import (
     HEADER_BYTES_MAX,
     Frame,
@@ -320,6 +322,55 @@ def test_a_name_too_long_for_a_key_of_the_state_is_refused(
     good.publishes()
     good.kept()
     assert is_whole(server), server.log
+
+
+def test_who_asks_and_never_reads_is_ended(servers: Servers, tmp_path: Path) -> None:
+    server = single(servers, tmp_path, client_buffer_bytes_max=1024 * 1024)
+    good = Good(server)
+    client = Client(server.address, "bad")
+    asked = encode_frame({"c": "ping", "cid": "x" * 1000}) * 200
+    with pytest.raises(ConnectionError):
+        for _ in range(500):
+            client.socket.sendall(asked)
+    server.wait_for("reason=slow_client")
+    good.publishes()
+    good.kept()
+    assert is_whole(server), server.log
+
+
+def test_a_flood_of_connections_leaves_the_journal_its_files(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """With 128 files, 96 connections: a client that logs on finds its place, and goes on through
+    several segments."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+    try:
+        server = single(servers, tmp_path, segment_bytes=1024 * 1024)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    good = Good(server)
+    crowd = []
+    for number in range(300):
+        crowd.append(Link(server) if number % 2 else Client(server.address))
+        if not number % 50:
+            good.publishes()
+    first = crowd[0]
+    data = first.socket.recv(1 << 16)
+    (frame,) = FrameReader().feed(data)
+    assert frame.header["reason"] == "too_many" and "ulimit" in frame.header["text"]
+    builder = RecordBuilder(good.client.answer["publisher"], "orders", "json")
+    for _ in range(40):
+        good.last += 1
+        good.client.send({"c": "pb", "n": 1}, builder.build(good.last, bytes(100_000), 1))
+        good.client.persisted(good.last)
+    late = Good(server, "late")
+    for door in crowd:
+        door.socket.close()
+    late.publishes()
+    good.kept()
+    late.kept()
+    assert is_whole(server) and "storage_failed" not in server.log, server.log
 
 
 def test_flushes_and_subscriptions_have_their_limits(servers: Servers, tmp_path: Path) -> None:

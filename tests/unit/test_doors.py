@@ -43,6 +43,7 @@ from raylay.services.protocol.replication import (
     read_batch,
     read_lacks,
     read_link_logon,
+    read_part,
     read_placed,
     root_of,
     sent_at_ns,
@@ -513,9 +514,16 @@ def dialled() -> tuple[LinkServer, Door, list[Header]]:
     link.loop = asyncio.get_running_loop()
     link.outbox = Outbox(link.loop)
     told: list[Header] = []
-    instance: Any = SimpleNamespace(
-        send=lambda data: told.extend(frame.header for frame in FrameReader().feed(data))
-    )
+
+    def tell(data: bytes) -> None:
+        for header, body in FrameReader().feed(data):
+            told.append(header)
+            if header["c"] in ("held", "waited"):
+                # The instance takes it as it is.
+                read_part(body, PublisherRanges())
+                assert 0 <= header["root"] < 1 << 64
+
+    instance: Any = SimpleNamespace(send=tell)
     link._instance = instance
     link._reader = SimpleNamespace(first_txid=1)  # type: ignore[assignment]
     downstream = _Downstream(link, carried=False)
@@ -527,10 +535,10 @@ def dialled() -> tuple[LinkServer, Door, list[Header]]:
     return link, Door(downstream, transport), told
 
 
-DIALLED, ANSWERED, STARTED = "dialled", "answered", "started"
+DIALLED, ACCEPTING, ANSWERED, STARTED = "dialled", "accepted", "answered", "started"
 
 
-@pytest.mark.parametrize("state", [DIALLED, ANSWERED, STARTED])
+@pytest.mark.parametrize("state", [DIALLED, ACCEPTING, ANSWERED, STARTED])
 def test_every_frame_at_the_door_of_a_link(state: str) -> None:
     """What a destination sends ends its connection and no more, with a reason that is told; and
     nothing is told the instance but what was sound."""
@@ -546,10 +554,16 @@ def test_every_frame_at_the_door_of_a_link(state: str) -> None:
                     Accepted("there", "g", 0xD, "there:2", False), PublisherRanges(), RootedRanges()
                 ):
                     door.send(part)
-                assert link._downstream is not None and link._downstream.answer.done()
+                    if state == ACCEPTING:
+                        break
+                assert link._downstream is not None
+                assert link._downstream.answer.done() == (state != ACCEPTING)
             if state == STARTED:
-                start = LinkStart(True, {}, {}, 0xA, 0, PublisherRanges(), False)
-                link.instance_said(*FrameReader().feed(control.start(start, None))[0])
+                nothing = RootedRanges(), RootedRanges()
+                start = LinkStart(True, *nothing, 0xA, 0, PublisherRanges(), False)
+                frames = FrameReader().feed(b"".join(control.start_frames(start, None)))
+                for frame in frames:
+                    link.instance_said(*frame)
                 assert link._started
             told.clear()
             door.connection.data_received(encode_frame(header, body))
@@ -560,7 +574,10 @@ def test_every_frame_at_the_door_of_a_link(state: str) -> None:
                 assert why and (is_refusal or len(why) > 10), header
                 assert is_refusal or not told, (header, told)
             for each in told:
-                assert each["c"] in ("placed", "answered", "progress", "event", "stale"), each
+                known = ("placed", "answered", "progress", "event", "stale", "held", "waited")
+                assert each["c"] in known, each
+                # Behind the answer no part of it is told any more.
+                assert state in (DIALLED, ACCEPTING) or each["c"] not in ("held", "waited"), each
             if is_whole and state == STARTED and header["c"] not in ("accepted", "refused"):
                 assert not door.transport.is_over, (header, why)
             if header.get("c") in ("logon", "p", "subscribe", "safety", "unheard-of"):

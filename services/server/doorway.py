@@ -1,0 +1,59 @@
+"""How many connections an instance has at once.
+
+Each is a file descriptor, and without one left the instance cannot open the next segment of its
+journal. Whoever has not logged on yet gives way, the oldest first: he has a few seconds anyway.
+"""
+
+from __future__ import annotations
+
+import resource
+from typing import Protocol
+
+
+class Visitor(Protocol):
+    """A connection."""
+
+    def turn_away(self, text: str) -> None:
+        """Ends it, and says why; it then calls `left`."""
+
+
+def connections_max() -> int:
+    """Three quarters of the descriptors that the process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft - soft // 4
+
+
+class Doorway:
+    """Owner: the instance's event loop. Lifecycle: one life of the instance.
+
+    Invariant: of all connections those that have not logged on are known in the order in which they
+    came.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._waiting: dict[Visitor, None] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def came(self, visitor: Visitor) -> None:
+        """One has connected."""
+        self._count += 1
+        self._waiting[visitor] = None
+        if self._count > self.most:
+            next(iter(self._waiting)).turn_away(
+                f"{self.most} connections are open here, three quarters of the files that the "
+                "process may have, and this one had not logged on: try again, or raise the limit "
+                "(`ulimit -n`)"
+            )
+
+    def admitted(self, visitor: Visitor) -> None:
+        """One has logged on."""
+        self._waiting.pop(visitor, None)
+
+    def left(self, visitor: Visitor) -> None:
+        """One is gone. Called once."""
+        self._waiting.pop(visitor, None)
+        self._count -= 1

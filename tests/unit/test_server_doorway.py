@@ -1,0 +1,35 @@
+"""Who is turned away when too many have come."""
+
+from __future__ import annotations
+
+from raylay.services.server.doorway import Doorway, connections_max
+
+
+class Visitor:
+    def __init__(self, doorway: Doorway) -> None:
+        self.doorway, self.why = doorway, ""
+
+    def turn_away(self, text: str) -> None:
+        self.why = text
+        self.doorway.left(self)
+
+
+def test_the_oldest_that_has_not_logged_on_gives_way() -> None:
+    doorway = Doorway(3)
+    known, first, second, third = (Visitor(doorway) for _ in range(4))
+    doorway.came(known)
+    doorway.admitted(known)
+    for each in (first, second, third):
+        doorway.came(each)
+    assert [bool(each.why) for each in (known, first, second, third)] == [False, True, False, False]
+    assert "ulimit -n" in first.why and len(doorway) == 3
+    for each in (second, third):
+        doorway.admitted(each)
+    last = Visitor(doorway)
+    doorway.came(last)
+    assert last.why and len(doorway) == 3, "who is in stays in"
+    doorway.left(second)
+    again = Visitor(doorway)
+    doorway.came(again)
+    assert not again.why and len(doorway) == 3
+    assert connections_max() > 0
