@@ -1417,6 +1417,9 @@ class Instance:
             welcome.answer.held, welcome.answer.waited
         )
         slices = self.world.hint_rng.random() < SLICED_CHANCE and not self.world.healed
+        # What the first slice takes for an answer is of this server already.
+        by = link.destination.name, welcome.called, welcome.incarnation
+        self.world.log(Linked(self.world.now_us, self.name, *by, self._pending()))
         self._compare(link, connection, welcome, plan, slices=slices)
 
     def _compare(
@@ -1452,8 +1455,6 @@ class Instance:
         self.disk.servers[name] = (welcome.incarnation, welcome.name)
         self.disk.servers_met.setdefault(name, set()).add(welcome.name)
         self.peers.reached(name, welcome.incarnation, welcome.name, self.host_of(welcome.name))
-        by = welcome.called, welcome.incarnation
-        self.world.log(Linked(self.world.now_us, self.name, name, *by, self._pending()))
         if self.world.former:
             self.world.log(Took(self.world.now_us, self.name, welcome.incarnation, False))
         before = self.machine.destinations[name].incarnation

@@ -42,6 +42,7 @@ from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.ranges import SequenceSet
 from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.routing import Destination, TopicRule
+from sim import instance as instance_module
 from sim import nemesis, plans
 from sim.client import Part, SimClient
 from sim.instance import Instance
@@ -1389,6 +1390,24 @@ def test_an_old_copy_admits_no_client_before_it_has_caught_up() -> None:
     play.until(play.world.now_us // 1000 + 1_000)
     assert late.machine.instance == "m1" and not tail_of(play, client)
     play.end()
+
+
+def test_a_history_names_the_server_before_what_it_holds_counts_as_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The comparison goes on in slices, and may never end."""
+    monkeypatch.setattr(instance_module, "SLICED_CHANCE", 1.0)
+    play = Play(fabric(a=(to("b"),), b=()))
+    machine = play.world.instances["a"].machine
+    compared, named = machine.compare, []
+
+    def compare(*arguments: Any) -> Any:
+        named.append(any(isinstance(op, Linked) for op in play.world.history.operations))
+        return compared(*arguments)
+
+    machine.compare = compare  # type: ignore[method-assign]
+    play.until(100)
+    assert named and all(named)
 
 
 @pytest.mark.parametrize("step", ["link_connected", "_decide"])
