@@ -156,7 +156,12 @@ def test_each_message_with_another_content_is_found(
     came = run(*range(1, 10))
     other = run(*(2, 5, 9), body_bytes=17)
     lookup = RunLookup(journal, stretch_bytes=stretch_bytes)
-    for each, wanted, differing in ((came, [(1, 9)], []), (other, [(2, 2), (5, 5), (9, 9)], None)):
+    as_long = run(*range(1, 10), topic="trades")
+    for each, wanted, differing in (
+        (came, [(1, 9)], []),
+        (other, [(2, 2), (5, 5), (9, 9)], None),
+        (as_long, [(1, 9)], None),
+    ):
         questions = Questions()
         questions.compared.append(Compared(each, SequenceSet(wanted)))
         answers = read_all(questions, lookup)
