@@ -340,6 +340,14 @@ class Logs:
             for place in (address, *self.formers.get(address, ()))
         )
 
+    def went_back(self, servers: tuple[str, ...], key: Key, copy: Copy) -> bool:
+        """Whether one of them sent this copy on its way and has lost it, and bears the incarnation
+        that it had."""
+        return any(
+            self.incarnation_of.get(server) in copy.path and key in self.lost[server]
+            for server in servers
+        )
+
     def is_without(self, instance: str, server: str, key: Key) -> bool:
         """Whether this very server lacks a message, whatever others of its list have.
 
@@ -493,7 +501,10 @@ def acknowledged(history: History) -> list[Violation]:
     Excused: disks that were lost (`Logs.lacks`); what retention has removed here when a logon names
     it durable, for whoever lost it then is not owed it any more; links that were async at some
     moment since their instance owes an answer for the message (one may have been let out then), or
-    that came to another server since, where it did not wait any more (`Logs.followed`).
+    that came to another server since, where it did not wait any more (`Logs.followed`). Of the lost
+    ones, an older copy that was put in place of a directory bears the incarnation that the message
+    came through: nothing that did is routed there until a peer has found it out, however often a
+    link has caught up with it (`Logs.went_back`).
 
     By the waiter rule an instance whose waiter is somebody else answers as soon as the message is
     stored; the waiter's own answer is what the root waits for. Two cases break that chain and are
@@ -552,7 +563,11 @@ def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
         of_root = logs.incarnation_of[root]
         for destination in logs.sync_destinations(name, key, copy, of_root):
             servers = logs.topology.servers(destination)
-            if not is_removed and logs.lacks((name, destination.name), servers, key, digest):
+            if (
+                not is_removed
+                and logs.lacks((name, destination.name), servers, key, digest)
+                and not logs.went_back(servers, key, copy)
+            ):
                 of = (servers[0], name, destination.name, law)
                 found.append(_unacknowledged(logs, ack, key, *of))
             for server in logs.followed(name, destination, key, copy, of_root):

@@ -270,6 +270,35 @@ def test_an_acked_message_that_no_log_holds_is_lost() -> None:
     assert laws(history) == set()
 
 
+@pytest.mark.parametrize("incarnation", [A, 0xAA])
+def test_what_came_through_an_older_copy_put_in_place_is_not_routed_there(incarnation: int) -> None:
+    """The message went from `a` to `b`, where its client goes when `a` has lost it. Under another
+    incarnation it is owed to `a`, and to be there before it is acknowledged."""
+    members = {
+        "a": Member("a", "g", (to("b"),)),
+        "b": Member("b", "g", (to("a"),)),
+    }
+    history = History(Topology("pair", members))
+    history.operations += [
+        Started(0, "a", A, True),
+        Started(0, "b", B, True),
+        Linked(1, "a", "to-b", "b", B),
+        Linked(1, "b", "to-a", "a", A),
+        *published(1),
+        journaled(10, "a", 1),
+        journaled(20, "b", 1, path=(A,)),
+        Crashed(30, "a", A, True),
+        Started(40, "a", incarnation, True),
+        Noted(45, "b", B, B, 0, P, (1,)),
+        Linked(50, "b", "to-a", "a", incarnation, ((B, P, 1),)),
+        CaughtUp(55, "b", "to-a", incarnation),
+        acked(60, 1, instance="b"),
+    ]
+    assert [each.law for each in checkers.acknowledged(history)] == (
+        [] if incarnation == A else ["acknowledged"]
+    )
+
+
 @pytest.mark.parametrize("incarnation", [B, C])
 def test_a_link_reaches_who_bears_the_incarnation_whatever_it_is_called(incarnation: int) -> None:
     """`b` was moved, and `a`, which nobody told, reaches the former one: that has the message."""
