@@ -226,7 +226,7 @@ class SimClient:
         self.step(Started())
 
     def quiet(self) -> bool:
-        """Whether everything published is acknowledged."""
+        """Whether everything published is acknowledged, and everything subscribed to is sent."""
         if self.failed:
             return True
         if not self.alive or self.commands:
@@ -236,11 +236,15 @@ class SimClient:
         if self.subscription is None:
             return True
         instance = self.world.instances[self.machine.instance]
-        return all(
-            cursor.replay.cursor >= instance.machine.committed_txid
+        cursors = [
+            cursor
             for session in instance.sessions.values()
             if session.client == self.name
             for cursor in session.subscriptions.values()
+        ]
+        # None: the instance has still to read the subscription, or the client that it is cut off.
+        return bool(cursors) and all(
+            cursor.replay.cursor >= instance.machine.committed_txid for cursor in cursors
         )
 
     @property
