@@ -123,6 +123,8 @@ class Copy:
     """Root to the sender that waits for it, 0 for a client."""
     digest: int = 0
     """Of its content; 0: there is no other one."""
+    forgotten: set[int] = field(default_factory=set)
+    """Roots that its instance became awaited for when retention had removed the message."""
     noted_us: dict[int, int] = field(default_factory=dict)
     """By root, where its instance became awaited for it behind its arrival."""
 
@@ -222,6 +224,8 @@ class Logs:
             if copy is not None:
                 copy.waiters[operation.root] = operation.sender
                 copy.noted_us[operation.root] = operation.time_us
+                if self.is_removed(operation.instance, (operation.publisher, sequence)):
+                    copy.forgotten.add(operation.root)
 
     def _mode_set(self, operation: ModeSet) -> None:
         # After an upgrade the link was async until now, but not for what it asks again.
@@ -504,7 +508,9 @@ def acknowledged(history: History) -> list[Violation]:
     that came to another server since, where it did not wait any more (`Logs.followed`). Of the lost
     ones, an older copy that was put in place of a directory bears the incarnation that the message
     came through: nothing that did is routed there until a peer has found it out, however often a
-    link has caught up with it (`Logs.went_back`).
+    link has caught up with it (`Logs.went_back`). And an instance that is asked for a message only
+    when retention has removed it there, as by an upgrade, does not know where it was routed: all
+    its destinations have stored it, and are not asked again (docs/deviations.md).
 
     By the waiter rule an instance whose waiter is somebody else answers as soon as the message is
     stored; the waiter's own answer is what the root waits for. Two cases break that chain and are
@@ -561,6 +567,8 @@ def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
             law = logs.waiting(name, key, root)
         is_removed = logs.is_removed(name, key)
         of_root = logs.incarnation_of[root]
+        if of_root in copy.forgotten:
+            continue
         for destination in logs.sync_destinations(name, key, copy, of_root):
             servers = logs.topology.servers(destination)
             if (

@@ -270,6 +270,32 @@ def test_an_acked_message_that_no_log_holds_is_lost() -> None:
     assert laws(history) == set()
 
 
+@pytest.mark.parametrize("asked_in_time", [False, True])
+def test_who_is_asked_for_what_it_has_removed_asks_nobody_behind_it(asked_in_time: bool) -> None:
+    """`a` was upgraded and asks `b`, whose retention has removed the message: `b` does not know any
+    more that `c` is to have it, which waits for `d`. Had it been asked before, it would wait."""
+    names = "abcd"
+    members = {
+        name: Member(name, "g", (to(names[at + 1]),) if name != "d" else ())
+        for at, name in enumerate(names)
+    }
+    asked = Noted(35, "b", B, A, A, P, (1,))
+    removed = Removed(34, "b", B, 1, (("to-c", "c"),))
+    history = History(Topology("chain", members))
+    history.operations += [
+        *up(),
+        Started(0, "d", 0xD, True),
+        Linked(1, "c", "to-d", "d"),
+        *published(1),
+        journaled(10, "a", 1),
+        journaled(20, "b", 1, path=(A,)),
+        journaled(30, "c", 1, path=(A, B)),
+        *((asked, removed) if asked_in_time else (removed, asked)),
+        acked(40, 1),
+    ]
+    assert bool(checkers.acknowledged(history)) == asked_in_time
+
+
 @pytest.mark.parametrize("incarnation", [A, 0xAA])
 def test_what_came_through_an_older_copy_put_in_place_is_not_routed_there(incarnation: int) -> None:
     """The message went from `a` to `b`, where its client goes when `a` has lost it. Under another
