@@ -364,6 +364,22 @@ class LinkControl:
         state.put_number("link_epoch", epoch)
         return epoch
 
+    def _is_refused(self, header: Header) -> bool:
+        """Whether the link may not go on with the server that it has reached; it is told why."""
+        server = self._server
+        refused = server.machine.refuse_downstream(
+            self.name,
+            header["name"],
+            header["incarnation"],
+            header["generation"],
+            header["address"],
+        )
+        if not refused and server.is_serving:
+            return False
+        if self.connection is not None:
+            self.connection.send(control.refuse(refused))
+        return True
+
     async def _connected(self, header: Header, parts: list[tuple[str, int, bytes]]) -> None:
         server = self._server
         connection = self.connection
@@ -381,12 +397,7 @@ class LinkControl:
             read_part(part, theirs if command == "held" else waited.of(root))
         incarnation = header["incarnation"]
         await server.learn_quietly(from_wire(header["placements"]))
-        refused = server.machine.refuse_downstream(
-            self.name, header["name"], incarnation, header["generation"], header["address"]
-        )
-        if refused or not server.is_serving:
-            if connection is not None:
-                connection.send(control.refuse(refused))
+        if self._is_refused(header):
             return
         ledger = server.machine.destinations[self.name]
         is_new = header["name"] not in ledger.servers
@@ -422,6 +433,8 @@ class LinkControl:
         if connection is not self.connection or dial_number != self._dial_number:
             return
         assert connection is not None
+        if self._is_refused(header):
+            return  # It was learnt meanwhile that this one was moved.
         self.is_connected = True
         self.remember(incarnation, header["name"], header["client"])
         self.address = header["address"]

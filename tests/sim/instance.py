@@ -1405,13 +1405,7 @@ class Instance:
         self.learn(welcome.placements)
         if not self.alive:
             return
-        refused = self.machine.refuse_downstream(
-            link.destination.name, welcome.name, welcome.incarnation, welcome.generation
-        )
-        if refused:
-            why = "retired" if refused.startswith("retired") else "former"
-            self.world.probes[f"{why} server refused"] += 1
-            link.inbox.send(link.refused, refused)
+        if self._is_refused(link, welcome):
             return
         plan = self._comparing[link.destination.name] = self.world.machines.plan(
             welcome.answer.held, welcome.answer.waited
@@ -1446,7 +1440,20 @@ class Instance:
             )
             return
         del self._comparing[name]
+        if self._is_refused(link, welcome):
+            self.world.probes["server retired while it is compared"] += 1
+            return
         self._begin(link, connection, welcome, plan)
+
+    def _is_refused(self, link: LinkProcess, welcome: Welcome) -> bool:
+        refused = self.machine.refuse_downstream(
+            link.destination.name, welcome.name, welcome.incarnation, welcome.generation
+        )
+        if refused:
+            why = "retired" if refused.startswith("retired") else "former"
+            self.world.probes[f"{why} server refused"] += 1
+            link.inbox.send(link.refused, refused)
+        return bool(refused)
 
     def _begin(
         self, link: LinkProcess, connection: Connection, welcome: Welcome, plan: LinkPlan
