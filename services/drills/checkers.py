@@ -67,6 +67,7 @@ from raylay.services.drills.history import (
     Offered,
     Owing,
     Published,
+    Reached,
     Ready,
     Recovered,
     Removed,
@@ -173,7 +174,8 @@ class Logs:
         self.served_by: dict[Link, tuple[str, int]] = {}
         """The server and its incarnation."""
         self.served_from_us: dict[Link, int] = {}
-        self.linked: dict[Link, Linked] = {}
+        self.reached: dict[Link, str] = {}
+        """The server that a link was compared with last, and has not begun with."""
         self.caught_up_with: dict[Link, int] = {}
         """The incarnation that has had from this link what was there when it connected."""
         self.async_until_us: dict[Link, int] = {}
@@ -233,9 +235,13 @@ class Logs:
         self.async_until_us[link] = operation.time_us if operation.sync else NOW_ASYNC
         self.asked_again[link] = set(operation.pending)
 
+    def _reached(self, operation: Reached) -> None:
+        link = operation.instance, operation.destination
+        self.reached[link] = self.name_of.get(operation.incarnation, operation.server)
+
     def _linked(self, operation: Linked) -> None:
         link = operation.instance, operation.destination
-        self.linked[link] = operation
+        self.reached.pop(link, None)
         self.cut.discard(link)
         # One that was moved, and that nobody has told this link's instance of, says its old name.
         server = self.name_of.get(operation.incarnation, operation.server)
@@ -289,6 +295,9 @@ class Logs:
             if server == name:
                 self.server[link] = former
                 self.served_by[link] = former, self.served_by[link][1]
+        for link, server in self.reached.items():
+            if server == name:
+                self.reached[link] = former
         self.name_of[operation.incarnation] = former
         self.incarnation_of[former] = operation.incarnation
         self.moved.add(operation.incarnation)
@@ -302,7 +311,7 @@ class Logs:
                 self.served_from_us,
                 self.async_until_us,
                 self.caught_up_with,
-                self.linked,
+                self.reached,
             )
             for kept in tables:
                 if old in kept:
@@ -319,24 +328,33 @@ class Logs:
         copy = self.copies[name].get(key)
         return copy is not None and copy.txid <= self.removed_to[name]
 
-    def _is_settled(self, link: Link) -> bool:
+    def _is_settled(self, link: Link, server: str | None) -> bool:
         """Whether a link has caught up with what is there now."""
-        server = self.server.get(link, "")
-        return bool(server) and self.caught_up_with.get(link) == self.incarnation_of.get(server)
+        if not server:
+            return False
+        return self.caught_up_with.get(link) == self.incarnation_of.get(server)
 
-    def lacks(self, link: Link, addresses: tuple[str, ...], key: Key, digest: int = 0) -> bool:
-        """Whether a message that a link has to bring is at none of these servers.
+    def lacks(
+        self,
+        link: Link,
+        addresses: tuple[str, ...],
+        key: Key,
+        digest: int = 0,
+        reached: str | None = None,
+    ) -> bool:
+        """Whether a message that a link has to bring is at none of these servers, nor at the one
+        that it is connected to, or has `reached`.
 
         Excused: it was on a disk of theirs that was lost since, or that they have no more since
         they were moved, and the link has not caught up with anybody since; and another content of
         it is there that was never compared with this one (see the top of this file)."""
-        server = self.server.get(link)
+        server = reached or self.server.get(link)
         names = (*addresses, server) if server is not None else addresses
         if any(self.has(name, key, digest) for name in names):
             return False
         if digest and any(self._never_met(link, name, key) for name in names):
             return False
-        if self._is_settled(link):
+        if self._is_settled(link, server):
             return True
         return not any(
             key in self.lost[place] or (place != address and key in self.copies[place])
@@ -489,6 +507,7 @@ _TAKE: dict[type, Callable[[Logs, Any], None]] = {
     HeldBefore: Logs._held_before,
     Noted: Logs._noted,
     ModeSet: Logs._mode_set,
+    Reached: Logs._reached,
     Linked: Logs._linked,
     CaughtUp: Logs._caught_up,
     Started: Logs._started,
@@ -776,7 +795,8 @@ def order(history: History) -> list[Violation]:
 
 def removal(history: History) -> list[Violation]:
     """Law 4: a removed record is on disk at the server of each destination it is routed to: the
-    connected one, or the last one that was, for its acks stay with a link that is cut. A disk that
+    connected one, or the last one that was reached, for its acks stay with a link that is cut, and
+    what it was seen to hold with one that never began. A disk that
     it has lost excuses as long as the link has not caught up with it since. Where another server
     may be the next one, it is persisted there: at the sync destinations of that server, too, if
     that one's answer waited for them."""
@@ -797,8 +817,10 @@ def removal(history: History) -> list[Violation]:
                     continue
                 link = (name, destination.name)
                 several = history.topology.servers(destination)
+                reached = logs.reached.get(link)
                 server = servers[destination.name] or logs.server.get(link, several[0])
-                lacking = [server] if logs.lacks(link, (server,), key) else []
+                server = reached or server
+                lacking = [server] if logs.lacks(link, (server,), key, reached=reached) else []
                 if len(several) > 1 and not lacking:
                     lacking = logs.lacking_behind(server, key, operation.incarnation)
                 for lacks in lacking:

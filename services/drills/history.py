@@ -105,6 +105,18 @@ class ModeSet(NamedTuple):
     pending: tuple[tuple[int, int, int], ...] = ()
 
 
+class Reached(NamedTuple):
+    """A link has reached this server and compares what is here and there. What that one holds
+    counts as its answer from now on, whether or not the link ever begins: until it does, the server
+    before is the one that acks wait for and that is called safe. `incarnation`: of the server."""
+
+    time_us: int
+    instance: str
+    destination: str
+    server: str
+    incarnation: int
+
+
 class Linked(NamedTuple):
     """A destination of the instance is connected to this server from now on. `incarnation`: of the
     server, 0 where nobody tells. `pending`: (root, publisher, sequence) of what waits then: where
@@ -347,6 +359,7 @@ Operation = (
     | Lacked
     | Recovered
     | ModeSet
+    | Reached
     | Linked
     | CaughtUp
     | Published

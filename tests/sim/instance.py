@@ -23,6 +23,7 @@ from raylay.services.drills.history import (
     Noted,
     Offered,
     Published,
+    Reached,
     Ready,
     Recovered,
     Removed,
@@ -1413,7 +1414,7 @@ class Instance:
         slices = self.world.hint_rng.random() < SLICED_CHANCE and not self.world.healed
         # What the first slice takes for an answer is of this server already.
         by = link.destination.name, welcome.called, welcome.incarnation
-        self.world.log(Linked(self.world.now_us, self.name, *by, self._pending()))
+        self.world.log(Reached(self.world.now_us, self.name, *by))
         self._compare(link, connection, welcome, plan, slices=slices)
 
     def _compare(
@@ -1466,6 +1467,8 @@ class Instance:
             self.world.log(Took(self.world.now_us, self.name, welcome.incarnation, False))
         before = self.machine.destinations[name].incarnation
         self._catch_up()
+        by = name, welcome.called, welcome.incarnation
+        self.world.log(Linked(self.world.now_us, self.name, *by, self._pending()))
         effects, start = self.machine.link_connected(
             name,
             welcome.incarnation,

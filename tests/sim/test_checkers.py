@@ -29,6 +29,7 @@ from raylay.services.drills.history import (
     Offered,
     Operation,
     Published,
+    Reached,
     Ready,
     Removed,
     Reunited,
@@ -429,9 +430,10 @@ def test_law_4_sees_what_was_removed_too_early() -> None:
     assert laws(history) == set()
 
 
+@pytest.mark.parametrize("begins", [False, True])
 @pytest.mark.parametrize(("linked_to", "verdict"), [("c", set()), ("x", {"removal"})])
 def test_law_4_asks_the_last_server_of_a_link_that_is_cut(
-    linked_to: str, verdict: set[str]
+    linked_to: str, verdict: set[str], begins: bool
 ) -> None:
     """Seed 253906074: a link had gone on to the second server of its list, which acked and was
     then cut off; the removal was blamed on the first one, which had not come so far."""
@@ -439,7 +441,12 @@ def test_law_4_asks_the_last_server_of_a_link_that_is_cut(
     b = history.topology.members["b"]
     listed = replace(b.destinations[0], addresses=("x", "c"))
     history.topology.members |= {"b": replace(b, destinations=(listed,)), "x": Member("x", "g", ())}
-    history.operations.append(Linked(61, "b", "to-c", linked_to))
+    if begins:
+        history.operations.append(Linked(61, "b", "to-c", linked_to))
+    else:
+        other = "x" if linked_to == "c" else "c"
+        history.operations.append(Linked(60, "b", "to-c", other))
+        history.operations.append(Reached(61, "b", "to-c", linked_to, 0))
     history.operations.append(Removed(62, "b", B, 1, (("to-c", ""),)))
     assert {found.law for found in checkers.removal(history)} == verdict
 
@@ -561,6 +568,30 @@ def test_an_old_copy_put_back_excuses_until_a_link_made_since_has_caught_up(move
         assert "safety" not in laws(history)
         history.operations += [Linked(95, "a", "to-b", "b"), CaughtUp(96, "a", "to-b", B), told]
         assert "safety" in laws(history)
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_server_of_a_list_is_called_safe_until_the_link_begins_with_the_next_one(
+    begins: bool,
+) -> None:
+    """Seed 400004626: what `b` had sent to `a` was lost with its disk, and acked at `a` while the
+    link compared what is there with the second server."""
+    history = History(chain())
+    listed = replace(to("b"), addresses=("b", "c"))
+    history.topology.members["a"] = Member("a", "g", (listed,))
+    history.operations += [
+        *up(),
+        CaughtUp(3, "a", "to-b", B),
+        ToldSafety(4, "a", "p", 1, ("b",)),
+        *published(1),
+        journaled(10, "b", 1),
+        journaled(20, "a", 1, path=(B,)),
+        Crashed(30, "b", B, True),
+        Reached(40, "a", "to-b", "c", C),
+        *([Linked(41, "a", "to-b", "c", C)] * begins),
+        acked(50, 1),
+    ]
+    assert [found.law for found in checkers.safety(history)] == ["safety"] * begins
 
 
 @pytest.mark.parametrize("kept", [False, True])

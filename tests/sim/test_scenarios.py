@@ -22,6 +22,7 @@ from raylay.services.drills.history import (
     ModeSet,
     Noted,
     Operation,
+    Reached,
     Ready,
     Seen,
     ToldSafety,
@@ -1392,22 +1393,31 @@ def test_an_old_copy_admits_no_client_before_it_has_caught_up() -> None:
     play.end()
 
 
-def test_a_history_names_the_server_before_what_it_holds_counts_as_an_answer(
+def test_a_history_names_the_server_when_it_is_compared_and_when_the_link_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The comparison goes on in slices, and may never end."""
+    """The comparison goes on in slices, and may never end: until then acks wait for the server
+    before, and that one is called safe."""
     monkeypatch.setattr(instance_module, "SLICED_CHANCE", 1.0)
     play = Play(fabric(a=(to("b"),), b=()))
     machine = play.world.instances["a"].machine
-    compared, named = machine.compare, []
+    compared, began, named = machine.compare, machine.link_connected, []
+
+    def seen() -> set[type]:
+        return {type(op) for op in play.world.history.operations} & {Reached, Linked}
 
     def compare(*arguments: Any) -> Any:
-        named.append(any(isinstance(op, Linked) for op in play.world.history.operations))
+        named.append(("compare", seen()))
         return compared(*arguments)
 
+    def link_connected(*arguments: Any, **by_name: Any) -> Any:
+        named.append(("begin", seen()))
+        return began(*arguments, **by_name)
+
     machine.compare = compare  # type: ignore[method-assign]
+    machine.link_connected = link_connected  # type: ignore[method-assign]
     play.until(100)
-    assert named and all(named)
+    assert named == [("compare", {Reached}), ("begin", {Reached, Linked})]
 
 
 @pytest.mark.parametrize("step", ["link_connected", "_decide"])
