@@ -224,6 +224,7 @@ class InstanceMachine:
         former: Iterable[int] = (),
         ready: bool = True,
         policy: DowngradePolicy | None = None,
+        recent_bytes_max: int = 0,
     ) -> None:
         """
         Args:
@@ -237,6 +238,7 @@ class InstanceMachine:
             lookup: into the journal, for `recover` alone.
             former: incarnations that its data directory, or what that is a copy of, had before.
             ready: False for an instance that must catch up with a peer before it admits clients.
+            recent_bytes_max: of what was committed last, kept to answer in its stead.
         """
         self.identity = identity
         self.own_root = identity.incarnation
@@ -275,7 +277,7 @@ class InstanceMachine:
             last = ranges.last()
             if last is not None:
                 self._highest[publisher] = last
-        self._staged = StagedLog()
+        self._staged = StagedLog(recent_bytes_max)
         self._asking = Asking(self.known, self._highest, self._topic_highest, self._staged)
         self._pending_ages = AgeLog()
         self.meetings = Meetings(identity.name, identity.incarnation, identity.generation)
@@ -927,7 +929,7 @@ class InstanceMachine:
             behind = [(run.first_sequence, self._highest[publisher])]
             if self._asking.on_disk(publisher, behind):
                 raise _unread(f"the highest on {topic!r}", publisher)
-            return 0  # What lies above it is staged, on other topics.
+            return 0  # What lies above it is in memory, on other topics.
         return found
 
     def _note(

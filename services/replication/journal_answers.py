@@ -155,7 +155,7 @@ class Asking:
         known: what is held, staged included.
         highest: the highest sequence of each publisher.
         topics: ... on each topic, as far as it is known.
-        staged: what is not on disk yet, and compared in memory.
+        staged: what is not on disk yet, or just came there, and is compared in memory.
     """
 
     __slots__ = ("_highest", "_known", "_staged", "_topics", "failures")
@@ -210,7 +210,7 @@ class Asking:
             questions.routed.of(publisher).update(wanted)
 
     def on_disk(self, publisher: int, ranges: list[Range]) -> SequenceSet:
-        """Those of the ranges that are known and not staged."""
+        """Those of the ranges that are known and not in memory."""
         known = self._known.get(publisher)
         if known is None or not ranges:
             return SequenceSet()

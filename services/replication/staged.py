@@ -1,4 +1,5 @@
-"""What an instance has staged and its journal has not committed yet, in the journal's order."""
+"""What an instance has staged and its journal has not committed yet, in the journal's order;
+and the runs that were committed last, for what comes again by another way a moment later."""
 
 from __future__ import annotations
 
@@ -12,6 +13,10 @@ from raylay.services.messages.records import Run
 from raylay.services.replication.acknowledgment import Route
 from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.ranges import Range, SequenceSet
+
+RECENT_BYTES_MAX = 4 * 1024 * 1024
+"""Of runs that were committed last, kept in memory by a server."""
+RECENT_RUNS_MAX = 4_096
 
 
 @dataclass(slots=True)
@@ -65,11 +70,35 @@ Entry = RunStaged | NoteStaged | BatchStaged
 
 class StagedLog:
     """A queue of entries, with its runs to be found by their sequences: an upstream that sends
-    again what another one has just sent asks for that with every run."""
+    again what another one has just sent asks for that with every run.
 
-    __slots__ = ("_entries", "_runs", "_spans")
+    Of the runs that were taken out the last stay to be found: were they looked up on disk, the
+    second copy of each message would wait for a read, and the link that brings it would be shown
+    too late that it comes by another one.
 
-    def __init__(self) -> None:
+    Args:
+        recent_bytes_max: payload of those; 0: none stays.
+    """
+
+    __slots__ = (
+        "_bytes_max",
+        "_entries",
+        "_gone",
+        "_recent",
+        "_recent_bytes",
+        "_runs",
+        "_runs_max",
+        "_spans",
+    )
+
+    def __init__(self, recent_bytes_max: int = 0) -> None:
+        self._recent: deque[Run] = deque()
+        """Committed, the oldest first."""
+        self._recent_bytes = 0
+        self._bytes_max = recent_bytes_max
+        self._runs_max = RECENT_RUNS_MAX if recent_bytes_max else 0
+        self._gone = 0
+        """Runs that are found no more since the widest were last looked for."""
         self._entries: deque[Entry] = deque()
         self._runs: dict[int, list[Run]] = {}
         """By publisher, in the order of their first sequences."""
@@ -96,21 +125,37 @@ class StagedLog:
                 self._spans[publisher] = span
 
     def popleft(self) -> Entry:
-        """Takes the oldest entry out."""
+        """Takes the oldest entry out: it is committed."""
         entry = self._entries.popleft()
         if isinstance(entry, RunStaged):
-            run = entry.run
-            runs = self._runs[run.publisher]
-            if len(runs) == 1:
-                del self._runs[run.publisher], self._spans[run.publisher]
-            elif runs[0] is run:
-                del runs[0]
-            else:
-                at = bisect_right(runs, run.first_sequence, key=_first_sequence) - 1
-                while runs[at] is not run:
-                    at -= 1
-                del runs[at]
+            recent = self._recent
+            recent.append(entry.run)
+            self._recent_bytes += len(entry.run.payload)
+            while len(recent) > self._runs_max or self._recent_bytes > self._bytes_max:
+                run = recent.popleft()
+                self._recent_bytes -= len(run.payload)
+                self._forget(run)
         return entry
+
+    def _forget(self, run: Run) -> None:
+        runs = self._runs[run.publisher]
+        if len(runs) == 1:
+            del self._runs[run.publisher], self._spans[run.publisher]
+        elif runs[0] is run:
+            del runs[0]
+        else:
+            at = bisect_right(runs, run.first_sequence, key=_first_sequence) - 1
+            while runs[at] is not run:
+                at -= 1
+            del runs[at]
+        self._gone += 1
+        if self._gone > RECENT_RUNS_MAX:
+            # A wide one makes every search for its publisher's long: not for ever.
+            self._gone = 0
+            for publisher, found in self._runs.items():
+                self._spans[publisher] = max(
+                    each.last_sequence - each.first_sequence for each in found
+                )
 
     def refuse(self, publisher: int, refused: SequenceSet) -> list[tuple[int, list[Range]]]:
         """A destination refused these for good, of which notes and batches that bring them again
@@ -131,13 +176,16 @@ class StagedLog:
         return told
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Forgets everything, also what was committed last: the highest on a topic is read of the
+        journal then, and all that is in it must be looked at."""
         self._entries.clear()
+        self._recent.clear()
+        self._recent_bytes = self._gone = 0
         self._runs.clear()
         self._spans.clear()
 
     def runs(self, publisher: int, first: int, last: int) -> list[Run]:
-        """The staged runs of a publisher that may hold any of first..last."""
+        """The runs of a publisher, staged or just committed, that may hold any of first..last."""
         runs = self._runs.get(publisher)
         if runs is None:
             return []

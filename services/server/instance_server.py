@@ -69,6 +69,7 @@ from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, TopicMatcher
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.replication.running_digest import RunningDigest
+from raylay.services.replication.staged import RECENT_BYTES_MAX
 from raylay.services.replication.timetable import JournalAction, JournalSchedule
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
@@ -542,6 +543,7 @@ class InstanceServer:
             or (config.first and not self._is_restored)
             or self.state.get("ready") is not None,
             policy=config.policy,
+            recent_bytes_max=RECENT_BYTES_MAX,
         )
         now_us = self.steady_us()
         machine.restore(point.waiting, point.durable_txid, now_us)

@@ -423,6 +423,7 @@ class Instance:
             lookup=self.lookup,
             ready=ready,
             policy=world.policy,
+            recent_bytes_max=world.recent_bytes_max,
         )
         self.durability = world.machines.durability(machine.pending)
         self.peers = world.machines.peers()

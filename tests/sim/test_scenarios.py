@@ -74,6 +74,7 @@ class Play:
         policy: DowngradePolicy | None = None,
         retention_bytes: int | None = None,
         machines: Machines | None = None,
+        recent_bytes_max: int | None = None,
     ) -> None:
         self.world = World(
             1,
@@ -84,6 +85,7 @@ class Play:
             policy=policy,
             window_bytes=window_bytes,
             segment_bytes=3_000,
+            recent_bytes_max=recent_bytes_max,
         )
 
     def client(
@@ -360,7 +362,7 @@ def test_what_fills_the_hole_of_a_run_is_asked_for_again_with_it(planted: str) -
     from `x`. One takes over and sends all of it again to `z`, whose peer has none of it."""
     machines = SHOWN_BY_A_SCENARIO[planted] if planted else None
     topology = fabric(False, u=(to("z"),), x=(to("z"),), z=(to("y"),), y=())
-    play = Play(topology, machines=machines)
+    play = Play(topology, machines=machines, recent_bytes_max=0)
     client = play.client("p", "x", "z", part=Part("p", 3, False))
     other = play.client("q", "u", part=Part("p", 3, True))
     play.until(50)
@@ -1240,7 +1242,7 @@ def test_each_message_crosses_once_to_each_region_of_the_published_table(
     play.end()
 
 
-def two_ways() -> tuple[Play, SimClient]:
+def two_ways(recent_bytes_max: int | None = None) -> tuple[Play, SimClient]:
     """`a` and `b` are a pair, both replicate to `c`; what is published at `a` is at `c` by both."""
     topology = fabric(
         uniform=False,
@@ -1248,7 +1250,7 @@ def two_ways() -> tuple[Play, SimClient]:
         b=(to("a"), to("c", sync=False)),
         c=(),
     )
-    play = Play(topology)
+    play = Play(topology, recent_bytes_max=recent_bytes_max)
     client = play.client("p", "a")
     play.until(50)
     published(play, client, 30)
@@ -1263,6 +1265,19 @@ def test_of_two_that_reach_a_site_the_one_that_is_nearer_sends() -> None:
     published(play, client, 50)
     assert c.duplicates == before
     assert play.world.probes["deferred message skipped"] > 0
+    play.end()
+
+
+@pytest.mark.parametrize("recent_bytes_max", [0, 1_000])
+def test_what_came_a_moment_ago_by_another_way_is_not_looked_up_on_disk(
+    recent_bytes_max: int,
+) -> None:
+    """Else the second link hears too late that all comes by the first one."""
+    play, _ = two_ways(recent_bytes_max)
+    is_kept = recent_bytes_max > 0
+    probes, counters = play.world.probes, play.world.instances["c"].machine.counters
+    assert bool(probes["contents fetched for a comparison"]) != is_kept
+    assert (0 < counters.duplicates < 10) == is_kept
     play.end()
 
 

@@ -126,12 +126,17 @@ class World:
         resolves: bool = False,
         journaled: tuple[TopicRule, ...] = (TopicRule(".*"),),
         contents: bool = False,
+        recent_bytes_max: int | None = None,
     ) -> None:
         self.rng = random.Random(seed)
         self.hint_rng = random.Random(seed)
         self.topology = topology
         self.timing = timing or Timing()
         self.machines = machines or Machines()
+        # Half of the seeds look all of it up on disk, the others what is older.
+        if recent_bytes_max is None:
+            recent_bytes_max = 1_000 * (seed % 2)
+        self.recent_bytes_max = recent_bytes_max
         self.policy = policy or DowngradePolicy()
         self.window_bytes = window_bytes
         self.segment_bytes = segment_bytes
