@@ -374,6 +374,7 @@ class Instance:
     """One life of an instance: the shell around its machine."""
 
     reunites = False
+    _by_hand = False
     _comparing: dict[str, LinkPlan]
     """Of links that are about to begin."""
 
@@ -396,7 +397,6 @@ class Instance:
         self._callbacks = 0
         self._checks = 0
         self._any_fully_durable = False
-        self._by_hand = False
         world.hosts[self.host] = self
         recovered = disk.journal.recovered
         if world.machines.placements_forgotten:
