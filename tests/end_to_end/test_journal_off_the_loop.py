@@ -37,6 +37,12 @@ MEMORY_MB_MAX = 60
 history for one part. Of 40 MB of history before: all of it, and more."""
 
 
+@pytest.fixture(autouse=True)
+def nothing_recent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what comes again a moment later is looked up in the journal."""
+    monkeypatch.setenv("RAYLAY_TEST_RECENT", "none")
+
+
 class Held:
     """The reading thread of a server, held at its next look."""
 

@@ -8,7 +8,8 @@ SIGUSR2 makes a look into the journal on the loop, so that a test sees that it i
 
 Where `hold` in the data directory is a pipe, the reading thread stops there until somebody has
 written to it. RAYLAY_TEST_READ_MS makes each look-up that reads the log take as long, as on a disk
-that is busy. RAYLAY_TEST_READS=on-the-loop brings back what was before there was that thread.
+that is busy. RAYLAY_TEST_RECENT=none has nothing compared with what was committed a moment ago and
+is in memory still. RAYLAY_TEST_READS=on-the-loop brings back what was before there was that thread.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.replication.run_lookup import RunLookup
-from raylay.services.server import run_instance
+from raylay.services.server import instance_server, run_instance
 from raylay.services.server.instance_server import InstanceServer
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.segments import CompressedSegment, EnvironmentSegment
@@ -136,5 +137,7 @@ if __name__ == "__main__":
     watch()
     hold(Path(sys.argv[1]))
     slow_down()
+    if os.environ.get("RAYLAY_TEST_RECENT") == "none":
+        instance_server.RECENT_BYTES_MAX = 0
     run_instance.InstanceServer = WatchedServer  # type: ignore[attr-defined]
     sys.exit(run_instance.main())
