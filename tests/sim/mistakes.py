@@ -28,9 +28,9 @@ from raylay.services.replication.instance import (
     InstanceMachine,
     LinkStart,
     UpstreamAnswer,
-    _Upstream,
     decode_note,
 )
+from raylay.services.replication.instance.machine import _Upstream
 from raylay.services.replication.journal_answers import Answers, Fetch, Questions
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook

@@ -21,7 +21,7 @@ import coverage
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PURE = (
-    "services/replication/*.py",
+    "services/replication/**/*.py",
     "services/subscriptions/*.py",
     "services/client/failover.py",
     "services/client/machine.py",

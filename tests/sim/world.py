@@ -35,10 +35,8 @@ from raylay.services.messages.records import Run, iterate_records
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.connecting import LinkPlan
-from raylay.services.replication.instance import (
-    DowngradePolicy,
-    InstanceMachine,
-)
+from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.instance import InstanceMachine
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, Placements

@@ -105,6 +105,8 @@ WITHOUT_TEST_FILE = {
     "services/errors.py": "declarations only",
     "services/client/events.py": "declarations only",
     "services/replication/effects.py": "declarations only",
+    "services/replication/instance/__init__.py": "imports only",
+    "services/replication/instance/machine.py": "unit/test_replication_instance.py",
 }
 
 
