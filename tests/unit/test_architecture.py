@@ -118,7 +118,7 @@ LONG_FILES = {
     "services/pipeline/journals.py": 640,
     "services/protocol/replication.py": 620,
     "services/protocol/session.py": 660,
-    "services/replication/instance.py": 2030,
+    "services/replication/instance/machine.py": 2030,
     "services/replication/outbound.py": 710,
     "services/replication/ranges.py": 620,
     "services/server/client_connection.py": 630,
