@@ -1,212 +1,248 @@
-"""Regular expressions over topics whose matching ends soon, whatever the topic.
+"""Regular expressions over topics, matched in a time linear in the topic by RE2.
 
-Python's `re` tries one way through a pattern after another. `(a+)+$` has 2^n of them on a topic of
-n characters, and `.*a.*[bc]` has n^3: a subscriber's pattern and a publisher's topic of 1 KiB would
-keep an instance from everything else for seconds, or for ever. So a pattern's ways are counted when
-it is compiled. One of few ways is left to `re`; for the others all ways are followed at once, one
-character after the other (Thompson's method): the time is at most the length of the topic times the
-size of the pattern. What a pattern of many ways cannot have then is a back reference, a
-conditional, an atomic group or a possessive repeat: it is refused.
+A subscriber's pattern meets topics that publishers choose, so an engine that tries one way through
+a pattern after another, as Python's `re` does, could be kept busy for ever. RE2 has no such
+patterns: it knows neither look-arounds nor back-references, and what it does not know is refused
+with the place and with what to write instead. So are the few texts that it reads in another way
+than other engines, where the difference would show only in which topics match. Look-aheads that
+mean *all but* are asked of it as patterns of their own: published configurations have them.
 
-Only whether a topic matches is asked, never where.
+Only whether a topic matches is asked, never where. The parts of a pattern are read here for those
+refusals and for the examples of `topology/members.py`; what a part means is always asked of RE2.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from re import _compiler, _constants, _parser  # type: ignore[attr-defined]
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-from raylay.services.messages.records import TOPIC_BYTES_MAX
+import re2
 
-STEPS_MAX = 4 * TOPIC_BYTES_MAX
-"""Ways through a pattern from one place of the topic that are left to `re`: with as many places
-as a topic has characters, 0.1 s in the worst case."""
-STATES_MAX = 500
-"""Of a pattern whose ways are followed at once: 0.1 s for the longest topic in the worst case."""
+MEMORY_BYTES_MAX = 1 << 20
+"""What RE2 may use for one pattern, compiled. The largest that fits takes less than 0.1 s for the
+longest topic, and less to compile. RE2's module keeps the last 128."""
+SHOWN_CHARACTERS_MAX = 40
 
-_REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
-_WALKED = frozenset(
-    (
-        _constants.LITERAL,
-        _constants.NOT_LITERAL,
-        _constants.ANY,
-        _constants.IN,
-        _constants.AT,
-        _constants.BRANCH,
-        _constants.SUBPATTERN,
-        *_REPEATS,
-    )
+_OPTIONS = re2.Options()
+_OPTIONS.max_mem = MEMORY_BYTES_MAX
+_OPTIONS.log_errors = False
+_OPTIONS.never_capture = True
+
+_PARTS = re.compile(
+    r"""(?s)
+      (?P<quoted> \\Q .*? (?: \\E | \Z ) )
+    | (?P<backref> \(\? (?: P[=>] | R | & | [+-]?\d )
+        | \\ (?: [kg] | [1-7][0-7](?![0-7]) | [1-9](?![0-7]) ) )
+    | (?P<end> \\Z )
+    | (?P<unicode> \\ [uUN] )
+    | (?P<place> [\^$] | \\ [AzbB] )
+    | (?P<character> \\ (?: x\{ [^}]* \} | x .. | [pP]\{ [^}]* \} | [pP]. | [0-7]{1,3} | . ) )
+    | (?P<set> \[ \^? \]? (?: \[:\^?\w+:\] | \\ . | [^]\\] )* \] )
+    | (?P<look> \(\? <? [=!] )
+    | (?P<atomic> \(\?> )
+    | (?P<condition> \(\?\( )
+    | (?P<comment> \(\?\# )
+    | (?P<flags> \(\? [imsU-]+ \) )
+    | (?P<open> \( (?: \? (?: [imsU-]*: | P?<\w+> ) )? )
+    | (?P<close> \) )
+    | (?P<choice> \| )
+    | (?P<possessive> (?: [*+?] | \{\d+(?:,\d*)?\} ) \+ )
+    | (?P<repeat> (?: [*+?] | \{\d{1,8}(?:,\d{0,8})?\} ) \?? )
+    | (?P<braces> \{ (?: ,\d* | \d+(?:,\d*)? ) \} )
+    | (?P<any> \. )
+    | (?P<literal> . )
+    """,
+    re.VERBOSE,
 )
-_LOOKS = (_constants.ASSERT, _constants.ASSERT_NOT)
-_FLAGS_OF_A_PART = re.ASCII | re.IGNORECASE | re.MULTILINE | re.DOTALL | re.UNICODE
+_UNKNOWN = {
+    "look": (
+        "a look-around",
+        "only a look-ahead right behind a leading ^, and ^((?!…).)*$, are; write several "
+        "expressions, or a longer one without it",
+    ),
+    "backref": ("a back-reference", "write out the texts that may repeat"),
+    "atomic": ("an atomic group", "write (?:, which may match more"),
+    "condition": ("a conditional", "write both cases with | between them"),
+    "comment": ("a comment", "leave it out"),
+    "possessive": ("a possessive repeat", "leave out its last +, which may match more"),
+    "braces": ("a repeat without a lower count, or a too large one", "write {0,3} for {,3}"),
+    "end": ("\\Z", "write $ or \\z for the end"),
+    "unicode": ("a \\u, \\U or \\N escape", "write the character itself, or \\x{20AC}"),
+}
+_TEXT = re.compile(r"[^\\^$*+?()\[\]{}|.]|\\[^\w\s]", re.ASCII)
+"""A part that is one character whatever stands around it."""
+_OPENING = ("open", "look", "atomic", "condition", "comment")
+_EACH = ([".", ")", "*", "$"], [".", ")", "+", "$"])
+
+
+class PatternError(ValueError):
+    """A text is no regular expression, or none that RE2 knows: which part, where, what to do."""
+
+
+class Part(NamedTuple):
+    """A piece of a pattern: its kind is the name of a group of `_PARTS`."""
+
+    kind: str
+    text: str
+    at: int
+
+
+def parts(pattern: str) -> Iterator[Part]:
+    """The pieces of a pattern, from left to right."""
+    for found in _PARTS.finditer(pattern):
+        yield Part(found.lastgroup or "literal", found[0], found.start())
 
 
 class TopicPattern:
     """A compiled, unanchored pattern.
 
     Raises:
-        re.error: it is no regular expression, or none that can be matched in bounded time; the
-            text says which part.
+        PatternError: it is no regular expression that is known here.
     """
 
-    __slots__ = ("_machine", "_regex", "pattern")
+    __slots__ = ("_anchored", "_is_text", "_looks", "_search", "_text", "pattern")
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        self._machine: _Machine | None = None
-        try:
-            self._regex = re.compile(pattern)
-            tree = _parser.parse(pattern)
-            if _ways(tree) > STEPS_MAX:
-                self._machine = _Machine(tree)
-        except (RecursionError, OverflowError) as error:
-            raise re.error(f"too deep or too large: {error}") from None
+        found = list(parts(pattern))
+        without, looks = _split(found)
+        inside = {look.read for look in looks}
+        for number, part in enumerate(found):
+            if part.kind in _UNKNOWN and number not in inside:
+                what, instead = _UNKNOWN[part.kind]
+                raise PatternError(
+                    f"{what} ({part.text!r} at character {part.at + 1}) is not known here, since "
+                    f"topics are matched in linear time: {instead}"
+                )
+        self._anchored, self._text, self._is_text = _leading_text(without)
+        self._search = _compiled(without)
+        self._looks = tuple((_compiled(look.pattern), look) for look in looks)
+        self._is_text = self._is_text and not looks
 
     def search(self, topic: str) -> bool:
         """Whether the pattern matches somewhere in the topic."""
-        if self._machine is not None:
-            return self._machine.matches(topic)
-        return self._regex.search(topic) is not None
+        # Most patterns begin with a text: to call RE2 takes ten times as long as to look for it.
+        if not (topic.startswith(self._text) if self._anchored else self._text in topic):
+            return False
+        if self._is_text:
+            return True
+        # As bytes: of a text the wrapper would count characters up to the match.
+        data = topic.encode()
+        if self._search(data) is None:
+            return False
+        for search, look in self._looks:
+            found = search(data)
+            # What is found at the end only has no character behind it that it would forbid.
+            seen = found is not None and (not look.anywhere or found.start() < len(data))
+            if seen != look.wanted:
+                return False
+        return True
 
 
-def _ways(items: Iterable[tuple[Any, Any]]) -> float:
-    """How many ways `re` may try through a sequence, from one place of a topic."""
-    ways = 1.0
-    for kind, value in items:
-        if kind is _constants.BRANCH:
-            ways *= sum(map(_ways, value[1]))
-        elif kind is _constants.SUBPATTERN:
-            ways *= _ways(value[3])
-        elif kind in _LOOKS:
-            ways *= _ways(value[1])
-        elif kind in _REPEATS or kind is _constants.POSSESSIVE_REPEAT:
-            low, high, body = value
-            low, high = min(int(low), TOPIC_BYTES_MAX), min(int(high), TOPIC_BYTES_MAX)
-            inside = _ways(body)
-            ways *= high - low + 1
-            if inside > 1:
-                ways *= min(inside, 1e6) ** min(high, 32)
-        elif kind is _constants.ATOMIC_GROUP:
-            ways *= _ways(value)
-        elif kind is _constants.GROUPREF_EXISTS:
-            ways *= _ways(value[1]) + (_ways(value[2]) if value[2] else 1)
-    return ways
+def _leading_text(pattern: str) -> tuple[bool, str, bool]:
+    """Whether a pattern begins with `^`, the text that begins every match of it, and whether that
+    is all that it asks."""
+    found = list(parts(pattern))
+    if _has_choice(found):
+        return False, "", False
+    anchored = found[:1] != [] and found[0].text == "^"
+    begin = number = int(anchored)
+    while number < len(found) and _TEXT.fullmatch(found[number].text):
+        number += 1
+    rest = "".join(part.text for part in found[number:])
+    if number > begin and number < len(found) and found[number].kind == "repeat":
+        number -= 1
+        rest = "?"
+    text = "".join(part.text[-1] for part in found[begin:number])
+    return anchored, text, rest in ("", ".*")
 
 
-class _Machine:
-    """A pattern as states: each takes a character, or asks for a place, or only leads on.
+class _Look(NamedTuple):
+    """A look-ahead that is asked of RE2 as a pattern of its own.
 
-    Invariant: state 0 is the end. `_leads[state]` are the states behind it; `_tests[state]`, where
-    there is one, is `re`'s own compilation of the one character or place; `_takes[state]` says
-    whether it takes the character.
+    Attributes:
+        anywhere: not before any character of the topic, instead of at its beginning.
+        read: the number of its part, which needs no refusal.
     """
 
-    __slots__ = ("_first", "_flags", "_leads", "_state", "_takes", "_tests")
+    pattern: str
+    wanted: bool
+    anywhere: bool
+    read: int
 
-    def __init__(self, tree: Any) -> None:
-        self._leads: list[tuple[int, ...]] = [()]
-        self._tests: list[re.Pattern[str] | None] = [None]
-        self._takes = [False]
-        self._state = tree.state
-        self._flags = int(tree.state.flags)
-        self._first = self._sequence(tree, 0, self._flags)
 
-    def _new(
-        self, leads: tuple[int, ...], test: re.Pattern[str] | None = None, *, takes: bool = False
-    ) -> int:
-        if len(self._leads) > STATES_MAX:
-            raise re.error(
-                f"matching it may take for ever, and with its counted repeats written out it has "
-                f"more than {STATES_MAX} parts: use fewer repeats, or smaller counts"
-            )
-        self._leads.append(leads)
-        self._tests.append(test)
-        self._takes.append(takes)
-        return len(self._leads) - 1
+def _split(found: list[Part]) -> tuple[str, list[_Look]]:
+    """A pattern without its look-aheads, and those of them that are questions of their own: right
+    behind a leading `^` (`^(?!fx/)`), or before each character, as the documents of PassThrough
+    have it (`^((?!HKG).)*$`)."""
+    texts = [part.text for part in found]
+    looks: list[_Look] = []
+    begin = 1
+    if texts[:1] != ["^"] or _has_choice(found):
+        return "".join(texts), []
+    while texts[begin : begin + 1] in (["(?!"], ["(?="]):
+        end = _closing(found, begin)
+        if end + 1 < len(found) and found[end + 1].kind in ("repeat", "possessive", "braces"):
+            return "".join(texts), []
+        inner = "".join(texts[begin + 1 : end])
+        looks.append(_Look(f"^(?:{inner})", texts[begin] == "(?=", False, begin))
+        begin = end + 1
+    rest = texts[begin:]
+    if rest[:2] in (["(", "(?!"], ["(?:", "(?!"]) and rest[-4:] in _EACH:
+        end = _closing(found, begin + 1)
+        if end == len(found) - 5:
+            inner = "".join(texts[begin + 2 : end])
+            looks.append(_Look(inner, False, True, begin + 1))
+            rest = rest[:1] + rest[-4:]
+    return "".join(["^", *rest]), looks
 
-    # -- building, from the end to the beginning ---------------------------------------------
-    def _sequence(self, items: Any, behind: int, flags: int) -> int:
-        for kind, value in reversed(list(items)):
-            behind = self._item(kind, value, behind, flags)
-        return behind
 
-    def _item(self, kind: Any, value: Any, behind: int, flags: int) -> int:
-        if kind is _constants.BRANCH:
-            return self._new(tuple(self._sequence(each, behind, flags) for each in value[1]))
-        if kind is _constants.SUBPATTERN:
-            _, more, less, body = value
-            return self._sequence(body, behind, (flags | more) & ~less)
-        if kind in _REPEATS:
-            low, high, body = value
-            return self._repeat(low, high, body, behind, flags)
-        if kind in _LOOKS and _ways(value[1]) <= STEPS_MAX:
-            return self._new((behind,), self._compiled(kind, value, flags))
-        if kind not in _WALKED:
-            raise re.error(
-                f"matching it may take for ever, and {str(kind).lower()} leaves no other way: "
-                "do without it, or use fewer repeats"
-            )
-        takes = kind is not _constants.AT
-        return self._new((behind,), self._compiled(kind, value, flags), takes=takes)
+def _has_choice(found: list[Part]) -> bool:
+    """Whether the whole pattern is alternatives."""
+    depth = 0
+    for part in found:
+        if part.kind == "choice" and not depth:
+            return True
+        depth += part.kind in _OPENING
+        depth -= part.kind == "close"
+    return False
 
-    def _repeat(self, low: Any, high: Any, body: Any, behind: int, flags: int) -> int:
-        if high is _constants.MAXREPEAT:
-            again = self._new((behind,))
-            self._leads[again] = (self._sequence(body, again, flags), behind)
-            behind = again
-        else:
-            end = behind
-            for _ in range(int(high) - int(low)):
-                behind = self._new((self._sequence(body, behind, flags), end))
-        for _ in range(int(low)):
-            behind = self._sequence(body, behind, flags)
-        return behind
 
-    def _compiled(self, kind: Any, value: Any, flags: int) -> re.Pattern[str]:
-        """`re`'s compilation of one part, so that it means what it means to `re`."""
-        part = [(kind, value)]
-        if flags != self._flags:
-            more = flags & ~self._flags & _FLAGS_OF_A_PART
-            less = self._flags & ~flags & _FLAGS_OF_A_PART
-            inner = _parser.SubPattern(self._state, part)
-            part = [(_constants.SUBPATTERN, (None, more, less, inner))]
-        compiled: re.Pattern[str] = _compiler.compile(_parser.SubPattern(self._state, part))
-        return compiled
+def _closing(found: list[Part], begin: int) -> int:
+    """The number of the part that closes the group."""
+    depth = 0
+    for number in range(begin, len(found)):
+        depth += found[number].kind in _OPENING
+        depth -= found[number].kind == "close"
+        if not depth:
+            return number
+    raise PatternError(f"missing ) for {found[begin].text!r} at character {found[begin].at + 1}")
 
-    # -- matching ----------------------------------------------------------------------------
-    def matches(self, topic: str) -> bool:
-        """Whether it matches somewhere."""
-        taking: list[int] = []
-        for at in range(len(topic) + 1):
-            starts = [self._first]
-            for state in taking:
-                test = self._tests[state]
-                assert test is not None
-                if test.match(topic, at - 1):
-                    starts += self._leads[state]
-            reached = self._reached(starts, topic, at)
-            if reached is None:
-                return True
-            taking = reached
-        return False
 
-    def _reached(self, states: list[int], topic: str, at: int) -> list[int] | None:
-        """The states that take the character at a place, from these; None: the end is reached."""
-        seen = set(states)
-        taking = []
-        while states:
-            state = states.pop()
-            if not state:
-                return None
-            if self._takes[state]:
-                taking.append(state)
-                continue
-            test = self._tests[state]
-            if test is None or test.match(topic, at):
-                for lead in self._leads[state]:
-                    if lead not in seen:
-                        seen.add(lead)
-                        states.append(lead)
-        return taking
+def _compiled(pattern: str) -> Callable[[bytes], Any]:
+    try:
+        search: Callable[[bytes], Any] = re2.compile(pattern, _OPTIONS).search
+    except UnicodeEncodeError:
+        raise PatternError("it has a surrogate, which no topic can have: leave it out") from None
+    except re2.error as error:
+        raise PatternError(_reason(error, pattern)) from None
+    return search
+
+
+def _reason(error: Exception, pattern: str) -> str:
+    text = error.args[0] if error.args else b""
+    said = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+    if "too large" in said or "nests too deeply" in said:
+        return (
+            f"it is too large: compiled it may take {MEMORY_BYTES_MAX >> 20} MiB. "
+            "Use fewer repeats, or smaller counts"
+        )
+    what, _, where = said.partition(": ")
+    if what == "invalid perl operator":
+        what = "unknown kind of group, or unknown flag"
+    if what == "invalid repetition size":
+        return f"{where!r} repeats more than 1,000 times, by itself or inside another: use less"
+    if not where or where == pattern:
+        return what
+    return f"{what} {where[:SHOWN_CHARACTERS_MAX]!r}"

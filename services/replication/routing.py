@@ -12,13 +12,12 @@ earlier one. `own_group_only` asks for the whole way instead.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Protocol
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.records import Flag
-from raylay.services.messages.topic_pattern import TopicPattern
+from raylay.services.messages.topic_pattern import PatternError, TopicPattern
 
 _REGEX_CHARACTERS = frozenset("^$*+?()[]{}|\\")
 TOPIC_CACHE_MAX = 65_536
@@ -41,9 +40,9 @@ def compile_regex(pattern: str, where: str) -> TopicPattern:
     """
     try:
         return TopicPattern(pattern)
-    except re.error as error:
+    except PatternError as error:
         raise ConfigurationError(
-            f"{where}: {pattern!r} is no regular expression: {error}"
+            f"{where}: {pattern!r} cannot be used as a regular expression: {error}"
         ) from None
 
 

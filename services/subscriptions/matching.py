@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.topic_pattern import TopicPattern
+from raylay.services.messages.topic_pattern import PatternError, TopicPattern
 from raylay.services.replication.routing import TOPIC_CACHE_MAX, is_regex, not_of_transport
 
 ANSWERS_KEPT_MAX = 1024
@@ -61,9 +60,9 @@ def topic_filter(
     if not literal and is_regex(topic):
         try:
             pattern = TopicPattern(topic)
-        except re.error as error:
+        except PatternError as error:
             raise RemoteProtocolError(
-                f"{topic[:200]!r} is no regular expression: {error}", "bad_regex"
+                f"{topic[:200]!r} cannot be used as a regular expression: {error}", "bad_regex"
             ) from None
     return TopicFilter(topic.encode(), types, pattern)
 

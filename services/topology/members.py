@@ -3,17 +3,22 @@
 Regular expressions have no list of the topics that they match. One topic is tried for each name
 and each alternative of an expression, and for each two expressions that have one in common which is
 found by joining theirs; topics that the same rules match behave alike and are looked at together.
+
+RE2 answers whether a topic matches, and of a set of topics at most between which two texts it lies,
+which is nothing for an expression without `^`, and says nothing of alternatives. So candidates are
+put together here from the pieces of an expression's text, and RE2 is asked about each: a candidate
+that is none is left out, never taken for one.
 """
 
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations, product
-from re import _parser  # type: ignore[attr-defined]
-from typing import Any
 
+from raylay.services.messages.topic_pattern import Part, parts
 from raylay.services.replication.routing import (
     Destination,
     TopicMatcher,
@@ -28,6 +33,9 @@ REPEATS_MAX = 3
 EXAMPLES_MAX = 16
 PAIRS_MAX = 2_000
 ALL = (TopicRule(".*"),)
+_TRIED = "a0-_/. " + string.printable
+_LEAST = re.compile(r"\{(\d+)")
+_RANGE = re.compile(r"(\\?.)-\\?[^\]]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +139,7 @@ def examples(pattern: str) -> list[str]:
     empty; none where none was found."""
     compiled = compile_regex(pattern, "topic")
     found: dict[str, None] = {}
-    for text in _texts(_parser.parse(pattern)):
+    for text in _texts(parts(pattern)):
         for tried in (text, text + "other", "other" + text, f"other{text}other"):
             if tried and compiled.search(tried):
                 found[tried] = None
@@ -140,7 +148,7 @@ def examples(pattern: str) -> list[str]:
 
 
 def _in_both(one: str, other: str) -> str | None:
-    patterns = re.compile(one), re.compile(other)
+    patterns = compile_regex(one, "topic"), compile_regex(other, "topic")
     for first, second in product(examples(one), examples(other)):
         for tried in (first, second, first + second, second + first):
             if all(pattern.search(tried) for pattern in patterns):
@@ -148,51 +156,56 @@ def _in_both(one: str, other: str) -> str | None:
     return None
 
 
-def _texts(parsed: Any) -> list[str]:
-    """Short texts of a parsed expression, anchors and look-arounds left out."""
-    found = [""]
-    for operation, argument in parsed:
-        name = str(operation)
-        parts = [""]
-        if name == "LITERAL":
-            parts = [chr(argument)]
-        elif name == "NOT_LITERAL":
-            parts = ["a" if argument != ord("a") else "b"]
-        elif name == "ANY":
-            parts = ["a"]
-        elif name == "IN":
-            parts = _some_of(argument)
-        elif name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
-            least, _, inner = argument
-            parts = [text * min(least, REPEATS_MAX) for text in _texts(inner)]
-        elif name == "BRANCH":
-            parts = [text for branch in argument[1] for text in _texts(branch)]
-        elif name == "SUBPATTERN":
-            parts = _texts(argument[3])
-        elif name == "ATOMIC_GROUP":
-            parts = _texts(argument)
-        found = [text + part for text in found for part in parts][:EXAMPLES_MAX]
-    return list(dict.fromkeys(found))
-
-
-_CATEGORIES = {"CATEGORY_DIGIT": "0", "CATEGORY_WORD": "a", "CATEGORY_SPACE": " "}
-
-
-def _some_of(items: Any) -> list[str]:
-    """Characters of a set: each that it names, and one of each range and category."""
-    kinds = [(str(operation), argument) for operation, argument in items]
-    if kinds and kinds[0][0] == "NEGATE":
-        taken = {argument for kind, argument in kinds if kind == "LITERAL"}
-        for kind, argument in kinds:
-            if kind == "RANGE":
-                taken.update(range(argument[0], argument[1] + 1))
-        return [next((c for c in "a0-_/. " if ord(c) not in taken), "a")]
-    found = []
-    for kind, argument in kinds[:EXAMPLES_MAX]:
-        if kind == "LITERAL":
-            found.append(chr(argument))
-        elif kind == "RANGE":
-            found.append(chr(argument[0]))
+def _texts(rest: Iterator[Part]) -> list[str]:
+    """Short texts of an expression, up to the end of the group that is open; places and
+    look-aheads left out."""
+    found: list[str] = []
+    before, last = [""], [""]
+    for part in rest:
+        if part.kind == "close":
+            break
+        if part.kind == "repeat":
+            last = [text * _least(part.text) for text in last]
+            continue
+        before, last = _joined(before, last), [""]
+        if part.kind == "look":
+            _texts(rest)
+        elif part.kind == "choice":
+            found += before
+            before = [""]
         else:
-            found.append(_CATEGORIES.get(str(argument), "a"))
-    return found
+            last = _texts(rest) if part.kind == "open" else _texts_of(part)
+    return list(dict.fromkeys([*found, *_joined(before, last)]))
+
+
+def _joined(before: list[str], last: list[str]) -> list[str]:
+    return [text + more for text in before for more in last][:EXAMPLES_MAX]
+
+
+def _least(repeat: str) -> int:
+    counted = _LEAST.match(repeat)
+    return min(int(counted[1]), REPEATS_MAX) if counted else int(repeat[0] == "+")
+
+
+def _texts_of(part: Part) -> list[str]:
+    kind, text = part.kind, part.text
+    if kind == "literal":
+        return [text]
+    if kind == "quoted":
+        return [text[2:].removesuffix("\\E")]
+    if kind == "set" and text[1] != "^":
+        # Each that it names, and one of each range.
+        named = _RANGE.sub(r"\1", text[1:-1])
+        return [c for c in dict.fromkeys(named) if _is_one_of(c, text)][:EXAMPLES_MAX] or _some(
+            text
+        )
+    return _some(text) if kind in ("any", "character", "set") else [""]
+
+
+def _some(characters: str) -> list[str]:
+    """One that RE2 takes for them; of a letter of other scripts, say, none is tried."""
+    return [next((c for c in _TRIED if _is_one_of(c, characters)), "a")]
+
+
+def _is_one_of(character: str, characters: str) -> bool:
+    return compile_regex(f"^{characters}$", "topic").search(character)

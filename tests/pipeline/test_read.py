@@ -512,7 +512,7 @@ def test_topics_that_nobody_journals(mixed: Log, tmp_path: Path) -> None:
         "flights/JFK, orders",
     ):
         reader_of(mixed, topic="trades").partitions()
-    with pytest.raises(RemoteProtocolError, match="is no regular expression"):
+    with pytest.raises(RemoteProtocolError, match="cannot be used as a regular expression"):
         reader_of(mixed, topic="trades(")
     # A filter that finds nothing is a query like any other.
     assert read_here(reader_of(mixed, EqualTo(("topic",), "trades")))[0] == []

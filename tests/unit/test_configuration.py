@@ -187,6 +187,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("to: Audit", "to: Audat", 12, ["Audat", "Chicago-1"]),
         ("9001", "70000", 10, ["client_port", "70000", "65535"]),
         ("flights/.*", "'flights/(.*'", 3, ["flights/(.*", "regular expression"]),
+        ("flights/.*", "'flights/(?<!x)a'", 3, ["look-around", "character 9", "write several"]),
         ("async\nins", "asink\nins", 8, ["connect_regions", "asink"]),
         ("Chicago: 2", "Chicago: two", 5, ["two", "number of instances"]),
         ("Chicago: 2", "Chicago: 0", 5, ["Chicago", "1 or more"]),

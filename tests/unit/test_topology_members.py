@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
+from raylay.services.messages.topic_pattern import TopicPattern
 from raylay.services.replication.routing import Destination, TopicRule
 from raylay.services.topology.members import Member, examples, topic_classes
 
@@ -23,13 +22,22 @@ from raylay.services.topology.members import Member, examples, topic_classes
         ("eu$", 1),
         (r"\d\w\s", 1),
         ("(?i:ab)c*", 1),
-        ("^x(?=yz)", 0),
+        ("(?:eu|us)/(fx|eq)$", 4),
+        ("^([ab]|c{2,}|)x", 4),
+        (r"[^[:alpha:]\d]\x41", 1),
+        (r"\Qa.b|c\E+$", 1),
+        ("^(?P<region>é|\\pL)", 2),
+        ("^x^", 0),
+        ("^((?!HKG).)*$", 1),
+        ("^(?!fx/)(?=f|g)[fg]x?", 2),
+        ("^(?!a)a", 0),
+        (r"^\p{Greek}", 0),
     ],
 )
 def test_examples_match_their_expression(pattern: str, count: int) -> None:
     found = examples(pattern)
     assert len(found) == count
-    assert all(re.search(pattern, topic) for topic in found)
+    assert all(TopicPattern(pattern).search(topic) for topic in found)
 
 
 def fabric(*topics: tuple[str, ...], journaled: tuple[str, ...] = (".*",)) -> list[Member]:
