@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from context import Bench, Figure, body
 
 from raylay.services.configuration.builder import FabricBuilder
-from raylay.services.fabric_plan import FabricRecord
+from raylay.services.fabric.plan import FabricRecord
 from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id
 from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.state import LmdbStateStore

@@ -7,9 +7,9 @@ each region reads them all. Half way the instance that serves NewYork's clients 
 SIGKILL; Ray starts it again under load.
 
 At the end all six journals and all subscribers' received lists are compared with the publishers'
-own record of acks (services/verdict.py). Then Spark audits the six journals against one another
-and writes a report (docs/pipeline.md); without Java that is left out. The last line is JSON; the
-exit code is 1 when anything was lost, duplicated or out of order.
+own record of acks (services/drills/verdict.py). Then Spark audits the six journals against one
+another and writes a report (docs/pipeline.md); without Java that is left out. The last line is
+JSON; the exit code is 1 when anything was lost, duplicated or out of order.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from rich.table import Table
 
 from raylay.services.client import EPOCH, Client
 from raylay.services.client.messages import ranges_of
+from raylay.services.drills.verdict import Record, Stretch, Verdict, judge, stretches_of_run
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.fabric import Fabric, Topic
-from raylay.services.verdict import Record, Stretch, Verdict, judge, stretches_of_run
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.stores import LmdbBookmarkStore
 

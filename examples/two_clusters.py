@@ -16,7 +16,7 @@ from pathlib import Path
 
 from raylay.services.client import EPOCH, Client
 from raylay.services.fabric import Fabric, Topic
-from raylay.services.fabric_plan import free_port
+from raylay.services.fabric.plan import free_port
 
 ORDERS = 2_000
 OTHER = {"east": "west", "west": "east"}

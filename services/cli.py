@@ -2,7 +2,7 @@
 
 `raylay up` starts a Ray of its own on this machine and holds it (in the background with
 `--detach`); `raylay down` ends that process. `status`, `events`, `publish` and `subscribe` find the
-fabric through its entry in the user's runtime directory (services/fabric_registry.py); the last two
+fabric through its entry in the user's runtime directory (services/fabric/registry.py); the last two
 talk to instances only and never to Ray.
 """
 
@@ -31,24 +31,24 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from raylay.services import fabric_registry as registry
-from raylay.services.config_commands import (
+from raylay.services.commands.config import (
     DefineOption,
     FilesArgument,
     IgnoreOption,
     NameOption,
     config_app,
 )
-from raylay.services.configuration.amps_tree import parse_defines
+from raylay.services.commands.drill import drill_command
+from raylay.services.commands.host import check_app
+from raylay.services.configuration.amps.tree import parse_defines
 from raylay.services.configuration.files import load_fabric
-from raylay.services.drill_commands import drill_command
 from raylay.services.errors import ConfigurationError, FabricError, RaylayError
-from raylay.services.fabric_check import fabric_app
-from raylay.services.host_commands import check_app
-from raylay.services.left_over import left_over_lines
+from raylay.services.fabric import registry
+from raylay.services.fabric.check import fabric_app
+from raylay.services.fabric.left_over import left_over_lines
+from raylay.services.fabric.relocation import Relocation, parse_target, relocation_lines
 from raylay.services.pipeline.commands import pipeline_app
-from raylay.services.relocation import Relocation, parse_target, relocation_lines
-from raylay.services.trace_report import trace_command
+from raylay.services.telemetry.trace_report import trace_command
 
 STOP_TIMEOUT_S = 60.0
 RESTART_TIMEOUT_S = 300.0
@@ -74,9 +74,9 @@ app.add_typer(fabric_app, name="fabric")
 app.add_typer(check_app, name="check")
 app.add_typer(config_app, name="config")
 app.add_typer(pipeline_app, name="pipeline")
-if importlib.util.find_spec("raylay.services.journal_commands") is not None:
+if importlib.util.find_spec("raylay.services.commands.journal") is not None:
     app.add_typer(
-        importlib.import_module("raylay.services.journal_commands").journal_app, name="journal"
+        importlib.import_module("raylay.services.commands.journal").journal_app, name="journal"
     )
 
 FabricOption = Annotated[
@@ -250,7 +250,7 @@ def _ready_line(log: Path) -> str:
 def down(fabric: FabricOption = "") -> None:
     """Stop a fabric: its data stays."""
     from raylay.services.fabric import Fabric
-    from raylay.services.fabric_ray import await_process_end
+    from raylay.services.fabric.ray_access import await_process_end
 
     entry = _running(fabric)
     if entry.host_pid:
@@ -565,8 +565,8 @@ def _client_options(
         yield {"name": name, "servers": servers, "group": group}
         return
     from raylay.services.configuration.model import FabricSettings
-    from raylay.services.fabric_plan import FabricRecord, client_options, tracing_options
-    from raylay.services.tracing import ClientTracer, start_tracing
+    from raylay.services.fabric.plan import FabricRecord, client_options, tracing_options
+    from raylay.services.telemetry.tracing import ClientTracer, start_tracing
 
     entry = _running(fabric)
     record = FabricRecord.load(entry.directory)

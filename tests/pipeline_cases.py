@@ -13,7 +13,7 @@ import lmdb
 from journal_cases import StepJournal, a_note
 
 from raylay.services.configuration.builder import FabricBuilder
-from raylay.services.fabric_plan import FabricRecord, InstancePorts
+from raylay.services.fabric.plan import FabricRecord, InstancePorts
 from raylay.services.messages.records import (
     FLAG_NAMES,
     Command,

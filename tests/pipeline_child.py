@@ -16,9 +16,9 @@ from raylay.services.pipeline import session
 from raylay.services.pipeline.aggregate import Windows, aggregate
 from raylay.services.pipeline.archive import archive
 from raylay.services.pipeline.journals import places
-from raylay.services.pipeline.replay import replay
-from raylay.services.pipeline.replay_source import Selection, SparkSource
-from raylay.services.pipeline.sink import WriteOptions
+from raylay.services.pipeline.publishing.sink import WriteOptions
+from raylay.services.pipeline.replay.job import replay
+from raylay.services.pipeline.replay.source import Selection, SparkSource
 
 FOR_SMALL_QUERIES = {
     "spark.sql.shuffle.partitions": "2",

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from raylay.services.pipeline.replay import REPLAYED, Chunk, Plan, replay
-from raylay.services.pipeline.sink import WriteOptions
-from raylay.services.pipeline.staging import StagedFile, stage
+from raylay.services.pipeline.publishing.sink import WriteOptions
+from raylay.services.pipeline.publishing.staging import StagedFile, stage
+from raylay.services.pipeline.replay.job import REPLAYED, Chunk, Plan, replay
 
 CHUNK_ROWS = 400
 

@@ -10,7 +10,7 @@
 `SyncClient` is the same for scripts without an event loop. `client.py` and `sync.py` perform what
 `machine.py`, `failover.py` and `resumption.py` decide; these three and `messages.py` are pure.
 
-Tracing: hand in an object with the four methods of `Tracer` (services/tracing.py has one).
+Tracing: hand in an object with the four methods of `Tracer` (telemetry/tracing.py has one).
 Stores: anything with the methods of `PublishStore` and `BookmarkStore`; `MemoryPublishStore`,
 `LmdbPublishStore`, `MemoryBookmarkStore` and `LmdbBookmarkStore` have them.
 """

@@ -113,7 +113,7 @@ def _sample_every(sampling_ratio: float) -> int:
 
 
 class Tracer(Protocol):
-    """What the client tells about its sampled messages (services/tracing.py, ClientTracer)."""
+    """What the client tells about its sampled messages (ClientTracer in telemetry/tracing.py)."""
 
     def publish_started(self, sequence: int, topic: str) -> bytes:
         """Begins the trace of a publish; the 25 bytes of trace context that its record carries."""

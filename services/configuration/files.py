@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from raylay.services.configuration import yaml_file
-from raylay.services.configuration.amps_fabric import UNSUPPORTED_REMEDY, fabric_of
-from raylay.services.configuration.amps_load import Document, load_amps
-from raylay.services.configuration.amps_support import findings
-from raylay.services.configuration.amps_tree import is_amps, read_text
+from raylay.services.configuration.amps.fabric import UNSUPPORTED_REMEDY, fabric_of
+from raylay.services.configuration.amps.load import Document, load_amps
+from raylay.services.configuration.amps.support import findings
+from raylay.services.configuration.amps.tree import is_amps, read_text
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
 

@@ -454,7 +454,7 @@ class FabricSettings(Section):
 
     def not_running(self) -> list[str]:
         """What is declared and does not run yet, a sentence each. What an AMPSConfig has of that is
-        told by `amps_support`, before it comes here."""
+        told by `amps/support.py`, before it comes here."""
         return [
             f"destination {destination.name} of {instance.name}, topic {topic.name}: "
             f"content filters do not run yet: every message would go there"

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raylay.services import fabric_registry as registry
 from raylay.services.drills.faults import (
     Head,
     Injector,
@@ -73,14 +72,14 @@ from raylay.services.drills.overlap import (
 )
 from raylay.services.drills.recorded import ALARMS, Clock, Recording, alarms, members_of, now_us
 from raylay.services.drills.scenario import Hit, Scenario, Step, Targets
+from raylay.services.drills.verdict import Record
 from raylay.services.drills.watching import Watcher, sample_of
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric import Fabric
-from raylay.services.fabric_plan import instance_config
-from raylay.services.fabric_registry import process_start
+from raylay.services.fabric import Fabric, registry
+from raylay.services.fabric.plan import instance_config
+from raylay.services.fabric.registry import process_start
 from raylay.services.messages.records import Kind, Run, publisher_id
 from raylay.services.server.injected import REFUSED
-from raylay.services.verdict import Record
 
 MARK_FILE = "drill.json"
 """In the fabric's directory while a drill goes on."""

@@ -31,8 +31,8 @@ from raylay.services.drills.recorded import Lost, now_us
 from raylay.services.drills.scenario import Hit, Step
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
-from raylay.services.fabric_ray import await_process_end
-from raylay.services.fabric_registry import process_start
+from raylay.services.fabric.ray_access import await_process_end
+from raylay.services.fabric.registry import process_start
 from raylay.services.server.injected import SECONDS_MAX, hold, release
 
 RUNS_S_MAX = 60.0

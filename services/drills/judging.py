@@ -15,10 +15,7 @@ from typing import Any
 from raylay.services.drills import checkers
 from raylay.services.drills.history import History, Member
 from raylay.services.drills.recorded import Lost, Recording
-from raylay.services.errors import RaylayError
-from raylay.services.messages.records import Flag, Kind, Run
-from raylay.services.replication.routing import Router
-from raylay.services.verdict import (
+from raylay.services.drills.verdict import (
     PlaceVerdict,
     Record,
     Stretch,
@@ -26,6 +23,9 @@ from raylay.services.verdict import (
     judge,
     stretches_of_run,
 )
+from raylay.services.errors import RaylayError
+from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.replication.routing import Router
 from raylay.storage.journal_reader import LmdbJournalReader
 
 COPIES_MAX = 400_000

@@ -25,7 +25,7 @@ from raylay.services.drills.measure import (
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.reports import Page, charts
 from raylay.services.reports.page import Cell
-from raylay.services.trace_report import Span, TraceFiles, tree, where_of
+from raylay.services.telemetry.trace_report import Span, TraceFiles, tree, where_of
 
 STEP_US = 250_000
 TRACES_MAX = 4

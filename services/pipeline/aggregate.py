@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import ConfigurationError, StorageError
-from raylay.services.pipeline.columns import COLUMNS
 from raylay.services.pipeline.journals import Place
-from raylay.services.pipeline.session import one_line
-from raylay.services.pipeline.sink import (
+from raylay.services.pipeline.publishing.sink import (
     MESSAGE_TYPE_DEFAULT,
     STAGING_OF_CHECKPOINT,
     WriteOptions,
     check_target,
     publish_pending,
 )
-from raylay.services.pipeline.staging import STATE_FILE
+from raylay.services.pipeline.publishing.staging import STATE_FILE
+from raylay.services.pipeline.session import one_line
+from raylay.services.pipeline.tables.columns import COLUMNS
 from raylay.services.subscriptions.matching import topic_filter
 from raylay.storage.files import write_durably
 

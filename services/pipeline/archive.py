@@ -42,7 +42,6 @@ from raylay.services.errors import (
     RaylayError,
     StorageError,
 )
-from raylay.services.pipeline.columns import COLUMNS
 from raylay.services.pipeline.journals import (
     TOLD_BY,
     OnCorrupt,
@@ -52,8 +51,9 @@ from raylay.services.pipeline.journals import (
     plan,
     record_told,
 )
-from raylay.services.pipeline.predicates import Predicate
-from raylay.services.pipeline.stretch_rows import Failure, StretchRows
+from raylay.services.pipeline.tables.columns import COLUMNS
+from raylay.services.pipeline.tables.predicates import Predicate
+from raylay.services.pipeline.tables.stretch_rows import Failure, StretchRows
 from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file, write_durably
 
 if TYPE_CHECKING:
@@ -593,7 +593,7 @@ def read_lake(spark: SparkSession, lake_directory: str | Path) -> DataFrame:
         raise StorageError(f"{directory} holds no archived messages", str(directory))
     from pyspark.sql import functions as F
 
-    from raylay.services.pipeline.source import DDL_OF
+    from raylay.services.pipeline.tables.source import DDL_OF
 
     # With its types given, no partition is taken for a number by its name.
     schema = ", ".join(f"{name} {DDL_OF[kind]}" for name, kind in COLUMNS.items())

@@ -179,7 +179,7 @@ def audit_command(
 ) -> None:
     """Judges whether every message is where it should be, once and in order. Exits 1 if not."""
     check_spark()
-    from raylay.services.pipeline.audit import audit_source, write_page
+    from raylay.services.pipeline.audit.job import audit_source, write_page
 
     if report is not None:
         _check_report(report)
@@ -336,8 +336,8 @@ def latency_command(
     """Tells how long messages took: by link, region and publisher, from journals and traces."""
     check_spark()
     from raylay.services.pipeline.journals import settings_of
-    from raylay.services.pipeline.latency import Choice, latency, link_types_of, traces_of
-    from raylay.services.pipeline.latency_page import page_of
+    from raylay.services.pipeline.latency.job import Choice, latency, link_types_of, traces_of
+    from raylay.services.pipeline.latency.page import page_of
     from raylay.services.pipeline.selection import parse_range
 
     if report is not None:
@@ -422,10 +422,10 @@ def replay_command(
 ) -> None:
     """Publishes what a lake or a journal holds again, in order, at any speed, each message once."""
     check_spark()
-    from raylay.services.pipeline.replay import replay
-    from raylay.services.pipeline.replay_source import Selection, SparkSource
+    from raylay.services.pipeline.publishing.sink import WriteOptions, check_target
+    from raylay.services.pipeline.replay.job import replay
+    from raylay.services.pipeline.replay.source import Selection, SparkSource
     from raylay.services.pipeline.selection import parse_range, parse_speed
-    from raylay.services.pipeline.sink import WriteOptions, check_target
 
     started_s = time.monotonic()
     first, last = parse_range(from_time, to_time)
@@ -474,7 +474,7 @@ def publish_command(
 ) -> None:
     """Publishes what a write from Spark left staged, each row once."""
     check_spark()
-    from raylay.services.pipeline.sink import WriteOptions, publish_pending
+    from raylay.services.pipeline.publishing.sink import WriteOptions, publish_pending
 
     started_s = time.monotonic()
     options = WriteOptions.of({"servers": ",".join(server or ()), "fabric": fabric, "group": group})

@@ -19,14 +19,14 @@ import lmdb
 import msgpack
 from xxhash import xxh3_64_intdigest as checksum64
 
-from raylay.services import fabric_registry
 from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
-from raylay.services.fabric_plan import FABRIC_FILE, FabricRecord, data_directory
+from raylay.services.fabric import registry
+from raylay.services.fabric.plan import FABRIC_FILE, FabricRecord, data_directory
 from raylay.services.messages.bookmarks import Point, parse_position
 from raylay.services.messages.records import Kind, Run, iterate_records
-from raylay.services.pipeline.predicates import Predicate
+from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.segment_index import SegmentIndex, read_header
 from raylay.storage.segments import (
@@ -198,7 +198,7 @@ def record_of(source: str, directory: str = "") -> FabricRecord | None:
     """
     if Path(source).is_file():
         return _record_of_file(source, directory)
-    entry = fabric_registry.find(source) if not Path(source).exists() else None
+    entry = registry.find(source) if not Path(source).exists() else None
     record = FabricRecord.load(entry.directory if entry is not None else source)
     if record is not None and entry is None:
         # A directory that was copied or moved says where it was.
@@ -209,7 +209,7 @@ def record_of(source: str, directory: str = "") -> FabricRecord | None:
 def _record_of_file(file: str, directory: str) -> FabricRecord:
     settings = load_fabric([file])
     if not directory:
-        entry = fabric_registry.find(settings.name)
+        entry = registry.find(settings.name)
         directory = entry.directory if entry is not None else ""
     if not directory:
         raise ConfigurationError(

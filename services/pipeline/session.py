@@ -282,7 +282,7 @@ def register(spark: SparkSession) -> SparkSession:
         ConfigurationError: a package is missing; says what to install.
     """
     check_spark()
-    from raylay.services.pipeline.source import RaylaySource
+    from raylay.services.pipeline.tables.source import RaylaySource
 
     context = spark.sparkContext
     if (context.master or "").startswith("local") and PYTHON_VARIABLE not in os.environ:

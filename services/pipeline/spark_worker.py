@@ -15,5 +15,5 @@ if __name__ == "__main__":
     # Its threads would not survive the fork.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with contextlib.suppress(ImportError):  # who needs it says what is missing
-        import raylay.services.pipeline.source  # noqa: F401
+        import raylay.services.pipeline.tables.source  # noqa: F401
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.logs import LogOptions
 from raylay.services.protocol.compression import COMPRESSION_TYPES, ZSTD
 from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.placement import Placement, aimed
 from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
 from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.replication.validation import QueueDefinition, SowDefinition, check_rule
-from raylay.services.tracing import TracingOptions
+from raylay.services.telemetry.logs import LogOptions
+from raylay.services.telemetry.tracing import TracingOptions
 
 INSTANCE_FILE = "instance.json"
 CLIENT_BUFFER_BYTES_MAX_DEFAULT = 64 * 1024 * 1024

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import Any
 
-from raylay.services.logs import Logger
+from raylay.services.telemetry.logs import Logger
 
 EVENTS_MAX = 10_000
 

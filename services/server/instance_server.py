@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from raylay.services import logs
 from raylay.services.errors import (
     ConfigurationError,
     InstanceRetired,
@@ -30,7 +29,6 @@ from raylay.services.errors import (
     StorageFull,
 )
 from raylay.services.messages.records import Flag, Kind, Run
-from raylay.services.metrics import LatencyHistogram, Metrics
 from raylay.services.protocol.proof import proof_of
 from raylay.services.protocol.replication import UpstreamLogon
 from raylay.services.protocol.session import Logon, safety_notice
@@ -106,7 +104,9 @@ from raylay.services.server.upstream_connection import UpstreamConnection
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
 from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
-from raylay.services.tracing import Outstanding, Tracing, start_tracing, traced
+from raylay.services.telemetry import logs
+from raylay.services.telemetry.metrics import LatencyHistogram, Metrics
+from raylay.services.telemetry.tracing import Outstanding, Tracing, start_tracing, traced
 from raylay.storage.files import make_directory
 from raylay.storage.journal import written_before
 from raylay.storage.journal_reader import LmdbJournalReader
@@ -1410,7 +1410,7 @@ class InstanceServer:
         return found and {**found, "ranges_held": sum(1 for _ in held.items())}
 
     def snapshot(self) -> dict[str, Any]:
-        """For metrics (services/metrics.py), but for `ranges_held`. Only reads."""
+        """For metrics (services/telemetry/metrics.py), but for `ranges_held`. Only reads."""
         if not self.is_serving:
             return {}
         machine = self.machine

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from raylay.services import logs
 from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.records import Flag, Run
 from raylay.services.protocol import control
@@ -59,7 +58,8 @@ from raylay.services.server.carried import CarriedStream, Carrier
 from raylay.services.server.config import DestinationConfig, LinkConfig, split_address
 from raylay.services.server.framed import FramedConnection, Outbox
 from raylay.services.server.impaired import Impairment, Line
-from raylay.services.tracing import Outstanding, Traced, start_tracing, traced
+from raylay.services.telemetry import logs
+from raylay.services.telemetry.tracing import Outstanding, Traced, start_tracing, traced
 from raylay.storage.journal_reader import LmdbJournalReader
 
 READ_BYTES = 512 * 1024

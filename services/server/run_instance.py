@@ -12,12 +12,12 @@ import signal
 import sys
 from pathlib import Path
 
-from raylay.services import logs
 from raylay.services.errors import InstanceRetired, RaylayError
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.process import keep_what_is_there, prepare_process, run_on_loop
 from raylay.services.server.subprocess_link import start_link_process
+from raylay.services.telemetry import logs
 
 
 async def serve(directory: Path) -> None:

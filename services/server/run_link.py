@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 import sys
 
-from raylay.services import logs
 from raylay.services.server.config import LinkConfig
 from raylay.services.server.link_server import LinkServer
 from raylay.services.server.process import prepare_process, run_on_loop
+from raylay.services.telemetry import logs
 
 
 async def serve(config: LinkConfig) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raylay.services import logs
 from raylay.services.errors import FabricError, InstanceRetired, RaylayError
 from raylay.services.replication.placement import from_wire
 from raylay.services.server.config import InstanceConfig, LinkConfig
@@ -22,6 +21,7 @@ from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.link_control import LinkFactory
 from raylay.services.server.link_server import LinkServer
 from raylay.services.server.process import keep_what_is_there, new_loop, prepare_process
+from raylay.services.telemetry import logs
 
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 5.0

@@ -21,7 +21,7 @@ queues come with those.
     overlap               warning  two destinations of an instance may claim the same server
     bootstrap_circle      warning  instances that have no source to copy from but each other
     late_arrivals         note     a message may come behind a later one of its publisher
-    wide_ip               note     several servers may answer at an address (fabric_check.py)
+    wide_ip               note     several servers may answer at an address (fabric/check.py)
 
 A note is of what the documented rules bring with them and loses nothing: never an error.
 """

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from raylay.services.client import EPOCH, Client
 from raylay.services.client.messages import ranges_of
+from raylay.services.drills.verdict import Record, Stretch, Verdict, judge, stretches_of_run
 from raylay.services.fabric import Fabric
-from raylay.services.verdict import Record, Stretch, Verdict, judge, stretches_of_run
 from raylay.storage.journal_reader import LmdbJournalReader
 
 SETTLE_S_MAX = 120.0

@@ -11,7 +11,7 @@ from amps_examples import FIXTURES, completed, published
 
 from raylay.services.client import EPOCH
 from raylay.services.fabric import Fabric
-from raylay.services.fabric_plan import free_port
+from raylay.services.fabric.plan import free_port
 
 pytestmark = pytest.mark.cluster
 

@@ -16,11 +16,11 @@ from cluster.conftest import declare
 from cluster.load import journal_of, run_load
 
 from raylay.services.client import EPOCH, Client
+from raylay.services.drills.verdict import Record, Stretch, judge
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric, lookup
-from raylay.services.fabric_plan import FabricRecord
-from raylay.services.fabric_registry import REGISTRY_VARIABLE
-from raylay.services.verdict import Record, Stretch, judge
+from raylay.services.fabric.plan import FabricRecord
+from raylay.services.fabric.registry import REGISTRY_VARIABLE
 
 pytestmark = pytest.mark.cluster
 

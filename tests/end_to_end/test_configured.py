@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from end_to_end.test_instance import DEADLINE_S, Client, Server, Servers, free_ports, servers
 
-from raylay.services.configuration.amps_fabric import fabric_of
-from raylay.services.configuration.amps_load import load_amps
-from raylay.services.fabric_plan import instance_config, record_of
+from raylay.services.configuration.amps.fabric import fabric_of
+from raylay.services.configuration.amps.load import load_amps
+from raylay.services.fabric.plan import instance_config, record_of
 from raylay.services.messages.records import publisher_id
 
 __all__ = ["servers"]  # a fixture

@@ -16,7 +16,7 @@ import pytest
 
 from raylay.services.client import Server
 from raylay.services.configuration.model import FabricSettings
-from raylay.services.fabric_plan import FabricRecord, servers
+from raylay.services.fabric.plan import FabricRecord, servers
 
 ROOT = Path(__file__).parents[2]
 PLAYGROUND = ROOT / "deploy" / "playground"

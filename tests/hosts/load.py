@@ -12,7 +12,7 @@ from hosts.conftest import PATIENCE_S, Cluster, wait_until
 
 from raylay.services.client import EPOCH, Client
 from raylay.services.client.messages import ranges_of
-from raylay.services.verdict import Record, Stretch, Verdict, judge
+from raylay.services.drills.verdict import Record, Stretch, Verdict, judge
 
 TURN_S = 0.01
 EVERY_TURN = 2

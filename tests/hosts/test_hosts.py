@@ -13,7 +13,7 @@ import pytest
 from hosts.conftest import DIRECTORY, FABRIC, HOSTS, Cluster, wait_until
 from hosts.load import GROUPS, Load
 
-from raylay.services.verdict import Record, Stretch, judge, stretches_of_run
+from raylay.services.drills.verdict import Record, Stretch, judge, stretches_of_run
 from raylay.storage.journal_reader import LmdbJournalReader
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timeout(0)]

@@ -12,8 +12,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from raylay.services.pipeline.sink import WriteOptions, known_sequence, normal, publish_rows
-from raylay.services.pipeline.staging import Staging, stage
+from raylay.services.pipeline.publishing.sink import (
+    WriteOptions,
+    known_sequence,
+    normal,
+    publish_rows,
+)
+from raylay.services.pipeline.publishing.staging import Staging, stage
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 from raylay.services.client import Client, SyncClient
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.errors import ConfigurationError, ConnectionLost
-from raylay.services.fabric_plan import FabricRecord, InstancePorts
+from raylay.services.fabric.plan import FabricRecord, InstancePorts
 from raylay.services.pipeline.aggregate import QUERY_FILE, Windows, aggregate, results
 from raylay.services.pipeline.journals import places
 

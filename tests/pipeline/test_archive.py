@@ -37,8 +37,8 @@ from raylay.services.errors import (
 from raylay.services.messages.records import Run
 from raylay.services.pipeline import archive as job
 from raylay.services.pipeline.archive import Archived, Lake, archive, read_lake
-from raylay.services.pipeline.columns import COLUMNS
 from raylay.services.pipeline.journals import places
+from raylay.services.pipeline.tables.columns import COLUMNS
 from raylay.storage.files import FileLock
 from raylay.storage.maintenance import SegmentMaintenance
 

@@ -16,7 +16,7 @@ from pipeline_cases import made_by, message_run, write_fabric, write_log
 
 from raylay.services.configuration.files import load_fabric
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
-from raylay.services.fabric_plan import FabricRecord, InstancePorts
+from raylay.services.fabric.plan import FabricRecord, InstancePorts
 from raylay.services.messages.records import Flag, Kind, RecordBuilder, Run, decode_record
 from raylay.services.pipeline.audit import Audit, audit, audit_source, expected_everywhere
 from raylay.services.pipeline.audit import write_page as write_audit_page

@@ -15,9 +15,9 @@ from pyspark.errors import PySparkException
 from raylay.services import cli
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric_plan import FabricRecord, InstancePorts
+from raylay.services.fabric.plan import FabricRecord, InstancePorts
 from raylay.services.pipeline.journals import places, settings_of
-from raylay.services.pipeline.latency import (
+from raylay.services.pipeline.latency.job import (
     Choice,
     Latency,
     Row,
@@ -26,7 +26,7 @@ from raylay.services.pipeline.latency import (
     link_types_of,
     traces_of,
 )
-from raylay.services.pipeline.latency_page import page_of
+from raylay.services.pipeline.latency.page import page_of
 
 INCARNATIONS = {"Chicago-1": 0xA1, "Chicago-2": 0xB2, "London-1": 0xC3}
 DESK = 7

@@ -27,20 +27,25 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from raylay.services import fabric_registry
 from raylay.services.errors import (
     ConfigurationError,
     CorruptRecord,
     RemoteProtocolError,
     StorageError,
 )
-from raylay.services.fabric_plan import FabricRecord
-from raylay.services.fabric_record import Move
+from raylay.services.fabric import registry
+from raylay.services.fabric.plan import FabricRecord
+from raylay.services.fabric.record import Move
 from raylay.services.messages.records import RecordBuilder, iterate_records
 from raylay.services.pipeline import check_java, journals
-from raylay.services.pipeline.columns import COLUMNS
 from raylay.services.pipeline.journals import StretchReader, places, places_of, record_of
-from raylay.services.pipeline.source import BatchReader, RaylaySource, ReadOptions, StreamReader
+from raylay.services.pipeline.tables.columns import COLUMNS
+from raylay.services.pipeline.tables.source import (
+    BatchReader,
+    RaylaySource,
+    ReadOptions,
+    StreamReader,
+)
 from raylay.services.replication.routing import TopicRule
 from raylay.services.server.config import InstanceConfig
 from raylay.storage.maintenance import SegmentMaintenance
@@ -108,7 +113,7 @@ instances: {Chicago-1: {group: Chicago}, Chicago-2: {group: Chicago}}
 
 def test_a_fabric_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the commands take, an option takes, and the other way about."""
-    monkeypatch.setenv(fabric_registry.REGISTRY_VARIABLE, str(tmp_path / "registry"))
+    monkeypatch.setenv(registry.REGISTRY_VARIABLE, str(tmp_path / "registry"))
     directory = write_fabric(tmp_path / "data")
     for name in ("Chicago-1", "Chicago-2.g1"):
         write_log(directory / name, mixed_runs(2))
@@ -125,7 +130,7 @@ def test_a_fabric_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     expected = places(path=str(directory))
     assert Path(expected[1].journal).parent.name == "Chicago-2.g1"
     assert places(fabric=str(file), directory=str(directory)) == expected
-    fabric_registry.register(fabric_registry.Entry("flights", str(directory), "127.0.0.1:1"))
+    registry.register(registry.Entry("flights", str(directory), "127.0.0.1:1"))
     for source in (str(file), str(directory), "flights"):
         assert places_of(source) == expected
         assert places_of(source, ["Chicago-2"]) == expected[1:]

@@ -31,13 +31,13 @@ from raylay.services.errors import ConfigurationError, ConnectionLost, StorageEr
 from raylay.services.messages.records import decode_record
 from raylay.services.pipeline.archive import archive
 from raylay.services.pipeline.journals import places
-from raylay.services.pipeline.replay import REPLAYED, Chunk, Plan, replay
-from raylay.services.pipeline.replay_pacing import Schedule, ready
-from raylay.services.pipeline.replay_source import Selection, SparkSource, cut
-from raylay.services.pipeline.replay_store import PacedRows
+from raylay.services.pipeline.publishing.sink import WriteOptions
+from raylay.services.pipeline.publishing.staging import Pending, stage
+from raylay.services.pipeline.replay.job import REPLAYED, Chunk, Plan, replay
+from raylay.services.pipeline.replay.pacing import Schedule, ready
+from raylay.services.pipeline.replay.source import Selection, SparkSource, cut
+from raylay.services.pipeline.replay.store import PacedRows
 from raylay.services.pipeline.selection import parse_range, parse_speed
-from raylay.services.pipeline.sink import WriteOptions
-from raylay.services.pipeline.staging import Pending, stage
 from raylay.storage.files import FAULT_VARIABLE
 
 CHILD = Path(replay_child.__file__)

@@ -20,9 +20,9 @@ from pipeline_cases import (
 from raylay.services.errors import ConfigurationError
 from raylay.services.pipeline.archive import archive
 from raylay.services.pipeline.journals import places
-from raylay.services.pipeline.replay import replay
-from raylay.services.pipeline.replay_source import Selection, SparkSource
-from raylay.services.pipeline.sink import WriteOptions
+from raylay.services.pipeline.publishing.sink import WriteOptions
+from raylay.services.pipeline.replay.job import replay
+from raylay.services.pipeline.replay.source import Selection, SparkSource
 
 
 def test_a_journal_is_replayed(spark: Any, instance: Any, tmp_path: Path, mixed: Log) -> None:

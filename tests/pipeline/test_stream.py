@@ -27,7 +27,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from raylay.services.client import SyncClient
 from raylay.services.errors import ConfigurationError, StorageError
-from raylay.services.pipeline.source import ReadOptions, StreamReader, shares
+from raylay.services.pipeline.tables.source import ReadOptions, StreamReader, shares
 from raylay.storage.maintenance import SegmentMaintenance
 
 TXID = StructType([StructField("txid", LongType())])

@@ -34,8 +34,7 @@ from raylay.services.errors import (
     StorageLocked,
 )
 from raylay.services.messages.records import decode_record, iterate_records, publisher_id
-from raylay.services.pipeline.session import quiet_pandas
-from raylay.services.pipeline.sink import (
+from raylay.services.pipeline.publishing.sink import (
     BatchWriter,
     Staged,
     StreamWriter,
@@ -45,7 +44,7 @@ from raylay.services.pipeline.sink import (
     publish_pending,
     publish_rows,
 )
-from raylay.services.pipeline.staging import (
+from raylay.services.pipeline.publishing.staging import (
     STAGED,
     StagedFile,
     StagedRows,
@@ -53,6 +52,7 @@ from raylay.services.pipeline.staging import (
     rows_checksum,
     stage,
 )
+from raylay.services.pipeline.session import quiet_pandas
 from raylay.storage.files import FAULT_VARIABLE
 from raylay.storage.journal_reader import LmdbJournalReader
 

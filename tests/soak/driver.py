@@ -7,7 +7,7 @@ fault after another (faults.py). Two may overlap: one is chosen while the last o
 still open.
 
 All connections pass a relay that can be broken (relay.py). What happened is judged twice: every
-journal and subscriber by services/verdict.py, and a sync group of three by the laws that the
+journal and subscriber by services/drills/verdict.py, and a sync group of three by the laws that the
 simulator's checkers know (services/drills/recorded.py).
 """
 
@@ -45,12 +45,19 @@ from raylay.services.drills.recorded import (
     members_of,
     now_us,
 )
+from raylay.services.drills.verdict import (
+    PlaceVerdict,
+    Record,
+    Stretch,
+    Verdict,
+    judge,
+    stretches_of_run,
+)
 from raylay.services.errors import FabricError, RaylayError
 from raylay.services.fabric import Fabric, Topic
-from raylay.services.fabric_plan import data_directory, instance_config
+from raylay.services.fabric.plan import data_directory, instance_config
 from raylay.services.messages.records import Flag, Kind, Run, iterate_records, publisher_id
 from raylay.services.replication.ranges import PublisherRanges
-from raylay.services.verdict import PlaceVerdict, Record, Stretch, Verdict, judge, stretches_of_run
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.stores import LmdbBookmarkStore, MemoryBookmarkStore, MemoryPublishStore
 

@@ -41,9 +41,9 @@ from typing import TYPE_CHECKING, Any
 from soak import relay as relays
 
 from raylay.services.drills.recorded import Lost, now_us
+from raylay.services.drills.verdict import judge
 from raylay.services.errors import FabricError
-from raylay.services.fabric_ray import await_process_end
-from raylay.services.verdict import judge
+from raylay.services.fabric.ray_access import await_process_end
 
 if TYPE_CHECKING:
     from soak.driver import Soak

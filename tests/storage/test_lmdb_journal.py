@@ -17,8 +17,8 @@ import pytest
 from journal_cases import StepJournal, a_run, numbered_run
 from typer.testing import CliRunner
 
+from raylay.services.commands.journal import journal_app
 from raylay.services.errors import CorruptRecord, StorageError, StorageFull, StorageLocked
-from raylay.services.journal_commands import journal_app
 from raylay.services.messages.records import iterate_records
 from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance, read_floor

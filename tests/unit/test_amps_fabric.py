@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from amps_examples import FIXTURES, completed
 
-from raylay.services.configuration.amps_fabric import Listener, fabric_of, resolve
-from raylay.services.configuration.amps_load import Document, load_amps, slots
-from raylay.services.configuration.amps_model import AmpsConfig
-from raylay.services.configuration.amps_support import NEEDS_NOTHING, RUNS, findings
+from raylay.services.configuration.amps.fabric import Listener, fabric_of, resolve
+from raylay.services.configuration.amps.load import Document, load_amps, slots
+from raylay.services.configuration.amps.model import AmpsConfig
+from raylay.services.configuration.amps.support import NEEDS_NOTHING, RUNS, findings
 from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric_plan import FabricRecord, InstancePorts, instance_config
+from raylay.services.fabric.plan import FabricRecord, InstancePorts, instance_config
 from raylay.services.replication.downgrade import Look
 from raylay.services.replication.routing import TopicRule
 from raylay.services.replication.timetable import JournalAction, Occasion

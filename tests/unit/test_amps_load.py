@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from amps_examples import FIXTURES, completed, published
 
-from raylay.services.configuration.amps_load import Document, load_amps, places
-from raylay.services.configuration.amps_model import AmpsConfig
-from raylay.services.configuration.amps_show import shown
-from raylay.services.configuration.amps_tree import DEPTH_MAX, TOTAL_BYTES_MAX, parse_defines
+from raylay.services.configuration.amps.load import Document, load_amps, places
+from raylay.services.configuration.amps.model import AmpsConfig
+from raylay.services.configuration.amps.show import shown
+from raylay.services.configuration.amps.tree import DEPTH_MAX, TOTAL_BYTES_MAX, parse_defines
 from raylay.services.errors import ConfigurationError
 from raylay.services.replication.validation import CHECKS
 

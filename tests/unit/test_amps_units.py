@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylay.services.configuration.amps_units import (
+from raylay.services.configuration.amps.units import (
     format_interval,
     format_size,
     parse_count,

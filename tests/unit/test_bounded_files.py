@@ -1,4 +1,4 @@
-"""services/bounded_files.py on a real disk."""
+"""services/telemetry/bounded_files.py on a real disk."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from raylay.services.bounded_files import BoundedFile
 from raylay.services.errors import ConfigurationError
+from raylay.services.telemetry.bounded_files import BoundedFile
 
 
 def test_lines_are_appended_and_files_follow_each_other(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_after_a_short_write_the_next_line_begins_anew(tmp_path: Path) -> None:
     # A limit of the process stands for a full disk: the write that crosses it is cut short.
     program = (
         "import sys\nfrom pathlib import Path\n"
-        "from raylay.services.bounded_files import BoundedFile\n"
+        "from raylay.services.telemetry.bounded_files import BoundedFile\n"
         "import resource\n"
         "file = BoundedFile(Path(sys.argv[1]), 'A', 'log', 1000, 1000)\n"
         "file.write(b'first line\\n')\n"

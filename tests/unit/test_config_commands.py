@@ -11,9 +11,9 @@ from amps_examples import completed, published
 from typer.testing import CliRunner
 
 from raylay.services import cli
-from raylay.services.config_commands import config_app
-from raylay.services.configuration.amps_load import load_amps
-from raylay.services.configuration.amps_show import publish_store_messages, shown
+from raylay.services.commands.config import config_app
+from raylay.services.configuration.amps.load import load_amps
+from raylay.services.configuration.amps.show import publish_store_messages, shown
 from raylay.services.configuration.files import load_fabric, load_files
 from raylay.services.configuration.model import DowngradeSettings, FabricSettings
 from raylay.services.errors import ConfigurationError

@@ -18,7 +18,7 @@ from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric_plan import FabricRecord, InstancePorts, instance_config
+from raylay.services.fabric.plan import FabricRecord, InstancePorts, instance_config
 from raylay.services.replication.validation import Failure, check
 from raylay.services.server.describe import describe
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
-from raylay.services import metrics
 from raylay.services.configuration.files import load_fabric
-from raylay.services.fabric_plan import free_port
+from raylay.services.fabric.plan import free_port
+from raylay.services.telemetry import metrics
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -24,7 +24,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylay.services.errors import CorruptRecord, RemoteProtocolError
-from raylay.services.logs import LogOptions
 from raylay.services.messages.records import RecordBuilder, decode_runs, publisher_id, run_of, scan
 from raylay.services.protocol import bootstrap, control
 from raylay.services.protocol.compression import Decompressor, compressor
@@ -67,6 +66,7 @@ from raylay.services.server.framed import Outbox
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.link_server import LinkServer, _Downstream
 from raylay.services.server.upstream_connection import UpstreamConnection
+from raylay.services.telemetry.logs import LogOptions
 from raylay.storage.state import KEY_BYTES_MAX
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")

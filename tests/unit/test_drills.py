@@ -18,9 +18,8 @@ from typing import Any, ClassVar
 import pytest
 from typer.testing import CliRunner
 
-from raylay.services import drill_commands
-from raylay.services import fabric_registry as registry
 from raylay.services.cli import app
+from raylay.services.commands import drill as drill_commands
 from raylay.services.configuration.yaml_file import load
 from raylay.services.drills import drill as drill_module
 from raylay.services.drills import faults
@@ -37,9 +36,9 @@ from raylay.services.drills.faults import (
 from raylay.services.drills.load import topic_for
 from raylay.services.drills.scenario import Hit, Step, find
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric import Fabric, Topic
-from raylay.services.fabric_plan import FabricRecord, instance_config, record_of
-from raylay.services.fabric_registry import REGISTRY_VARIABLE, Entry, process_start, register
+from raylay.services.fabric import Fabric, Topic, registry
+from raylay.services.fabric.plan import FabricRecord, instance_config, record_of
+from raylay.services.fabric.registry import REGISTRY_VARIABLE, Entry, process_start, register
 
 WAIT_S = 60.0
 

@@ -22,10 +22,10 @@ from raylay.services.drills.judging import (
     unjudged,
 )
 from raylay.services.drills.recorded import Lost, Recording, members_of
+from raylay.services.drills.verdict import Record, Stretch
 from raylay.services.errors import StorageError
-from raylay.services.fabric_plan import FabricRecord, InstancePorts, instance_config
+from raylay.services.fabric.plan import FabricRecord, InstancePorts, instance_config
 from raylay.services.messages.records import Flag, Run
-from raylay.services.verdict import Record, Stretch
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance
 

@@ -23,9 +23,9 @@ from raylay.services.drills.measure import (
     Sample,
 )
 from raylay.services.drills.scenario import Scenario, find
+from raylay.services.drills.verdict import PlaceVerdict, Verdict
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric import Fabric
-from raylay.services.verdict import PlaceVerdict, Verdict
 
 T0_US = 1_700_000_000_000_000
 FAULT_US = T0_US + 5_000_000

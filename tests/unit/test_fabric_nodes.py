@@ -10,8 +10,8 @@ import pytest
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError
-from raylay.services.fabric_nodes import Node, NodePlace, followed, labelled, placed
-from raylay.services.fabric_plan import (
+from raylay.services.fabric.nodes import Node, NodePlace, followed, labelled, placed
+from raylay.services.fabric.plan import (
     Changes,
     FabricRecord,
     bring_up_to_date,

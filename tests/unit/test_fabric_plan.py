@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import pickletools
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ray import cloudpickle
 
 from raylay.services import fabric
-from raylay.services import fabric_registry as registry
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric_plan import (
+from raylay.services.fabric import registry
+from raylay.services.fabric.plan import (
     Changes,
     FabricRecord,
     bring_up_to_date,
@@ -29,7 +33,8 @@ from raylay.services.fabric_plan import (
     replication_address,
     servers_of,
 )
-from raylay.services.fabric_registry import REGISTRY_VARIABLE, Entry
+from raylay.services.fabric.ray_access import kill_process
+from raylay.services.fabric.registry import REGISTRY_VARIABLE, Entry
 from raylay.services.replication.routing import TopicRule
 from raylay.services.server.config import BootstrapConfig, InstanceConfig
 
@@ -309,6 +314,27 @@ def test_a_fabric_whose_head_is_gone_for_good_is_over() -> None:
         listening.listen()
         port = listening.getsockname()[1]
         entry = Entry("f", "/data", f"127.0.0.1:{port}")
-        assert not fabric._is_over(entry)
-    assert fabric._is_over(entry)
-    assert not fabric._is_over(replace(entry, host_pid=1)), "who began its Ray is alive"
+        assert not fabric.fabric._is_over(entry)
+    assert fabric.fabric._is_over(entry)
+    assert not fabric.fabric._is_over(replace(entry, host_pid=1)), "who began its Ray is alive"
+
+
+@pytest.mark.parametrize(
+    ("travelling", "module", "name"),
+    [
+        (fabric._save_config, "raylay.services.fabric", "_save_config"),
+        (fabric._record_text, "raylay.services.fabric", "_record_text"),
+        (kill_process, "raylay.services.fabric_ray", "kill_process"),
+        (Entry("flights", "here", "127.0.0.1:1"), "raylay.services.fabric_registry", "Entry"),
+    ],
+)
+def test_what_travels_to_nodes_of_an_earlier_release_is_known_to_them(
+    travelling: Any, module: str, name: str
+) -> None:
+    """A node finds by module and name what a driver sends it, in both directions of an upgrade."""
+    sent = cloudpickle.dumps(travelling)
+    named = [text for op, text, _ in pickletools.genops(sent) if "UNICODE" in op.name]
+    assert named[:2] == [module, name]
+    kind = travelling if callable(travelling) else type(travelling)
+    assert getattr(importlib.import_module(module), name) is kind
+    assert type(cloudpickle.loads(sent)) is type(travelling)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from raylay.services.host_check import GIB, MIB, Finding, HostFacts, examine, worst
-from raylay.services.host_commands import check_app, gather, lines_of, version_of
+from raylay.services.commands.host import check_app, gather, lines_of, version_of
+from raylay.services.hosts.check import GIB, MIB, Finding, HostFacts, examine, worst
 
 GOOD = {
     "instances": 2,

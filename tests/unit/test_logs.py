@@ -1,4 +1,4 @@
-"""services/logs.py with real processes' stderr and real files."""
+"""services/telemetry/logs.py with real processes' stderr and real files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from raylay.services import logs
 from raylay.services.errors import ConfigurationError
-from raylay.services.logs import LogOptions
+from raylay.services.telemetry import logs
+from raylay.services.telemetry.logs import LogOptions
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_levels(tmp_path: Path, level: str, written: int) -> None:
 
 def run_python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from raylay.services import logs\n" + program],
+        [sys.executable, "-c", "from raylay.services.telemetry import logs\n" + program],
         capture_output=True,
         text=True,
         timeout=60,

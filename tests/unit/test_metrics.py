@@ -1,4 +1,4 @@
-"""services/metrics.py, scraped over real HTTP."""
+"""services/telemetry/metrics.py, scraped over real HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.metrics import DESTINATION_KEYS, KEYS, LatencyHistogram, Metrics
+from raylay.services.telemetry.metrics import DESTINATION_KEYS, KEYS, LatencyHistogram, Metrics
 
 pytest.importorskip("opentelemetry.exporter.prometheus")
 
@@ -133,7 +133,7 @@ def test_stop_frees_the_port() -> None:
 
 def test_the_module_is_cheap_to_import() -> None:
     program = (
-        "import sys, raylay.services.metrics\n"
+        "import sys, raylay.services.telemetry.metrics\n"
         "print(any(n.startswith(('opentelemetry', 'prometheus')) for n in sys.modules))"
     )
     done = subprocess.run(

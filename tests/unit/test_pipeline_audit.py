@@ -17,10 +17,10 @@ import pytest
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.files import load_fabric
 from raylay.services.messages.records import Command, RecordBuilder
-from raylay.services.pipeline.audit_ages import Age, Question, ages_of, clocks, merged, unanswered
-from raylay.services.pipeline.audit_judgement import Audit, conflicting, judge, settle
-from raylay.services.pipeline.audit_origins import Known, Origin, origins_of
-from raylay.services.pipeline.audit_parts import (
+from raylay.services.pipeline.audit.ages import Age, Question, ages_of, clocks, merged, unanswered
+from raylay.services.pipeline.audit.judgement import Audit, conflicting, judge, settle
+from raylay.services.pipeline.audit.origins import Known, Origin, origins_of
+from raylay.services.pipeline.audit.parts import (
     BLOCK,
     TIMES_MAX,
     Kind,
@@ -35,8 +35,8 @@ from raylay.services.pipeline.audit_parts import (
     parts_of,
     sums_of,
 )
-from raylay.services.pipeline.audit_routes import expected_by, expected_everywhere
-from raylay.services.pipeline.columns import RECORD
+from raylay.services.pipeline.audit.routes import expected_by, expected_everywhere
+from raylay.services.pipeline.tables.columns import RECORD
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
 NOW_US = 1_000_000_000_000

@@ -15,17 +15,17 @@ from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric
-from raylay.services.fabric_nodes import Node, NodePlace, placed
-from raylay.services.fabric_plan import (
+from raylay.services.fabric.left_over import left_over_lines, left_over_status
+from raylay.services.fabric.nodes import Node, NodePlace, placed
+from raylay.services.fabric.plan import (
     FabricRecord,
     data_directory,
     instance_config,
     record_of,
     replication_address,
 )
-from raylay.services.fabric_record import LeftOver, Move
-from raylay.services.left_over import left_over_lines, left_over_status
-from raylay.services.relocation import (
+from raylay.services.fabric.record import LeftOver, Move
+from raylay.services.fabric.relocation import (
     Relocation,
     away_since,
     choose,
@@ -216,8 +216,9 @@ def test_who_cannot_be_moved_keeps_nobody_else_from_it(
 
     monkeypatch.setattr(made, "relocate", relocate)
     monkeypatch.setattr(made, "_refresh", lambda: None)
-    monkeypatch.setattr("raylay.services.fabric.living_nodes", lambda: NODES[2:])
-    monkeypatch.setattr("raylay.services.fabric.dead_nodes", lambda: [(n, 1) for n in NODES[:2]])
+    monkeypatch.setattr("raylay.services.fabric.fabric.living_nodes", lambda: NODES[2:])
+    dead = [(node, 1) for node in NODES[:2]]
+    monkeypatch.setattr("raylay.services.fabric.fabric.dead_nodes", lambda: dead)
     told: list[Relocation] = []
     with pytest.raises(FabricError, match=r"^east-1 cannot be filled$"):
         made.relocate_due(told.append)

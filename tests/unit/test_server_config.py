@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.logs import LogOptions
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.routing import Destination, TopicRule
 from raylay.services.server.config import (
@@ -22,7 +21,8 @@ from raylay.services.server.config import (
     reachable,
     split_address,
 )
-from raylay.services.tracing import TracingOptions
+from raylay.services.telemetry.logs import LogOptions
+from raylay.services.telemetry.tracing import TracingOptions
 
 
 def full() -> InstanceConfig:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric_plan import free_port
-from raylay.services.logs import LogOptions
+from raylay.services.fabric.plan import free_port
 from raylay.services.server.config import DestinationConfig, InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.node_address import following, is_own
 from raylay.services.server.subprocess_link import start_link_process
+from raylay.services.telemetry.logs import LogOptions
 
 FORMER = "192.0.2.1"
 """For documentation: this machine has it not."""

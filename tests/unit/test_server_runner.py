@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import FabricError
-from raylay.services.logs import LogOptions
 from raylay.services.server.config import InstanceConfig, LinkConfig
 from raylay.services.server.runner import InstanceThread
+from raylay.services.telemetry.logs import LogOptions
 
 DEADLINE_S = 20.0
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError
-from raylay.services.fabric_check import check_settings, fabric_app, members_of
-from raylay.services.fabric_plan import instance_config, record_of
+from raylay.services.fabric.check import check_settings, fabric_app, members_of
+from raylay.services.fabric.plan import instance_config, record_of
 from raylay.services.topology.check import Checked, Finding
 
 GROUPS = ("Chicago", "NewYork", "London")

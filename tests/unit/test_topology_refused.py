@@ -11,8 +11,8 @@ from unit.test_configuration_exclusions import failures, record
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.yaml_file import parse
-from raylay.services.fabric_check import check_settings, descriptions_of
-from raylay.services.fabric_plan import instance_config
+from raylay.services.fabric.check import check_settings, descriptions_of
+from raylay.services.fabric.plan import instance_config
 from raylay.services.replication.routing import TopicRule
 from raylay.services.replication.validation import (
     CHECKS,

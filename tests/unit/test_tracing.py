@@ -1,4 +1,4 @@
-"""services/tracing.py with real files, real processes and a real OTLP collector's HTTP port."""
+"""services/telemetry/tracing.py with real files, processes and an OTLP collector's HTTP port."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.records import RecordBuilder, decode_record, publisher_id
-from raylay.services.tracing import (
+from raylay.services.telemetry.tracing import (
     ClientTracer,
     NoTracing,
     Outstanding,
@@ -59,7 +59,7 @@ def tracing_to(directory: Path, name: str = "A1", **options: Any) -> Iterator[Tr
 def test_without_an_exporter_nothing_is_imported_or_started() -> None:
     program = (
         "import sys, threading\n"
-        "from raylay.services.tracing import start_tracing\n"
+        "from raylay.services.telemetry.tracing import start_tracing\n"
         "tracing = start_tracing('A1')\n"
         "tracing.commit([], 1, 2, instance='A1'); tracing.flush(); tracing.close()\n"
         "print(tracing.enabled, tracing.sample_every,\n"
@@ -206,7 +206,7 @@ def test_spans_reach_the_file_within_a_second_without_a_flush(tmp_path: Path) ->
 def test_spans_are_written_when_the_process_ends_by_itself(tmp_path: Path) -> None:
     program = (
         "import sys\n"
-        "from raylay.services.tracing import *\n"
+        "from raylay.services.telemetry.tracing import *\n"
         "t = start_tracing('A/1 x', TracingOptions(file_directory=sys.argv[1]))\n"
         "m = Traced(new_context(), 1, 1, 't')\n"
         "for _ in range(1200): t.commit([m], 1, 2, instance='A1')\n"
@@ -250,7 +250,7 @@ def test_close_twice_and_spans_after_it_do_nothing(tmp_path: Path) -> None:
 
 def test_the_console_exporter_writes_lines_to_stderr(tmp_path: Path) -> None:
     program = (
-        "from raylay.services.tracing import *\n"
+        "from raylay.services.telemetry.tracing import *\n"
         "t = start_tracing('A1', TracingOptions(console=True))\n"
         "t.commit([Traced(new_context(), 1, 2, 't')], 1, 2, instance='A1')\n"
     )

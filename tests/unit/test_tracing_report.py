@@ -1,4 +1,4 @@
-"""services/trace_report.py: the files of several processes become one message's way."""
+"""services/telemetry/trace_report.py: the files of several processes become one message's way."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from typer.testing import CliRunner
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.records import publisher_id
-from raylay.services.trace_report import Span, TraceFiles, print_trace, trace_command, tree
-from raylay.services.tracing import Traced, TracingOptions, new_context, start_tracing
+from raylay.services.telemetry.trace_report import (
+    Span,
+    TraceFiles,
+    print_trace,
+    trace_command,
+    tree,
+)
+from raylay.services.telemetry.tracing import Traced, TracingOptions, new_context, start_tracing
 
 PUBLISHER = publisher_id("pub")
 START_NS = 1_700_000_000_000_000_000

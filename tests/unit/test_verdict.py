@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from raylay.services.drills.verdict import Record, Stretch, check_place, judge, stretches_of_run
 from raylay.services.messages.records import RecordBuilder, Run
-from raylay.services.verdict import Record, Stretch, check_place, judge, stretches_of_run
 
 P, Q = 7, 9
 

@@ -1,0 +1,108 @@
+"""`raylay config`: what is wrong in a fabric's files, and what they say with their defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raylay.services.configuration.amps.fabric import fabric_of
+from raylay.services.configuration.amps.load import Document
+from raylay.services.configuration.amps.show import (
+    downgrades_of,
+    shown,
+    shown_fabric,
+    store_lines,
+)
+from raylay.services.configuration.amps.support import Finding, findings
+from raylay.services.configuration.amps.tree import parse_defines
+from raylay.services.configuration.files import load_files
+from raylay.services.configuration.model import FabricSettings
+
+FilesArgument = Annotated[
+    list[Path],
+    typer.Argument(help="The fabric's YAML file, or the AMPSConfig files of its instances."),
+]
+DefineOption = Annotated[
+    list[str] | None,
+    typer.Option("-D", "--define", help="VAR=VALUE for ${VAR} in AMPSConfig files; repeatable."),
+]
+NameOption = Annotated[
+    str, typer.Option("--name", help="Of the fabric, for AMPSConfig files, which do not say it.")
+]
+IgnoreOption = Annotated[
+    bool,
+    typer.Option("--ignore-unsupported", help="Leave out what does not run yet."),
+]
+
+config_app = typer.Typer(help="Check and show configuration files.", no_args_is_help=True)
+
+
+@config_app.command()
+def check(files: FilesArgument, define: DefineOption = None) -> None:
+    """Say what is wrong, a line each (exit code 1), and what does not run yet (exit code 0)."""
+    loaded = load_files(files, defines=parse_defines(define))
+    found: list[Finding] = []
+    if isinstance(loaded, FabricSettings):
+        settings = loaded
+        found = [Finding(str(files[0]), text, True) for text in settings.not_running()]
+    else:
+        found = [finding for document in loaded for finding in findings(document)]
+        # What does not run yet is listed below, so it is no error here.
+        settings = fabric_of(loaded, ignore_unsupported=True)
+        found += _outside(loaded, settings)
+    for finding in found:
+        typer.echo(f"{finding.origin}: {finding.text}")
+    refused = sum(finding.refuses for finding in found)
+    instances, links = len(settings.instances), sum(1 for _ in settings.links())
+    typer.echo(
+        f"{_counted(instances, 'instance')}, {_counted(links, 'destination')}: "
+        + (
+            f"{_counted(refused, 'thing')} of it would not run: start refuses that without "
+            "--ignore-unsupported"
+            if refused
+            else "all of it runs"
+        )
+    )
+
+
+@config_app.command()
+def show(
+    files: FilesArgument,
+    define: DefineOption = None,
+    rate: Annotated[
+        int,
+        typer.Option(min=0, help="Messages/s of a publisher: how large must its store be?"),
+    ] = 0,
+) -> None:
+    """Show the files with defaults filled in, as YAML; what comes of an AMPSConfig loads again."""
+    loaded = load_files(files, defines=parse_defines(define))
+    if isinstance(loaded, FabricSettings):
+        typer.echo(shown_fabric(loaded), nl=False)
+        downgrades = [(each.name, loaded.downgrade_of(each)) for each in loaded.instances]
+    else:
+        typer.echo("---\n".join(shown(document) for document in loaded), nl=False)
+        downgrades = downgrades_of(loaded)
+    for line in store_lines(rate, downgrades) if rate else ():
+        typer.echo(f"# {line}")
+
+
+def _outside(documents: list[Document], settings: FabricSettings) -> Iterator[Finding]:
+    """A note for each address that is of none of the files' instances."""
+    for document in documents:
+        links = {link.name: link for link in settings.instance(document.config.name).destinations}
+        for number, destination in enumerate(document.config.destinations()):
+            link = links.get(destination.name)
+            for target in link.to if link is not None else ():
+                if ":" in target:
+                    yield Finding(
+                        document.origin(("Replication", "Destination", number, "Transport", 0)),
+                        f"{target} is of no instance of these files: it is dialled as it is",
+                        False,
+                    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")

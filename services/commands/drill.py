@@ -1,0 +1,206 @@
+"""`raylay drill`: break a running fabric on purpose, and read what happened (docs/drills.md)."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from raylay.services.configuration.files import load_fabric
+from raylay.services.errors import ConfigurationError, RaylayError
+from raylay.services.fabric import registry
+
+if TYPE_CHECKING:
+    from raylay.services.drills.scenario import Scenario
+    from raylay.services.fabric import Fabric
+
+EXIT_BAD = 1
+EXIT_COULD_NOT_RUN = 2
+START_TIMEOUT_S = 120.0
+FILE_COLUMNS = 110
+
+
+def drill_command(
+    scenario: Annotated[
+        str | None, typer.Argument(help="A scenario by name, or a YAML file of steps.")
+    ] = None,
+    fabric: Annotated[
+        str,
+        typer.Option(
+            "--fabric",
+            "-f",
+            help="A running fabric by name; or its file: where that one does not run, the drill "
+            "starts it, and stops it when it is done.",
+        ),
+    ] = "",
+    target: Annotated[str, typer.Option(help="Of the first step, in place of its own.")] = "",
+    topic: Annotated[str, typer.Option(help="For the load; default: one that is journaled.")] = "",
+    rate: Annotated[float | None, typer.Option(help="Messages a second of each publisher.")] = None,
+    own_load: Annotated[
+        bool,
+        typer.Option("--own-load", help="No load but the fabric's own; judged by its journals."),
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="Directory for the report; default: drills/… here.")
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Show the scenarios.")] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Mend at once what a killed drill left broken.")
+    ] = False,
+) -> None:
+    """Break a running fabric on purpose, judge what became of every message, write a report.
+
+    Exit code 0: clean. 1: something is wrong, or nothing could be judged. 2: it could not run.
+    """
+    if show_list:
+        print_list()
+        return
+    try:
+        if clean:
+            code = _mend(scenario, fabric)
+        else:
+            code = _drill(_changed(scenario, target, rate, own_load), fabric, topic, output)
+    except RaylayError as error:
+        typer.echo(f"raylay drill: {error}", err=True)
+        code = EXIT_COULD_NOT_RUN
+    except KeyboardInterrupt:
+        typer.echo("raylay drill: interrupted; what was broken is mended", err=True)
+        code = EXIT_COULD_NOT_RUN
+    raise typer.Exit(code)
+
+
+def print_list() -> None:
+    """The scenarios that come with Raylay, a line each."""
+    from raylay.services.drills.scenario import built_in
+
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("scenario", "takes", "what it does"):
+        table.add_column(column, overflow="fold")
+    for name, scenario in built_in().items():
+        table.add_row(name, f"{scenario.seconds:.0f} s", scenario.about)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_COLUMNS)
+    console.print(table)
+
+
+def _changed(name: str | None, target: str, rate: float | None, own_load: bool) -> Scenario:
+    from raylay.services.drills.scenario import find
+
+    if name is None:
+        raise ConfigurationError("say which scenario; `raylay drill --list` shows them")
+    scenario = find(name)
+    if target:
+        scenario = scenario.with_target(target)
+    if rate is not None:
+        scenario = scenario.with_rate(rate)
+    return scenario.with_own_load() if own_load else scenario
+
+
+def _drill(scenario: Scenario, fabric: str, topic: str, output: Path | None) -> int:
+    began_s = time.monotonic()
+
+    def tell(text: str) -> None:
+        typer.echo(f"{time.monotonic() - began_s:6.1f} s  {text}")
+        sys.stdout.flush()
+
+    # Late: the command line is there at once.
+    from raylay.services.drills import report
+    from raylay.services.drills.drill import Drill
+    from raylay.services.reports.page import check_reports
+
+    check_reports()
+    with _found(fabric, tell) as found:
+        drill = Drill(found, scenario, topic=topic, tell=tell)
+        stamp = datetime.now(UTC)
+        place = output or Path("drills") / f"{scenario.name}-{stamp:%Y%m%d-%H%M%S}"
+        made = not place.exists()
+        # Before anything is broken: a drill without a report was for nothing.
+        report.make_place(place)
+        try:
+            result = drill.run()
+        except BaseException:
+            if made:
+                with suppress(OSError):
+                    place.rmdir()
+            raise
+        page = report.write(result, place)
+    typer.echo(("clean: " if result.valid else "BAD: ") + report.verdict_sentence(result))
+    typer.echo(f"report: {page}")
+    return 0 if result.valid else EXIT_BAD
+
+
+@contextmanager
+def _found(fabric: str, tell: object = None) -> Iterator[Fabric]:
+    """The fabric: attached to, or started for the drill alone where a file is given."""
+    from raylay.services.drills.drill import check_allowed
+    from raylay.services.fabric import Fabric, find_running
+
+    settings = load_fabric([Path(fabric)]) if Path(fabric).is_file() else None
+    name = settings.name if settings is not None else fabric
+    if settings is None or registry.find(name) is not None:
+        with Fabric.attach(find_running(name).name) as attached:
+            check_allowed(attached)
+            yield attached
+        return
+    started = Fabric.of(settings)
+    check_allowed(started)
+    with tempfile.TemporaryDirectory(prefix=f"raylay-drill-{name}-") as place:
+        if callable(tell):
+            tell(f"starting fabric {name} in {place}")
+        with _ended_by_signals(), started.start(place, timeout_s=START_TIMEOUT_S):
+            started.wait_connected(START_TIMEOUT_S)
+            yield started
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM ends it like Ctrl-C does, so that what was started is stopped."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except SystemExit:
+        # Who connects to Ray gets a handler of Ray's, which raises this.
+        raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _mend(scenario: str | None, fabric: str) -> int:
+    from raylay.services.drills.drill import clean, refuse_running
+    from raylay.services.drills.faults import bring_head_back
+    from raylay.services.fabric import Fabric, find_running
+    from raylay.services.fabric.plan import FabricRecord
+
+    if scenario is not None:
+        raise ConfigurationError(
+            f"--clean takes no scenario: `raylay drill --clean --fabric {scenario}` if that is the "
+            "fabric"
+        )
+    name = load_fabric([Path(fabric)]).name if Path(fabric).is_file() else fabric
+    found = find_running(name)
+    record = FabricRecord.load(found.directory)
+    if record is not None:
+        # Without its head no Ray can be joined.
+        refuse_running(Path(record.directory), found.name)
+        for line in bring_head_back(Path(record.directory)):
+            typer.echo(line)
+    with Fabric.attach(found.name) as attached:
+        for line in clean(attached):
+            typer.echo(line)
+    return 0

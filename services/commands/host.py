@@ -1,0 +1,218 @@
+"""`raylay check host`: gathers what `hosts/check.py` judges."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.metadata
+import json
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from raylay.services.hosts.check import Finding, HostFacts, examine, worst
+
+FSYNC_TIMES = 21
+FSYNC_BYTES = 16 * 1024
+FSYNC_SECONDS_MAX = 3.0
+"""However slow the disk, the measurement ends."""
+COMMAND_TIMEOUT_S = 5.0
+PORT_MAX = 65_535
+KERNEL_SETTINGS = (
+    "vm.overcommit_memory",
+    "vm.max_map_count",
+    "net.core.somaxconn",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.ip_local_port_range",
+)
+TIME_ERROR = 5
+"""What adjtimex returns where the clock is not synchronised."""
+MARKS = {"ok": "ok", "change": "change", "wrong": "WRONG"}
+
+check_app = typer.Typer(help="Check what a fabric stands on.", no_args_is_help=True)
+
+
+@check_app.callback()
+def _check() -> None:
+    pass
+
+
+@check_app.command("host")
+def check_host(
+    directory: Annotated[
+        Path, typer.Option("--directory", help="Where the journals are to lie.")
+    ] = Path("data"),
+    instances: Annotated[int, typer.Option(min=1, help="Instances on this host.")] = 2,
+    clients: Annotated[int, typer.Option(min=0, help="Their client connections.")] = 1_000,
+    port: Annotated[
+        list[int] | None,
+        typer.Option("--port", min=1, max=PORT_MAX, help="A port that must be free; repeatable."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of lines.")] = False,
+) -> None:
+    """Say what this host needs changed: limits, memory, disk, clock, kernel, versions, ports.
+
+    Exit code 1 where something is wrong; what would merely be better leaves it 0.
+    """
+    findings = examine(gather(directory, instances, clients, port or []))
+    if as_json:
+        typer.echo(json.dumps([finding._asdict() for finding in findings]))
+    else:
+        console = Console(highlight=False, soft_wrap=True)
+        for finding in findings:
+            for line in lines_of(finding):
+                console.print(line, markup=False)
+    if worst(findings) == "wrong":
+        raise typer.Exit(1)
+
+
+def lines_of(finding: Finding) -> list[str]:
+    """For people: one line, and two more where something is to be changed."""
+    lines = [f"{MARKS[finding.level]:<6} {finding.what}: {finding.found} (wanted {finding.wanted})"]
+    if finding.level != "ok":
+        lines += [f"       why: {finding.why}", f"       do:  {finding.change}"]
+    return lines
+
+
+def gather(directory: Path, instances: int, clients: int, ports: list[int]) -> HostFacts:
+    """What can be found out here."""
+    facts = HostFacts(instances=instances, clients=clients, directory=str(directory))
+    facts.open_files = _limit(resource.RLIMIT_NOFILE)
+    facts.processes = _limit(resource.RLIMIT_NPROC)
+    facts.processors = len(os.sched_getaffinity(0))
+    memory = _memory_table()
+    facts.memory_bytes = memory.get("MemTotal")
+    facts.memory_available_bytes = memory.get("MemAvailable")
+    if "SwapTotal" in memory and "SwapFree" in memory:
+        facts.swap_used_bytes = memory["SwapTotal"] - memory["SwapFree"]
+    _gather_disk(facts, directory)
+    facts.clock_synchronised = _clock_is_synchronised()
+    facts.clock_offset_ms = _clock_offset_ms()
+    facts.python = tuple(sys.version_info[:3])
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        facts.ray = version_of(importlib.metadata.version("ray"))
+    facts.ports_taken = {port: "" for port in ports if _is_taken(port)}
+    facts.kernel = {
+        name: text
+        for name in KERNEL_SETTINGS
+        if (text := _read(Path("/proc/sys", *name.split(".")))) is not None
+    }
+    return facts
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """`2.60.0rc1` as (2, 60, 0)."""
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part) for part in found.group().split(".")) if found else ()
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _limit(kind: int) -> int:
+    soft, _ = resource.getrlimit(kind)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def _memory_table() -> dict[str, int]:
+    found = {}
+    for line in (_read(Path("/proc/meminfo")) or "").splitlines():
+        name, _, rest = line.partition(":")
+        if rest.endswith(" kB"):
+            found[name] = int(rest[:-3]) * 1024
+    return found
+
+
+def _gather_disk(facts: HostFacts, directory: Path) -> None:
+    place = directory.absolute()
+    # Where it is not there yet: the disk that it would be made on.
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        facts.disk_free_bytes = shutil.disk_usage(place).free
+        facts.file_system = _file_system(place)
+        facts.fsync_ms = _fsync_ms(place)
+    except OSError as error:
+        facts.disk_error = f"{place}: {error.strerror}"
+
+
+def _file_system(place: Path) -> str:
+    """The type of the mount that a path is on, as /proc/self/mountinfo says."""
+    device = place.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in (_read(Path("/proc/self/mountinfo")) or "").splitlines():
+        fields, _, source = line.partition(" - ")
+        if fields.split()[2] == wanted:
+            return source.split()[0]
+    return ""
+
+
+def _fsync_ms(place: Path) -> float | None:
+    """The slowest but one of a few syncs: one may meet somebody else's."""
+    took_ms = []
+    deadline_s = time.monotonic() + FSYNC_SECONDS_MAX
+    with tempfile.TemporaryFile(dir=place) as file:
+        for _ in range(FSYNC_TIMES):
+            file.write(bytes(FSYNC_BYTES))
+            file.flush()
+            began_s = time.perf_counter()
+            os.fdatasync(file.fileno())
+            took_ms.append((time.perf_counter() - began_s) * 1000)
+            if time.monotonic() > deadline_s:
+                break
+    return sorted(took_ms)[-2] if len(took_ms) > 1 else took_ms[0]
+
+
+def _clock_is_synchronised() -> bool | None:
+    """Of the kernel's own clock discipline; None where it cannot be asked."""
+    try:
+        libc = ctypes.CDLL(None)
+        # struct timex is 208 bytes here and grows with nothing that is read.
+        state = libc.adjtimex(ctypes.create_string_buffer(512))
+    except (OSError, AttributeError):
+        return None
+    return None if state < 0 else bool(state != TIME_ERROR)
+
+
+def _clock_offset_ms() -> float | None:
+    """As chrony knows it; None where there is none."""
+    tool = shutil.which("chronyc")
+    if tool is None:
+        return None
+    try:
+        text = subprocess.run(
+            [tool, "-c", "tracking"],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=True,
+        ).stdout
+        return float(text.split(",")[4]) * 1000
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False

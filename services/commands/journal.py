@@ -1,0 +1,547 @@
+"""`raylay journal dump|grep|verify|compress|archive|remove|reunite`: a journal beside its instance.
+
+Reading needs no lock and disturbs nobody. Compressing, archiving and removing touch sealed
+segments that no reader uses; what may be removed, the instance has written down.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.errors import FabricError, StorageError
+from raylay.services.fabric import registry
+from raylay.services.fabric.plan import FabricRecord, replication_address
+from raylay.services.messages.records import FLAG_NAMES, Command, Kind, Record, Run, iterate_records
+from raylay.services.server.reuniting import TIMEOUT_S_DEFAULT, ReunionReport
+from raylay.services.server.reuniting import reunite as reunite_directory
+from raylay.storage.journal import Outcome, SegmentInfo
+from raylay.storage.lmdb_journal import LmdbJournalReader
+from raylay.storage.maintenance import SegmentMaintenance
+from raylay.storage.segments import list_segments
+from raylay.storage.verify import Verified, verify_journal
+
+BODY_SHOWN_CHARACTERS = 120
+_BOOKMARK = re.compile(r"^(\d{1,20})\|(\d{1,19})\|?$")
+
+journal_app = typer.Typer(help="Look at, verify and tidy a journal.", no_args_is_help=True)
+
+JournalArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="JOURNAL",
+        help="A journal's directory, a data directory that has one, or one segment's file.",
+    ),
+]
+ArchiveOption = Annotated[
+    Path | None, typer.Option("--archive", help="Where archived segments lie.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+BeforeOption = Annotated[
+    int | None,
+    typer.Option("--before", help="Only segments wholly below this transaction id."),
+]
+
+
+class _Target:
+    """The directory, and the transaction ids where one segment's file was named."""
+
+    def __init__(self, path: Path, archive: Path | None) -> None:
+        self.archive = archive
+        self.only: frozenset[Path] | None = None
+        self.first_txid = 1
+        self.end_txid: int | None = None
+        if path.is_file():
+            self.directory = path.parent
+            files = list_segments(self.directory, archive)
+            at = [index for index, file in enumerate(files) if file.path == path]
+            if not at:
+                _fail(f"{path} is no segment of a journal")
+            self.only = frozenset([path])
+            self.first_txid = files[at[0]].first_txid
+            if at[0] + 1 < len(files):
+                self.end_txid = files[at[0] + 1].first_txid
+            return
+        self.directory = path
+        if not path.is_dir():
+            _fail(f"{path}: no such directory")
+        # Without the archive: an archived segment says nothing about which directory this is.
+        if not list_segments(path, None) and (path / "journal").is_dir():
+            self.directory = path / "journal"
+        if not list_segments(self.directory, archive):
+            _fail(f"{self.directory} holds no journal")
+
+
+def _fail(text: str) -> None:
+    typer.echo(text, err=True)
+    raise typer.Exit(1)
+
+
+def _time(time_us: int) -> str:
+    if not 0 < time_us < 253_402_300_800_000_000:
+        return str(time_us)
+    moment = datetime.fromtimestamp(time_us // 1_000_000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_us % 1_000_000:06d}Z"
+
+
+def _name(kind: type[Command] | type[Kind], value: int) -> str:
+    try:
+        return kind(value).name.lower()
+    except ValueError:
+        return str(value)
+
+
+def _text(body: bytes) -> dict[str, str]:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
+def _record_line(txid: int, run: Run, record: Record, body: bool) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "txid": txid,
+        "bookmark": record.bookmark,
+        "command": _name(Command, record.command),
+        "topic": record.topic,
+        "message_type": record.message_type,
+        "origin_time": _time(record.origin_time_us),
+        "receive_time": _time(run.receive_time_us),
+        "path": [f"{incarnation:016x}" for incarnation in run.path],
+        "group": run.group,
+        "flags": [name for flag, name in FLAG_NAMES.items() if run.flags & flag],
+    }
+    if record.key:
+        line["key"] = record.key.decode("utf-8", "backslashreplace")
+    if record.correlation:
+        line["correlation"] = record.correlation.decode("utf-8", "backslashreplace")
+    if record.expiration_s:
+        line["expiration_s"] = record.expiration_s
+    if record.trace:
+        line["trace_id"] = record.trace[:16].hex()
+    if body:
+        line |= _text(record.body)
+    return line
+
+
+def _note_line(run: Run) -> dict[str, Any]:
+    return {
+        "txid": run.first_txid,
+        "note": _name(Kind, run.kind),
+        "receive_time": _time(run.receive_time_us),
+        "bytes": len(run.payload),
+    }
+
+
+def _show(line: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(line, ensure_ascii=False))
+        return
+    if "note" in line:
+        typer.echo(
+            f"{line['txid']:>12}  {line['receive_time']}  note {line['note']}, "
+            f"{line['bytes']} bytes"
+        )
+        return
+    body = line.get("body", line.get("body_base64", ""))
+    if len(body) > BODY_SHOWN_CHARACTERS:
+        body = f"{body[:BODY_SHOWN_CHARACTERS]}… ({len(body)})"
+    command = "" if line["command"] == "publish" else f"  {line['command']}"
+    typer.echo(
+        f"{line['txid']:>12}  {line['receive_time']}  {line['bookmark']}  {line['topic']}"
+        f"{command}  {body}".rstrip()
+    )
+
+
+def _runs(reader: LmdbJournalReader, first_txid: int, end_txid: int | None) -> Iterator[Run]:
+    """Runs from `first_txid` on, up to but without `end_txid`."""
+    at = first_txid - 1
+    while runs := reader.read(at):
+        for run in runs:
+            if end_txid is not None and run.first_txid >= end_txid:
+                return
+            yield run
+        at = runs[-1].last_txid
+
+
+def _lines(
+    reader: LmdbJournalReader, first_txid: int, end_txid: int | None, body: bool
+) -> Iterator[tuple[dict[str, Any], Record | None]]:
+    for run in _runs(reader, first_txid, end_txid):
+        if run.kind != Kind.RECORDS:
+            yield _note_line(run), None
+            continue
+        for txid, record in enumerate(iterate_records(run.payload), run.first_txid):
+            if end_txid is not None and txid >= end_txid:
+                return
+            yield _record_line(txid, run, record, body), record
+
+
+def _segment_line(segment: SegmentInfo) -> dict[str, Any]:
+    return {
+        "segment": segment.path.name,
+        "state": segment.state,
+        "archived": segment.archived,
+        "first_txid": segment.first_txid,
+        "last_txid": segment.last_txid,
+        "records": segment.records,
+        "bytes_on_disk": segment.bytes_on_disk,
+        "first_time": _time(segment.first_time_us),
+        "last_time": _time(segment.last_time_us),
+    }
+
+
+@journal_app.command()
+def dump(
+    journal: JournalArgument,
+    archive: ArchiveOption = None,
+    first: Annotated[int, typer.Option("--from", help="First transaction id.")] = 1,
+    last: Annotated[int | None, typer.Option("--to", help="Last transaction id.")] = None,
+    count: Annotated[int | None, typer.Option("-n", "--count", help="Lines at most.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    body: Annotated[bool, typer.Option(help="Show the messages' bodies.")] = True,
+    segments: Annotated[bool, typer.Option("--segments", help="List segments only.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Prints records and notes in the order of the log."""
+    target = _Target(journal, archive)
+    try:
+        with LmdbJournalReader(target.directory, archive) as reader:
+            if segments:
+                for segment in reader.segments():
+                    if target.only is None or segment.path in target.only:
+                        _show_segment(_segment_line(segment), as_json)
+                return
+            end = target.end_txid
+            if last is not None:
+                end = last + 1 if end is None else min(end, last + 1)
+            shown = 0
+            for line, record in _lines(reader, max(first, target.first_txid), end, body):
+                if topic is not None and (record is None or record.topic != topic):
+                    continue
+                if count is not None and shown >= count:
+                    break
+                _show(line, as_json)
+                shown += 1
+    except StorageError as error:
+        _fail(str(error))
+
+
+def _show_segment(line: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(line))
+        return
+    where = " archived" if line["archived"] else ""
+    typer.echo(
+        f"{line['segment']}  {line['state']}{where}  {line['first_txid']} to {line['last_txid']}  "
+        f"{line['records']} records  {line['bytes_on_disk']} bytes  "
+        f"{line['first_time']} to {line['last_time']}"
+    )
+
+
+@journal_app.command()
+def grep(
+    pattern: Annotated[
+        str, typer.Argument(help="A bookmark, or a regular expression searched in the bodies.")
+    ],
+    journal: JournalArgument,
+    archive: ArchiveOption = None,
+    topic: Annotated[str | None, typer.Option(help="Only topics that match this.")] = None,
+    publisher: Annotated[int | None, typer.Option(help="Only this publisher id.")] = None,
+    count: Annotated[int | None, typer.Option("-n", "--count", help="Lines at most.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Finds messages by bookmark, body, topic or publisher. Exits 1 when there is none."""
+    target = _Target(journal, archive)
+    found = 0
+    try:
+        with LmdbJournalReader(target.directory, archive) as reader:
+            bookmark = _BOOKMARK.match(pattern)
+            if bookmark:
+                txid = reader.find_sequence(int(bookmark[1]), int(bookmark[2]))
+                if txid is None:
+                    raise typer.Exit(1)
+                for line, _ in _lines(reader, txid, txid + 1, True):
+                    _show(line, as_json)
+                return
+            try:
+                wanted = re.compile(pattern.encode())
+                wanted_topic = re.compile(topic) if topic is not None else None
+            except re.error as error:
+                wrong = error.pattern
+                shown = wrong.decode(errors="replace") if isinstance(wrong, bytes) else wrong
+                _fail(f"{shown!r} is no regular expression: {error}")
+            for line, record in _lines(reader, target.first_txid, target.end_txid, True):
+                if (
+                    record is None
+                    or (publisher is not None and record.publisher != publisher)
+                    or (wanted_topic is not None and not wanted_topic.search(record.topic))
+                    or not wanted.search(record.body)
+                ):
+                    continue
+                _show(line, as_json)
+                found += 1
+                if count is not None and found >= count:
+                    break
+    except StorageError as error:
+        _fail(str(error))
+    if not found:
+        raise typer.Exit(1)
+
+
+@journal_app.command()
+def verify(
+    journal: JournalArgument, archive: ArchiveOption = None, as_json: JsonOption = False
+) -> None:
+    """Verifies every checksum and the order. Exits 1 when anything is damaged."""
+    target = _Target(journal, archive)
+    verified = Verified()
+    damages = 0
+    for damage in verify_journal(target.directory, archive, verified, target.only):
+        damages += 1
+        if as_json:
+            typer.echo(
+                json.dumps(
+                    {"path": str(damage.path), "offset": damage.offset, "damage": damage.text}
+                )
+            )
+        else:
+            typer.echo(f"{damage.path}, byte {damage.offset}: {damage.text}")
+    if as_json:
+        typer.echo(json.dumps({**asdict(verified), "damages": damages}))
+    else:
+        typer.echo(
+            f"{verified.segments} segments, {verified.runs} runs, {verified.records} records: "
+            + (f"{damages} damages" if damages else "sound")
+        )
+    if damages:
+        raise typer.Exit(1)
+
+
+def _report(outcomes: list[Outcome], as_json: bool) -> None:
+    """Prints what was done; exits 2 when nothing was, though something was asked for."""
+    for outcome in outcomes:
+        if as_json:
+            typer.echo(
+                json.dumps(
+                    {
+                        "segment": outcome.path.name,
+                        "first_txid": outcome.first_txid,
+                        "last_txid": outcome.last_txid,
+                        "done": outcome.done,
+                        "note": outcome.note,
+                    }
+                )
+            )
+        else:
+            typer.echo(
+                f"{outcome.path.name}  {outcome.first_txid} to {outcome.last_txid}: {outcome.note}"
+            )
+    if not outcomes and not as_json:
+        typer.echo("nothing to do")
+    if outcomes and not any(outcome.done for outcome in outcomes):
+        raise typer.Exit(2)
+
+
+@journal_app.command()
+def compress(
+    journal: JournalArgument,
+    archive: ArchiveOption = None,
+    before: BeforeOption = None,
+    level: Annotated[int, typer.Option(min=1, max=19, help="zstd level.")] = 3,
+    as_json: JsonOption = False,
+) -> None:
+    """Compresses sealed segments in place; passes over those in use."""
+    target = _Target(journal, archive)
+    try:
+        maintenance = SegmentMaintenance(target.directory, archive, level=level)
+        _report(maintenance.compress(_before(target, before)), as_json)
+    except StorageError as error:
+        _fail(str(error))
+
+
+@journal_app.command("archive")
+def archive_segments(
+    journal: JournalArgument,
+    archive: Annotated[Path, typer.Option("--archive", help="Where to move segments to.")],
+    before: BeforeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Moves sealed segments to the archive directory, where they stay part of the log."""
+    target = _Target(journal, archive)
+    try:
+        maintenance = SegmentMaintenance(target.directory, archive)
+        _report(maintenance.archive(_before(target, before)), as_json)
+    except StorageError as error:
+        _fail(str(error))
+
+
+@journal_app.command()
+def remove(
+    journal: JournalArgument,
+    before: Annotated[
+        int, typer.Option("--before", help="Segments wholly below this transaction id.")
+    ],
+    archive: ArchiveOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also what the instance has not released.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Removes segments for good, oldest first, never leaving a gap."""
+    target = _Target(journal, archive)
+    try:
+        maintenance = SegmentMaintenance(target.directory, archive)
+        _report(maintenance.remove(before, force=force), as_json)
+    except StorageError as error:
+        _fail(str(error))
+
+
+@journal_app.command()
+def reunite(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="A data directory that is retired.")
+    ],
+    fabric: Annotated[
+        str, typer.Option("--fabric", "-f", help="Which fabric; needed where several run here.")
+    ] = "",
+    check: Annotated[
+        bool, typer.Option("--check", help="Send nothing: tell what the fabric lacks.")
+    ] = False,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds to reach every destination.")
+    ] = TIMEOUT_S_DEFAULT,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="It is gone: `raylay status` names it no more.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Sends the messages of a moved instance's former data directory to those who lack them, under
+    the identities that they have. May be done again. Exits 1 while somebody lacks something."""
+    if forget:
+        typer.echo(forget_directory(directory.absolute(), fabric))
+        return
+    record = known_record(fabric, directory)
+    report = reunite_directory(
+        directory.absolute(), replication_addresses(record), check=check, timeout_s=timeout_s
+    )
+    noted = note_reunion(record, report)
+    if as_json:
+        typer.echo(json.dumps({**asdict(report), "done": report.is_done, "noted": noted}))
+    else:
+        for line in reunion_lines(report):
+            typer.echo(line)
+    if not report.is_done:
+        raise typer.Exit(1)
+
+
+def reunion_lines(report: ReunionReport) -> list[str]:
+    """A reunion for people, a line for each destination."""
+    lines = [
+        f"{report.instance}, generation {report.generation}, incarnation {report.incarnation}: "
+        f"{report.messages:,} messages in {report.directory}"
+    ]
+    verb = "lacks" if report.checked_only else "was sent"
+    for name, sent in report.sent.items():
+        if name in report.waiting:
+            lines.append(f"  {name}: not reached: {report.waiting[name]}")
+        else:
+            lines.append(f"  {name}: {report.servers[name]} {verb} {sent:,} messages")
+    if report.conflicts:
+        lines.append(
+            f"  {report.conflicts:,} messages are held there with another content: they stay here, "
+            "compare them with `raylay journal dump`"
+        )
+    if report.waiting:
+        lines.append("do it again when those are back; nothing is sent twice")
+    elif report.is_done:
+        lines.append("the fabric lacks nothing of it: the directory may be archived or removed")
+    return lines
+
+
+def known_record(fabric: str, directory: Path) -> FabricRecord | None:
+    """The record of the fabric of this name, of the one that the directory lies in, or of the only
+    one that runs here. None where there is none.
+
+    Raises:
+        FabricError: no fabric of that name runs here.
+    """
+    entry = registry.find(fabric) if fabric else None
+    if fabric and entry is None:
+        raise FabricError(f"no fabric {fabric} runs here: without a name its last addresses serve")
+    places = [entry.directory] if entry is not None else [str(directory.absolute().parent)]
+    running = registry.running()
+    if entry is None and len(running) == 1:
+        places.append(running[0].directory)
+    for place in places:
+        record = FabricRecord.load(place)
+        if record is not None:
+            return record
+    return None
+
+
+def replication_addresses(record: FabricRecord | None) -> dict[str, str]:
+    """Where the instances of a fabric are, by name."""
+    if record is None:
+        return {}
+    settings = FabricSettings.from_json(record.settings)
+    return {instance.name: replication_address(record, instance) for instance in settings.instances}
+
+
+def note_reunion(record: FabricRecord | None, report: ReunionReport) -> bool:
+    """Tells the fabric, where it runs, what came of a reunion. Says why it could not."""
+    if record is None or registry.find(record.name) is None:
+        return False
+    from raylay.services.fabric import Fabric
+
+    lacking = sum(report.sent.values()) if report.checked_only else 0
+    try:
+        with Fabric.attach(record.name) as attached:
+            return attached.note_reunion(
+                report.instance,
+                report.generation,
+                reunited=report.is_done,
+                lacking=None if report.waiting else lacking,
+            )
+    except FabricError as error:
+        typer.echo(
+            "raylay: `raylay status` on other hosts does not know of this reunion, do it again "
+            f"later: {error}",
+            err=True,
+        )
+        return False
+
+
+def forget_directory(directory: Path, fabric: str) -> str:
+    """Lets the fabric forget a left-over directory; what to say of it.
+
+    Raises:
+        FabricError: it is still there, or the fabric knows of none.
+    """
+    from raylay.services.fabric import Fabric, find_running
+
+    with Fabric.attach(find_running(fabric).name) as attached:
+        left_over = attached.forget_left_over(str(directory))
+    if left_over.reunited:
+        lacked = "the fabric lacks nothing of it"
+    elif left_over.lacking:
+        lacked = f"the fabric lacked {left_over.lacking:,} messages of it"
+    else:
+        lacked = "it is not known whether the fabric lacks something of it"
+    return f"{directory} on {left_over.host} of {left_over.name} is forgotten: {lacked}"
+
+
+def _before(target: _Target, before: int | None) -> int | None:
+    """The bound; naming a segment's file means that one and the older ones."""
+    if target.end_txid is None:
+        return before
+    return target.end_txid if before is None else min(before, target.end_txid)

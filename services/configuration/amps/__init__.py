@@ -1,0 +1,1 @@
+"""AMPSConfig files: what they may say, and what of it runs."""

@@ -1,0 +1,250 @@
+"""Checks of an AMPSConfig that need more than one stanza. Values in, values out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from raylay.services.configuration.amps.actions import module_problems
+from raylay.services.configuration.amps.model import AmpsConfig, Destination, LogTopic
+from raylay.services.configuration.amps.sow import ConflatedTopic, Queue, Sow, SowTopic, View
+from raylay.services.configuration.amps.tree import VERSION
+from raylay.services.configuration.amps.types import ModuleUse, split_listen_address
+from raylay.services.replication.routing import (
+    SYNC_DESTINATIONS_MAX,
+    TopicMatcher,
+    TopicRule,
+    is_regex,
+)
+
+Path = tuple[str | int, ...]
+Problem = tuple[Path, str]
+_Definition = SowTopic | View | ConflatedTopic | Queue
+BUILT_IN_MODULES = frozenset(
+    (
+        "amps-default-authentication-module",
+        "amps-implicit-authentication-module",
+        "amps-default-no-authentication-module",
+        "amps-default-entitlement-module",
+        "amps-default-no-entitlement-module",
+        "amps-default-authenticator-module",
+    )
+)
+BUILT_IN_FILTERS = frozenset(("amps-topic-translator", "amps-conflated-topic-translator"))
+
+
+def problems(config: AmpsConfig) -> list[Problem]:
+    """(path, text) of everything that is wrong, in the order of the stanzas."""
+    found = list(_version(config))
+    found += _transports(config)
+    found += _destinations(config)
+    if config.bootstrap is not None and not any(
+        transport.inet_addresses for transport in config.bootstrap.transports
+    ):
+        found.append(
+            (
+                ("Bootstrap",),
+                "Bootstrap has no InetAddr in its Transport: name the instance to copy",
+            )
+        )
+    found += _modules(config)
+    if config.sow is not None:
+        found += _sow(config.sow, config)
+    found += module_problems(config)
+    return found
+
+
+def _version(config: AmpsConfig) -> Iterator[Problem]:
+    wanted = config.required_version
+    if wanted is not None and _numbers(wanted) > _numbers(VERSION):
+        yield (
+            ("RequiredMinimumVersion",),
+            f"RequiredMinimumVersion is {wanted}: what is followed here is {VERSION}",
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+
+
+def _transports(config: AmpsConfig) -> Iterator[Problem]:
+    names: dict[str, int] = {}
+    taken: dict[tuple[str, int], str] = {}
+    incoming = ""
+    for number, transport in enumerate(config.transports.transports):
+        path: Path = ("Transports", "Transport", number)
+        if transport.name in names:
+            yield path, f"two transports are called {transport.name}: give each a name of its own"
+        names[transport.name] = number
+        if transport.is_replication:
+            if incoming:
+                yield (
+                    path,
+                    f"transport {transport.name} is a second one for replication, beside "
+                    f"{incoming}: an instance has one",
+                )
+            incoming = transport.name
+        if transport.inet_address is None:
+            continue
+        host, port = split_listen_address(transport.inet_address)
+        for other in (host, "0.0.0.0", "::"):
+            if (other, port) in taken:
+                yield (
+                    (*path, "InetAddr"),
+                    f"InetAddr {transport.inet_address} of {transport.name} is taken by "
+                    f"{taken[other, port]}",
+                )
+                break
+        else:
+            taken[host, port] = transport.name
+
+
+def _destinations(config: AmpsConfig) -> Iterator[Problem]:
+    destinations = config.destinations()
+    for name, count in Counter(destination.name for destination in destinations).items():
+        if count > 1:
+            numbers = [n for n, each in enumerate(destinations) if each.name == name]
+            yield (
+                ("Replication", "Destination", numbers[1]),
+                f"{count} destinations are called {name}: give each a Name of its own",
+            )
+    syncs = sum(destination.sync_type == "sync" for destination in destinations)
+    if syncs > SYNC_DESTINATIONS_MAX:
+        yield (
+            ("Replication",),
+            f"{syncs} destinations use sync acknowledgment: at most {SYNC_DESTINATIONS_MAX} can; "
+            "make the others async",
+        )
+    if destinations and config.transaction_log is None:
+        yield (
+            ("Replication",),
+            "Replication needs a TransactionLog: what is replicated is recorded there",
+        )
+        return
+    recorded = _matcher(config.transaction_log.topics if config.transaction_log else ())
+    for number, destination in enumerate(destinations):
+        yield from _destination_topics(
+            ("Replication", "Destination", number), destination, recorded, config.sow
+        )
+
+
+def _matcher(topics: Iterable[LogTopic]) -> TopicMatcher:
+    return TopicMatcher(tuple(TopicRule(topic.name, topic.message_type) for topic in topics))
+
+
+def _destination_topics(
+    path: Path, destination: Destination, recorded: TopicMatcher, sow: Sow | None
+) -> Iterator[Problem]:
+    local = {(queue.name, queue.message_type) for queue in sow.local_queues} if sow else set()
+    for number, topic in enumerate(destination.topics):
+        here: Path = (*path, "Topic", number)
+        if is_regex(topic.name):
+            continue
+        if (topic.name, topic.message_type) in local:
+            yield (
+                here,
+                f"{topic.name} is a LocalQueue: it cannot be replicated; replicate its underlying "
+                "topic, or define a Queue or GroupLocalQueue",
+            )
+        elif not recorded.matches(topic.name.encode(), topic.message_type.encode()):
+            yield (
+                here,
+                f"topic {topic.name} of type {topic.message_type} is not in the TransactionLog: "
+                "add it there, for only what is recorded is replicated",
+            )
+
+
+def _modules(config: AmpsConfig) -> Iterator[Problem]:
+    own = {module.name for module in config.modules.modules} if config.modules else set()
+    for path, use in _module_uses(config):
+        built_in = BUILT_IN_FILTERS if "TransportFilter" in path else BUILT_IN_MODULES
+        if use is not None and use.module not in own and use.module not in built_in:
+            yield (
+                (*path, "Module"),
+                f"Module {use.module} is neither built in nor in Modules: define it there",
+            )
+
+
+def _module_uses(config: AmpsConfig) -> Iterator[tuple[Path, ModuleUse | None]]:
+    yield ("Authentication",), config.authentication
+    yield ("Entitlement",), config.entitlement
+    for number, transport in enumerate(config.transports.transports):
+        path: Path = ("Transports", "Transport", number)
+        yield (*path, "Authentication"), transport.authentication
+        yield (*path, "Entitlement"), transport.entitlement
+        for inner, use in enumerate(transport.filters):
+            yield (*path, "TransportFilter", inner), use
+    for number, destination in enumerate(config.destinations()):
+        for inner, outgoing in enumerate(destination.transports):
+            path = ("Replication", "Destination", number, "Transport", inner)
+            yield (*path, "Authenticator"), outgoing.authenticator
+            yield (*path, "Authentication"), outgoing.authentication
+            yield (*path, "Entitlement"), outgoing.entitlement
+    if config.admin is not None:
+        yield ("Admin", "Authentication"), config.admin.authentication
+        yield ("Admin", "Entitlement"), config.admin.entitlement
+
+
+def _sow(sow: Sow, config: AmpsConfig) -> Iterator[Problem]:
+    defined: dict[str, list[tuple[int, str]]] = {}
+    kinds: tuple[tuple[str, Sequence[_Definition]], ...] = (
+        ("Topic", sow.topics),
+        ("View", sow.views),
+        ("ConflatedTopic", sow.conflated_topics),
+        ("Queue", sow.queues),
+        ("LocalQueue", sow.local_queues),
+        ("GroupLocalQueue", sow.group_local_queues),
+    )
+    for kind, items in kinds:
+        for number, item in enumerate(items):
+            key = (item.name, item.message_type)
+            known = defined.setdefault(item.name, [])
+            if any(message_type == key[1] for _, message_type in known):
+                yield (
+                    ("SOW", kind, number),
+                    f"{item.name} of type {item.message_type} is defined twice in SOW",
+                )
+            known.append((item.position, item.message_type))
+    yield from _underlying(sow, defined)
+    recorded = _matcher(config.transaction_log.topics if config.transaction_log else ())
+    for kind, queues in (
+        ("Queue", sow.queues),
+        ("LocalQueue", sow.local_queues),
+        ("GroupLocalQueue", sow.group_local_queues),
+    ):
+        for number, queue in enumerate(queues):
+            yield from _queue(("SOW", kind, number), queue, recorded)
+
+
+def _underlying(sow: Sow, defined: dict[str, list[tuple[int, str]]]) -> Iterator[Problem]:
+    over: list[tuple[Path, View | ConflatedTopic, str | None]] = [
+        (("SOW", "View", number), view, view.underlying.topic)
+        for number, view in enumerate(sow.views)
+    ]
+    over += [
+        (("SOW", "ConflatedTopic", number), topic, topic.underlying_topic)
+        for number, topic in enumerate(sow.conflated_topics)
+    ]
+    for path, item, name in over:
+        if name is not None and not any(
+            position < item.position for position, _ in defined.get(name, ())
+        ):
+            yield (
+                (*path, "UnderlyingTopic"),
+                f"UnderlyingTopic {name} of {item.name} is not defined above it in SOW",
+            )
+
+
+def _queue(path: Path, queue: Queue, recorded: TopicMatcher) -> Iterator[Problem]:
+    name, message_type = queue.underlying, queue.message_type
+    found = (
+        any(rule.message_type == message_type for rule in recorded.rules)
+        if is_regex(name)
+        else recorded.matches(name.encode(), message_type.encode())
+    )
+    if not found:
+        yield (
+            path,
+            f"queue {queue.name}: its underlying topic {name} of type {message_type} is not in the "
+            "TransactionLog: add it there",
+        )

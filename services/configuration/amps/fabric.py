@@ -1,0 +1,416 @@
+"""From the AMPSConfig files of several instances to the settings of one fabric.
+
+An address of a Destination is that of an instance of the set where the set's replication transports
+and the Destination's Name say so; else it is kept as host:port, of another fabric's instance.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
+from typing import Any, NamedTuple
+
+from raylay.services.configuration.amps.actions import MILLISECOND_NS, schedules_of
+from raylay.services.configuration.amps.load import Document, Path
+from raylay.services.configuration.amps.model import (
+    JOURNAL_BYTES_MIN,
+    AmpsConfig,
+    Bootstrap,
+    Destination,
+    IncomingTransport,
+    TransactionLog,
+)
+from raylay.services.configuration.amps.sow import Queue, Sow
+from raylay.services.configuration.amps.support import Finding, findings, runs_for_clients
+from raylay.services.configuration.amps.types import split_listen_address
+from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.errors import ConfigurationError
+
+NAME_DEFAULT = "fabric"
+_EVERYWHERE = ("0.0.0.0", "::", "*")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_LEVELS = {
+    "developer": "debug",
+    "trace": "debug",
+    "stats": "debug",
+    "info": "info",
+    "warning": "warning",
+    "error": "error",
+    "critical": "error",
+    "emergency": "error",
+    "none": "off",
+}
+_LOG_TARGETS = {"stdout": "stderr", "stderr": "stderr", "file": "file"}
+
+
+class Listener(NamedTuple):
+    """Where an instance of the set waits for other instances."""
+
+    name: str
+    group: str
+    host: str
+    port: int
+
+
+UNSUPPORTED_REMEDY = "leave these out, or give --ignore-unsupported to start without"
+
+
+def fabric_of(
+    documents: Iterable[Document], name: str = "", *, ignore_unsupported: bool = False
+) -> FabricSettings:
+    """The fabric that the files of its instances describe.
+
+    Args:
+        name: of the fabric. Empty: the group, where all are of one; else the name of the folder
+            that holds the first file, or `fabric`.
+        ignore_unsupported: leave out what does not run yet, instead of refusing it.
+
+    Raises:
+        ConfigurationError: one line for each thing that does not run yet or does not fit together.
+    """
+    documents = list(documents)
+    if not ignore_unsupported:
+        found = [finding for each in documents for finding in findings(each) if finding.refuses]
+        if found:
+            raise ConfigurationError(refusal(found))
+    try:
+        builder = FabricBuilder(name or _name(documents), topics=_topics(documents))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}; --name gives the fabric another name") from None
+    listeners = [listener for each in documents for listener in _listener(each.config)]
+    errors = _clashes(documents)
+    for document in documents:
+        try:
+            builder.instance(
+                document.config.name,
+                document.config.group,
+                origin=document.origin(("Name",)),
+                **_instance(document.config),
+            )
+        except ConfigurationError as error:
+            errors += _at(document.origin(("Name",)), error)
+    for document in documents if not errors else ():
+        if document.config.bootstrap is not None:
+            origin = document.origin(("Bootstrap",))
+            options = _bootstrap(document.config, document.config.bootstrap, listeners)
+            try:
+                builder.instance(document.config.name, bootstrap=options, origin=origin)
+            except ConfigurationError as error:
+                errors += _at(origin, error)
+        for number, destination in enumerate(document.config.destinations()):
+            origin = document.origin(("Replication", "Destination", number))
+            try:
+                _add_destination(
+                    builder, document.config, destination, documents, listeners, origin
+                )
+            except ConfigurationError as error:
+                errors += _at(origin, error)
+    if errors:
+        raise ConfigurationError("\n".join(errors))
+    return builder.settings()
+
+
+def refusal(found: Iterable[Finding]) -> str:
+    """The error of a start: a line for each thing that does not run yet."""
+    lines = [f"{finding.origin}: {finding.text}" for finding in found]
+    return "\n".join([*lines, UNSUPPORTED_REMEDY])
+
+
+def _name(documents: list[Document]) -> str:
+    groups = {document.config.group for document in documents}
+    if len(groups) == 1:
+        return groups.pop()
+    folder = PurePath(documents[0].file).parent.name
+    return NAME_DEFAULT if folder in ("", "..") else folder
+
+
+def _at(origin: str, error: ConfigurationError) -> list[str]:
+    return [f"{origin}: {line}" for line in str(error).splitlines()]
+
+
+def _topics(documents: list[Document]) -> list[dict[str, str]]:
+    every = [topic for each in documents for topic in _recorded(each.config)]
+    return [dict(pairs) for pairs in dict.fromkeys(tuple(topic.items()) for topic in every)]
+
+
+def _recorded(config: AmpsConfig) -> list[dict[str, str]]:
+    log = config.transaction_log
+    return [
+        {"name": topic.name, "message_type": topic.message_type}
+        for topic in (log.topics if log else ())
+    ]
+
+
+def _listener(config: AmpsConfig) -> list[Listener]:
+    transport = config.replication_transport()
+    if transport is None or transport.inet_address is None:
+        return []
+    host, port = split_listen_address(transport.inet_address)
+    return [Listener(config.name, config.group, host, port)]
+
+
+def _clashes(documents: list[Document]) -> list[str]:
+    # Relative directories lie in a folder of the instance's own, so that files of several hosts
+    # run on one machine; an absolute one is taken as it is.
+    taken: dict[str, str] = {}
+    errors = []
+    for document in documents:
+        log = document.config.transaction_log
+        if log is None or not PurePath(log.journal_directory).is_absolute():
+            continue
+        path: Path = ("TransactionLog", "JournalDirectory")
+        place = str(PurePath(log.journal_directory))
+        first = taken.setdefault(place, document.origin(path))
+        if first != document.origin(path):
+            errors.append(
+                f"{document.origin(path)}: JournalDirectory {place} is taken at {first}: "
+                "give each instance one of its own"
+            )
+    return errors
+
+
+# -- an instance -----------------------------------------------------------------------------
+def _instance(config: AmpsConfig) -> dict[str, Any]:
+    options: dict[str, Any] = {"topics": _recorded(config)}
+    clients = config.client_transports()
+    replication = config.replication_transport()
+    if replication is not None and replication.inet_address is not None:
+        host, options["replication_port"] = split_listen_address(replication.inet_address)
+        options["replication_host"] = options["host"] = host
+    if clients and clients[0].inet_address is not None:
+        options["host"], options["client_port"] = split_listen_address(clients[0].inet_address)
+        options["message_types"] = clients[0].message_types
+    options["transports"] = tuple(
+        _transport(each) for each in clients[1:] if runs_for_clients(each)
+    )
+    if config.sow is not None:
+        options |= _definitions(config.sow)
+    schedules = schedules_of(config)
+    if schedules.any_downgrade:
+        options["downgrade"] = schedules.downgrade_settings()
+    log = config.transaction_log
+    if log is not None:
+        directory = PurePath(log.journal_directory)
+        options["directory"] = str(
+            directory if directory.is_absolute() else PurePath(config.name) / directory
+        )
+        options["journal"] = _journal(log, schedules.journal)
+    if config.logging is not None and config.logging.targets[0].protocol in _LOG_TARGETS:
+        target = config.logging.targets[0]
+        options["logs"] = {
+            "level": _LEVELS[target.level or "info"],
+            "target": _LOG_TARGETS[target.protocol],
+            "directory": str(PurePath(target.file_name or "").parent),
+        }
+    return options
+
+
+def _transport(transport: IncomingTransport) -> dict[str, Any]:
+    assert transport.inet_address is not None, "clients come over TCP"
+    host, port = split_listen_address(transport.inet_address)
+    return {
+        "name": transport.name,
+        "host": host,
+        "port": port,
+        "message_types": transport.message_types,
+    }
+
+
+def _bootstrap(
+    config: AmpsConfig, bootstrap: Bootstrap, listeners: list[Listener]
+) -> dict[str, Any]:
+    """Where its log is copied from."""
+    others = [listener for listener in listeners if listener.name != config.name]
+    return {
+        "sources": tuple(
+            resolve(address, None, others)
+            for transport in bootstrap.transports
+            for address in transport.inet_addresses
+        ),
+        "topics": tuple(
+            {"name": topic.name, "message_type": topic.message_type} for topic in bootstrap.topics
+        ),
+    }
+
+
+def _definitions(sow: Sow) -> dict[str, Any]:
+    """What is compared when a link connects."""
+    queues: list[dict[str, str]] = []
+    kinds: tuple[tuple[str, Sequence[Queue]], ...] = (
+        ("queue", sow.queues),
+        ("local", sow.local_queues),
+        ("group_local", sow.group_local_queues),
+    )
+    for kind, items in kinds:
+        queues += [
+            {
+                "name": queue.name,
+                "message_type": queue.message_type,
+                "kind": kind,
+                "underlying": queue.underlying_topic or "",
+                "filter": queue.filter or "",
+                "domain": getattr(queue, "domain", None) or "",
+            }
+            for queue in items
+        ]
+    topics = [
+        {"name": topic.name, "message_type": topic.message_type, "keys": topic.keys}
+        for topic in sow.topics
+    ]
+    return {"sow_topics": topics, "queues": queues}
+
+
+def _journal(log: TransactionLog, actions: list[dict[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    if log.archive_directory is not None:
+        # Beside the journal as the file has it; from there in the settings.
+        made["archive_directory"] = (
+            log.archive_directory
+            if PurePath(log.archive_directory).is_absolute()
+            or PurePath(log.journal_directory).is_absolute()
+            else posixpath.relpath(log.archive_directory, log.journal_directory)
+        )
+    if "journal_bytes" in log.model_fields_set:
+        # The documented floor. Where no size is given, Raylay's own is taken: its segments are not
+        # preallocated, and small ones are removed sooner.
+        made["segment_bytes"] = max(log.journal_bytes, JOURNAL_BYTES_MIN)
+    if "flush_interval_ns" in log.model_fields_set:
+        made["durability"] = "interval"
+        made["flush_interval"] = _time(max(MILLISECOND_NS, log.flush_interval_ns))
+    if actions:
+        made["actions"] = tuple(actions)
+    return made
+
+
+def _time(value_ns: int) -> str:
+    # Whole milliseconds, in the form that settings have in files.
+    return f"{value_ns // MILLISECOND_NS}ms"
+
+
+# -- its destinations ------------------------------------------------------------------------
+def _add_destination(
+    builder: FabricBuilder,
+    config: AmpsConfig,
+    destination: Destination,
+    documents: list[Document],
+    listeners: list[Listener],
+    origin: str,
+) -> None:
+    addresses = [
+        (address, timeout_ns)
+        for transport in destination.transports
+        for address, timeout_ns in zip(
+            transport.inet_addresses,
+            _timeouts(transport.reconnect_timeouts_ns, len(transport.inet_addresses)),
+            strict=True,
+        )
+    ]
+    # The documented system prefers one connection for both directions.
+    waits = any(not transport.inet_addresses for transport in destination.transports)
+    options: dict[str, Any] = {"dial": bool(addresses), "share_connection": True}
+    if addresses and waits:
+        options["waits"] = True
+        options["waits_for"] = tuple(waited_for(config, destination, documents, listeners))
+    if any(timeout_ns for _, timeout_ns in addresses):
+        longest_ns = max(timeout_ns for _, timeout_ns in addresses)
+        options["reconnect_timeout_ms"] = tuple(
+            _time(max(MILLISECOND_NS, timeout_ns or longest_ns)) for _, timeout_ns in addresses
+        )
+    if "ack_conflation_ns" in destination.model_fields_set:
+        options["ack_conflation_ms"] = _time(destination.ack_conflation_ns)
+    others = [listener for listener in listeners if listener.name != config.name]
+    targets = [resolve(address, destination, others) for address, _ in addresses]
+    builder.destination(
+        config.name,
+        targets if addresses else waited_for(config, destination, documents, listeners),
+        sync=destination.sync_type == "sync",
+        pass_through=destination.pass_through,
+        resync_pass_through=destination.resync_pass_through,
+        topics=[
+            {
+                "name": topic.name,
+                "message_type": topic.message_type,
+                "filter": topic.filter or "",
+                "include_validation": topic.include_validation,
+                "exclude_validation": topic.exclude_validation,
+            }
+            for topic in destination.topics
+        ],
+        # The documented rule: every check that no Topic excludes, whatever the fabric's shape.
+        exclude_validation=(),
+        name=destination.name,
+        group=destination.group,
+        compression=destination.compression,
+        compression_type=destination.compression_type,
+        origin=origin,
+        **options,
+    )
+
+
+def waited_for(
+    config: AmpsConfig,
+    destination: Destination,
+    documents: Iterable[Document],
+    listeners: Iterable[Listener],
+) -> list[str]:
+    """The instances of the set that a Destination without InetAddr waits for: the one that bears
+    its Name; else those of its Group that dial this one; none: whoever of the Group connects."""
+    found = []
+    for other in (document.config for document in documents):
+        if other.name == config.name or other.group != destination.group:
+            continue
+        if other.name == destination.name:
+            return [other.name]
+        theirs = [listener for listener in listeners if listener.name != other.name]
+        if any(
+            resolve(address, back, theirs) == config.name
+            for back in other.destinations()
+            for transport in back.transports
+            for address in transport.inet_addresses
+        ):
+            found.append(other.name)
+    return found
+
+
+def _timeouts(given_ns: tuple[int, ...], count: int) -> tuple[int, ...]:
+    if not given_ns:
+        return (0,) * count
+    return given_ns if len(given_ns) == count else given_ns * count
+
+
+def resolve(address: str, destination: Destination | None, listeners: Iterable[Listener]) -> str:
+    """The instance of the set that an address is of; the address itself where it is of none.
+
+    One that listens on the port is meant where the address names its host, where the host bears
+    its name (`amps-2`, `amps-2.example.com`), or where the Destination does, and where no other one
+    fits as well. A guess beyond that could join instances that have nothing to do with each other.
+    """
+    host, port = split_listen_address(address)
+    candidates = [
+        listener for listener in listeners if listener.port == port and _may_be(host, listener.host)
+    ]
+    for fits in (
+        [each for each in candidates if each.host == host],
+        [each for each in candidates if host.split(".")[0].lower() == each.name.lower()],
+        [each for each in candidates if destination and each.name == destination.name],
+        [each for each in candidates if host in _LOOPBACK],
+        [
+            each
+            for each in candidates
+            if destination and each.group == destination.group == destination.name
+        ],
+    ):
+        if len(fits) == 1:
+            return fits[0].name
+    return address
+
+
+def _may_be(host: str, listens_on: str) -> bool:
+    # An address given to listen on is one of the machine; names may stand for it.
+    if listens_on in _EVERYWHERE or listens_on == host:
+        return True
+    if listens_on in _LOOPBACK:
+        return host in _LOOPBACK
+    return not host.replace(".", "").isdigit()

@@ -1,0 +1,532 @@
+"""The published AMPSConfig as a model: every documented element, its default and its synonyms
+(behaviour.md 1, 2, 7 to 10). What of it runs is in `support.py`.
+
+The checks that need more than one stanza are in `checks.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, model_validator
+
+from raylay.services.configuration.amps.sow import Sow
+from raylay.services.configuration.amps.types import (
+    Count,
+    DialAddress,
+    FileMask,
+    InstanceName,
+    ListenAddress,
+    ModuleUse,
+    Nanoseconds,
+    NanosecondsList,
+    Options,
+    Percent,
+    Regex,
+    SizeBytes,
+    Stanza,
+    Switch,
+    Text,
+    Topic,
+    Truth,
+    TypeName,
+    Words,
+    at_least,
+    between,
+    element,
+)
+from raylay.services.replication.validation import CHECKS
+
+NOT_EXCLUDABLE = ("queue", "queue_underlying")
+JOURNAL_BYTES_MIN = 10_000_000
+JOURNAL_BYTES_DEFAULT = 1_000_000_000
+REPLICATION_TYPES = ("amps-replication", "amps-replication-secure")
+
+
+def _checks(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if value not in CHECKS:
+            raise ValueError(f"{value!r} is no check: expected some of {', '.join(CHECKS)}")
+    return values
+
+
+def _excludable(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in _checks(values):
+        if value in NOT_EXCLUDABLE:
+            raise ValueError(f"the check {value} cannot be excluded: take it out of the list")
+    return values
+
+
+def _min_sync(value: Any) -> Any:
+    if isinstance(value, str) and not value.strip().isdigit():
+        raise ValueError(
+            f"expected a number of destinations, such as 1, got {value!r}; a published sample "
+            "shows a name here by mistake: the element limits how many stay sync, not which"
+        )
+    return value
+
+
+class Capacity(Stanza):
+    """Limits for slow clients, of an instance or of one transport; None of a transport: those of
+    the instance, whose memory it then shares."""
+
+    message_memory_bytes_max: SizeBytes | None = element("MessageMemoryLimit", None)
+    """None of an instance: the lower of 10 % of the host's memory and of `ulimit -m`."""
+    message_disk_bytes_max: SizeBytes | None = element("MessageDiskLimit", None)
+    """None of an instance: the higher of 1 GB and MessageMemoryLimit."""
+    message_disk_path: str | None = element("MessageDiskPath", None)
+    client_message_age_ns_max: Nanoseconds | None = element("ClientMessageAgeLimit", None)
+    client_capacity_percent_max: Percent | None = element("ClientMaxCapacity", None)
+
+
+class TlsStanza(Stanza):
+    """What a transport with TLS needs."""
+
+    certificate: str | None = element("Certificate", None)
+    private_key: str | None = element("PrivateKey", None)
+    ciphers: str | None = element("Ciphers", None)
+    secure_socket_protocols: str = element("SecureSocketProtocols", "TLSv1.1 TLSv1.2 TLSv1.3")
+    verify_client: Truth = element("VerifyClient", False)
+    ca_file: str | None = element("CAFile", None)
+    ca_path: str | None = element("CAPath", None)
+
+    @model_validator(mode="after")
+    def _tls_fits(self) -> Self:
+        secure = getattr(self, "type", "") in ("tcps", "amps-replication-secure")
+        if secure and not (self.certificate and self.private_key):
+            raise ValueError(f"Type {getattr(self, 'type', '')} needs Certificate and PrivateKey")
+        if self.verify_client and not (self.ca_file or self.ca_path):
+            raise ValueError("VerifyClient needs CAFile or CAPath")
+        return self
+
+
+class IncomingTransport(TlsStanza, Capacity):
+    """Where an instance listens: for clients, or for other instances."""
+
+    name: Text = element("Name")
+    type: Literal["tcp", "tcps", "amps-replication", "amps-replication-secure", "amps-unix"] = (
+        element("Type")
+    )
+    protocol: str = element("Protocol", "amps")
+    inet_address: ListenAddress | None = element("InetAddr", None)
+    message_types: tuple[TypeName, ...] = element("MessageType", (), many=True)
+    initial_state: Switch = element("InitialState", True)
+    filters: tuple[ModuleUse, ...] = element("TransportFilter", (), many=True)
+    file_name: str | None = element("FileName", None)
+    file_mask: FileMask | None = element("FileMask", None)
+    per_message_deflate: Switch = element("PerMessageDeflate", True)
+    http_headers: tuple[Text, ...] = element("HTTPHeader", (), many=True)
+    authentication: ModuleUse | None = element("Authentication", None)
+    entitlement: ModuleUse | None = element("Entitlement", None)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.type == "amps-unix":
+            if self.file_name is None:
+                raise ValueError(f"transport {self.name} of Type amps-unix needs a FileName")
+        elif self.inet_address is None:
+            raise ValueError(f"transport {self.name} has no InetAddr: give the port it listens on")
+        return self
+
+    @property
+    def is_replication(self) -> bool:
+        """Whether other instances connect here, and no client."""
+        return self.type in REPLICATION_TYPES
+
+
+class Transports(Stanza):
+    """Where the instance listens."""
+
+    transports: tuple[IncomingTransport, ...] = element("Transport", (), many=True)
+
+
+class LogTopic(Stanza):
+    """Topics that are recorded in the transaction log."""
+
+    name: Topic = element("Name", synonyms=("Topic",))
+    message_type: TypeName = element("MessageType")
+    filter: str | None = element("Filter", None)
+
+
+class TransactionLog(Stanza):
+    """The journal and what is recorded in it."""
+
+    journal_directory: Text = element("JournalDirectory")
+    archive_directory: str | None = element("JournalArchiveDirectory", None)
+    preallocated_files: Annotated[Count, AfterValidator(at_least(1))] = element(
+        "PreallocatedJournalFiles", 2
+    )
+    journal_bytes: SizeBytes = element(
+        "JournalSize", JOURNAL_BYTES_DEFAULT, synonyms=("MinJournalSize",)
+    )
+    """Below 10 MB it is taken as 10 MB."""
+    topics: tuple[LogTopic, ...] = element("Topic", (), many=True)
+    flush_interval_ns: Annotated[Nanoseconds, AfterValidator(between("1us", "1000ms"))] = element(
+        "FlushInterval", 100_000_000
+    )
+    o_direct: Switch = element("O_DIRECT", True)
+    inactive_client_expiration_ns: Nanoseconds | None = element("InactiveClientAckExpiration", None)
+    compressed_cache_bytes_max: SizeBytes | None = element(
+        "CompressedJournalCacheMemoryLimit", None
+    )
+
+
+class DestinationTopic(Stanza):
+    """Which topics go to a destination, and which checks are made for them at connect."""
+
+    name: Topic = element("Name", ".*", synonyms=("Topic",))
+    message_type: TypeName = element("MessageType")
+    filter: str | None = element("Filter", None)
+    include_validation: Annotated[Words, AfterValidator(_checks)] | None = element(
+        "IncludeValidation", None, text=True
+    )
+    """None: all."""
+    exclude_validation: Annotated[Words, AfterValidator(_excludable)] = element(
+        "ExcludeValidation", (), text=True
+    )
+
+    def checks(self) -> tuple[str, ...]:
+        """The checks in force: those included, without those excluded."""
+        included = CHECKS if self.include_validation is None else self.include_validation
+        kept = set(included).difference(self.exclude_validation).union(NOT_EXCLUDABLE)
+        return tuple(check for check in CHECKS if check in kept)
+
+
+class OutgoingTransport(TlsStanza):
+    """How a destination's servers are reached, in order of priority."""
+
+    name: str | None = element("Name", None)
+    type: Literal["amps-replication", "amps-replication-secure"] = element("Type")
+    inet_addresses: tuple[DialAddress, ...] = element("InetAddr", (), many=True)
+    """None: the other side connects, and its connection is used."""
+    reconnect_timeouts_ns: NanosecondsList = element("ReconnectTimeout", (), text=True)
+    ip_protocol: Literal["v4", "v6"] = element("IpProtocolPrefer", "v4")
+    authenticator: ModuleUse | None = element("Authenticator", None)
+    authentication: ModuleUse | None = element("Authentication", None)
+    entitlement: ModuleUse | None = element("Entitlement", None)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        given = len(self.reconnect_timeouts_ns)
+        if given not in (0, 1, len(self.inet_addresses)):
+            raise ValueError(
+                f"ReconnectTimeout has {given} intervals for {len(self.inet_addresses)} InetAddr: "
+                "give one, or one for each"
+            )
+        return self
+
+
+class Destination(Stanza):
+    """Where an instance replicates to."""
+
+    name: InstanceName = element("Name")
+    group: Text = element("Group")
+    topics: tuple[DestinationTopic, ...] = element("Topic", many=True)
+    sync_type: Literal["sync", "async"] = element("SyncType")
+    transports: tuple[OutgoingTransport, ...] = element("Transport", many=True)
+    pass_through: Regex | None = element("PassThrough", None)
+    resync_pass_through: Regex | None = element("ResyncPassThrough", None)
+    """None: PassThrough."""
+    compression: Switch = element("Compression", False)
+    compression_type: Literal["zlib", "zstd"] = element("CompressionType", "zlib")
+    ack_conflation_ns: Annotated[Nanoseconds, AfterValidator(between("0", "1s"))] = element(
+        "AckConflationInterval", 1_000_000_000
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_or_group(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        known = values.get("Name") or values.get("Group")
+        if not known:
+            raise ValueError("Destination has neither Name nor Group: give one of them")
+        return {"Name": known, "Group": known, **values}
+
+
+class Replication(Stanza):
+    """Where the instance replicates to."""
+
+    destinations: tuple[Destination, ...] = element("Destination", many=True)
+
+
+class BootstrapTopic(Stanza):
+    """A topic that is copied from the source."""
+
+    name: Topic = element("Name", synonyms=("Topic",))
+    message_type: TypeName = element("MessageType")
+
+
+class Bootstrap(Stanza):
+    """Where an empty instance copies everything from before its transports open."""
+
+    transports: tuple[OutgoingTransport, ...] = element("Transport", many=True)
+    topics: tuple[BootstrapTopic, ...] = element("Topic", (), many=True)
+    kind: Literal["all", "transaction-log", "sow"] = element("Type", "all")
+    """The public text does not name this element."""
+
+
+class On(ModuleUse):
+    """What starts an action."""
+
+
+class If(ModuleUse):
+    """What must hold for the action to go on."""
+
+
+class Do(ModuleUse):
+    """What an action does."""
+
+
+class Action(Stanza):
+    """Something done when something happens; If and Do are taken in their order."""
+
+    on: tuple[On, ...] = element("On", many=True)
+    conditions: tuple[If, ...] = element("If", (), many=True)
+    steps: tuple[Do, ...] = element("Do", many=True)
+
+
+class Actions(Stanza):
+    """The actions of the instance."""
+
+    actions: tuple[Action, ...] = element("Action", (), many=True)
+
+
+class Numa(Stanza):
+    """Placement on processors."""
+
+    enabled: Switch = element("Enabled", True)
+
+
+class ReplicationTuning(Stanza):
+    """A limit of downgrades."""
+
+    min_sync_destinations: Annotated[Count, BeforeValidator(_min_sync)] | None = element(
+        "MinSyncDestinations", None
+    )
+
+
+class QueueTuning(Stanza):
+    """How long a delivery from a queue waits for others."""
+
+    delivery_flush_ns: Annotated[Nanoseconds, AfterValidator(between("1us"))] = element(
+        "QueueDeliveryFlushInterval", 250_000
+    )
+
+
+class Indexing(Stanza):
+    """Of statistics."""
+
+    enabled: Switch | None = element("Enabled", None)
+
+
+class Statistics(Stanza):
+    """Of the administrator's interface."""
+
+    indexing: Indexing | None = element("Indexing", None)
+
+
+class AdminTuning(Stanza):
+    """Of the administrator's interface."""
+
+    statistics: Statistics | None = element("Statistics", None)
+
+
+class Tuning(Stanza):
+    """Values for special cases."""
+
+    numa: Numa | None = element("NUMA", None)
+    replication: ReplicationTuning | None = element("Replication", None)
+    queue: QueueTuning | None = element("Queue", None)
+    admin: AdminTuning | None = element("Admin", None)
+
+
+class Admin(Stanza):
+    """The administrator's interface over HTTP."""
+
+    inet_address: ListenAddress | None = element("InetAddr", None)
+    file_name: str = element("FileName", ":memory:")
+    interval_ns: Annotated[Nanoseconds, AfterValidator(between("1s"))] = element(
+        "Interval", 10_000_000_000
+    )
+    www_authenticate: str = element("WWWAuthenticate", "Negotiate")
+    authentication: ModuleUse | None = element("Authentication", None)
+    entitlement: ModuleUse | None = element("Entitlement", None)
+    anonymous_paths: Regex | None = element("AnonymousPaths", None)
+    headers: tuple[Text, ...] = element("Header", (), many=True)
+    external_inet_address: DialAddress | None = element("ExternalInetAddr", None)
+    access_control_allow_origin: str | None = element("AccessControlAllowOrigin", None)
+    session_options: str = element("SessionOptions", "max-age=86400; path=/; HttpOnly")
+    sql_transport: str | None = element("SQLTransport", None)
+    sql_transport_inet_address: str | None = element("SQLTransportInetAddr", None)
+    galvanometer: Switch = element("Galvanometer", False)
+    certificate: str | None = element("Certificate", None)
+    private_key: str | None = element("PrivateKey", None)
+    ciphers: str | None = element("Ciphers", None)
+
+
+Level = Literal[
+    "developer", "trace", "stats", "info", "warning", "error", "critical", "emergency", "none"
+]
+
+
+class LogTarget(Stanza):
+    """One place that is logged to."""
+
+    protocol: Literal["stdout", "stderr", "file", "gzip", "syslog"] = element("Protocol")
+    level: Level | None = element("Level", None)
+    levels: Words = element("Levels", (), text=True)
+    include_errors: Words = element("IncludeErrors", (), text=True)
+    exclude_errors: Words = element("ExcludeErrors", (), text=True)
+    file_name: str | None = element("FileName", None)
+    rotation_bytes: SizeBytes | None = element("RotationThreshold", None)
+    ident: str | None = element("Ident", None)
+    options: str | None = element("Options", None)
+    facility: str | None = element("Facility", None)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.protocol in ("file", "gzip") and self.file_name is None:
+            raise ValueError(f"a Target of Protocol {self.protocol} needs a FileName")
+        if self.level is None and not self.levels and not self.include_errors:
+            raise ValueError("a Target needs one of Level, Levels and IncludeErrors")
+        return self
+
+
+class Logging(Stanza):
+    """What is logged, and where."""
+
+    targets: tuple[LogTarget, ...] = element("Target", many=True)
+
+
+class Module(Stanza):
+    """A library that is loaded; others name it."""
+
+    name: Text = element("Name")
+    library: Text = element("Library")
+    options: Options = element("Options", Options())
+
+
+class Modules(Stanza):
+    """Libraries that are loaded."""
+
+    modules: tuple[Module, ...] = element("Module", (), many=True)
+
+
+class Protocol(Stanza):
+    """A protocol of clients."""
+
+    name: Text = element("Name")
+    module: Text = element("Module")
+    options: Options = element("Options", Options())
+
+
+class Protocols(Stanza):
+    """Protocols of clients beside the built-in ones."""
+
+    protocols: tuple[Protocol, ...] = element("Protocol", (), many=True)
+
+
+class MessageType(Stanza):
+    """A message type of its own name."""
+
+    name: Text = element("Name")
+    module: Text = element("Module")
+    compliance: Annotated[Count, AfterValidator(at_least(2, 5))] = element(
+        "AMPSVersionCompliance", 4
+    )
+    options: Options = element("Options", Options())
+
+
+class MessageTypes(Stanza):
+    """Message types beside the built-in ones."""
+
+    message_types: tuple[MessageType, ...] = element("MessageType", (), many=True)
+
+
+class UserFunction(Stanza):
+    """A function of a loaded library, for filters."""
+
+    name: Text = element("Name")
+    module: Text = element("Module")
+    symbol: Text = element("Symbol")
+    parameter_count: Count | None = element("ParameterCount", None)
+
+
+class UserFunctions(Stanza):
+    """Functions of loaded libraries."""
+
+    functions: tuple[UserFunction, ...] = element("Function", (), many=True)
+
+
+class External(Stanza):
+    """A library of the system."""
+
+    library: Text = element("Library")
+
+
+class Externals(Stanza):
+    """Libraries of the system that are used."""
+
+    ssl: External | None = element("SSL", None)
+    crypto: External | None = element("Crypto", None)
+    curl: External | None = element("Curl", None)
+
+
+class AmpsConfig(Capacity):
+    """One instance, as its AMPSConfig describes it."""
+
+    name: InstanceName = element("Name")
+    group: Text = element("Group", "")
+    """Not given: Name."""
+    message_disk_path: str = element("MessageDiskPath", "/var/tmp")
+    client_capacity_percent_max: Percent = element("ClientMaxCapacity", 50)
+    process_name: str | None = element("ProcessName", None)
+    description: str | None = element("Description", None)
+    environment: str | None = element("Environment", None)
+    suggested_version: str | None = element("SuggestedMinimumVersion", None)
+    required_version: str | None = element("RequiredMinimumVersion", None)
+    functions: UserFunctions | None = element("UserDefinedFunctions", None)
+    mini_dump_directory: str = element("MiniDumpDirectory", "/tmp")
+    mini_dump_file_mask: FileMask = element("MiniDumpFileMask", "0640")
+    sow_statistics_interval_ns: Nanoseconds | None = element(
+        "SOWStatisticsInterval", None, synonyms=("SOWStatsInterval",)
+    )
+    regex_topics: Truth = element("RegexTopicSupport", True)
+    validation: Switch = element("ConfigValidation", True)
+    include_comment: Truth = element("ConfigIncludeCommentDefault", False)
+    cycle_detection_bytes: SizeBytes = element("ConfigCycleDetectionThreshold", 5_000_000)
+    tuning: Tuning | None = element("Tuning", None)
+    externals: Externals | None = element("Externals", None)
+    authentication: ModuleUse | None = element("Authentication", None)
+    entitlement: ModuleUse | None = element("Entitlement", None)
+    modules: Modules | None = element("Modules", None)
+    transports: Transports = element("Transports", Transports())
+    protocols: Protocols | None = element("Protocols", None)
+    message_types: MessageTypes | None = element("MessageTypes", None)
+    sow: Sow | None = element("SOW", None)
+    transaction_log: TransactionLog | None = element("TransactionLog", None)
+    replication: Replication | None = element("Replication", None)
+    admin: Admin | None = element("Admin", None)
+    logging: Logging | None = element("Logging", None)
+    actions: Actions | None = element("Actions", None)
+    bootstrap: Bootstrap | None = element("Bootstrap", None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _group_is_name(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "Name" in values:
+            return {"Group": values["Name"], **values}
+        return values
+
+    def replication_transport(self) -> IncomingTransport | None:
+        """Where other instances connect; None where they cannot."""
+        return next((t for t in self.transports.transports if t.is_replication), None)
+
+    def client_transports(self) -> list[IncomingTransport]:
+        """Where clients connect, in their order."""
+        return [t for t in self.transports.transports if not t.is_replication]
+
+    def destinations(self) -> tuple[Destination, ...]:
+        """Where it replicates to."""
+        return self.replication.destinations if self.replication is not None else ()

@@ -1,0 +1,116 @@
+"""A configuration with its defaults filled in, and the publish store that its downgrades need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from raylay.services.configuration.amps.actions import schedules_of
+from raylay.services.configuration.amps.load import Document, slots
+from raylay.services.configuration.amps.tree import ROOT
+from raylay.services.configuration.amps.types import Options, Stanza
+from raylay.services.configuration.model import DowngradeSettings, FabricSettings, occasions
+
+OWN_DEFAULTS = {
+    "JournalSize": "segments of 64 MiB (documented: 1GB)",
+    "FlushInterval": "what is staged is committed at once (documented: 100ms)",
+    "AckConflationInterval": "acks at once, at most one a commit (documented: 1s)",
+}
+"""Elements whose absence means something else here than their documented default
+(docs/deviations.md), and what. Filled in they would change what runs."""
+
+
+def shown(document: Document) -> str:
+    """An instance's configuration as YAML of documented names, with defaults, that loads again as
+    the same. Elements of `OWN_DEFAULTS` that are left out are told in comments."""
+    left_out: dict[str, None] = {}
+    values = {ROOT: _elements(document.config, left_out)}
+    lines = [f"# {document.file}"]
+    lines += [f"# without {tag}: {OWN_DEFAULTS[tag]}" for tag in left_out]
+    return "\n".join(lines) + "\n" + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def shown_fabric(settings: FabricSettings) -> str:
+    """A fabric's settings as YAML, links and all, with defaults."""
+    values = json.loads(settings.model_dump_json(by_alias=True))
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _elements(stanza: Stanza, left_out: dict[str, None]) -> Any:
+    if isinstance(stanza, Options):
+        made: dict[str, Any] = {}
+        for entry in stanza.entries:
+            made.setdefault(entry.name, []).append(entry.value)
+        return {key: each if len(each) > 1 else each[0] for key, each in made.items()} or None
+    plain = stanza.model_dump(mode="json", by_alias=True)
+    values: dict[str, Any] = {}
+    for name, info in type(stanza).model_fields.items():
+        tag, value = info.alias, getattr(stanza, name)
+        if tag is None or value is None or value == () or value == Options():
+            continue
+        if tag in OWN_DEFAULTS and name not in stanza.model_fields_set:
+            left_out[tag] = None
+            continue
+        slot = slots(type(stanza))[tag]
+        if slot.stanza is None:
+            kept = plain[tag]
+            values[tag] = [str(each) for each in kept] if slot.many else str(kept)
+        elif slot.many:
+            values[tag] = [_elements(each, left_out) for each in value]
+        else:
+            values[tag] = _elements(value, left_out)
+    return values or None
+
+
+def _slowest_ms(downgrade: DowngradeSettings) -> tuple[int, int] | None:
+    """(time between two checks, Age) of the downgrade that comes first, in milliseconds."""
+    found = []
+    if downgrade.age_ms is not None:
+        found.append((downgrade.every_ms, downgrade.age_ms))
+    for look in downgrade.looks:
+        if look.age_ms is not None:
+            between_ms = min(each.between_ms() for each in occasions(look.every))
+            found.append((between_ms, look.age_ms))
+    checked = [(max(each_ms, downgrade.check_interval_ms), age_ms) for each_ms, age_ms in found]
+    return min(checked, key=sum) if checked else None
+
+
+def publish_store_messages(rate_per_s: int, downgrade: DowngradeSettings) -> int | None:
+    """How many messages a publisher's store must hold at least (configuring-replication,
+    "Automatically Downgrading and Upgrading Acknowledgment"): peak rate x (time between two checks
+    + Age). None: nothing is downgraded by age, so a store has no bound.
+    """
+    times_ms = _slowest_ms(downgrade)
+    return None if times_ms is None else -(-rate_per_s * sum(times_ms) // 1000)
+
+
+def store_lines(rate_per_s: int, downgrades: Iterable[tuple[str, DowngradeSettings]]) -> list[str]:
+    """What to tell of the publish stores of several instances' clients.
+
+    Args:
+        downgrades: (instance, its settings).
+    """
+    lines = []
+    for name, downgrade in downgrades:
+        times_ms = _slowest_ms(downgrade)
+        if times_ms is None:
+            lines.append(f"{name}: nothing is downgraded by age: a publish store has no bound")
+            continue
+        every_ms, age_ms = times_ms
+        lines.append(
+            f"{name}: at {rate_per_s:,} messages/s a publish store holds at least "
+            f"{publish_store_messages(rate_per_s, downgrade):,} messages: ({every_ms / 1000:g} s "
+            f"between checks + Age {age_ms / 1000:g} s) x {rate_per_s:,}"
+        )
+    return lines
+
+
+def downgrades_of(documents: Iterable[Document]) -> list[tuple[str, DowngradeSettings]]:
+    """The downgrade settings of each instance."""
+    return [
+        (document.config.name, schedules_of(document.config).downgrade_settings())
+        for document in documents
+    ]

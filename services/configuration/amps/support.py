@@ -1,0 +1,213 @@
+"""Which elements of an AMPSConfig run, which need nothing here, and which do not run yet.
+
+What is in none of the tables does not run yet: an element that is new in the model is refused by
+`start` until it is put here, with a test that its value changes behaviour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from raylay.services.configuration.amps.actions import schedules_of
+from raylay.services.configuration.amps.load import Document, Path, slots
+from raylay.services.configuration.amps.model import IncomingTransport
+from raylay.services.configuration.amps.types import ModuleUse, Stanza
+
+_DESTINATION = "Replication/Destination"
+_OUTGOING = f"{_DESTINATION}/Transport"
+_INCOMING = "Transports/Transport"
+
+RUNS = frozenset(
+    (
+        "Name",
+        "Group",
+        "RequiredMinimumVersion",
+        "Tuning/Replication/MinSyncDestinations",
+        f"{_INCOMING}/Name",
+        f"{_INCOMING}/InetAddr",
+        f"{_INCOMING}/MessageType",
+        "TransactionLog/JournalDirectory",
+        "TransactionLog/JournalArchiveDirectory",
+        "TransactionLog/JournalSize",
+        "TransactionLog/FlushInterval",
+        "TransactionLog/Topic/Name",
+        "TransactionLog/Topic/MessageType",
+        f"{_DESTINATION}/Name",
+        f"{_DESTINATION}/Group",
+        f"{_DESTINATION}/SyncType",
+        f"{_DESTINATION}/PassThrough",
+        f"{_DESTINATION}/ResyncPassThrough",
+        f"{_DESTINATION}/Compression",
+        f"{_DESTINATION}/CompressionType",
+        f"{_DESTINATION}/AckConflationInterval",
+        f"{_DESTINATION}/Topic/Name",
+        f"{_DESTINATION}/Topic/MessageType",
+        f"{_DESTINATION}/Topic/IncludeValidation",
+        f"{_DESTINATION}/Topic/ExcludeValidation",
+        "Bootstrap/Topic/Name",
+        "Bootstrap/Topic/MessageType",
+        "Bootstrap/Transport/InetAddr",
+        f"{_OUTGOING}/InetAddr",
+        f"{_OUTGOING}/ReconnectTimeout",
+        "Logging/Target/Protocol",
+        "Logging/Target/Level",
+        "Logging/Target/FileName",
+    )
+)
+NEEDS_NOTHING = {
+    "ProcessName": "processes are named after instances",
+    "Description": "it is for people",
+    "Environment": "it is for people",
+    "SuggestedMinimumVersion": "it is a suggestion",
+    "MiniDumpDirectory": "there are no minidumps",
+    "MiniDumpFileMask": "there are no minidumps",
+    "ConfigValidation": "the file is always checked",
+    "ConfigIncludeCommentDefault": "comments are not kept",
+    "ConfigCycleDetectionThreshold": "circles are found by name",
+    "Externals": "the libraries of Python are used",
+    "Tuning/NUMA": "processors are the system's affair",
+    "TransactionLog/PreallocatedJournalFiles": "preallocating brings LMDB no speed",
+    "TransactionLog/O_DIRECT": "LMDB maps its files",
+    "TransactionLog/CompressedJournalCacheMemoryLimit": "compressed journal is not cached",
+    f"{_OUTGOING}/Name": "it is for people",
+    "Bootstrap/Transport/Name": "it is for people",
+    "Bootstrap/Transport/IpProtocolPrefer": "every address of a name is tried",
+    "Bootstrap/Transport/ReconnectTimeout": "an address is tried for 5 s",
+    f"{_OUTGOING}/IpProtocolPrefer": "every address of a name is tried",
+    "MessageTypes/MessageType/Name": "types are names until content is parsed",
+    "MessageTypes/MessageType/Module": "types are names until content is parsed",
+    "MessageTypes/MessageType/AMPSVersionCompliance": "types are names until content is parsed",
+}
+_ANYONE = {
+    "Authentication": "amps-default-authentication-module",
+    "Entitlement": "amps-default-entitlement-module",
+    "Authenticator": "amps-default-authenticator-module",
+}
+"""The built-in modules that ask for nothing and give no more than a name, which is what runs."""
+
+
+class Finding(NamedTuple):
+    """An element that does not do what it says.
+
+    Attributes:
+        origin: file:line.
+        refuses: whether `start` refuses it, unless told to ignore it.
+    """
+
+    origin: str
+    text: str
+    refuses: bool
+
+
+def findings(document: Document) -> list[Finding]:
+    """What of a configuration does not run yet (`refuses`), and what needs nothing here."""
+    found = list(_walk(document, document.config, (), ""))
+    config = document.config
+    found += [
+        Finding(document.origin(path), text, True) for path, text in schedules_of(config).left
+    ]
+    if not config.client_transports():
+        found.append(
+            Finding(
+                document.origin(("Transports",)),
+                f"{config.name} has no transport for clients: a free port is taken for them",
+                False,
+            )
+        )
+    return found
+
+
+def _walk(document: Document, stanza: Stanza, path: Path, tags: str) -> Iterator[Finding]:
+    for name, info in type(stanza).model_fields.items():
+        tag = info.alias
+        if tag is None or name not in stanza.model_fields_set:
+            continue
+        value = getattr(stanza, name)
+        below = f"{tags}/{tag}" if tags else tag
+        default = None if info.is_required() or info.default_factory else info.default
+        if below in RUNS or below == "Actions" or value is None:
+            continue
+        many = slots(type(stanza))[tag].many
+        for number, item in enumerate(value if many else (value,)):
+            here: Path = (*path, tag, number) if many else (*path, tag)
+            yield from _one(document, item, here, below, value == default)
+
+
+def _one(
+    document: Document, item: Any, path: Path, tags: str, is_default: bool
+) -> Iterator[Finding]:
+    origin = document.origin(path)
+    shown = path[-1] if isinstance(path[-1], str) else path[-2]
+    special = _SPECIAL.get(tags)
+    if tags in NEEDS_NOTHING:
+        if not is_default:
+            yield Finding(origin, f"{shown} needs nothing here: {NEEDS_NOTHING[tags]}", False)
+    elif special is not None:
+        why = special(item, path)
+        if why:
+            yield Finding(origin, why, True)
+        elif isinstance(item, Stanza):
+            yield from _walk(document, item, path, tags)
+    elif isinstance(item, ModuleUse):
+        if _ANYONE.get(str(shown)) != item.module or item.options.entries:
+            yield Finding(origin, f"{shown} with {item.module} does not run yet", True)
+    elif isinstance(item, Stanza):
+        if any(known.startswith(f"{tags}/") for known in (*RUNS, *NEEDS_NOTHING, *_SPECIAL)):
+            yield from _walk(document, item, path, tags)
+        elif tags == "SOW":
+            yield from _definitions(document, item, path)
+        else:
+            yield Finding(origin, f"{_named(shown, item)} does not run yet", True)
+    elif not is_default:
+        yield Finding(origin, f"{shown} does not run yet", True)
+
+
+def _definitions(document: Document, sow: Stanza, path: Path) -> Iterator[Finding]:
+    for name, info in type(sow).model_fields.items():
+        for number, item in enumerate(getattr(sow, name) if info.alias else ()):
+            origin = document.origin((*path, info.alias or "", number))
+            yield Finding(origin, f"{_named(info.alias, item)} of SOW does not run yet", True)
+
+
+def _named(tag: Any, item: Any) -> str:
+    name = getattr(item, "name", "")
+    return f"{tag} {name}" if name else str(tag)
+
+
+def runs_for_clients(transport: IncomingTransport) -> bool:
+    """Whether a transport for clients runs."""
+    return not _transport_type(transport.type, ()) and not _protocol(transport.protocol, ())
+
+
+# -- elements of which some values run ---------------------------------------------------------
+def _transport_type(value: str, path: Path) -> str:
+    return "" if value in ("tcp", "amps-replication") else f"Type {value} does not run yet"
+
+
+def _protocol(value: str, path: Path) -> str:
+    # What clients speak is Raylay's own protocol; `amps` and `json` are the names for it.
+    return "" if value in ("amps", "json") else f"Protocol {value} does not run yet"
+
+
+def _log_target(item: Any, path: Path) -> str:
+    if item.protocol not in ("stdout", "stderr", "file"):
+        return f"logging to {item.protocol} does not run yet"
+    if path[-1] != 0:
+        return "a second Target of Logging does not run yet"
+    return ""
+
+
+def _bootstrap_kind(value: Any, _: Path) -> str:
+    # There is no state to copy before SOW runs: all is the transaction log.
+    return "Type sow of Bootstrap does not run yet" if value == "sow" else ""
+
+
+_SPECIAL: dict[str, Callable[[Any, Path], str]] = {
+    f"{_INCOMING}/Type": _transport_type,
+    f"{_INCOMING}/Protocol": _protocol,
+    f"{_OUTGOING}/Type": _transport_type,
+    "Bootstrap/Transport/Type": _transport_type,
+    "Bootstrap/Type": _bootstrap_kind,
+    "Logging/Target": _log_target,
+}

@@ -1,0 +1,339 @@
+"""AMPSConfig files as trees of elements that know their file and line.
+
+XML is read with expat: no DOCTYPE and so no entities of a file's own, a bounded size and depth.
+`${VAR}` is replaced in texts and attributes after the file was parsed, so that a value cannot bring
+elements. `<Include>` inserts the elements of another file. The same tree comes from YAML whose one
+key is `AMPSConfig`; lists there are repeated elements.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.parsers import expat
+
+import yaml
+
+from raylay.services.configuration.amps.types import OFF_WORDS, ON_WORDS
+from raylay.services.errors import ConfigurationError
+
+TOTAL_BYTES_MAX = 5_000_000
+"""Of a file and everything it includes, as the documented ConfigCycleDetectionThreshold."""
+DEPTH_MAX = 32
+INCLUDE_DEPTH_MAX = 16
+ROOT = "AMPSConfig"
+VERSION = "5.3.4"
+"""The version of AMPSConfig that is followed: `${AMPS_VERSION}`."""
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(slots=True)
+class Element:
+    """One element.
+
+    Attributes:
+        origin: `file:line` of its tag.
+        text: what it holds beside elements, variables replaced, without space around it.
+        stray: (origin, text) of text that stands beside elements.
+    """
+
+    tag: str
+    origin: str
+    text: str = ""
+    children: list[Element] = field(default_factory=list)
+    stray: list[tuple[str, str]] = field(default_factory=list)
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+class Variables:
+    """What `${VAR}` stands for: given with -D, built in, or of the environment; in this order."""
+
+    def __init__(self, defines: Mapping[str, str], environment: Mapping[str, str], path: Path):
+        built_in = {
+            "AMPS_CONFIG_DIRECTORY": str(path.absolute().parent),
+            "AMPS_CONFIG_PATH": str(path.absolute()),
+            "AMPS_VERSION": VERSION,
+        }
+        self._values = {**environment, **built_in, **defines}
+
+    def expand(self, text: str, origin: str, errors: list[str]) -> str:
+        """The text with every `${VAR}` replaced; what is not set is an error."""
+        if "${" not in text:
+            return text
+
+        def value(match: re.Match[str]) -> str:
+            found = self._values.get(match[1])
+            if found is None:
+                errors.append(
+                    f"{origin}: ${{{match[1]}}} is not set: set it in the environment, or give "
+                    f"-D {match[1]}=VALUE"
+                )
+                return match[0]
+            return found
+
+        return _VARIABLE.sub(value, text)
+
+
+def parse_defines(defines: list[str] | None) -> dict[str, str]:
+    """The variables of `-D VAR=VALUE`.
+
+    Raises:
+        ConfigurationError: one is of another form.
+    """
+    made = {}
+    for each in defines or ():
+        name, equals, value = each.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            raise ConfigurationError(f"-D {each}: expected VAR=VALUE")
+        made[name] = value
+    return made
+
+
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        ConfigurationError: it cannot be read, is too large, or is no UTF-8.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(TOTAL_BYTES_MAX + 1)
+        if len(data) > TOTAL_BYTES_MAX:
+            raise ConfigurationError(f"{path}: at most {TOTAL_BYTES_MAX} bytes are read")
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: no UTF-8 text: {error.reason}") from None
+
+
+def is_amps(text: str) -> bool:
+    """Whether a file is an AMPSConfig, in XML or YAML, and not a fabric in YAML."""
+    return text.lstrip().startswith("<") or re.search(rf"^{ROOT}:", text, re.MULTILINE) is not None
+
+
+class TreeReader:
+    """Reads one configuration with everything it includes. Use once.
+
+    Attributes:
+        errors: what was wrong, a line each; the tree is whole only without any.
+    """
+
+    def __init__(self, variables: Variables) -> None:
+        self.errors: list[str] = []
+        self._variables = variables
+        self._open: list[Path] = []
+        self._bytes = 0
+
+    def read(self, path: Path, text: str | None = None) -> Element | None:
+        """The root element of a file; None where there is none.
+
+        Args:
+            text: of the file, where it was read before.
+        """
+        if text is None:
+            try:
+                text = read_text(path)
+            except ConfigurationError as error:
+                self.errors.append(str(error))
+                return None
+        if not text.lstrip().startswith("<"):
+            return self._of_yaml(path, text)
+        holder = self._parse(path, text)
+        if holder is None:
+            return None
+        roots = holder.children
+        if len(roots) != 1 or roots[0].tag != ROOT:
+            shown = ", ".join(root.tag for root in roots[:3]) or "nothing"
+            where = roots[0].origin if roots else f"{path}:1"
+            self.errors.append(f"{where}: expected one element {ROOT}, got {shown}")
+            return None
+        self.errors += [f"{origin}: {stray_text(text)}" for origin, text in holder.stray]
+        return roots[0]
+
+    # -- XML ---------------------------------------------------------------------------------
+    def _parse(self, path: Path, text: str) -> Element | None:
+        """A holder of the file's elements, Includes inserted."""
+        self._bytes += len(text)
+        if self._bytes > TOTAL_BYTES_MAX:
+            self.errors.append(
+                f"{path}: with its Includes it has more than {TOTAL_BYTES_MAX} bytes"
+            )
+            return None
+        self._open.append(path.resolve())
+        try:
+            # An included file may hold several elements: all are put into one of ours. The
+            # declaration would have to be the first thing; its line stays.
+            declaration = _DECLARATION.match(text)
+            if declaration:
+                text = "\n" * declaration[0].count("\n") + text[declaration.end() :]
+            return _ExpatReader(self, path).parse(text)
+        finally:
+            self._open.pop()
+
+    def include(self, parent: Element, include: Element, path: Path) -> None:
+        """Puts the elements of the named file where the Include stands."""
+        name = include.text.strip()
+        target = path.parent / name
+        for key, value in include.attributes.items():
+            if key != "comment" or value.lower() not in ON_WORDS | OFF_WORDS:
+                self.errors.append(
+                    f"{include.origin}: Include takes comment='true', got {key}={value!r}"
+                )
+        if not name or include.children:
+            self.errors.append(f"{include.origin}: Include: expected the name of a file")
+        elif target.resolve() in self._open:
+            chain = " → ".join(each.name for each in (*self._open, target))
+            self.errors.append(f"{include.origin}: Include {name} goes in a circle: {chain}")
+        elif len(self._open) >= INCLUDE_DEPTH_MAX:
+            self.errors.append(
+                f"{include.origin}: Include {name}: files are nested deeper than "
+                f"{INCLUDE_DEPTH_MAX}"
+            )
+        else:
+            try:
+                text = read_text(target)
+            except ConfigurationError as error:
+                self.errors.append(f"{include.origin}: Include: {error}")
+                return
+            holder = self._parse(target, text)
+            if holder is not None:
+                parent.children += holder.children
+                parent.stray += holder.stray
+                if holder.text:
+                    parent.stray.append((f"{target}:1", holder.text))
+
+    def expand(self, text: str, origin: str) -> str:
+        """The text with its variables replaced."""
+        return self._variables.expand(text, origin, self.errors)
+
+    # -- YAML --------------------------------------------------------------------------------
+    def _of_yaml(self, path: Path, text: str) -> Element | None:
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if not isinstance(node, yaml.MappingNode) or len(node.value) != 1:
+                self.errors.append(f"{path}:1: expected one key, {ROOT}")
+                return None
+            key, value = node.value[0]
+            return self._yaml_elements(path, key, value, key.start_mark.line, frozenset())[0]
+        except (yaml.YAMLError, IndexError) as error:
+            mark = getattr(error, "problem_mark", None)
+            line = mark.line + 1 if mark is not None else 1
+            problem = getattr(error, "problem", None) or "expected a section"
+            self.errors.append(f"{path}:{line}: this is no YAML of an {ROOT}: {problem}")
+            return None
+        finally:
+            loader.dispose()
+
+    def _yaml_elements(
+        self, path: Path, key: yaml.Node, value: yaml.Node, line: int, open_nodes: frozenset[int]
+    ) -> list[Element]:
+        origin = f"{path}:{line + 1}"
+        if not isinstance(key, yaml.ScalarNode):
+            self.errors.append(f"{origin}: a key is the name of an element")
+            return []
+        if len(open_nodes) > DEPTH_MAX or id(value) in open_nodes:
+            self.errors.append(f"{origin}: nested too deeply (more than {DEPTH_MAX})")
+            return []
+        inside = open_nodes | {id(value)}
+        if isinstance(value, yaml.SequenceNode):
+            return [
+                made
+                for item in value.value
+                for made in self._yaml_elements(path, key, item, item.start_mark.line, inside)
+            ]
+        element = Element(key.value, origin)
+        if isinstance(value, yaml.MappingNode):
+            for inner_key, inner in value.value:
+                element.children += self._yaml_elements(
+                    path, inner_key, inner, inner_key.start_mark.line, inside
+                )
+        elif value.tag != "tag:yaml.org,2002:null":
+            element.text = self.expand(value.value, origin).strip()
+        return [element]
+
+
+class _ExpatReader:
+    """One file. The elements go into a holder, which no file can name."""
+
+    def __init__(self, reader: TreeReader, path: Path) -> None:
+        self._reader = reader
+        self._path = path
+        self._stack: list[Element] = [Element("", f"{path}:1")]
+        self._text: list[tuple[str, str]] = []
+        self._parser = parser = expat.ParserCreate("utf-8")
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._characters
+        parser.StartDoctypeDeclHandler = self._doctype
+
+    def parse(self, text: str) -> Element | None:
+        try:
+            self._parser.Parse("<holder>", False)
+            self._parser.Parse(text, False)
+            self._parser.Parse("</holder>", True)
+        except expat.ExpatError as error:
+            what = expat.ErrorString(error.code)
+            self._reader.errors.append(f"{self._path}:{error.lineno}: this is no XML: {what}")
+            return None
+        except ConfigurationError as error:
+            self._reader.errors.append(str(error))
+            return None
+        return self._stack[0].children[0] if self._stack[0].children else None
+
+    def _here(self) -> str:
+        return f"{self._path}:{self._parser.CurrentLineNumber}"
+
+    def _doctype(self, *_: Any) -> None:
+        raise ConfigurationError(f"{self._here()}: a DOCTYPE is not taken: leave it out")
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        here = self._here()
+        if len(self._stack) > DEPTH_MAX:
+            raise ConfigurationError(f"{here}: nested too deeply (more than {DEPTH_MAX})")
+        self._flush()
+        made = {key: self._reader.expand(value, here) for key, value in attributes.items()}
+        self._stack.append(Element(tag, here, attributes=made))
+
+    def _characters(self, text: str) -> None:
+        # Where text begins; what matters of it may begin lines later.
+        line = self._parser.CurrentLineNumber
+        line += text[: len(text) - len(text.lstrip())].count("\n")
+        self._text.append((f"{self._path}:{line}", text))
+
+    def _flush(self) -> None:
+        """Keeps the text that came since the last tag."""
+        whole = "".join(text for _, text in self._text).strip()
+        if whole:
+            origin = next(origin for origin, text in self._text if text.strip())
+            self._stack[-1].stray.append((origin, self._reader.expand(whole, origin)))
+        self._text.clear()
+
+    def _end(self, tag: str) -> None:
+        self._flush()
+        element = self._stack.pop()
+        if not element.children:
+            element.text = " ".join(text for _, text in element.stray)
+            element.stray.clear()
+        parent = self._stack[-1]
+        if tag == "Include":
+            self._reader.include(parent, element, self._path)
+        else:
+            parent.children.append(element)
+
+
+def stray_text(text: str) -> str:
+    """What is wrong with a text that stands beside elements."""
+    first = text.strip().splitlines()[0]
+    if first.startswith("..."):
+        return (
+            f"expected elements, got the text {first!r}: it stands for what the documents leave "
+            "out; put the elements there"
+        )
+    return f"expected elements, got the text {first!r}"

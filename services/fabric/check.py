@@ -1,0 +1,355 @@
+"""`raylay fabric check`: whether a topology is right, before it runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from raylay.services.commands.config import DefineOption, FilesArgument, IgnoreOption, NameOption
+from raylay.services.configuration.amps.tree import parse_defines
+from raylay.services.configuration.exclusions import exclusions, server_names, topic_rule
+from raylay.services.configuration.files import load_all
+from raylay.services.configuration.model import (
+    DestinationSettings,
+    FabricSettings,
+    InstanceSettings,
+)
+from raylay.services.configuration.topology import waited_for
+from raylay.services.errors import ConfigurationError
+from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.replication.validation import (
+    Description,
+    DestinationTerms,
+    QueueDefinition,
+    SowDefinition,
+)
+from raylay.services.topology import draw
+from raylay.services.topology.check import SEVERITIES, Checked, Finding, check, listed
+from raylay.services.topology.members import Member
+from raylay.services.topology.refused import refused_links
+from raylay.services.topology.report import as_data, route_rows, summary
+
+START_WITHOUT = "leave it out, or start the fabric with --ignore-unsupported"
+
+fabric_app = typer.Typer(help="Look at a fabric before it runs.", no_args_is_help=True)
+
+
+@fabric_app.callback()
+def _group() -> None:
+    # Without it a single command would lose its name.
+    pass
+
+
+def members_of(settings: FabricSettings) -> list[Member]:
+    """The instances of a fabric as the check sees them. An address of this fabric's replication
+    ports is that instance."""
+    by_address = _by_address(settings)
+    return [
+        Member(
+            instance.name,
+            instance.group,
+            tuple(
+                Destination(
+                    destination.name,
+                    destination.group,
+                    destination.sync,
+                    tuple(TopicRule(t.name, t.message_type) for t in destination.topics),
+                    destination.pass_through,
+                    _servers(settings, instance, destination, by_address),
+                    own_group_only=destination.own_group_only,
+                    dials=destination.dial,
+                )
+                for destination in instance.destinations
+            ),
+            tuple(
+                TopicRule(topic.name, topic.message_type)
+                for topic in settings.topics_of(instance)
+                if topic.journaled
+            ),
+            one_way=frozenset(
+                destination.name for destination in instance.destinations if _one_way(destination)
+            ),
+        )
+        for instance in settings.instances
+    ]
+
+
+def _by_address(settings: FabricSettings) -> dict[str, str]:
+    return {
+        f"{instance.host}:{instance.replication_port}": instance.name
+        for instance in settings.instances
+        if instance.replication_port
+    }
+
+
+def descriptions_of(settings: FabricSettings) -> dict[str, Description]:
+    """What each instance will tell of itself when links connect (`services/server/describe.py`)."""
+    excluded = exclusions(settings)
+    return {
+        instance.name: Description(
+            instance.name,
+            instance.group,
+            tuple(
+                TopicRule(topic.name, topic.message_type)
+                for topic in settings.topics_of(instance)
+                if topic.journaled
+            ),
+            tuple(
+                DestinationTerms(
+                    each.name,
+                    each.group,
+                    tuple(
+                        topic_rule(topic, excluded[instance.name, each.name])
+                        for topic in each.topics
+                    ),
+                    each.pass_through,
+                    server_names(each),
+                )
+                for each in instance.destinations
+            ),
+            tuple(
+                SowDefinition(topic.name, topic.message_type, topic.keys)
+                for topic in instance.sow_topics
+            ),
+            tuple(QueueDefinition(**queue.model_dump()) for queue in instance.queues),
+        )
+        for instance in settings.instances
+    }
+
+
+def _refused(settings: FabricSettings) -> list[Finding]:
+    descriptions = descriptions_of(settings)
+    by_address = _by_address(settings)
+    return refused_links(
+        descriptions,
+        (
+            (instance.name, terms, _servers(settings, instance, destination, by_address))
+            for instance in settings.instances
+            for destination, terms in zip(
+                instance.destinations, descriptions[instance.name].destinations, strict=True
+            )
+        ),
+    )
+
+
+def _copies_in_circles(settings: FabricSettings) -> list[Finding]:
+    """Instances that, all of them empty, would wait for each other to copy from."""
+    by_address = _by_address(settings)
+    sources = {
+        instance.name: {by_address.get(each, each) for each in instance.bootstrap.sources}
+        for instance in settings.instances
+        if instance.bootstrap is not None
+    }
+    waiting = set(sources)
+    while starting := {name for name in waiting if not sources[name] <= waiting}:
+        waiting -= starting
+    if not waiting:
+        return []
+    names = tuple(sorted(waiting))
+    return [
+        Finding(
+            "warning",
+            "bootstrap_circle",
+            names,
+            "",
+            f"{', '.join(names)} have no source but each other: where all are empty, as at a first "
+            "start, none of them ever starts",
+            f"take bootstrap from {names[0]}, or give it another source",
+        )
+    ]
+
+
+def _wide_ip(settings: FabricSettings) -> list[Finding]:
+    """Addresses of which the files do not say whether one instance answers there."""
+    by_address = _by_address(settings)
+    found = []
+    for instance in settings.instances:
+        for destination in instance.destinations:
+            if destination.wide_ip is not None or not destination.dial:
+                continue
+            unknown = [each for each in destination.to if ":" in each and each not in by_address]
+            if not unknown:
+                continue
+            where = f"destination {destination.name} of {instance.name}"
+            found.append(
+                Finding(
+                    "note",
+                    "wide_ip",
+                    (instance.name,),
+                    "",
+                    f"{listed(unknown)} of {where} is of no instance of the files: several servers "
+                    "may answer there (wide IP), so the journal is kept until what was sent is "
+                    "persisted there, and not only stored",
+                    f"write wide_ip at {where}: false where one instance answers, true where "
+                    "several do",
+                )
+            )
+    return found
+
+
+def _servers(
+    settings: FabricSettings,
+    instance: InstanceSettings,
+    destination: DestinationSettings,
+    by_address: dict[str, str],
+) -> tuple[str, ...]:
+    """The instances that a destination may reach. One that does not dial reaches those that connect
+    to it."""
+    if destination.dial:
+        dialled = [by_address.get(target, target) for target in destination.to]
+        return tuple(dict.fromkeys((*dialled, *destination.waits_for)))
+    return waited_for(settings, instance, destination)
+
+
+def _one_way(destination: DestinationSettings) -> bool:
+    """Whether a destination says of all its topics that they need not come back."""
+    usual = destination.exclude_validation or ()
+    return all(
+        "replicate" in (usual if topic.exclude_validation is None else topic.exclude_validation)
+        for topic in destination.topics
+    )
+
+
+def check_settings(settings: FabricSettings, publishing: tuple[str, ...] = ()) -> Checked:
+    """Checks a fabric.
+
+    Args:
+        publishing: instances and groups where clients publish; empty: at every instance.
+
+    Raises:
+        ConfigurationError: there is no instance or group of such a name.
+    """
+    members = members_of(settings)
+    names = {member.name for member in members} | {member.group for member in members}
+    for name in publishing:
+        if name not in names:
+            raise ConfigurationError(
+                f"--publishes {name}: fabric {settings.name} has no instance or group of that "
+                f"name; there are {', '.join(sorted(names))}"
+            )
+    if publishing:
+        members = [
+            replace(member, publishes=member.name in publishing or member.group in publishing)
+            for member in members
+        ]
+    checked = check(members)
+    checked.findings = sorted(
+        checked.findings + _refused(settings) + _copies_in_circles(settings) + _wide_ip(settings),
+        key=lambda finding: SEVERITIES.index(finding.severity),
+    )
+    return checked
+
+
+def _impossible(error: ConfigurationError) -> Checked:
+    """What keeps a file from being loaded, as findings: a line says what to do at its end."""
+    findings = []
+    for line in str(error).splitlines():
+        what, _, todo = line.rpartition(": ")
+        findings.append(Finding("error", "clash", (), "", line, todo if what else line))
+    return Checked((), findings)
+
+
+@fabric_app.command("check")
+def check_command(
+    files: FilesArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Findings as data.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors.")] = False,
+    routes: Annotated[
+        bool, typer.Option("--routes", help="Every publisher and instance, with the way.")
+    ] = False,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the fabric: FILE.svg or FILE.html.")
+    ] = None,
+    publishes: Annotated[
+        list[str] | None,
+        typer.Option(help="Instance or group where clients publish; repeatable. Default: all."),
+    ] = None,
+    define: DefineOption = None,
+    fabric_name: NameOption = "",
+    ignore_unsupported: IgnoreOption = False,
+) -> None:
+    """Tell where messages arrive and what is wrong with that. Exit code 1 where there is an
+    error."""
+    if picture is not None and picture.suffix not in (".svg", ".html"):
+        raise ConfigurationError(f"--picture {picture}: give a name that ends in .svg or .html")
+    try:
+        settings, left_out = load_all(files, defines=parse_defines(define), name=fabric_name)
+    except ConfigurationError as error:
+        if not as_json:
+            raise
+        checked, name = _impossible(error), fabric_name
+    else:
+        checked, name = check_settings(settings, tuple(publishes or ())), settings.name
+        checked.findings += [
+            Finding("note", "not_running", (), "", f"{where}: {text}", START_WITHOUT)
+            for where, text in (() if ignore_unsupported else left_out)
+        ]
+    if as_json:
+        typer.echo(json.dumps(as_data(checked, name, routes=routes)))
+    else:
+        _print(checked, name, routes=routes)
+    if picture is not None and checked.members:
+        drawn = draw.svg if picture.suffix == ".svg" else draw.html
+        try:
+            picture.write_text(drawn(checked, name), encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"--picture {picture}: {error.strerror}") from None
+    if checked.errors or (strict and checked.warnings):
+        raise typer.Exit(1)
+
+
+def _print(checked: Checked, name: str, *, routes: bool) -> None:
+    console = Console(soft_wrap=False)
+    for survey in checked.surveys:
+        table = Table(
+            title=f"fabric {name}, topic {survey.routes.topic.shown}",
+            title_justify="left",
+            box=SIMPLE_HEAD,
+        )
+        if routes:
+            for column in ("published at", "arrives at", "by", "sent by"):
+                table.add_column(column, overflow="fold")
+            for publisher in survey.publishers:
+                for row in route_rows(survey, publisher):
+                    table.add_row(
+                        row["publisher"],
+                        row["instance"] + ("" if row["certain"] else " (not always)"),
+                        " > ".join(row["route"]),
+                        ", ".join(
+                            s["instance"] + ("" if s["always"] else " (sometimes)")
+                            for s in row["senders"]
+                        ),
+                    )
+        else:
+            for column, right in (
+                ("published at", False),
+                ("arrives at", True),
+                ("of", True),
+                ("links", True),
+                ("copies", True),
+                ("not at", False),
+            ):
+                table.add_column(column, justify="right" if right else "left", overflow="fold")
+            for publisher in survey.publishers:
+                row = summary(survey, publisher)
+                table.add_row(
+                    row["publisher"],
+                    str(row["certain"]),
+                    str(row["wanted"]),
+                    str(row["hops"]),
+                    str(row["copies"]),
+                    ", ".join(row["missing"]),
+                )
+        console.print(table)
+    for finding in checked.findings:
+        topic = f" (topic {finding.topic})" if finding.topic else ""
+        typer.echo(f"{finding.severity} {finding.kind}: {finding.explanation}{topic}")
+        typer.echo(f"    repair: {finding.repair}")
+    typer.echo(f"{checked.errors} errors, {checked.warnings} warnings, {checked.notes} notes")

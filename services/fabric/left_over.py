@@ -1,0 +1,81 @@
+"""Data directories that no instance of a fabric uses: left over, never reused and never deleted.
+
+What is known of them without opening them: the fabric's record says where an instance was before it
+was moved, and what `raylay journal reunite` told of that, which leaves a mark in the directory too.
+And beside the record lies what is on this machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.fabric.plan import FabricRecord, data_directory
+from raylay.services.fabric.record import LeftOver
+from raylay.services.server.config import INSTANCE_FILE
+from raylay.services.server.reuniting import read_mark
+
+STATE_FILE = "state.lmdb"
+
+
+def left_over_status(record: FabricRecord, settings: FabricSettings) -> list[dict[str, Any]]:
+    """The directories that are left over, as far as is known here, the oldest first.
+
+    Each has `name`, `host`, `labels`, `directory`, `generation`, `incarnation`, `at_us`, and from
+    the last reunion, if there was one that is known here: `reunited`, `lacking` (messages
+    that the fabric lacks; None: not known) and `unreached`.
+    """
+    found = [_known(each) for each in record.left_over if not each.forgotten]
+    used = {str(data_directory(record, instance)) for instance in settings.instances}
+    named = {each["directory"] for each in found}
+    for path in sorted(Path(record.directory).glob(f"*/{INSTANCE_FILE}")):
+        directory = str(path.parent)
+        if directory not in used | named and (path.parent / STATE_FILE).exists():
+            other = LeftOver(path.parent.name, 0, "this machine", {}, directory, "", 0)
+            found.append(_known(other))
+    return found
+
+
+def _known(left_over: LeftOver) -> dict[str, Any]:
+    directory = Path(left_over.directory)
+    mark = read_mark(directory)
+    reunited, lacking = left_over.reunited, left_over.lacking
+    if mark:
+        reunited = bool(mark.get("done"))
+        lacking = mark.get("lacking") if not mark.get("unreached") else None
+    return {
+        "name": left_over.name,
+        "host": left_over.host,
+        "labels": left_over.labels,
+        "directory": left_over.directory,
+        "generation": left_over.generation,
+        "incarnation": left_over.incarnation,
+        "at_us": left_over.at_us,
+        "reunited": reunited,
+        "lacking": lacking,
+        "unreached": mark.get("unreached", []),
+    }
+
+
+def left_over_lines(found: list[dict[str, Any]]) -> list[str]:
+    """For people, a line each."""
+    lines = []
+    for each in found:
+        where = f"{each['directory']} on {each['host']}"
+        what = f"generation {each['generation']}"
+        if each["incarnation"]:
+            what += f", incarnation {each['incarnation']}"
+        if each["reunited"]:
+            state = (
+                "reunited: the fabric lacks nothing of it; once it is removed: "
+                f"raylay journal reunite {each['directory']} --forget"
+            )
+        elif each["lacking"]:
+            state = f"the fabric lacks {each['lacking']:,} messages of it"
+        else:
+            state = "not known whether the fabric lacks something of it"
+        if not each["reunited"]:
+            state += f"; there: raylay journal reunite {each['directory']}"
+        lines.append(f"left over of {each['name']}: {where} ({what}): {state}")
+    return lines

@@ -1,0 +1,600 @@
+"""From a fabric's settings to what each instance is started with: ports, directories, addresses.
+
+`fabric.json` in the fabric's directory keeps what was chosen at the first start, so that later
+starts, and other processes, find the same fabric.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import socket
+import threading
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from raylay.services.client.failover import Server
+from raylay.services.configuration.exclusions import exclusions, server_names, topic_rule
+from raylay.services.configuration.model import (
+    DestinationSettings,
+    FabricSettings,
+    InstanceSettings,
+    LogSettings,
+    occasions,
+)
+from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric.nodes import NodePlace
+from raylay.services.fabric.record import LeftOver, Move
+from raylay.services.replication.downgrade import DowngradePolicy, Look
+from raylay.services.replication.routing import TopicRule
+from raylay.services.replication.timetable import JournalAction
+from raylay.services.replication.validation import QueueDefinition, SowDefinition
+from raylay.services.server.config import (
+    BootstrapConfig,
+    ClientTransportConfig,
+    DestinationConfig,
+    InstanceConfig,
+)
+from raylay.services.telemetry.logs import LogOptions
+from raylay.services.telemetry.tracing import TracingOptions
+
+FABRIC_FILE = "fabric.json"
+FREE_PORT_MIN = 20_000
+EPHEMERAL_PORT_MIN_DEFAULT = 32_768
+PORTS_TRIED_MAX = 4_000
+
+
+@dataclass(slots=True)
+class InstancePorts:
+    """The ports of one instance. metrics: None where it serves none."""
+
+    client: int
+    replication: int
+    metrics: int | None = None
+
+
+@dataclass(slots=True)
+class FabricRecord:
+    """What is kept of a fabric between starts.
+
+    Attributes:
+        settings: as JSON.
+        ports: by instance.
+        settled: instances that have been ready once: from then on an empty data directory means a
+            lost disk, and the instance catches up with a peer before it admits clients.
+        restarting: instances that still run with earlier settings.
+        nodes: where instances with node labels were put; they stay there.
+        node_label: of nodes whose value is a group's name, for instances that name no node.
+        moves: instances that live elsewhere than where they began.
+        left_over: their former data directories.
+        number: how often it was written: of several that are found the highest counts.
+        starting: instances that were declared while it ran and did not come up yet.
+        key: by which its instances know one another (services/protocol/proof.py).
+    """
+
+    name: str
+    directory: str
+    settings: str
+    ports: dict[str, InstancePorts] = field(default_factory=dict)
+    settled: list[str] = field(default_factory=list)
+    restarting: list[str] = field(default_factory=list)
+    nodes: dict[str, NodePlace] = field(default_factory=dict)
+    node_label: str = ""
+    moves: dict[str, Move] = field(default_factory=dict)
+    left_over: list[LeftOver] = field(default_factory=list)
+    number: int = 0
+    starting: list[str] = field(default_factory=list)
+    key: str = ""
+
+    def save(self, directory: Path | None = None) -> None:
+        """Writes it into its directory, or as a copy into another, whole or not at all."""
+        directory = directory or Path(self.directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        aside = directory / f".{FABRIC_FILE}.{os.getpid()}.{threading.get_ident()}"
+        with aside.open("w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o600)  # it has the key of the fabric
+            file.write(self.to_json())
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(directory / FABRIC_FILE)
+
+    def to_json(self) -> str:
+        """The inverse of `from_json`."""
+        return json.dumps(asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> FabricRecord:
+        """What `to_json` wrote.
+
+        Raises:
+            FabricError: it is something else.
+        """
+        try:
+            values = json.loads(text)
+            values["ports"] = {
+                name: InstancePorts(**ports) for name, ports in values["ports"].items()
+            }
+            values["nodes"] = {
+                name: NodePlace(**place) for name, place in values.get("nodes", {}).items()
+            }
+            values["moves"] = {name: Move(**move) for name, move in values.get("moves", {}).items()}
+            values["left_over"] = [LeftOver(**each) for each in values.get("left_over", ())]
+            return cls(**values)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FabricError(f"{where} is no record of a fabric: {error}") from None
+
+    @classmethod
+    def load(cls, directory: str | Path) -> FabricRecord | None:
+        """The record in a directory; None where there is none.
+
+        Raises:
+            FabricError: it cannot be read.
+        """
+        path = Path(directory) / FABRIC_FILE
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise FabricError(f"{path} cannot be read: {error.strerror}") from None
+        return cls.from_json(text, str(path))
+
+
+def newest(*records: FabricRecord | None) -> FabricRecord | None:
+    """The one that was written last; of equal ones the first, None where there is none."""
+    found = [each for each in records if each is not None]
+    return max(found, key=lambda each: each.number) if found else None
+
+
+def record_of(
+    settings: FabricSettings, directory: Path, before: FabricRecord | None = None
+) -> FabricRecord:
+    """The record for a start: the one from `before`, else the one in the directory, brought up to
+    date, or a new one.
+
+    Ports of the settings go before kept ones; for the others free ones are chosen.
+
+    Raises:
+        FabricError: the directory holds another fabric, or too few ports are free.
+    """
+    record = before or FabricRecord.load(directory)
+    if record is None:
+        record = FabricRecord(settings.name, str(directory), settings.to_json())
+    elif record.name != settings.name:
+        raise FabricError(
+            f"{directory} holds fabric {record.name}, not {settings.name}: give another directory"
+        )
+    record.directory = str(directory)
+    bring_up_to_date(record, settings)
+    return record
+
+
+def bring_up_to_date(record: FabricRecord, settings: FabricSettings) -> None:
+    """Gives a record other settings, and ports to the instances that have none yet.
+
+    Raises:
+        FabricError: too few ports are free.
+    """
+    record.settings = settings.to_json()
+    # One that an earlier release wrote has none.
+    record.key = record.key or secrets.token_hex(16)
+    chosen = {
+        port
+        for instance in settings.instances
+        for port in (
+            instance.client_port,
+            instance.replication_port,
+            instance.metrics_port,
+            *(transport.port for transport in instance.transports),
+        )
+        if port
+    }
+    ports: dict[str, InstancePorts] = {}
+    for instance in settings.instances:
+        kept = record.ports.get(instance.name)
+        wants_metrics = settings.metrics.enabled or instance.metrics_port is not None
+        ports[instance.name] = InstancePorts(
+            instance.client_port or _kept(kept.client if kept else None, chosen, instance.host),
+            instance.replication_port
+            or _kept(
+                kept.replication if kept else None,
+                chosen,
+                instance.replication_host or instance.host,
+            ),
+            (instance.metrics_port or _kept(kept.metrics if kept else None, chosen, instance.host))
+            if wants_metrics
+            else None,
+        )
+    record.ports = ports
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What it takes to make a running fabric what a declaration says.
+
+    Attributes:
+        started: instances that are new.
+        restarted: instances that are started with something else than they run with.
+    """
+
+    started: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()
+
+
+def changes(running: FabricRecord, wanted: FabricRecord) -> Changes:
+    """Compares a running fabric with what it shall be.
+
+    Args:
+        running: its record.
+        wanted: the same with other settings.
+
+    Raises:
+        FabricError: an instance would go, or its data would lie elsewhere: no change of settings
+            moves data.
+    """
+    before = FabricSettings.from_json(running.settings)
+    settings = FabricSettings.from_json(wanted.settings)
+    if settings.name != before.name:
+        raise FabricError(f"fabric {before.name} runs, these are settings of {settings.name}")
+    names = {instance.name for instance in settings.instances}
+    gone = [instance.name for instance in before.instances if instance.name not in names]
+    if gone:
+        raise FabricError(
+            f"{', '.join(gone)} would no longer be in fabric {before.name}: what is running is "
+            "added to and changed, nothing is taken away; stop the fabric first"
+        )
+    known = {instance.name: instance for instance in before.instances}
+    started, restarted = [], []
+    for instance in settings.instances:
+        old = known.get(instance.name)
+        if old is None or instance.name in running.starting:
+            started.append(instance.name)
+            continue
+        for key in ("directory", "node_labels"):
+            if getattr(old, key) != getattr(instance, key):
+                raise FabricError(
+                    f"instance {instance.name}: {key} would change, and its data would stay where "
+                    "it is: stop the fabric and move the data first"
+                )
+        # Whom it tells of itself is for its next start: a new instance restarts nobody.
+        config = replace(instance_config(settings, wanted, instance), announce_to=())
+        runs_with = replace(instance_config(before, running, old), announce_to=())
+        if instance.name in running.restarting or config != runs_with:
+            restarted.append(instance.name)
+    return Changes(tuple(started), tuple(restarted))
+
+
+def _kept(port: int | None, chosen: set[int], host: str) -> int:
+    if port and port not in chosen:
+        chosen.add(port)
+        return port
+    return free_port(chosen, host)
+
+
+def free_port(chosen: set[int], host: str = "127.0.0.1") -> int:
+    """A port that nothing listens on, and that is not in `chosen`; it is added there.
+
+    Taken below the ports that the kernel gives to outgoing connections: an instance must find its
+    port free again when it restarts, and a link that dials a dead peer's port must not be given
+    that very port as its own and meet itself.
+
+    Raises:
+        FabricError: none was found.
+    """
+    top = max(FREE_PORT_MIN + 1_000, _ephemeral_port_min())
+    span = top - FREE_PORT_MIN
+    # Fabrics that start at the same time begin at different places.
+    start = int.from_bytes(os.urandom(4), "little") % span
+    for step in range(min(span, PORTS_TRIED_MAX)):
+        port = FREE_PORT_MIN + (start + step) % span
+        if port in chosen:
+            continue
+        try:
+            with socket.socket(
+                socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM
+            ) as probe:
+                probe.bind((host, port))
+        except OSError as error:
+            if isinstance(error, socket.gaierror):
+                raise FabricError(f"host {host} is not known: {error.strerror}") from None
+            if error.errno != errno.EADDRNOTAVAIL:  # else another machine's: only it can tell
+                continue
+        chosen.add(port)
+        return port
+    raise FabricError(f"no free port on {host} between {FREE_PORT_MIN} and {top}")
+
+
+def _ephemeral_port_min() -> int:
+    try:
+        text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+        return int(text.split()[0])
+    except (OSError, ValueError, IndexError):
+        return EPHEMERAL_PORT_MIN_DEFAULT
+
+
+# -- configurations ----------------------------------------------------------------------------
+def data_directory(record: FabricRecord, instance: InstanceSettings) -> Path:
+    """Where the instance keeps its data."""
+    move = record.moves.get(instance.name)
+    directory = move.directory if move is not None else instance.directory or instance.name
+    return Path(record.directory) / directory
+
+
+def client_address(record: FabricRecord, instance: InstanceSettings) -> str:
+    """`host:port` for clients."""
+    return f"{_shown(instance.host)}:{record.ports[instance.name].client}"
+
+
+def replication_address(record: FabricRecord, instance: InstanceSettings) -> str:
+    """`host:port` for links."""
+    host = instance.replication_host or instance.host
+    return f"{_shown(host)}:{record.ports[instance.name].replication}"
+
+
+def servers_of(record: FabricRecord, group: str, client: str) -> dict[str, Any]:
+    """`servers` and `group` for a Client, in the order declared.
+
+    Args:
+        group: may be empty where the fabric has only one.
+        client: the client's name, for the error.
+
+    Raises:
+        ConfigurationError: there is no such group, or it has to be named.
+    """
+    settings = FabricSettings.from_json(record.settings)
+    groups = settings.groups()
+    if not group:
+        if len(groups) > 1:
+            raise ConfigurationError(
+                f"client {client}: name one group of {', '.join(groups)}: a client uses one group"
+            )
+        group = groups[0]
+    return {"servers": servers(settings, record, group), "group": group}
+
+
+def client_options(
+    settings: FabricSettings, record: FabricRecord, group: str, client: str
+) -> dict[str, Any]:
+    """Arguments of a Client of the fabric: servers, group and the settings' client section.
+
+    Raises:
+        ConfigurationError: there is no such group, or it has to be named.
+    """
+    wanted = settings.client
+    return {
+        **servers_of(record, group, client),
+        "heartbeat_s": wanted.heartbeat_ms / 1000,
+        "ack_conflation_ms": wanted.ack_conflation_ms,
+        "publish_timeout_s": wanted.publish_timeout_ms / 1000,
+    }
+
+
+def servers(settings: FabricSettings, record: FabricRecord, group: str | None) -> list[Server]:
+    """Addresses for clients, of one group or (None) of all instances, in the order declared.
+
+    Raises:
+        ConfigurationError: there is no such group.
+    """
+    members = settings.group(group) if group is not None else settings.instances
+    return [
+        Server(client_address(record, instance), instance.name, instance.group)
+        for instance in members
+    ]
+
+
+def _shown(host: str) -> str:
+    # A server that listens everywhere is reached here by loopback.
+    if host in ("0.0.0.0", "*", "::"):
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def instance_config(
+    settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
+) -> InstanceConfig:
+    """What one instance is started with.
+
+    Raises:
+        ConfigurationError: a value is wrong.
+    """
+    journal = settings.journal_of(instance)
+    downgrade = settings.downgrade_of(instance)
+    ports = record.ports[instance.name]
+    age_ms = journal.retention.age_ms
+    excluded = exclusions(settings)
+    declared = {each.name for each in settings.instances}
+    config = InstanceConfig(
+        name=instance.name,
+        group=instance.group,
+        topics=tuple(
+            TopicRule(topic.name, topic.message_type)
+            for topic in settings.topics_of(instance)
+            if topic.journaled
+        ),
+        destinations=tuple(
+            _destination_config(
+                settings, record, destination, excluded[instance.name, destination.name]
+            )
+            for destination in instance.destinations
+        ),
+        sow_topics=tuple(
+            SowDefinition(topic.name, topic.message_type, topic.keys)
+            for topic in instance.sow_topics
+        ),
+        queues=tuple(QueueDefinition(**queue.model_dump()) for queue in instance.queues),
+        client_host=instance.host,
+        client_port=ports.client,
+        client_advertised=client_address(record, instance),
+        client_message_types=instance.message_types,
+        client_transports=tuple(
+            ClientTransportConfig(each.name, each.port, each.host, each.message_types)
+            for each in instance.transports
+        ),
+        replication_host=instance.replication_host or instance.host,
+        replication_port=ports.replication,
+        replication_advertised=replication_address(record, instance),
+        first=instance.name not in record.settled,
+        durability=journal.durability,
+        flush_interval_ms=journal.flush_interval_ms,
+        segment_bytes=journal.segment_bytes,
+        archive_directory=_archive_directory(record, instance, journal.archive_directory),
+        retention_bytes=journal.retention.size_bytes,
+        retention_age_s=None if age_ms is None else age_ms / 1000,
+        journal_actions=tuple(
+            JournalAction(action.do, action.age_ms, occasions(action.every))
+            for action in journal.actions
+        ),
+        policy=DowngradePolicy(
+            downgrade.age_ms,
+            downgrade.upgrade_age_ms,
+            downgrade.min_sync_destinations,
+            downgrade.every_ms,
+            downgrade.upgrade_every_ms,
+            downgrade.grace_period_ms,
+            downgrade.upgrade_grace_period_ms,
+            tuple(
+                Look(look.age_ms, look.upgrade_age_ms, occasions(look.every), look.grace_period_ms)
+                for look in downgrade.looks
+            ),
+        ),
+        check_interval_ms=downgrade.check_interval_ms,
+        tracing=tracing_options(settings, record),
+        log=log_options(settings.logs_of(instance), record),
+        metrics_port=ports.metrics,
+        metrics_host=instance.host,
+        bootstrap=_bootstrap_config(settings, record, instance),
+        generation=_generation(record, instance.name),
+        placements=tuple(
+            (name, move.generation, *addresses_of(record, settings.instance(name)))
+            for name, move in sorted(record.moves.items())
+            if name in declared  # else it was moved, and later taken out of the fabric
+        ),
+        announce_to=_announce_to(settings, record, instance),
+        node_address=_node_address(record, instance),
+        fabric_key=record.key,
+        drills=settings.drills == "allowed",
+    )
+    config.check()
+    return config
+
+
+def _archive_directory(
+    record: FabricRecord, instance: InstanceSettings, directory: str | None
+) -> str | None:
+    return str(data_directory(record, instance) / directory) if directory else None
+
+
+def _generation(record: FabricRecord, name: str) -> int:
+    move = record.moves.get(name)
+    return move.generation if move is not None else 0
+
+
+def addresses_of(record: FabricRecord, instance: InstanceSettings) -> tuple[str, str]:
+    """Replication address and client address."""
+    return replication_address(record, instance), client_address(record, instance)
+
+
+def _announce_to(
+    settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
+) -> tuple[str, ...]:
+    """Whom an instance that was moved, or whose node has another address, tells where it lives now:
+    the others, and itself where it was."""
+    if instance.name not in record.moves and not _node_address(record, instance):
+        return ()
+    others = [each for each in settings.instances if each.name != instance.name]
+    formers = [each.address for each in record.left_over if each.name == instance.name]
+    return (*(replication_address(record, other) for other in others), *formers)
+
+
+def _node_address(record: FabricRecord, instance: InstanceSettings) -> str:
+    """Its node's, where it listens there."""
+    place = record.nodes.get(instance.name)
+    hosts = (instance.host, instance.replication_host)
+    return place.address if place is not None and place.address in hosts else ""
+
+
+def _bootstrap_config(
+    settings: FabricSettings, record: FabricRecord, instance: InstanceSettings
+) -> BootstrapConfig | None:
+    wanted = instance.bootstrap
+    move = record.moves.get(instance.name)
+    # Who filled it may have been taken out of the fabric since.
+    declared = {each.name: each for each in settings.instances}
+    fillers = [declared[name] for name in move.filled_by if name in declared] if move else []
+    if fillers:
+        return BootstrapConfig(tuple(replication_address(record, each) for each in fillers))
+    if wanted is None:
+        return None
+    return BootstrapConfig(
+        tuple(
+            source if ":" in source else replication_address(record, settings.instance(source))
+            for source in wanted.sources
+        ),
+        tuple(TopicRule(topic.name, topic.message_type) for topic in wanted.topics),
+    )
+
+
+def _destination_config(
+    settings: FabricSettings,
+    record: FabricRecord,
+    destination: DestinationSettings,
+    excluded: frozenset[str],
+) -> DestinationConfig:
+    addresses: list[str] = []
+    clients: list[str] = []
+    for target in destination.to:
+        if ":" in target:
+            addresses.append(target)
+            continue
+        other = settings.instance(target)
+        if destination.dial:
+            addresses.append(replication_address(record, other))
+        clients.append(client_address(record, other))
+    for name in destination.waits_for:
+        clients.append(client_address(record, settings.instance(name)))
+    return DestinationConfig(
+        name=destination.name,
+        group=destination.group,
+        sync=destination.sync,
+        addresses=tuple(addresses),
+        topics=tuple(topic_rule(topic, excluded) for topic in destination.topics),
+        pass_through=destination.pass_through,
+        compression=destination.compression,
+        ack_conflation_ms=destination.ack_conflation_ms,
+        own_group_only=destination.own_group_only,
+        server_names=server_names(destination),
+        compression_type=destination.compression_type,
+        resync_pass_through=destination.resync_pass_through,
+        reconnect_timeout_ms=destination.reconnect_timeout_ms,
+        client_addresses=tuple(clients),
+        share_connection=destination.share_connection,
+        wide_ip=destination.wide_ip,
+        waits=destination.waits,
+        waits_for=destination.waits_for,
+    )
+
+
+def tracing_options(settings: FabricSettings, record: FabricRecord) -> TracingOptions:
+    """Where the processes of the fabric, clients included, write their traces."""
+    tracing = settings.tracing
+    directory = tracing.directory
+    return TracingOptions(
+        sampling_ratio=tracing.sampling_ratio,
+        otlp_endpoint=tracing.otlp_endpoint,
+        console=tracing.console,
+        file_directory=str(Path(record.directory) / directory) if directory else "",
+    )
+
+
+def log_options(logs: LogSettings, record: FabricRecord) -> LogOptions:
+    """Where processes of the fabric log."""
+    directory = logs.directory or ("logs" if logs.target == "file" else "")
+    return LogOptions(
+        level=logs.level,
+        target=logs.target,
+        directory=str(Path(record.directory) / directory) if directory else "",
+        format=logs.format,
+    )

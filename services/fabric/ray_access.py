@@ -1,0 +1,359 @@
+"""Ray as a fabric sees it: joining one or beginning one, what its head knows, errands on nodes.
+
+Ray's own calls wait for a head that is away as long as nodes outlive one, ten minutes here. Whoever
+asks the head through this module hears within seconds that it does not answer (`HeadSilent`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from raylay.services.errors import FabricError
+from raylay.services.fabric.nodes import Node
+from raylay.services.fabric.travelling import known_as
+
+START_TIMEOUT_S_DEFAULT = 120.0
+STATUS_TIMEOUT_S = 5.0
+OBJECT_STORE_BYTES = 80 * 1024 * 1024
+"""Nothing but control calls goes through Ray: its least possible object store."""
+NODES_TIMEOUT_S = 60.0
+AUTH_VARIABLE = "RAY_AUTH_MODE"
+HEAD_OUTAGE_S = 600
+"""How long the nodes of a Ray that we start outlive its head."""
+
+Answer = TypeVar("Answer")
+
+
+class HeadSilent(FabricError):
+    """Ray's head does not answer; what talks to instances and clients goes on without it."""
+
+
+def ray_module() -> Any:
+    """Ray, imported late: it takes half a second, which `raylay --help` should not."""
+    # Ray prints every start and death of workers on the driver's terminal, log_to_driver=False or
+    # not; the fabric's events tell the same in one line. It reads this when it is imported.
+    os.environ.setdefault(
+        "RAY_DEDUP_LOGS_SKIP_REGEX",
+        "A worker died or was killed|worker processes have been started",
+    )
+    import ray
+
+    return ray
+
+
+def adopt_auth_mode(mode: str) -> None:
+    """Takes over how a running Ray authenticates, unless the user says how: Ray itself does not
+    look for its token when it is given an address."""
+    if not mode or AUTH_VARIABLE in os.environ:
+        return
+    os.environ[AUTH_VARIABLE] = mode
+    if "ray" in sys.modules:
+        # Ray read the variable when it was imported.
+        raylet: Any = importlib.import_module("ray._raylet")
+        raylet.Config.initialize("")
+
+
+def join_ray(
+    address: str | None, *, start: bool = False, head_directory: Path | None = None
+) -> bool:
+    """Connects to Ray unless this process is connected. Returns whether it did.
+
+    Args:
+        address: of its head, or `auto`.
+        start: begin one on this machine, which ends with this process.
+        head_directory: where the head of one that is begun keeps what it knows; what is there is
+            removed first. None: in memory, and a head that dies takes its Ray with it.
+
+    Raises:
+        FabricError: none can be reached, or it does not start.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_OUTAGE_S))
+    ray = ray_module()
+    if ray.is_initialized():
+        return False
+    if not start:
+        refuse_silent_head(address)
+    quiet = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "raylay"}
+    if start:
+        with _head_storage(head_directory):
+            start_ray(quiet)
+        return True
+    try:
+        ray.init(address=address or "auto", **quiet)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise FabricError(
+            f"no Ray can be reached at {address or 'this machine'}: {first_line(error)}"
+            + ("" if AUTH_VARIABLE in os.environ else f"; does it want {AUTH_VARIABLE}=token?")
+        ) from None
+    return True
+
+
+def refuse_silent_head(address: str | None) -> None:
+    """Ray itself waits as long for a head as nodes outlive one.
+
+    Raises:
+        HeadSilent: nothing listens there.
+    """
+    host, _, port = (address or "").rpartition(":")
+    if not host or "/" in host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), STATUS_TIMEOUT_S).close()
+    except OSError as error:
+        raise _silent(address, str(error.strerror or error)) from None
+
+
+def _silent(address: str | None, why: str) -> HeadSilent:
+    return HeadSilent(
+        f"Ray's head at {address} does not answer ({why}): what asks instances for their status, "
+        "starts or stops them needs it; clients do not"
+    )
+
+
+def ask_head(question: Callable[[], Answer], timeout_s: float = STATUS_TIMEOUT_S) -> Answer:
+    """What a call that needs Ray's head returns.
+
+    Raises:
+        HeadSilent: the head is away, or did not answer in time.
+    """
+    address = str(ray_module().get_runtime_context().gcs_address)
+    refuse_silent_head(address)
+    answers: list[Answer] = []
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            answers.append(question())
+        except BaseException as error:
+            errors.append(error)
+
+    # A daemon: where the head stands still this call stays until it goes on.
+    asking = threading.Thread(target=ask, name="raylay-head", daemon=True)
+    asking.start()
+    asking.join(timeout_s)
+    if errors:
+        raise errors[0]
+    if not answers:
+        raise _silent(address, f"nothing within {timeout_s:g} s")
+    return answers[0]
+
+
+@contextmanager
+def _head_storage(directory: Path | None) -> Iterator[None]:
+    """A head that is begun in the block keeps what it knows in that directory."""
+    if directory is None or "RAY_REDIS_ADDRESS" in os.environ:
+        yield
+        return
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    settings = {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(directory)}
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        # Another Ray that this process begins has another head.
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def start_ray(options: dict[str, Any]) -> None:
+    """Begins a Ray on this machine. Where the machine is too busy for Ray's own time limits, once
+    more.
+
+    Raises:
+        FabricError: it did not start.
+    """
+    ray = ray_module()
+    # Ray makes its workers nice, so that any other process goes before them: a broker is not that.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    for attempt in (1, 2):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=os.cpu_count() or 1,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                **options,
+            )
+            return
+        except Exception as error:  # Ray raises a bare one when its node is too slow to start
+            ray.shutdown()
+            if attempt == 2:
+                raise FabricError(
+                    f"Ray does not start on this machine: {first_line(error)}; is it very busy, "
+                    "or out of memory or disk?"
+                ) from None
+
+
+def leave_ray() -> None:
+    """Disconnects; a Ray that this process began ends."""
+    ray_module().shutdown()
+
+
+def actor_state(handle: Any) -> dict[str, Any]:
+    """State, pid, node and restarts of an actor, as Ray's head knows them; works for an actor that
+    does not answer. Empty where it is not known.
+
+    Raises:
+        HeadSilent: the head does not answer.
+    """
+    from ray._private import state as ray_state
+
+    try:
+        found = ask_head(lambda: ray_state.actors(handle._actor_id.hex()))
+    except HeadSilent:
+        raise
+    except Exception:
+        return {}
+    if not found:
+        return {}
+    address = found.get("Address") or {}
+    return {
+        "state": found.get("State", ""),
+        "pid": found.get("Pid") or 0,
+        "node": address.get("NodeID", ""),
+        "restarts": found.get("NumRestarts", 0),
+    }
+
+
+def living_nodes() -> list[Node]:
+    """The living nodes of the cluster.
+
+    Raises:
+        HeadSilent: the head does not answer.
+    """
+    return [
+        Node(found["NodeManagerAddress"], found.get("Labels") or {})
+        for found in ask_head(ray_module().nodes)
+        if found.get("Alive")
+    ]
+
+
+def dead_nodes() -> list[tuple[Node, int]]:
+    """Nodes that are gone, and when: milliseconds since 1970.
+
+    Raises:
+        HeadSilent: the head does not answer.
+    """
+    raylet: Any = importlib.import_module("ray._raylet")
+    address = str(ray_module().get_runtime_context().gcs_address)
+    known = ask_head(lambda: raylet.GcsClient(address=address).get_all_node_info().values())
+    return [
+        (Node(found.node_manager_address, dict(found.labels)), int(found.end_time_ms))
+        for found in known
+        if found.end_time_ms
+    ]
+
+
+def is_here(node: str) -> bool:
+    """Whether this process is on that node: a pid of another one says nothing here."""
+    return not node or node == ray_module().get_runtime_context().get_node_id()
+
+
+def kill_on_node(node: str, pid: int) -> None:
+    """SIGKILL to a process of a node, by its id in hexadecimal; empty: of this one."""
+    ray = ray_module()
+    if is_here(node):
+        kill_process(pid)
+        return
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    ray.get(task(kill_process, scheduling_strategy=there).remote(pid), timeout=STATUS_TIMEOUT_S)
+
+
+def on_node(labels: dict[str, str], function: Callable[..., None], *arguments: Any) -> None:
+    """Calls a function on a node with these labels.
+
+    Raises:
+        FabricError: there is none, or it did not answer.
+    """
+    ray = ray_module()
+    try:
+        reference = task(function, label_selector=labels).remote(*arguments)
+        ray.get(reference, timeout=START_TIMEOUT_S_DEFAULT)
+    except ray.exceptions.RayError as error:
+        raise FabricError(f"no node with labels {labels} answered: {first_line(error)}") from None
+
+
+def on_other_nodes(
+    function: Callable[..., Answer], *arguments: Any, timeout_s: float = NODES_TIMEOUT_S
+) -> list[Answer]:
+    """What a function gives on each living node but this one, of those that answer in time.
+
+    Raises:
+        HeadSilent: the head does not answer.
+    """
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ray = ray_module()
+    nodes = [each["NodeID"] for each in ask_head(ray.nodes) if each.get("Alive")]
+    asked = []
+    for node in nodes:
+        if not is_here(node):
+            there = NodeAffinitySchedulingStrategy(node, soft=False)
+            asked.append(task(function, scheduling_strategy=there).remote(*arguments))
+    if not asked:
+        return []
+    done, _ = ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
+    answers = []
+    for reference in done:
+        with suppress(ray.exceptions.RayError):
+            answers.append(ray.get(reference))
+    return answers
+
+
+def task(function: Callable[..., Any], **options: Any) -> Any:
+    """A function as a Ray task that needs no CPU."""
+    from raylay.actors import launch
+
+    return launch.task(function, **options)
+
+
+@known_as("raylay.services.fabric_ray")
+def kill_process(pid: int) -> None:
+    """SIGKILL; one that is gone already is no error."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it is gone, which was the aim
+
+
+def await_process_end(pid: int, timeout_s: float) -> None:
+    """Returns when the process is gone, so that its directory and ports are free."""
+    if not pid:
+        return
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        poller.poll(timeout_s * 1000)
+    finally:
+        os.close(descriptor)
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, in one line: of an error inside an actor its own text, not Ray's frame."""
+    cause = getattr(error, "cause", None)
+    text = str(cause if isinstance(cause, BaseException) else error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines and "Traceback" in text else (lines[0] if lines else repr(error))

@@ -1,0 +1,116 @@
+"""Where this user's fabrics on this machine are: how `raylay status` in another shell finds them.
+
+One small file a fabric, in the user's runtime directory. It says how to reach Ray and where the
+fabric's directory is; everything else is asked of the instances. A file of a process that is gone
+is removed when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from raylay.services.errors import FabricError
+from raylay.services.fabric.travelling import known_as
+
+REGISTRY_VARIABLE = "RAYLAY_RUNTIME_DIR"
+
+
+@known_as("raylay.services.fabric_registry")
+@dataclass(slots=True)
+class Entry:
+    """One running fabric.
+
+    Attributes:
+        address: of Ray's head, for `ray.init`.
+        host_pid: the process that started Ray and ends it when it ends; 0: Ray was running before.
+        auth_mode: Ray's RAY_AUTH_MODE, which a process that connects needs as well.
+        host_start: when that process started, in clock ticks since boot: a pid may be given again.
+        copied: the directory is here a copy of the record alone: the fabric was started elsewhere.
+    """
+
+    name: str
+    directory: str
+    address: str
+    host_pid: int = 0
+    host_start: int = 0
+    auth_mode: str = ""
+    copied: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process that holds Ray is there; true where Ray was running before."""
+        return not self.host_pid or (
+            process_start(self.host_pid) == self.host_start and self.host_start > 0
+        )
+
+
+def process_start(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 when it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    # The second field is the command in brackets and may hold spaces; then field 3 is the state.
+    fields = text.rpartition(")")[2].split()
+    return 0 if fields[0] == "Z" else int(fields[19])
+
+
+def registry_directory() -> Path:
+    """The user's own directory for these files; made when it is not there.
+
+    Raises:
+        FabricError: it belongs to somebody else or cannot be made.
+    """
+    chosen = os.environ.get(REGISTRY_VARIABLE)
+    path = Path(chosen) if chosen else Path(tempfile.gettempdir()) / f"raylay-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = path.stat().st_uid
+    except OSError as error:
+        raise FabricError(f"{path} cannot be made: {error.strerror}") from None
+    if owner != os.getuid():
+        raise FabricError(f"{path} belongs to another user: set {REGISTRY_VARIABLE}")
+    return path
+
+
+def register(entry: Entry) -> None:
+    """Writes the file of a fabric."""
+    directory = registry_directory()
+    aside = directory / f".{entry.name}.{os.getpid()}"
+    aside.write_text(json.dumps(asdict(entry)), encoding="utf-8")
+    aside.replace(directory / f"{entry.name}.json")
+
+
+def copy_directory(name: str) -> Path:
+    """Where the record of a fabric that was started elsewhere is kept."""
+    return registry_directory() / f"{name}.elsewhere"
+
+
+def unregister(name: str) -> None:
+    """Removes the file of a fabric, if there is one, and the copy of its record."""
+    (registry_directory() / f"{name}.json").unlink(missing_ok=True)
+    shutil.rmtree(copy_directory(name), ignore_errors=True)
+
+
+def find(name: str) -> Entry | None:
+    """The running fabric of this name; None where there is none."""
+    path = registry_directory() / f"{name}.json"
+    try:
+        entry = Entry(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    if not entry.alive:
+        path.unlink(missing_ok=True)
+        return None
+    return entry
+
+
+def running() -> list[Entry]:
+    """All running fabrics that this user started on this machine."""
+    names = sorted(path.stem for path in registry_directory().glob("*.json"))
+    return [entry for name in names if (entry := find(name)) is not None]

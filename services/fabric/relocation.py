@@ -1,0 +1,290 @@
+"""Moving an instance to another node of its region: whether, where to, and what is at risk.
+
+Values in, values out: what peers say of it (`Fabric.status`), the living nodes, the fabric's
+record. `Fabric.relocate` asks and acts. The new home begins with a higher generation and a data
+directory of its own; the former one is kept in the record as left over, and nobody uses or deletes
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from raylay.services.configuration.model import FabricSettings, InstanceSettings
+from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric.nodes import HOST_LABEL, REGION_LABEL, Node, NodePlace, placed
+from raylay.services.fabric.record import LeftOver, Move
+
+MOVED_S_MIN = 60
+"""For so long after a move nobody moves the instance again without --force, seconds."""
+
+
+@dataclass(slots=True)
+class Relocation:
+    """What was done.
+
+    Attributes:
+        generation: of the instance from now on.
+        place: the node where it lives.
+        told: instances that know that the former incarnation is retired.
+        untold: those that could not be asked; the moved instance tells them when they are back.
+        risk: what may be on the former host alone, in a sentence.
+        left_over: the former data directory.
+    """
+
+    name: str
+    generation: int
+    place: NodePlace
+    risk: str
+    left_over: LeftOver
+    told: list[str] = field(default_factory=list)
+    untold: list[str] = field(default_factory=list)
+
+
+def parse_target(text: str) -> dict[str, str]:
+    """The labels that `--to` means: `key=value`, several with commas, or a host's name alone.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if not text:
+        return {}
+    labels: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if not key or (equals and not value) or (not equals and "," in text):
+            raise ConfigurationError(
+                f"--to {text!r}: give a label as key=value, several with commas, or the name of a "
+                f"host, which is its label `{HOST_LABEL}`"
+            )
+        labels[key if equals else HOST_LABEL] = value if equals else key
+    return labels
+
+
+def seen_alive(name: str, statuses: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Who is connected to the instance, or answers for it, a phrase each."""
+    found = []
+    for status in statuses:
+        if status["name"] == name:
+            if status.get("ready"):
+                found.append("it answers itself")
+            continue
+        for destination in status.get("destinations", {}).values():
+            if destination.get("connected") and destination.get("peer") == name:
+                found.append(f"{status['name']} is connected to it")
+                break
+        else:
+            if any(upstream.get("name") == name for upstream in status.get("upstreams", ())):
+                found.append(f"it is connected to {status['name']}")
+    return found
+
+
+def sources(
+    settings: FabricSettings, name: str, statuses: Iterable[Mapping[str, Any]]
+) -> list[str]:
+    """The members of its group that can fill it, in the order declared."""
+    group = settings.instance(name).group
+    ready = {status["name"] for status in statuses if status.get("ready")}
+    return [each.name for each in settings.group(group) if each.name != name and each.name in ready]
+
+
+def next_generation(name: str, known: int, statuses: Iterable[Mapping[str, Any]]) -> int:
+    """One above all that anybody knows, of the record or at an instance."""
+    told = [
+        int(entry["generation"])
+        for status in statuses
+        for entry in status.get("moved", ())
+        if entry.get("name") == name
+    ]
+    return 1 + max([known, *told])
+
+
+def refusal(name: str, alive: list[str], filled_by: list[str], *, force: bool) -> str:
+    """Why it is not moved; empty: it is."""
+    if force:
+        return ""
+    if alive:
+        return (
+            f"instance {name} is alive ({'; '.join(alive)}): moving it ends it where it is; with "
+            "--force it is first asked to stop"
+        )
+    if not filled_by:
+        return (
+            f"instance {name}: no member of its group is ready to fill it, so what was "
+            "acknowledged may be on its host alone: start one first, or the host; with --force it "
+            "begins with what others bring it"
+        )
+    return ""
+
+
+def too_soon(name: str, moved_us: int, now_us: int, force: bool) -> str:
+    """Why one that was just moved is not moved again; empty: it is.
+
+    Args:
+        moved_us: when it was moved last, in microseconds since 1970; 0: never.
+    """
+    ago_s = (now_us - moved_us) // 1_000_000
+    if force or not 0 <= ago_s < MOVED_S_MIN:
+        return ""
+    return f"instance {name} was moved {ago_s} s ago and is being started: wait, or give --force"
+
+
+def risk(settings: FabricSettings, name: str, alive: bool) -> str:
+    """What may be nowhere but on the former host, in a sentence."""
+    instance = settings.instance(name)
+    if alive:
+        return "nothing where it stopped in time: it sends what it took before it ends"
+    syncs = [each.name for each in instance.destinations if each.sync]
+    if not syncs:
+        return (
+            "what clients published there and its links, all of them async, had not sent yet, "
+            "although it was acknowledged"
+        )
+    if settings.downgrade_of(instance).age_ms is None:
+        return (
+            "nothing that was acknowledged, as its acks waited for "
+            f"{', '.join(syncs)} unless somebody downgraded these by hand; unacknowledged messages "
+            "are sent again by their publishers"
+        )
+    return (
+        f"what it acknowledged while none of {', '.join(syncs)} took part, that is from a "
+        "downgrade until its host was lost; all else that was acknowledged is with its group"
+    )
+
+
+def choose(
+    settings: FabricSettings,
+    nodes: Mapping[str, NodePlace],
+    living: Iterable[Node],
+    name: str,
+    to: Mapping[str, str],
+) -> NodePlace:
+    """The node where it is to live: another one of its region, with the labels that are asked for.
+
+    Raises:
+        FabricError: there is none, nothing tells it from others, it would be of another region, or
+            nothing says of which it has to be.
+    """
+    before = nodes.get(name)
+    if before is None:
+        raise FabricError(
+            f"instance {name} is bound to no node: give it node_labels, or start the fabric with "
+            "`--node-label region`, so that it has a node to be moved from"
+        )
+    kept = {key: value for key, value in before.labels.items() if key != HOST_LABEL}
+    if before.region:
+        kept[REGION_LABEL] = before.region
+    # Without a label `region` all that its node had in common with others is what says where it is.
+    region = {REGION_LABEL: kept[REGION_LABEL]} if REGION_LABEL in kept else kept
+    other_region = [f"{key}={to[key]}" for key in region if key in to and to[key] != region[key]]
+    if other_region:
+        raise FabricError(
+            f"instance {name} stays in its region, {_shown(region)}, where its group can fill it: "
+            f"--to {', '.join(other_region)} is another one"
+        )
+    wanted = {**kept, **to}
+    if not wanted:
+        raise FabricError(
+            f"instance {name}: nothing says of which region its host, {_shown(before.labels)}, is: "
+            "say with --to where it is to go, or start the nodes with a label "
+            f"`{REGION_LABEL}` and the fabric anew"
+        )
+    elsewhere = [node for node in living if not _is(node, before)]
+    alone = settings.instance(name).model_copy(update={"node_labels": wanted})
+    others = {other: place for other, place in nodes.items() if other != name}
+    only = settings.model_copy(update={"instances": (alone,)})
+    return placed(only, others, elsewhere)[1][name]
+
+
+def _shown(labels: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def with_moves(
+    settings: FabricSettings, moves: Mapping[str, Move], nodes: Mapping[str, NodePlace]
+) -> FabricSettings:
+    """Settings as declared, with the moved instances where they live now: a `replication_host` of
+    their own, and a host of a transport, was an address of the former host."""
+
+    def where(instance: InstanceSettings) -> InstanceSettings:
+        place = nodes.get(instance.name)
+        if instance.name not in moves or place is None:
+            return instance
+        update = {
+            "node_labels": dict(place.labels),
+            "host": place.address,
+            "replication_host": "",
+            "transports": tuple(
+                each.model_copy(update={"host": ""}) for each in instance.transports
+            ),
+        }
+        return instance.model_copy(update=update)
+
+    return settings.model_copy(update={"instances": tuple(map(where, settings.instances))})
+
+
+def away_since(place: NodePlace, living: Iterable[Node], dead: Iterable[tuple[Node, int]]) -> str:
+    """Why an instance is not restarted: the node that holds its data is away. Empty: it is there.
+
+    Args:
+        dead: nodes that are gone, and when: milliseconds since 1970.
+    """
+    gone_ms = gone_since_ms(place, living, dead)
+    if gone_ms is None:
+        return ""
+    shown = place.labels.get(HOST_LABEL) or place.address
+    if not gone_ms:
+        return f"its host {shown} is not in the cluster"
+    moment = datetime.fromtimestamp(gone_ms / 1000, UTC)
+    return f"its host {shown} is away since {moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def gone_since_ms(
+    place: NodePlace, living: Iterable[Node], dead: Iterable[tuple[Node, int]]
+) -> int | None:
+    """Since when a node is away, in milliseconds since 1970; 0: Ray does not know; None: it is
+    there."""
+    if any(_is(node, place) for node in living):
+        return None
+    return max((at_ms for node, at_ms in dead if _is(node, place)), default=0)
+
+
+def due(gone_ms: Mapping[str, int | None], now_ms: int, after_ms: int | None) -> list[str]:
+    """Instances to be moved, by the policy that the operator chose: those whose host is away for
+    so long. One of which Ray does not know since when is left to people."""
+    if after_ms is None:
+        return []
+    return [
+        name for name, since_ms in gone_ms.items() if since_ms and now_ms - since_ms >= after_ms
+    ]
+
+
+def _is(node: Node, place: NodePlace) -> bool:
+    return all(node.labels.get(key) == value for key, value in place.labels.items())
+
+
+def incarnation_of(name: str, statuses: Iterable[Mapping[str, Any]]) -> str:
+    """The incarnation that its peers last saw, as hexadecimal digits; empty: none says it."""
+    for status in statuses:
+        for destination in status.get("destinations", {}).values():
+            seen = str(destination.get("incarnation", ""))
+            if destination.get("peer") == name and seen.strip("0"):
+                return seen
+    return ""
+
+
+def relocation_lines(done: Relocation) -> list[str]:
+    """For people."""
+    where = _shown(done.place.labels)
+    lines = [
+        f"{done.name} lives on {where} ({done.place.address}) as generation {done.generation}",
+        f"retired at {', '.join(done.told) or 'nobody yet'}"
+        + (f"; {', '.join(done.untold)} will hear of it when back" if done.untold else ""),
+        f"left over: {done.left_over.directory} on {done.left_over.host}",
+        f"at risk, on that host alone: {done.risk}",
+        "when the host is back: `raylay journal reunite` with that directory, there",
+    ]
+    return lines

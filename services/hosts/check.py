@@ -1,0 +1,357 @@
+"""What a host needs changed before instances run on it: facts in, findings out.
+
+Each finding says what was found, what is wanted, why, and the command that changes it. Nothing here
+looks at a machine: `commands/host.py` gathers the facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Level = Literal["ok", "change", "wrong"]
+"""`change`: it runs, and not as it could. `wrong`: it fails, sooner or later."""
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+PYTHON_MIN = (3, 11)
+RAY_MIN = (2, 50)
+FILES_BASE = 1_024
+FILES_AN_INSTANCE = 512
+"""Segments, links, and what Ray itself opens."""
+PROCESSES_AN_INSTANCE = 64
+"""Threads count as processes: Ray's worker has about 30, and each link is one more."""
+MEMORY_BASE_BYTES = GIB
+MEMORY_AN_INSTANCE_BYTES = 512 * MIB
+DISK_FREE_MIN_BYTES = 10 * GIB
+FSYNC_GOOD_MS = 5.0
+FSYNC_MAX_MS = 50.0
+CLOCK_OFFSET_MAX_MS = 100.0
+BACKLOG_MIN = 1_024
+SOCKET_BUFFER_MIN_BYTES = 4 * MIB
+EPHEMERAL_PORT_MIN = 32_768
+"""Ports of instances are chosen below it."""
+MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
+NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs"})
+
+
+@dataclass(slots=True)
+class HostFacts:
+    """What was seen of a host. None: it could not be found out.
+
+    Attributes:
+        clients: connections that its instances are to hold.
+        fsync_ms: the slowest but one of a few, in the data directory.
+        clock_synchronised: as the kernel says.
+        ports_taken: of those that were asked for, with what is known of who has them.
+        kernel: the settings that matter, by the name that sysctl knows.
+    """
+
+    instances: int = 1
+    clients: int = 1_000
+    directory: str = "."
+    open_files: int | None = None
+    processes: int | None = None
+    memory_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    disk_free_bytes: int | None = None
+    file_system: str = ""
+    fsync_ms: float | None = None
+    disk_error: str = ""
+    clock_synchronised: bool | None = None
+    clock_offset_ms: float | None = None
+    processors: int | None = None
+    python: tuple[int, ...] = ()
+    ray: tuple[int, ...] = ()
+    ports_taken: Mapping[int, str] = field(default_factory=dict)
+    kernel: Mapping[str, str] = field(default_factory=dict)
+
+
+class Finding(NamedTuple):
+    """One line of the report."""
+
+    what: str
+    level: Level
+    found: str
+    wanted: str
+    why: str
+    change: str = ""
+    """The command, or what to do; empty where nothing is to be done."""
+
+
+def examine(facts: HostFacts) -> list[Finding]:
+    """All findings, in a fixed order. What could not be found out is left out."""
+    return [*_limits(facts), *_memory(facts), *_disk(facts), *_clock(facts), *_network(facts),
+            *_software(facts)]  # fmt: skip
+
+
+def worst(findings: list[Finding]) -> Level:
+    """The level that decides the exit status."""
+    levels = {finding.level for finding in findings}
+    return "wrong" if "wrong" in levels else "change" if "change" in levels else "ok"
+
+
+def _least(
+    what: str,
+    found: int | None,
+    wanted: int,
+    why: str,
+    change: str,
+    *,
+    level: Level = "wrong",
+    unit: int = 1,
+    name: str = "",
+) -> list[Finding]:
+    """A value that should be as large at least."""
+    if found is None:
+        return []
+    enough = found >= wanted
+    digits = 1 if unit == GIB else 0
+    shown, asked = (f"{value / unit:,.{digits}f} {name}".strip() for value in (found, wanted))
+    if found >= 1 << 62:
+        shown = "unlimited"
+    return [
+        Finding(what, "ok" if enough else level, shown, f"{asked} or more", why,
+                "" if enough else change)
+    ]  # fmt: skip
+
+
+def _limits(facts: HostFacts) -> list[Finding]:
+    files = FILES_BASE + FILES_AN_INSTANCE * facts.instances + facts.clients
+    processes = 1_024 + PROCESSES_AN_INSTANCE * facts.instances * 4
+    return [
+        *_least(
+            "open files",
+            facts.open_files,
+            files,
+            f"{facts.instances} instances with {facts.clients:,} clients hold as many sockets, "
+            "segments and pipes",
+            f"LimitNOFILE={max(files, 65_536)} in the systemd unit, or `ulimit -n "
+            f"{max(files, 65_536)}` before `ray start` (/etc/security/limits.conf keeps it)",
+        ),
+        *_least(
+            "processes",
+            facts.processes,
+            processes,
+            "each instance and each link is a process of some 30 threads",
+            f"LimitNPROC={max(processes, 65_536)} in the systemd unit, or `ulimit -u "
+            f"{max(processes, 65_536)}`",
+        ),
+        *_least(
+            "processors",
+            facts.processors,
+            2,
+            "one for instances, one for what else the host does",
+            "a host with two or more",
+            level="change",
+        ),
+    ]
+
+
+def _memory(facts: HostFacts) -> list[Finding]:
+    wanted = MEMORY_BASE_BYTES + MEMORY_AN_INSTANCE_BYTES * facts.instances
+    found = _least(
+        "memory available",
+        facts.memory_available_bytes,
+        wanted,
+        "Ray's own processes take 1 GiB, an instance with its links half of one",
+        "fewer instances on this host, or more memory",
+        unit=MIB,
+        name="MiB",
+    )
+    if facts.swap_used_bytes:
+        found.append(
+            Finding(
+                "swap in use",
+                "change",
+                f"{facts.swap_used_bytes / MIB:,.0f} MiB",
+                "none",
+                "an instance that is read back from swap misses heartbeats",
+                "sudo sysctl -w vm.swappiness=1 (in /etc/sysctl.d/60-raylay.conf to keep it)",
+            )
+        )
+    overcommit = facts.kernel.get("vm.overcommit_memory")
+    if overcommit is not None:
+        strict = overcommit == "2"
+        found.append(
+            Finding(
+                "vm.overcommit_memory",
+                "wrong" if strict else "ok",
+                overcommit,
+                "0 or 1",
+                "journal segments are maps larger than what is in them",
+                "sudo sysctl -w vm.overcommit_memory=0" if strict else "",
+            )
+        )
+    maps = facts.kernel.get("vm.max_map_count")
+    if maps is not None:
+        found += _least(
+            "vm.max_map_count",
+            int(maps),
+            65_530,
+            "each journal segment that is open is a map",
+            "sudo sysctl -w vm.max_map_count=262144",
+            level="change",
+        )
+    return found
+
+
+def _disk(facts: HostFacts) -> list[Finding]:
+    if facts.disk_error:
+        return [
+            Finding(
+                "data directory", "wrong", facts.disk_error, "a directory that can be written",
+                f"{facts.directory} is to hold the journals",
+                f"sudo mkdir -p {facts.directory} && sudo chown $USER {facts.directory}",
+            )
+        ]  # fmt: skip
+    found = _least(
+        "disk free",
+        facts.disk_free_bytes,
+        DISK_FREE_MIN_BYTES,
+        "a full disk stops publishers; a resync of a day's traffic needs that day's journal",
+        "retention in the fabric's `journal` section, or a larger disk (docs/operations.md)",
+        level="change",
+        unit=GIB,
+        name="GiB",
+    )
+    kind = facts.file_system
+    if kind:
+        level: Level = (
+            "wrong" if kind in MEMORY_FILE_SYSTEMS | NETWORK_FILE_SYSTEMS
+            else "change" if kind == "overlay"
+            else "ok"
+        )  # fmt: skip
+        found.append(
+            Finding(
+                "file system",
+                level,
+                kind,
+                "ext4 or xfs on a disk of this host",
+                "what is acknowledged must outlive a power cut, and LMDB needs shared maps"
+                if level != "change"
+                else "an overlay may be thrown away with its container",
+                "" if level == "ok" else "another data directory: --directory of `raylay up`",
+            )
+        )
+    if facts.fsync_ms is not None:
+        slow: Level = (
+            "wrong" if facts.fsync_ms > FSYNC_MAX_MS
+            else "change" if facts.fsync_ms > FSYNC_GOOD_MS
+            else "ok"
+        )  # fmt: skip
+        found.append(
+            Finding(
+                "fsync",
+                slow,
+                f"{facts.fsync_ms:.2f} ms",
+                f"{FSYNC_GOOD_MS:g} ms or less",
+                "a publisher with a sync destination waits for two of them",
+                "" if slow == "ok" else "a disk with a power-safe write cache (NVMe of the data "
+                "centre kind), not shared with others that sync",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _clock(facts: HostFacts) -> list[Finding]:
+    found = []
+    if facts.clock_synchronised is not None:
+        found.append(
+            Finding(
+                "clock",
+                "ok" if facts.clock_synchronised else "change",
+                "synchronised" if facts.clock_synchronised else "not synchronised",
+                "synchronised by NTP",
+                "bookmarks by time, ages and traces of several hosts are compared",
+                "" if facts.clock_synchronised else "sudo apt-get install chrony",
+            )
+        )
+    if facts.clock_offset_ms is not None:
+        small = abs(facts.clock_offset_ms) <= CLOCK_OFFSET_MAX_MS
+        found.append(
+            Finding(
+                "clock offset",
+                "ok" if small else "change",
+                f"{facts.clock_offset_ms:+.1f} ms",
+                f"{CLOCK_OFFSET_MAX_MS:g} ms or less",
+                "retention by age and bookmarks by time are off by as much",
+                "" if small else "sudo chronyc makestep",
+            )
+        )
+    return found
+
+
+def _network(facts: HostFacts) -> list[Finding]:
+    found = []
+    backlog = facts.kernel.get("net.core.somaxconn")
+    if backlog is not None:
+        found += _least(
+            "net.core.somaxconn",
+            int(backlog),
+            BACKLOG_MIN,
+            "all clients of a failed instance connect to its peer at once",
+            "sudo sysctl -w net.core.somaxconn=4096",
+            level="change",
+        )
+    for name in ("net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"):
+        value = facts.kernel.get(name)
+        if value is not None:
+            found += _least(
+                f"{name} (maximum)",
+                int(value.split()[-1]),
+                SOCKET_BUFFER_MIN_BYTES,
+                "a link over 80 ms carries at most its buffer in each round trip: 4 MiB are "
+                "50 MB/s",
+                f"sudo sysctl -w {name}='4096 131072 16777216'",
+                level="change",
+                unit=MIB,
+                name="MiB",
+            )
+    ports = facts.kernel.get("net.ipv4.ip_local_port_range")
+    if ports is not None:
+        found += _least(
+            "net.ipv4.ip_local_port_range (first)",
+            int(ports.split()[0]),
+            EPHEMERAL_PORT_MIN,
+            "instances listen below it; an outgoing connection could take a port of theirs",
+            "sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'",
+            level="change",
+        )
+    found += [
+        Finding(
+            f"port {port}",
+            "wrong",
+            f"taken{f' by {who}' if who else ''}",
+            "free",
+            "it was asked for",
+            f"end what listens on it (`sudo ss -ltnp sport = :{port}`), or give another port",
+        )
+        for port, who in sorted(facts.ports_taken.items())
+    ]
+    return found
+
+
+def _software(facts: HostFacts) -> list[Finding]:
+    found = []
+    for what, version, wanted, why, change in (
+        ("Python", facts.python, PYTHON_MIN, "the same on all hosts of a Ray cluster",
+         "sudo apt-get install python3 python3-venv"),
+        ("Ray", facts.ray, RAY_MIN, "labels on nodes, tokens; the same on all hosts",
+         "pip install --upgrade 'ray[default]'"),
+    ):  # fmt: skip
+        if version:
+            enough = version >= wanted
+            found.append(
+                Finding(
+                    what,
+                    "ok" if enough else "wrong",
+                    ".".join(map(str, version)),
+                    f"{'.'.join(map(str, wanted))} or newer",
+                    why,
+                    "" if enough else change,
+                )
+            )
+    return found

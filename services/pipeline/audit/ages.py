@@ -1,0 +1,128 @@
+"""How long what an instance lacks has been missing. Values in, values out.
+
+A message is missing from the moment that another instance has it: its age is the distance from
+that time of receipt, by that instance's clock, to the time that it is there now. Of several
+instances that have it the first counts. What *now* is at an instance:
+
+    the time of the audit       where clocks are right
+    the last receipt there      at least: a clock that is ahead makes nothing newer than it is
+    as much earlier as others   received an instance's newest message after it: its clock is behind,
+                                or that message was on its way until then
+
+So a clock that is wrong makes nothing old that is new, and what is new there is so by no more than
+that clock is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from raylay.services.pipeline.audit.parts import Log, set_of
+from raylay.services.replication.ranges import SequenceSet
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Since when have these been missing?"""
+
+    publisher: int
+    sequences: SequenceSet
+
+
+@dataclass(slots=True)
+class Age:
+    """The answer to a question.
+
+    Attributes:
+        known: of its sequences those that some instance has.
+        old: of these those that are missing for longer than they may be on their way.
+        age_us: of the one that is missing longest.
+    """
+
+    known: SequenceSet = field(default_factory=SequenceSet)
+    old: SequenceSet = field(default_factory=SequenceSet)
+    age_us: int = 0
+
+    def update(self, other: Age) -> None:
+        """Adds what another part of a journal, or another instance's, says."""
+        self.known.update(other.known)
+        self.old.update(other.old)
+        self.age_us = max(self.age_us, other.age_us)
+
+
+def clocks(logs: Mapping[str, Log], origins: Mapping[str, str], now_us: int) -> dict[str, int]:
+    """By instance the time that it is there now, by its own clock.
+
+    Args:
+        origins: incarnation to instance.
+        now_us: the time of the audit.
+    """
+    elsewhere: dict[str, int] = {}
+    for log in logs.values():
+        for incarnation, time_us in log.received_us.items():
+            name = origins.get(incarnation, "") if incarnation else ""
+            # A clock that is ahead says nothing of others'.
+            elsewhere[name] = max(elsewhere.get(name, 0), min(time_us, now_us))
+    found = {}
+    for name, log in logs.items():
+        newest_us = log.received_us.get("")
+        behind_us = 0
+        if newest_us is not None and name in elsewhere:
+            behind_us = max(0, elsewhere[name] - newest_us)
+        found[name] = max(now_us - behind_us, log.last_us)
+    return found
+
+
+def ages_of(
+    questions: Mapping[int, Question],
+    now_us: int,
+    settle_us: int,
+    publishers: Any,
+    sequences: Any,
+    times_us: Any,
+) -> dict[int, Age]:
+    """What some messages of one instance answer.
+
+    Args:
+        questions: by number.
+        now_us: the time at this instance.
+        settle_us: how long a message may be on its way.
+        publishers, sequences, times_us: of the messages; int64 but for the first, uint64.
+    """
+    found: dict[int, Age] = {}
+    for number, question in questions.items():
+        asked = publishers == np.uint64(question.publisher)
+        if not asked.any():
+            continue
+        mine, received_us = sequences[asked], times_us[asked]
+        ranges = np.array(list(question.sequences), np.int64).reshape(-1, 2)
+        place = np.searchsorted(ranges[:, 0], mine, "right") - 1
+        among = (place >= 0) & (mine <= ranges[place, 1])
+        if not among.any():
+            continue
+        mine, received_us = mine[among], received_us[among]
+        old = np.unique(mine[now_us - received_us > settle_us])
+        age_us = max(0, now_us - int(received_us.min()))
+        found[number] = Age(set_of(np.unique(mine)), set_of(old), age_us)
+    return found
+
+
+def merged(parts: Iterable[Mapping[int, Age]]) -> dict[int, Age]:
+    """The answers of all parts of all journals."""
+    found: dict[int, Age] = {}
+    for part in parts:
+        for number, age in part.items():
+            found.setdefault(number, Age()).update(age)
+    return found
+
+
+def unanswered(questions: Mapping[int, Question], ages: Mapping[int, Age]) -> int:
+    """Of how many sequences nobody has anything any more."""
+    return sum(
+        len(question.sequences) - len(ages[number].known if number in ages else ())
+        for number, question in questions.items()
+    )

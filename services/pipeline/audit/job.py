@@ -1,0 +1,514 @@
+"""The job `audit`: over all instances of a fabric, where each message is, once and in order.
+
+Spark reads every journal once, a task a stretch, and a task gives back only what its stretch says
+(parts.py): sets of sequences, checksums of contents. They are put together and judged here
+(judgement.py). Narrow passes over a few messages follow where they are needed: since when is
+missing what nothing explains, and, where the checksums of a block of sequences differ between
+instances, whether the contents do.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.errors import ConfigurationError, CorruptRecord, RaylayError, StorageError
+from raylay.services.messages.bookmarks import EPOCH
+from raylay.services.messages.records import Flag
+from raylay.services.messages.records import Kind as RunKind
+from raylay.services.pipeline.audit.ages import (
+    Age,
+    Question,
+    ages_of,
+    clocks,
+    merged,
+    unanswered,
+)
+from raylay.services.pipeline.audit.judgement import (
+    MAX_OWED_S_DEFAULT,
+    Audit,
+    Why,
+    conflicting,
+    judge,
+    settle,
+)
+from raylay.services.pipeline.audit.origins import Known, origins_of
+from raylay.services.pipeline.audit.parts import (
+    BLOCK,
+    Kind,
+    StretchParts,
+    conflicts_of,
+    content_numbers,
+    joined,
+    logs_of,
+    open_blocks,
+    parts_of,
+)
+from raylay.services.pipeline.audit.routes import expected_by, expected_everywhere
+from raylay.services.pipeline.journals import (
+    PARTITION_BYTES_DEFAULT,
+    OnCorrupt,
+    Place,
+    Stretch,
+    last_txid,
+    plan,
+    position,
+    record_of,
+)
+from raylay.services.pipeline.tables.columns import Names, Rows
+from raylay.services.pipeline.tables.predicates import Predicate
+from raylay.services.pipeline.tables.stretch_rows import Failure, StretchRows
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.unavailable import decode_unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "Audit",
+    "audit",
+    "audit_source",
+    "expected_by",
+    "expected_everywhere",
+    "write_page",
+]
+
+SETTLE_S_DEFAULT = 10.0
+PROGRESS_S = 2.0
+JOB_GROUP = "raylay audit"
+NOTHING = Known()
+
+Progress = Callable[[str], None]
+
+
+def audit(
+    spark: SparkSession,
+    places: list[Place],
+    why: Why,
+    *,
+    known: Known = NOTHING,
+    settle_s: float = SETTLE_S_DEFAULT,
+    max_owed_s: float = MAX_OWED_S_DEFAULT,
+    on_corrupt: OnCorrupt = "stop",
+    progress: Progress = lambda line: None,
+    partition_bytes: int = PARTITION_BYTES_DEFAULT,
+) -> Audit:
+    """Judges what the journals hold now.
+
+    Args:
+        why: what should be where; `expected_by(settings)` asks the configuration.
+        known: what tells which instance a former incarnation was.
+        settle_s: how long a message may be on its way.
+        max_owed_s: how long a link may owe one before the verdict is bad.
+        on_corrupt: a damaged record: `stop` raises, `skip` goes on behind it and tells it in the
+            result, whose verdict is bad.
+        progress: takes a line now and then.
+        partition_bytes: about how much one task reads.
+
+    Raises:
+        ConfigurationError: two journals are of one name.
+        CorruptRecord: a record is damaged; names the file.
+        StorageError: a journal cannot be read.
+    """
+    started_s = time.monotonic()
+    names = [place.instance for place in places]
+    if len(set(names)) < len(names):
+        raise ConfigurationError(
+            "two of the journals lie in directories of one name: give the fabric's directory"
+        )
+    ends = {place.instance: last_txid(place, on_corrupt) for place in places}
+    # Not before: what is received while the ends are read is not from the future.
+    now_us = time.time_ns() // 1000
+    stretches = _planned(places, ends, Predicate(), partition_bytes)
+    progress(f"reading {sum(ends.values()):,} records at {len(places)} instances")
+    spread = spark.sparkContext.parallelize(stretches, max(1, len(stretches)))
+    read = spread.map(partial(_parts_or_failure, on_corrupt=on_corrupt))
+    logs = logs_of(names, _collected(spark, read, progress))
+    for place in places:
+        log = logs[place.instance]
+        try:
+            with place.reader() as reader:
+                log.removed = reader.removed()
+        except CorruptRecord as error:
+            if on_corrupt == "stop":
+                raise
+            log.damaged.append(str(error))
+    incarnations = [(place.incarnation(), place.instance) for place in places]
+    current = {incarnation: name for incarnation, name in incarnations if incarnation}
+    peers = [place.peers() for place in places]
+    found, left = judge(logs, why, origins_of(current, peers, known, logs))
+    found.max_owed_s = max_owed_s
+    if left:
+        count = sum(len(each.sequences) for each in left)
+        progress(f"looking up since when {count:,} messages are missing")
+        questions = {number: each.question for number, each in enumerate(left)}
+        lacking = PublisherRanges()
+        for question in questions.values():
+            lacking.of(question.publisher).update(question.sequences)
+        asked = _Asked(questions, clocks(logs, current, now_us), int(settle_s * 1e6))
+        narrow = _planned(places, ends, _only(lacking), partition_bytes)
+        ages = _ages(spark, asked, lacking, narrow, on_corrupt, progress)
+        if gone := unanswered(questions, ages):
+            raise StorageError(
+                f"{gone:,} messages that some instance lacked were removed from the others while "
+                "the audit read them: audit again"
+            )
+        settle(found, left, ages)
+    suspected = open_blocks(logs.values())
+    if suspected:
+        progress(f"comparing the contents of {len(suspected):,} sequences one by one")
+        narrow = _planned(places, ends, _only(suspected), partition_bytes)
+        conflicting(found, _conflicts(spark, suspected, narrow, on_corrupt, progress))
+    found.seconds = time.monotonic() - started_s
+    return found
+
+
+def audit_source(spark: SparkSession, source: str, places: list[Place], **options: Any) -> Audit:
+    """As `audit`, of a fabric's directory, file or name; what should be where, its configuration
+    says. Where the source is journals without one, everything should be everywhere."""
+    record = record_of(source)
+    if record is None:
+        return audit(spark, places, expected_everywhere(), **options)
+    settings = FabricSettings.from_json(record.settings)
+    known = Known(
+        {instance.name: instance.group for instance in settings.instances},
+        {each.incarnation: each.name for each in record.left_over if each.incarnation},
+    )
+    return audit(spark, places, expected_by(settings), known=known, **options)
+
+
+def write_page(found: Audit, path: Path, source: str, again: str = "") -> None:
+    """Writes the result as a page of HTML.
+
+    Args:
+        source: what was audited, for the title.
+        again: the command that makes it again.
+
+    Raises:
+        ConfigurationError: the extra `reports` is not installed, or the file cannot be written.
+    """
+    from raylay.services.pipeline.audit.page import audit_page
+
+    name = Path(source).name or source
+    page = audit_page(found, f"Audit of {name}", dt.datetime.now(dt.UTC), again)
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _planned(
+    places: list[Place], ends: dict[str, int], predicate: Predicate, partition_bytes: int
+) -> list[Stretch]:
+    return [
+        stretch
+        for place in places
+        for stretch in plan(
+            place, position(place, EPOCH), ends[place.instance], predicate, partition_bytes
+        )
+    ]
+
+
+def _only(wanted: PublisherRanges) -> Predicate:
+    """What leaves out the segments and runs that have none of these sequences."""
+    predicate = Predicate()
+    predicate.push("publisher", "In", list(wanted.sets))
+    bounds = [(each.first() or 0, each.last() or 0) for each in wanted.sets.values()]
+    predicate.push("sequence", "GreaterThanOrEqual", min(first for first, _ in bounds))
+    predicate.push("sequence", "LessThanOrEqual", max(last for _, last in bounds))
+    return predicate
+
+
+# -- on Spark ------------------------------------------------------------------------------------
+def _collected(spark: SparkSession, rdd: Any, progress: Progress) -> list[Any]:
+    """All of an RDD, with progress.
+
+    Raises:
+        StorageError: a task failed: the first one's error.
+    """
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    context = spark.sparkContext
+
+    def collect() -> list[Any]:
+        context.setJobGroup(JOB_GROUP, JOB_GROUP, interruptOnCancel=True)
+        try:
+            collected: list[Any] = rdd.collect()
+        except Py4JJavaError as error:
+            # Not of a journal: a worker that died, a package that it has not.
+            raise StorageError(f"the audit did not end: {_said(str(error))}") from None
+        return collected
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(collect)
+        try:
+            while not wait([future], PROGRESS_S).done:
+                _tell(context, progress)
+        except BaseException:
+            context.cancelJobGroup(JOB_GROUP)
+            raise
+    found = future.result()
+    for each in found:
+        if isinstance(each, Failure):
+            raise each.error()
+    return found
+
+
+def _said(text: str) -> str:
+    """The one line of Spark's report that names the cause."""
+    lines = [line.strip() for line in text.splitlines()]
+    named = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception): ", line)]
+    return named[-1] if named else next((line for line in lines[1:] if line), text)
+
+
+def _tell(context: Any, progress: Progress) -> None:
+    tracker = context.statusTracker()
+    stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+    known = [stage for stage in stages if stage is not None]
+    if known:
+        done = sum(stage.numCompletedTasks for stage in known)
+        progress(f"read {done} of {sum(stage.numTasks for stage in known)} parts")
+
+
+# -- one stretch ---------------------------------------------------------------------------------
+def _parts_or_failure(stretch: Stretch, on_corrupt: OnCorrupt) -> StretchParts | Failure:
+    try:
+        return stretch_parts(stretch, on_corrupt)
+    except RaylayError as error:
+        return Failure.of(error)
+
+
+def stretch_parts(stretch: Stretch, on_corrupt: OnCorrupt = "stop") -> StretchParts:
+    """What one stretch says. Runs in a task.
+
+    Raises:
+        CorruptRecord: a record is damaged, and `on_corrupt` is `stop`.
+        StorageError: it cannot be read.
+    """
+    made = StretchParts(stretch.place.instance, stretch.first_txid)
+    rows = StretchRows(stretch, on_corrupt)
+    notes = rows.batches.notes = []
+    kinds = _Kinds()
+    gathered: list[tuple[Any, Any, Any]] = []
+    for each in rows:
+        headers = each.headers
+        gathered.append(
+            (
+                kinds.codes(each, made),
+                np.ascontiguousarray(headers["sequence"]).view(np.int64),
+                content_numbers(headers),
+            )
+        )
+    if gathered:
+        codes, sequences, digests = (np.concatenate(each) for each in zip(*gathered, strict=True))
+        made.parts = parts_of(list(kinds.numbers), codes, sequences, digests)
+    for note in notes:
+        if note.kind == RunKind.UNAVAILABLE:
+            made.unavailable.update(decode_unavailable(note))
+        elif note.kind == RunKind.CONFLICT:
+            made.conflicting.add(note.publisher, note.first_sequence, note.last_sequence)
+    made.damaged = rows.damaged
+    made.senders = {(names.path[-1], names.group) for names in rows.batches.names if names.path}
+    return made
+
+
+class _Kinds:
+    """Numbers the kinds of a stretch's runs."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Kind, int] = {}
+
+    def codes(self, rows: Rows, made: StretchParts) -> Any:
+        """For each row the number of its kind; adds their times of receipt to `made`."""
+        runs, run = rows.runs(), rows.run
+        publishers = rows.headers["publisher"]
+        firsts = np.flatnonzero(np.diff(run, prepend=-1))
+        counts = np.diff(firsts, append=len(run))
+        used = run[firsts]
+        times: dict[int, int] = {}
+        ends = zip(
+            rows.txids[firsts].tolist(), rows.txids[firsts + counts - 1].tolist(), strict=True
+        )
+        for at, count, span in zip(used.tolist(), counts.tolist(), ends, strict=True):
+            names, _, time_us = runs[at]
+            second = time_us // 1_000_000
+            times[second] = times.get(second, 0) + count
+            origin = names.path[0] if names.path else ""
+            if time_us > made.received_us.get(origin, 0):
+                made.received_us[origin] = time_us
+            made.spans[origin] = joined(made.spans.get(origin), *span)
+        made.times.add(times)
+        made.last_us = runs[used[-1]][2]
+        whole = all(runs[at][0].topic for at in used.tolist())
+        if whole and (np.repeat(publishers[firsts], counts) == publishers).all():
+            units = [
+                self._number(int(publishers[first]), runs[at][0], runs[at][1])
+                for at, first in zip(used.tolist(), firsts.tolist(), strict=True)
+            ]
+            return np.repeat(np.array(units, np.int64), counts)
+        # A run of several topics: row by row.
+        topics = rows.column("topic").to_pylist()
+        types = rows.column("message_type").to_pylist()
+        return np.array(
+            [
+                self._number(
+                    publisher,
+                    Names(topic, message_type, runs[at][0].path, "", True),
+                    runs[at][1],
+                )
+                for publisher, topic, message_type, at in zip(
+                    publishers.tolist(), topics, types, run.tolist(), strict=True
+                )
+            ],
+            np.int64,
+        )
+
+    def _number(self, publisher: int, names: Names, flags: int) -> int:
+        origin = names.path[0] if names.path else ""
+        kind = Kind(publisher, names.topic, names.message_type, origin, bool(flags & Flag.LATE))
+        return self.numbers.setdefault(kind, len(self.numbers))
+
+
+# -- since when it is missing --------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a task looks for.
+
+    Attributes:
+        questions: by number.
+        now_us: by instance, the time there.
+        settle_us: how long a message may be on its way.
+    """
+
+    questions: dict[int, Question]
+    now_us: dict[str, int]
+    settle_us: int
+
+
+def _ages(
+    spark: SparkSession,
+    asked: _Asked,
+    lacking: PublisherRanges,
+    stretches: list[Stretch],
+    on_corrupt: OnCorrupt,
+    progress: Progress,
+) -> dict[int, Age]:
+    """The answers to all questions. `lacking`: all that they ask for."""
+    spread = spark.sparkContext.parallelize(stretches, max(1, len(stretches)))
+    read = spread.map(
+        partial(_ages_or_failure, asked=asked, lacking=lacking, on_corrupt=on_corrupt)
+    )
+    return merged(_collected(spark, read, progress))
+
+
+def _ages_or_failure(
+    stretch: Stretch, asked: _Asked, lacking: PublisherRanges, on_corrupt: OnCorrupt
+) -> dict[int, Age] | Failure:
+    try:
+        return _ages_in(stretch, asked, lacking, on_corrupt)
+    except RaylayError as error:
+        return Failure.of(error)
+
+
+def _ages_in(
+    stretch: Stretch, asked: _Asked, lacking: PublisherRanges, on_corrupt: OnCorrupt
+) -> dict[int, Age]:
+    publishers = np.array(list(lacking.sets), np.uint64)
+    gathered: list[tuple[Any, Any, Any]] = []
+    for rows in StretchRows(stretch, on_corrupt, _only(lacking)):
+        mine = np.isin(rows.headers["publisher"], publishers)
+        headers = rows.headers[mine]
+        times_us = np.array([time_us for _, _, time_us in rows.runs()], np.int64)
+        gathered.append(
+            (
+                headers["publisher"],
+                headers["sequence"].astype(np.int64),
+                times_us[rows.run[mine]],
+            )
+        )
+    if not gathered:
+        return {}
+    columns = (np.concatenate(each) for each in zip(*gathered, strict=True))
+    now_us = asked.now_us[stretch.place.instance]
+    return ages_of(asked.questions, now_us, asked.settle_us, *columns)
+
+
+# -- contents, one by one ------------------------------------------------------------------------
+Piece = tuple[tuple[int, int], tuple[Any, Any] | Failure]
+"""(publisher, block), (sequences, digests)."""
+
+
+def _conflicts(
+    spark: SparkSession,
+    suspected: PublisherRanges,
+    stretches: list[Stretch],
+    on_corrupt: OnCorrupt,
+    progress: Progress,
+) -> PublisherRanges:
+    """The sequences of these that are there with different contents."""
+    context = spark.sparkContext
+    spread = context.parallelize(stretches, max(1, len(stretches)))
+    pieces = spread.flatMap(partial(_pieces, suspected=suspected, on_corrupt=on_corrupt))
+    compared = pieces.groupByKey(max(1, context.defaultParallelism)).flatMap(_compared)
+    found = PublisherRanges()
+    for publisher, sequence in _collected(spark, compared, progress):
+        found.add(publisher, sequence, sequence)
+    return found
+
+
+def _pieces(stretch: Stretch, suspected: PublisherRanges, on_corrupt: OnCorrupt) -> list[Piece]:
+    try:
+        return list(contents_of(stretch, suspected, on_corrupt))
+    except RaylayError as error:
+        return [((0, 0), Failure.of(error))]
+
+
+def contents_of(
+    stretch: Stretch, suspected: PublisherRanges, on_corrupt: OnCorrupt = "stop"
+) -> Iterator[Piece]:
+    """The digests of the suspected sequences in one stretch, block by block. Runs in a task.
+
+    Args:
+        suspected: whole blocks.
+
+    Raises:
+        CorruptRecord: a record is damaged, and `on_corrupt` is `stop`.
+        StorageError: it cannot be read.
+    """
+    blocks = {
+        publisher: np.concatenate(
+            [np.arange(first // BLOCK, last // BLOCK + 1) for first, last in ranges]
+        )
+        for publisher, ranges in suspected.sets.items()
+    }
+    for rows in StretchRows(stretch, on_corrupt, _only(suspected)):
+        publishers = rows.headers["publisher"]
+        for publisher in set(np.unique(publishers).tolist()) & blocks.keys():
+            mine = rows.headers[publishers == publisher]
+            numbers = mine["sequence"].astype(np.int64) // BLOCK
+            for block in np.intersect1d(numbers, blocks[publisher]).tolist():
+                here = mine[numbers == block]
+                yield (publisher, block), (here["sequence"].astype(np.int64), content_numbers(here))
+
+
+def _compared(
+    group: tuple[tuple[int, int], Iterable[tuple[Any, Any] | Failure]],
+) -> list[tuple[int, int] | Failure]:
+    (publisher, _), pieces = group
+    contents = list(pieces)
+    for each in contents:
+        if isinstance(each, Failure):
+            return [each]
+    sequences, digests = zip(*contents, strict=True)
+    found = conflicts_of(np.concatenate(sequences), np.concatenate(digests))
+    return [(publisher, sequence) for sequence in found]

@@ -1,0 +1,495 @@
+"""The judgement over the logs of a fabric: what is not as it should be, where, and why.
+
+Values in, values out. What an instance *should* hold is what the fabric's configuration brings to
+it for certain, from each instance where something was published (routes.py). What it lacks of
+that has a reason:
+
+    removed       it was held, and its segment was removed since
+    unavailable   the instance noted that no upstream has it any more
+    conflicting   the instance refused it: it holds the same sequence with another content
+    in_flight     it is missing for no longer than a message may be on its way
+    owed          it is missing for longer, and it stands above all that the instance has from where
+                  it was published: it can still come, as behind a link that is down
+    lost          none of these: later messages of the same way are here
+
+`lost` spoils the verdict, and `owed` for longer than a bound. What an instance lacks because the
+configuration does not bring it there is told apart, with the reason in the configuration, and
+spoils nothing.
+
+`judge` tells all but the last three apart, which a second look at the journals decides, at what is
+left over alone: since when it is missing (ages.py). `settle` takes what that found.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from raylay.services.pipeline.audit.ages import Age, Question
+from raylay.services.pipeline.audit.origins import UNKNOWN, Origin
+from raylay.services.pipeline.audit.parts import Held, Log, Timeline
+from raylay.services.replication.ranges import PublisherRanges, SequenceSet
+
+RANGES_MAX = 10
+"""Ranges that an entry names; it counts them all."""
+EXAMPLES_MAX = 10
+REASONS = ("lost", "owed", "in_flight", "conflicting", "unavailable", "removed")
+"""Of what is lacking, the worst first."""
+MAX_OWED_S_DEFAULT = 60.0
+"""A link that reconnects after a restart, and brings what it owes, is done in that time."""
+
+
+class Why(Protocol):
+    """What should be where."""
+
+    def __call__(
+        self, origin: str, topic: str, message_type: str, former: bool = False
+    ) -> Mapping[str, str] | None:
+        """By instance the reason why a message is not surely there; an instance that is not named
+        should have it. None where nothing can be said.
+
+        Args:
+            origin: the instance where it was published; empty where nobody knows it.
+            former: whether that was before the instance lost its data or was moved.
+        """
+
+
+@dataclass(slots=True)
+class Share:
+    """What one instance has of one topic, in messages.
+
+    Attributes:
+        expected: that it should hold.
+        held: distinct messages, expected or not.
+        lacking: of those expected, by reason.
+        not_expected: that it does not hold and need not, by reason.
+    """
+
+    expected: int = 0
+    held: int = 0
+    lacking: dict[str, int] = field(default_factory=dict)
+    not_expected: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Audit:
+    """The result.
+
+    Attributes:
+        instances: per instance messages, duplicates, out_of_order, late.
+        messages: copies, at all instances.
+        published: distinct messages.
+        unknown_origin: of these, those that were published nobody knows where, so that nobody can
+            say where they should be.
+        missing: what an instance lacks that it should hold, by publisher, topic and reason; what is
+            owed with the seconds since when, `for_s`.
+        not_expected: what it lacks because the configuration does not bring it there.
+        out_of_order, late, duplicates, conflicts_found: by publisher (and instance, topic), with
+            ranges.
+        conflicts: sequences that are there with different contents.
+        damaged: what could not be read and was left out, a sentence each.
+        matrix: by (topic, message type), by instance.
+        times: by instance, messages by time of receipt.
+        max_owed_s: what is owed for longer spoils the verdict.
+    """
+
+    instances: dict[str, dict[str, int]] = field(default_factory=dict)
+    messages: int = 0
+    published: int = 0
+    publishers: int = 0
+    unknown_origin: int = 0
+    missing: list[dict[str, Any]] = field(default_factory=list)
+    not_expected: list[dict[str, Any]] = field(default_factory=list)
+    out_of_order: list[dict[str, Any]] = field(default_factory=list)
+    late: list[dict[str, Any]] = field(default_factory=list)
+    duplicates: list[dict[str, Any]] = field(default_factory=list)
+    conflicts: int = 0
+    conflicts_found: list[dict[str, Any]] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    matrix: dict[tuple[str, str], dict[str, Share]] = field(default_factory=dict)
+    times: dict[str, Timeline] = field(default_factory=dict)
+    max_owed_s: float = MAX_OWED_S_DEFAULT
+    seconds: float = 0.0
+
+    @property
+    def lost(self) -> int:
+        """Messages that an instance should hold and nothing explains why not."""
+        return self.lacking("lost")
+
+    def lacking(self, reason: str) -> int:
+        """Messages that an instance should hold and lacks for this reason."""
+        return sum(each["messages"] for each in self.missing if each["reason"] == reason)
+
+    def count(self, name: str) -> int:
+        """A figure of `instances` over all of them."""
+        return sum(each[name] for each in self.instances.values())
+
+    def owed(self) -> dict[str, tuple[int, float]]:
+        """By instance how many messages are owed to it, and the seconds since the first is."""
+        found: dict[str, tuple[int, float]] = {}
+        for each in self.missing:
+            if each["reason"] == "owed":
+                messages, for_s = found.get(each["instance"], (0, 0.0))
+                for_s = max(for_s, each["for_s"])
+                found[each["instance"]] = messages + each["messages"], for_s
+        return found
+
+    def owed_notes(self, *, overdue: bool) -> list[str]:
+        """What is owed, a few words an instance: longer than it may be, or not so long."""
+        return [
+            f"{messages:,} owed for up to {for_s:,.0f} s at {instance}"
+            for instance, (messages, for_s) in self.owed().items()
+            if (for_s > self.max_owed_s) is overdue
+        ]
+
+    @property
+    def valid(self) -> bool:
+        """Whether everything is where it should be, or not owed for long, once, in order, with one
+        content."""
+        return not self.faults()
+
+    def faults(self) -> list[str]:
+        """What spoils the verdict, a few words each."""
+        found = [
+            (self.lost, "lost"),
+            (self.count("duplicates"), "held more than once"),
+            (self.count("out_of_order"), "out of order"),
+            (self.conflicts, "with different contents"),
+        ]
+        told = [f"{count:,} {what}" for count, what in found if count]
+        told += self.owed_notes(overdue=True)
+        if self.damaged:
+            told.append(f"{len(self.damaged):,} damaged places left out")
+        return told
+
+    def to_json(self) -> dict[str, Any]:
+        """For the command."""
+        return {
+            "valid": self.valid,
+            "messages": self.messages,
+            "published": self.published,
+            "publishers": self.publishers,
+            "lost": self.lost,
+            "owed": {
+                instance: {"messages": messages, "for_s": for_s}
+                for instance, (messages, for_s) in self.owed().items()
+            },
+            "in_flight": self.lacking("in_flight"),
+            "duplicates": self.count("duplicates"),
+            "out_of_order": self.count("out_of_order"),
+            "conflicts": self.conflicts,
+            "late": self.count("late"),
+            "unknown_origin": self.unknown_origin,
+            "instances": self.instances,
+            "missing": self.missing,
+            "not_expected": self.not_expected,
+            "found": {
+                "duplicates": self.duplicates,
+                "out_of_order": self.out_of_order,
+                "conflicts": self.conflicts_found,
+                "late": self.late,
+            },
+            "damaged": self.damaged,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """What an instance lacks, and nothing that the journals say of it explains.
+
+    Attributes:
+        reason: `owed` or `lost`, unless it may be on its way.
+    """
+
+    instance: str
+    publisher: int
+    topic: str
+    message_type: str
+    reason: str
+    sequences: SequenceSet
+
+    @property
+    def question(self) -> Question:
+        """What is to be found out."""
+        return Question(self.publisher, self.sequences)
+
+
+def judge(
+    logs: Mapping[str, Log], why: Why, origins: Mapping[str, Origin]
+) -> tuple[Audit, list[Unexplained]]:
+    """Judges what the logs hold.
+
+    Args:
+        logs: by instance.
+        why: what should be where.
+        origins: by incarnation, 16 hex digits (origins.py).
+
+    Returns:
+        the result, and what `settle` is still to fill in. `conflicting` fills in contents.
+    """
+    found = Audit()
+    keys: set[tuple[int, str]] = set()
+    distinct: dict[int, SequenceSet] = defaultdict(SequenceSet)
+    for name, log in logs.items():
+        found.instances[name] = _instance(log, found)
+        found.times[name] = log.times
+        found.damaged += log.damaged
+        keys |= log.topics.keys()
+        for (publisher, _), held in log.topics.items():
+            distinct[publisher].update(held.held)
+    found.messages = found.count("messages")
+    found.published = sum(map(len, distinct.values()))
+    found.publishers = len(distinct)
+    left: list[Unexplained] = []
+    for key in sorted(keys):
+        here = {name: log.topics[key] for name, log in logs.items() if key in log.topics}
+        for message_type, published in sorted(_published(here, origins).items()):
+            topic = _Topic(key, message_type, here, published, origins)
+            left += _judge_topic(topic, logs, why, found)
+    _sort(found)
+    return found, left
+
+
+def settle(found: Audit, left: Sequence[Unexplained], ages: Mapping[int, Age]) -> None:
+    """Fills in what nothing explains.
+
+    Args:
+        ages: by the place in `left` since when it is missing.
+    """
+    on_the_way: dict[tuple[str, int, str, str], SequenceSet] = defaultdict(SequenceSet)
+    for number, each in enumerate(left):
+        age = ages.get(number, Age())
+        what = each.instance, each.publisher, each.topic, each.message_type
+        old = each.sequences.intersection(age.old)
+        new = each.sequences.copy()
+        new.difference_update(old)
+        if new:
+            on_the_way[what].update(new)
+        if old:
+            more = {"for_s": round(age.age_us / 1e6, 1)} if each.reason == "owed" else {}
+            _add_missing(found, what, each.reason, old, more)
+    for what, new in on_the_way.items():
+        _add_missing(found, what, "in_flight", new, {})
+    _sort(found)
+
+
+def _sort(found: Audit) -> None:
+    found.missing.sort(key=lambda each: REASONS.index(each["reason"]))
+
+
+def _add_missing(
+    found: Audit,
+    what: tuple[str, int, str, str],
+    reason: str,
+    sequences: SequenceSet,
+    more: Mapping[str, Any],
+) -> None:
+    instance, _, topic, message_type = what
+    lacking = found.matrix[topic, message_type][instance].lacking
+    lacking[reason] = lacking.get(reason, 0) + len(sequences)
+    found.missing.append({**_entry(*what, reason), **ranges_named(sequences), **more})
+
+
+def _instance(log: Log, found: Audit) -> dict[str, int]:
+    """The figures of one instance, and the entries of what is told by publisher and range."""
+    counts = {"messages": 0, "duplicates": 0, "out_of_order": 0, "late": 0}
+    identities = PublisherRanges()
+    for (publisher, topic), held in sorted(log.topics.items()):
+        where = {"instance": log.instance, "publisher": publisher, "topic": topic}
+        # The same identity on another topic is a second copy, too.
+        known = identities.of(publisher)
+        repeated = held.held.intersection(known)
+        repeated.update(held.repeated)
+        known.update(held.held)
+        counts["messages"] += held.messages
+        counts["out_of_order"] += len(held.out_of_order)
+        counts["late"] += held.late_messages
+        for entries, sequences in (
+            (found.duplicates, repeated),
+            (found.out_of_order, held.out_of_order),
+            (found.late, held.late),
+        ):
+            if sequences:
+                entries.append(where | ranges_named(sequences))
+    counts["duplicates"] = counts["messages"] - len(identities)
+    return counts
+
+
+def _published(
+    here: Mapping[str, Held], origins: Mapping[str, Origin]
+) -> dict[str, dict[Origin, SequenceSet]]:
+    """By message type and by origin what was published there, as far as any copy tells it."""
+    made: dict[str, dict[Origin, SequenceSet]] = defaultdict(lambda: defaultdict(SequenceSet))
+    for instance, held in here.items():
+        for (message_type, incarnation), sequences in held.origins.items():
+            made[message_type][_origin(instance, incarnation, origins)].update(sequences)
+    for by_origin in made.values():
+        unknown = by_origin.pop(UNKNOWN, None)
+        if unknown is None:
+            continue
+        for sequences in by_origin.values():
+            unknown.difference_update(sequences)
+        if unknown:
+            by_origin[UNKNOWN] = unknown
+    return made
+
+
+def _origin(instance: str, incarnation: str, origins: Mapping[str, Origin]) -> Origin:
+    """Where an instance says that something was published; without an incarnation there itself."""
+    return origins.get(incarnation, UNKNOWN) if incarnation else Origin((instance,))
+
+
+@dataclass(slots=True)
+class _Topic:
+    """One publisher's messages of one type on one topic, everywhere."""
+
+    key: tuple[int, str]
+    message_type: str
+    here: Mapping[str, Held]
+    published: Mapping[Origin, SequenceSet]
+    origins: Mapping[str, Origin]
+
+    def held(self, instance: str) -> SequenceSet:
+        """What an instance holds of it, of whatever type."""
+        found = self.here.get(instance)
+        return found.held if found is not None else SequenceSet()
+
+    def highest(self, instance: str, origin: Origin) -> int:
+        """The highest sequence that an instance holds of this type and of what was published there,
+        or nobody knows where. Another type may come over another link."""
+        found = self.here.get(instance)
+        if found is None:
+            return 0
+        return max(
+            (
+                sequences.last() or 0
+                for (message_type, incarnation), sequences in found.origins.items()
+                if message_type == self.message_type
+                and _origin(instance, incarnation, self.origins) in (UNKNOWN, origin)
+            ),
+            default=0,
+        )
+
+    def to_come(self, instance: str, lacking: SequenceSet) -> SequenceSet:
+        """Of what an instance lacks that which stands above all that it has from where that was
+        published. What was published at the instance itself enters it no second time."""
+        found = SequenceSet()
+        for origin, sequences in self.published.items():
+            if origin == Origin((instance,)):
+                continue
+            first = self.highest(instance, origin) + 1
+            last = lacking.last() or 0
+            if first <= last:
+                above = SequenceSet(lacking.within(first, last))
+                found.update(above.intersection(sequences))
+        return found
+
+
+def _judge_topic(
+    topic: _Topic, logs: Mapping[str, Log], why: Why, found: Audit
+) -> Iterator[Unexplained]:
+    publisher, name = topic.key
+    wanted: dict[str, SequenceSet] = defaultdict(SequenceSet)
+    excused: dict[tuple[str, str], SequenceSet] = defaultdict(SequenceSet)
+    sources: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for origin, sequences in topic.published.items():
+        reasons = _reasons(origin, name, topic.message_type, why)
+        if reasons is None:
+            found.unknown_origin += len(sequences)
+            continue
+        for instance in logs:
+            reason = reasons.get(instance, "")
+            if not reason:
+                wanted[instance].update(sequences)
+            else:
+                excused[instance, reason].update(sequences)
+                sources[instance, reason].add(str(origin))
+    shares = found.matrix.setdefault((name, topic.message_type), {})
+    everything = SequenceSet()
+    for sequences in topic.published.values():
+        everything.update(sequences)
+    for instance in logs:
+        share = shares.setdefault(instance, Share())
+        share.held += len(everything.intersection(topic.held(instance)))
+        share.expected += len(wanted[instance])
+        what = instance, publisher, name, topic.message_type
+        lacking = wanted[instance].copy()
+        lacking.difference_update(topic.held(instance))
+        for reason, explained in _explained(lacking, publisher, logs[instance]):
+            _add_missing(found, what, reason, explained, {})
+            lacking.difference_update(explained)
+        to_come = topic.to_come(instance, lacking)
+        lacking.difference_update(to_come)
+        for reason, unexplained in (("owed", to_come), ("lost", lacking)):
+            if unexplained:
+                yield Unexplained(*what, reason, unexplained)
+    for (instance, reason), sequences in excused.items():
+        # What another instance published as well is expected, whoever was first.
+        sequences.difference_update(wanted[instance])
+        sequences.difference_update(topic.held(instance))
+        if sequences:
+            share = shares[instance]
+            count = len(sequences)
+            share.not_expected[reason] = share.not_expected.get(reason, 0) + count
+            entry = _entry(instance, publisher, name, topic.message_type, reason)
+            entry |= ranges_named(sequences)
+            found.not_expected.append(entry | {"published_at": sorted(sources[instance, reason])})
+
+
+def _reasons(origin: Origin, topic: str, message_type: str, why: Why) -> Mapping[str, str] | None:
+    """See `Why`. Where it was one of several instances, what each of them brings somewhere."""
+    found: dict[str, str] = {}
+    for name in origin.names or ("",):
+        reasons = why(name, topic, message_type, origin.former)
+        if reasons is None:
+            return None
+        found = {**reasons, **found}
+    return found
+
+
+def _explained(lacking: SequenceSet, publisher: int, log: Log) -> Iterator[tuple[str, SequenceSet]]:
+    """Of what an instance lacks what its journal explains, by reason; the caller takes each out."""
+    for reason, noted in (
+        ("removed", log.removed),
+        ("unavailable", log.unavailable),
+        ("conflicting", log.conflicting),
+    ):
+        sequences = noted.get(publisher)
+        explained = lacking.intersection(sequences) if sequences is not None else None
+        if explained:
+            yield reason, explained
+
+
+def _entry(
+    instance: str, publisher: int, topic: str, message_type: str, reason: str
+) -> dict[str, Any]:
+    return {
+        "instance": instance,
+        "publisher": publisher,
+        "topic": topic,
+        "message_type": message_type,
+        "reason": reason,
+    }
+
+
+def ranges_named(sequences: SequenceSet) -> dict[str, Any]:
+    """How many there are, and the first of their ranges."""
+    ranges = list(sequences)
+    return {
+        "messages": len(sequences),
+        "ranges": [list(each) for each in ranges[:RANGES_MAX]],
+        "ranges_in_all": len(ranges),
+    }
+
+
+def conflicting(found: Audit, sequences: PublisherRanges) -> None:
+    """Fills in the sequences that are there with different contents."""
+    found.conflicts = len(sequences)
+    found.conflicts_found = [
+        {"publisher": publisher} | ranges_named(each)
+        for publisher, each in sorted(sequences.sets.items())
+        if each
+    ]

@@ -1,0 +1,109 @@
+"""Where messages were published: which instance an incarnation was. Values in, values out.
+
+A copy names the incarnation where it was published, and an instance that lost its data, or was
+moved, has another one since. What it was before is told by
+
+    the fabric's record   of an instance that was moved
+    a peer                that has not been connected to it since
+    the journals          by elimination: an incarnation that sent a copy was of the group that the
+                          copy names, none of the instances that it sent to, and none whose own
+                          messages stand, wherever there are both, before the last that was
+                          published there; where several are left, it was one of them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from raylay.services.pipeline.audit.parts import Log
+
+
+class Origin(NamedTuple):
+    """Where messages were published.
+
+    Attributes:
+        names: of the instance; of several where it was one of these, of none where nobody knows.
+        former: whether it was before that instance lost its data or was moved.
+    """
+
+    names: tuple[str, ...]
+    former: bool = False
+
+    def __str__(self) -> str:
+        """For people."""
+        return " or ".join(self.names) + (", before it began anew" if self.former else "")
+
+
+UNKNOWN = Origin(())
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a fabric besides its journals.
+
+    Attributes:
+        groups: by instance.
+        former: incarnations that are no more, 16 hex digits, to instance.
+    """
+
+    groups: Mapping[str, str] = field(default_factory=dict)
+    former: Mapping[str, str] = field(default_factory=dict)
+
+
+def origins_of(
+    current: Mapping[str, str],
+    peers: Iterable[Mapping[str, str]],
+    known: Known,
+    logs: Mapping[str, Log],
+) -> dict[str, Origin]:
+    """By incarnation, 16 hex digits, the instance that it is or was.
+
+    Args:
+        current: incarnations to instances, of the journals that are read. What an instance was
+            that is not among them may be what it is.
+        peers: the same, as each instance last knew those that it sends to.
+    """
+    found = _by_elimination(current, known.groups, logs)
+    for told in (*peers, known.former):
+        found |= {incarnation: (name,) for incarnation, name in told.items()}
+    anew = set(current.values())
+    return {
+        incarnation: Origin(names, not anew.isdisjoint(names))
+        for incarnation, names in found.items()
+    } | {incarnation: Origin((name,)) for incarnation, name in current.items()}
+
+
+def _by_elimination(
+    current: Mapping[str, str], groups: Mapping[str, str], logs: Mapping[str, Log]
+) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for incarnation, group in sorted({each for log in logs.values() for each in log.senders}):
+        names = [
+            name
+            for name, its_group in groups.items()
+            if its_group == group
+            and (name not in logs or (incarnation, group) not in logs[name].senders)
+            and _was_before(incarnation, name, current, logs)
+        ]
+        if names:
+            found[incarnation] = tuple(names)
+    return found
+
+
+def _was_before(
+    incarnation: str, name: str, current: Mapping[str, str], logs: Mapping[str, Log]
+) -> bool:
+    """Whether an incarnation can be what an instance was before it began anew: somebody got the
+    last of the one before the first of the other, or nobody has both. Transaction ids are asked, as
+    clocks may differ, and a copied log keeps the times of its source; of other instances, as its
+    own past comes back to an instance at any time. Where a relay was slow to bring the last to one
+    of them, another one had it."""
+    spans = [
+        (log.spans[incarnation], log.spans[now])
+        for holder, log in logs.items()
+        for now, its in current.items()
+        if holder != name and its == name and incarnation in log.spans and now in log.spans
+    ]
+    return not spans or any(before[1] < after[0] for before, after in spans)

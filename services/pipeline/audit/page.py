@@ -1,0 +1,303 @@
+"""The audit as a page for people: what a result says, as HTML. Needs the extra `reports`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from raylay.services.pipeline.audit.judgement import REASONS, Audit, Share
+from raylay.services.pipeline.audit.parts import Timeline
+from raylay.services.pipeline.audit.routes import REASON_TEXTS
+from raylay.services.reports import Page
+from raylay.services.reports.charts import Series, lines
+from raylay.services.reports.page import Cell
+
+ROWS_MAX = 300
+RANGES_SHOWN = 3
+Tone = Literal["good", "bad", "warn", ""]
+LACKING_TEXTS = {
+    "lost": "lost",
+    "owed": "still owed by a link",
+    "in_flight": "still in flight",
+    "conflicting": "refused: another content is held",
+    "unavailable": "no upstream has it any more",
+    "removed": "its segment was removed",
+}
+
+
+def audit_page(found: Audit, title: str, when: dt.datetime, again: str = "") -> str:
+    """The page.
+
+    Args:
+        title: what was audited.
+        when: the time of the audit.
+        again: the command that makes the report again.
+
+    Raises:
+        ConfigurationError: the extra `reports` is not installed.
+    """
+    page = Page(
+        title,
+        f"{when:%Y-%m-%d %H:%M:%S %Z}: every journal, message by message, in {found.seconds:.1f} s",
+        f"Made again by: {again}" if again else "",
+    )
+    page.verdict(found.valid, _sentence(found))
+    _figures(page, found)
+    _matrix(page, found)
+    _over_time(page, found.times)
+    _instances(page, found)
+    _missing(page, found)
+    _by_publisher(
+        page,
+        "Out of order",
+        found.out_of_order,
+        "Behind a later message of the same publisher and topic, and not flagged late.",
+    )
+    _by_publisher(
+        page, "Held more than once", found.duplicates, "Sequences of which a journal has copies."
+    )
+    _conflicts(page, found)
+    _not_expected(page, found)
+    _by_publisher(
+        page,
+        "Late",
+        found.late,
+        "Flagged late on arrival: another way had brought later messages of its publisher and "
+        "topic before. Kept and delivered; no fault.",
+    )
+    if found.damaged:
+        page.table("Damaged and left out", ["what"], [[each] for each in found.damaged])
+    return page.html()
+
+
+def _sentence(found: Audit) -> str:
+    instances = len(found.instances)
+    if found.valid:
+        held = "everything that it should"
+        excused = sum(found.lacking(reason) for reason in REASONS)
+        if excused:
+            held = f"what it should, but for {excused:,} messages that are accounted for below"
+        owed = "".join(f" {each}." for each in found.owed_notes(overdue=False))
+        return (
+            f"{found.published:,} messages of {_publishers(found)}: each of {instances} instances "
+            f"holds {held}, once, in order, with the same content.{owed}"
+        )
+    return (
+        f"{', '.join(found.faults())}, of {found.published:,} messages of "
+        f"{_publishers(found)} at {instances} instances."
+    )
+
+
+def _publishers(found: Audit) -> str:
+    return f"{found.publishers:,} publisher" + ("s" if found.publishers != 1 else "")
+
+
+def _figures(page: Page, found: Audit) -> None:
+    owed = found.owed().values()
+    excused = sum(map(found.lacking, REASONS[2:]))
+    tiles = [
+        ("messages", found.published, f"{found.messages:,} copies"),
+        ("lost", found.lost, f"and {excused:,} accounted for" if excused else ""),
+        (
+            "owed",
+            sum(messages for messages, _ in owed),
+            f"for up to {max(for_s for _, for_s in owed):,.0f} s" if owed else "",
+        ),
+        ("twice", found.count("duplicates"), ""),
+        ("out of order", found.count("out_of_order"), ""),
+        ("different contents", found.conflicts, ""),
+        ("late", found.count("late"), "flagged on arrival, no fault"),
+    ]
+    if found.unknown_origin:
+        tiles.append(("not judged", found.unknown_origin, "published at no instance of these"))
+    page.figures(tiles)
+
+
+# -- who holds what ------------------------------------------------------------------------------
+def _matrix(page: Page, found: Audit) -> None:
+    names = list(found.instances)
+    several = len({message_type for _, message_type in found.matrix}) > 1
+    rows = []
+    for (topic, message_type), shares in sorted(found.matrix.items())[:ROWS_MAX]:
+        shown = f"{topic} ({message_type})" if several else topic
+        rows.append([shown, *(_cell(shares.get(name, Share())) for name in names)])
+    note = "Messages held of those expected; in words why the configuration brings none there."
+    if len(found.matrix) > ROWS_MAX:
+        note += f" The first {ROWS_MAX} of {len(found.matrix):,} topics."
+    page.table("Who holds what", ["topic", *names], rows, note)
+
+
+def _cell(share: Share) -> Cell:
+    if not share.expected and share.not_expected:
+        reason = max(share.not_expected, key=lambda each: share.not_expected[each])
+        extra = f"{share.held:,}; not all: " if share.held else "none: "
+        return Cell(extra + REASON_TEXTS.get(reason, reason))
+    lacking = sum(share.lacking.values())
+    tone: Tone = "bad" if share.lacking.get("lost") else "warn" if lacking else "good"
+    if not lacking:
+        return Cell(f"{share.held:,}", tone)
+    worst = next(reason for reason in REASONS if reason in share.lacking)
+    return Cell(
+        f"{share.expected - lacking:,} of {share.expected:,} "
+        f"({share.lacking[worst]:,} {LACKING_TEXTS[worst]})",
+        tone,
+    )
+
+
+def _over_time(page: Page, times: Mapping[str, Timeline]) -> None:
+    whole = Timeline()
+    for each in times.values():
+        whole.update(each)
+    if not whole.counts:
+        return
+    steps: Sequence[int] = range(min(whole.counts), max(whole.counts) + 1)
+    if len(steps) > 8 * len(whole.counts):
+        # Of times far apart: the time without any would be all that is seen.
+        steps = sorted(whole.counts)
+    # The last step has an end, too.
+    xs = [
+        dt.datetime.fromtimestamp(step * whole.width_s, dt.UTC) for step in (*steps, steps[-1] + 1)
+    ]
+    series = []
+    for name, each in times.items():
+        line = Timeline(whole.width_s)
+        line.update(each)
+        rates = [line.counts.get(step, 0) / whole.width_s for step in steps]
+        series.append(Series(name, xs, [*rates, rates[-1]], "step"))
+    page.chart(
+        "Journaled over time",
+        lines(series, y_label="messages/s"),
+        f"By time of receipt at each instance (UTC), in steps of {whole.width_s:,} s.",
+    )
+
+
+def _instances(page: Page, found: Audit) -> None:
+    lacking: dict[str, dict[str, int]] = {name: {} for name in found.instances}
+    for each in found.missing:
+        here = lacking[each["instance"]]
+        here[each["reason"]] = here.get(each["reason"], 0) + each["messages"]
+    page.table(
+        "By instance",
+        ["instance", "copies", "lost", "owed", "twice", "out of order", "late", "accounted for"],
+        [
+            [
+                name,
+                counts["messages"],
+                _count(lacking[name].get("lost", 0), "bad"),
+                _count(*_owed(found, name)),
+                _count(counts["duplicates"], "bad"),
+                _count(counts["out_of_order"], "bad"),
+                _count(counts["late"], "warn"),
+                _count(sum(lacking[name].get(reason, 0) for reason in REASONS[2:]), "warn"),
+            ]
+            for name, counts in found.instances.items()
+        ],
+    )
+
+
+def _owed(found: Audit, instance: str) -> tuple[int, Tone]:
+    messages, for_s = found.owed().get(instance, (0, 0.0))
+    return messages, "bad" if for_s > found.max_owed_s else "warn"
+
+
+def _count(count: int, tone: Tone) -> Cell:
+    return Cell(count, tone if count else "")
+
+
+# -- what differs --------------------------------------------------------------------------------
+def _missing(page: Page, found: Audit) -> None:
+    if found.missing:
+        _table(
+            page,
+            "What differs",
+            ["instance", "topic", "reason", "messages", "publisher|sequence|"],
+            found.missing,
+            lambda each: [
+                each["instance"],
+                each["topic"],
+                _reason(each, found.max_owed_s),
+                each["messages"],
+                _bookmarks(each),
+            ],
+            "What an instance should hold and does not. raylay journal grep finds a bookmark at "
+            "another instance.",
+        )
+
+
+def _reason(entry: Mapping[str, Any], max_owed_s: float) -> Cell:
+    for_s = entry.get("for_s", 0.0)
+    bad = entry["reason"] == "lost" or for_s > max_owed_s
+    text = LACKING_TEXTS[entry["reason"]]
+    return Cell(f"{text}, {for_s:,.0f} s" if for_s else text, "bad" if bad else "warn")
+
+
+def _not_expected(page: Page, found: Audit) -> None:
+    totals: dict[tuple[str, str, str], tuple[int, set[str]]] = {}
+    for each in found.not_expected:
+        key = each["instance"], each["topic"], each["reason"]
+        count, origins = totals.get(key, (0, set()))
+        totals[key] = count + each["messages"], origins | set(each["published_at"])
+    if totals:
+        _table(
+            page,
+            "Not brought there by the configuration",
+            ["instance", "topic", "reason", "messages", "published at"],
+            list(totals.items()),
+            lambda item: [
+                item[0][0],
+                item[0][1],
+                REASON_TEXTS.get(item[0][2], item[0][2]),
+                item[1][0],
+                ", ".join(sorted(item[1][1])),
+            ],
+            "What other instances hold and this one need not. raylay fabric check tells the ways.",
+        )
+
+
+def _by_publisher(page: Page, heading: str, entries: list[dict[str, Any]], note: str) -> None:
+    if entries:
+        _table(
+            page,
+            heading,
+            ["instance", "topic", "messages", "publisher|sequence|"],
+            entries,
+            lambda each: [each["instance"], each["topic"], each["messages"], _bookmarks(each)],
+            note,
+        )
+
+
+def _conflicts(page: Page, found: Audit) -> None:
+    if found.conflicts_found:
+        _table(
+            page,
+            "Different contents",
+            ["publisher|sequence|", "messages"],
+            found.conflicts_found,
+            lambda each: [_bookmarks(each), each["messages"]],
+            "One identity, two contents: a publisher that lost its store, or two of one name.",
+        )
+
+
+def _table(
+    page: Page, heading: str, columns: list[str], entries: list[Any], row: Any, note: str
+) -> None:
+    if len(entries) > ROWS_MAX:
+        note += f" The first {ROWS_MAX} of {len(entries):,}; the JSON has all."
+    page.table(heading, columns, map(row, entries[:ROWS_MAX]), note)
+
+
+def _bookmarks(entry: Mapping[str, Any]) -> Cell:
+    """The ranges of an entry as bookmarks."""
+    return Cell(
+        ", ".join(_shown(entry["publisher"], entry["ranges"][:RANGES_SHOWN]))
+        + (
+            f" … {entry['ranges_in_all']:,} ranges" if entry["ranges_in_all"] > RANGES_SHOWN else ""
+        ),
+        code=True,
+    )
+
+
+def _shown(publisher: int, ranges: Iterable[Sequence[int]]) -> Iterable[str]:
+    for first, last in ranges:
+        yield f"{publisher}|{first}|" + (f" to {last}" if last > first else "")

@@ -1,0 +1,145 @@
+"""What a fabric's configuration brings where for certain, and why not elsewhere.
+
+It asks the topology check's routes (services/topology/reach.py) with all instances up. What does
+not surely arrive at an instance has one of the reasons below. What an instance was before it lost
+its data, or was moved, counts as an instance of its own to which nothing leads: its later self gets
+what was published there as far as others bring it.
+
+    not_journaled   the topic is not in its transaction log
+    filter          it would for certain, but for a destination's content filter
+    undecided       PassThrough lets it on or not, by which copy came first
+    pass_through    PassThrough (or `own_group_only`) keeps it
+    topic           destinations lead there, and one on each way does not take the topic
+    not_connected   no destinations lead there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.fabric.check import members_of
+from raylay.services.pipeline.audit.judgement import Why
+from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
+from raylay.services.topology.members import Member, TopicClass
+from raylay.services.topology.reach import Flow, Routes, Scenario, bits
+
+ALL = (TopicRule(".*"),)
+FORMER = "\0"
+"""Behind the name of an instance: what it was before."""
+UNDISTURBED = Scenario("all up", "")
+REASON_TEXTS = {
+    "not_journaled": "the topic is not in its transaction log",
+    "filter": "a destination's content filter",
+    "undecided": "PassThrough, by which copy comes first",
+    "pass_through": "PassThrough",
+    "topic": "the topic is not replicated there",
+    "not_connected": "no destination leads there",
+}
+
+
+class ConfiguredRoutes:
+    """Answers for one fabric. Topics that all its rules treat alike are looked at once."""
+
+    def __init__(self, settings: FabricSettings) -> None:
+        self._members = members_of(settings)
+        self._numbers = {member.name: at for at, member in enumerate(self._members)}
+        self._filtering = {
+            (instance.name, destination.name): tuple(
+                TopicRule(topic.name, topic.message_type)
+                for topic in destination.topics
+                if not topic.filter
+            )
+            for instance in settings.instances
+            for destination in instance.destinations
+            if any(topic.filter for topic in destination.topics)
+        }
+        sets = [member.journaled for member in self._members]
+        sets += [each.topics for member in self._members for each in member.destinations]
+        sets += self._filtering.values()
+        self._matchers = [TopicMatcher(rules) for rules in dict.fromkeys(sets)]
+        self._answers: dict[tuple[tuple[bool, ...], int, bool], dict[str, str]] = {}
+
+    def why(
+        self, origin: str, topic: str, message_type: str, former: bool = False
+    ) -> Mapping[str, str] | None:
+        """See `Why`."""
+        start = self._numbers.get(origin)
+        if start is None:
+            return None
+        names = topic.encode(), message_type.encode()
+        key = tuple(matcher.matches(*names) for matcher in self._matchers), start, former
+        found = self._answers.get(key)
+        if found is None:
+            members = self._members
+            if former:
+                was = members[start]
+                start, members = len(members), [*members, replace(was, name=was.name + FORMER)]
+            asked = TopicClass(topic, message_type, (topic,))
+            found = self._answers[key] = self._why(members, start, asked)
+        return found
+
+    def _why(self, members: Sequence[Member], start: int, topic: TopicClass) -> dict[str, str]:
+        plain = Routes(members, topic)
+        arrives = _flow(plain, start)
+        surely = arrives.certain
+        if self._filtering:
+            unfiltered = _changed(members, self._unfiltered)
+            surely &= _flow(Routes(unfiltered, topic), start).certain
+        free = _flow(Routes(_changed(members, _passing_on), topic), start).possible
+        everything = [replace(member, journaled=ALL) for member in members]
+        linked = _flow(Routes(_changed(everything, _taking_all), topic), start).possible
+        reasons = (
+            (~plain.journaling, "not_journaled"),
+            (arrives.certain, "filter"),
+            (arrives.possible, "undecided"),
+            (free, "pass_through"),
+            (linked, "topic"),
+            (-1, "not_connected"),
+        )
+        lacking = ~(surely | 1 << start) & ((1 << len(members)) - 1)
+        return {
+            members[at].name: next(reason for mask, reason in reasons if mask >> at & 1)
+            for at in bits(lacking)
+        }
+
+    def _unfiltered(self, member: Member, destination: Destination) -> Destination:
+        name = member.name.removesuffix(FORMER)
+        topics = self._filtering.get((name, destination.name), destination.topics)
+        return replace(destination, topics=topics)
+
+
+def _flow(routes: Routes, start: int) -> Flow:
+    if not routes.journaling >> start & 1:
+        # What is not journaled is not replicated.
+        return Flow({}, 1 << start, 1 << start)
+    placed = routes.placement(UNDISTURBED)
+    return routes.decide(routes.flow([routes.published(start)], placed), placed, 1 << start)
+
+
+def _passing_on(member: Member, destination: Destination) -> Destination:
+    return replace(destination, pass_through=".*", own_group_only=False)
+
+
+def _taking_all(member: Member, destination: Destination) -> Destination:
+    return replace(_passing_on(member, destination), topics=ALL)
+
+
+def _changed(
+    members: Iterable[Member], change: Callable[[Member, Destination], Destination]
+) -> list[Member]:
+    return [
+        replace(member, destinations=tuple(change(member, each) for each in member.destinations))
+        for member in members
+    ]
+
+
+def expected_by(settings: FabricSettings) -> Why:
+    """What a fabric's configuration brings where for certain, with all instances up."""
+    return ConfiguredRoutes(settings).why
+
+
+def expected_everywhere() -> Why:
+    """Every instance should hold everything: for journals without a configuration."""
+    return lambda origin, topic, message_type, former=False: {}

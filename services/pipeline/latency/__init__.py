@@ -1,0 +1,1 @@
+"""How long messages took, from the traces of a fabric."""

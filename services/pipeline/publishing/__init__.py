@@ -1,0 +1,1 @@
+"""Tables and streams published to a fabric."""

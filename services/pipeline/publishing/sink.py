@@ -1,0 +1,541 @@
+"""Publishing a table or a stream: `write.format("raylay")`, `writeStream.format("raylay")`.
+
+Tasks stage their rows (staging.py); the driver publishes them when all have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from raylay.services.client import EPOCH, SyncClient
+from raylay.services.client.machine import PublishStore
+from raylay.services.errors import CommandFailed, ConfigurationError
+from raylay.services.fabric.plan import servers_of
+from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX
+from raylay.services.pipeline.journals import record_of
+from raylay.services.pipeline.publishing.staging import (
+    BATCH,
+    EXPIRATION_S_MAX,
+    STAGED,
+    STATE_FILE,
+    StagedFile,
+    StagedRows,
+    Staging,
+    stage,
+)
+from raylay.services.pipeline.session import plain_errors
+from raylay.storage.stores import MemoryPublishStore
+
+log = logging.getLogger("raylay.pipeline")
+
+CONNECT_WAIT_S_DEFAULT = 30.0
+MESSAGE_TYPE_DEFAULT = "json"
+BODY_BYTES_MAX = 8 * 1024 * 1024
+STAGING_OF_CHECKPOINT = "raylay-staging"
+TOPICS_NAMED_MAX = 10
+"""Topics that an error names."""
+
+
+@dataclass(slots=True)
+class WriteOptions:
+    """The options of a write, checked.
+
+    Raises:
+        ConfigurationError: one is unknown, missing or has no such value.
+    """
+
+    servers: str = ""
+    fabric: str = ""
+    group: str = ""
+    topic: str = ""
+    message_type: str = ""
+    staging: str = ""
+    job: str = ""
+    batch: str = ""
+    name: str = "spark"
+    connect_wait_s: float = CONNECT_WAIT_S_DEFAULT
+    checkpointlocation: str = field(default="")
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> WriteOptions:
+        """The options as Spark gives them."""
+        values: dict[str, Any] = {}
+        for name, value in dict(options).items():
+            name = name.lower()
+            if name in ("queryname", "path"):
+                continue
+            if name not in cls.__dataclass_fields__:
+                raise ConfigurationError(
+                    f"there is no option {name}: {', '.join(sorted(cls.__dataclass_fields__))} "
+                    "are known"
+                )
+            values[name] = value
+        if "connect_wait_s" in values:
+            try:
+                values["connect_wait_s"] = float(values["connect_wait_s"])
+            except ValueError:
+                values["connect_wait_s"] = 0.0
+            if not values["connect_wait_s"] > 0:
+                raise ConfigurationError("connect_wait_s: give a number of seconds above 0")
+        made = cls(**values)
+        if bool(made.servers) == bool(made.fabric):
+            raise ConfigurationError(
+                "give either servers, host:port with commas, or fabric, its name, file or directory"
+            )
+        if made.job and not made.staging:
+            raise ConfigurationError("a job is remembered in its staging directory: give staging")
+        if made.batch and (made.job or not made.batch.isdecimal()):
+            raise ConfigurationError("batch is the number of a micro-batch, and such has no job")
+        if made.job.startswith(BATCH):
+            raise ConfigurationError(f"a job's name cannot begin with {BATCH}")
+        return made
+
+    def client_options(self) -> dict[str, Any]:
+        """Servers and group for a client.
+
+        Raises:
+            ConfigurationError: there is no such fabric or group.
+        """
+        if self.servers:
+            listed = [each.strip() for each in self.servers.split(",") if each.strip()]
+            return {"servers": listed, "group": self.group}
+        record = record_of(self.fabric)
+        if record is None:
+            raise ConfigurationError(
+                f"{self.fabric} is no fabric that runs here, and no file or directory of one: "
+                "start it, or give servers"
+            )
+        return servers_of(record, self.group, self.name)
+
+
+def normal(batch: pa.RecordBatch, topic: str, message_type: str) -> pa.RecordBatch:
+    """A batch of the written table as rows of schema `STAGED`.
+
+    Raises:
+        ConfigurationError: a row cannot be published; says which column and why.
+    """
+    count = batch.num_rows
+    given = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns = []
+    for wanted in STAGED:
+        column = given.get(wanted.name)
+        if column is None:
+            fixed = {"topic": topic, "message_type": message_type or MESSAGE_TYPE_DEFAULT}
+            column = pa.repeat(pa.scalar(fixed.get(wanted.name), wanted.type), count)
+        column = column.cast(wanted.type)
+        if wanted.name == "message_type":
+            column = pc.fill_null(column, message_type or MESSAGE_TYPE_DEFAULT)
+        columns.append(column)
+    made = pa.RecordBatch.from_arrays(columns, schema=STAGED)
+    for name, low, high in (
+        ("topic", 1, TOPIC_BYTES_MAX),
+        ("message_type", 1, TYPE_BYTES_MAX),
+        ("body", 0, BODY_BYTES_MAX),
+    ):
+        if made[name].null_count:
+            raise ConfigurationError(f"a row has no {name}: nothing was published")
+        lengths = pc.binary_length(made[name])
+        worst = pc.min_max(lengths).as_py()
+        if count and not low <= worst["min"] <= worst["max"] <= high:
+            raise ConfigurationError(
+                f"a row's {name} has {worst['min']} to {worst['max']} bytes, {low} to {high} are "
+                "possible: nothing was published"
+            )
+    seconds = pc.min_max(made["expiration_s"]).as_py()
+    if seconds["min"] is not None and not 0 <= seconds["min"] <= seconds["max"] <= EXPIRATION_S_MAX:
+        raise ConfigurationError(
+            f"expiration_s is {seconds['min']} to {seconds['max']}: give 0 to {EXPIRATION_S_MAX}"
+        )
+    return made
+
+
+def check_schema(schema: StructType, topic: str) -> None:
+    """Refuses a table that cannot be published.
+
+    Raises:
+        ConfigurationError: a column is missing, unknown or of another type.
+    """
+    kinds = {each.name: each.dataType.typeName() for each in schema.fields}
+    allowed = {
+        "topic": ("string",),
+        "message_type": ("string",),
+        "body": ("binary", "string"),
+        "key": ("binary", "string"),
+        "correlation_id": ("binary", "string"),
+        "expiration_s": ("integer", "long", "short", "byte"),
+    }
+    if "body" not in kinds:
+        raise ConfigurationError(
+            f"the table has no column body, only {', '.join(kinds)}: "
+            "select to_json(struct(*)) AS body"
+        )
+    if "topic" not in kinds and not topic:
+        raise ConfigurationError("the table has no column topic: add it, or give the option topic")
+    for name, kind in kinds.items():
+        if name not in allowed:
+            raise ConfigurationError(
+                f"a message has no column {name}: there are {', '.join(allowed)}"
+            )
+        if kind not in allowed[name]:
+            raise ConfigurationError(
+                f"column {name} is {kind}, it can be {' or '.join(allowed[name])}"
+            )
+
+
+def publish_rows(options: WriteOptions, rows: StagedRows) -> None:
+    """Publishes what a server does not have of a staged write; returns when all is durable.
+
+    Raises:
+        RaylayError: no server was reached, or a publish was refused. What is staged stays.
+    """
+    with contextlib.closing(_client(options, rows.publisher, rows)) as client:
+        client.flush()
+
+
+def known_sequence(options: WriteOptions, publisher: str) -> int:
+    """The highest sequence that the server which answers knows of a publisher; 0 for none.
+
+    Raises:
+        RaylayError: no server answers.
+    """
+    store = MemoryPublishStore()
+    store.highest = -1  # at 0 a client that no server knows would begin at the clock
+    with contextlib.closing(_client(options, publisher, store)):
+        return store.highest
+
+
+def check_target(options: WriteOptions, topics: Iterable[tuple[str, str]] = ()) -> None:
+    """Refuses where no server answers, or where the one that does journals not all of these: an
+    instance hands on such a message to those who listen at the moment, and nobody keeps it.
+
+    The instance is asked as a subscriber would ask: it refuses a bookmark subscription of a topic
+    that it does not journal.
+
+    Args:
+        topics: (topic, message type) of what will be published.
+
+    Raises:
+        ConfigurationError: there is no such fabric or group, or a topic is not journaled there.
+        RaylayError: no server answers.
+    """
+    refused = []
+    with contextlib.closing(
+        _client(options, f"{options.name}-check-{os.urandom(4).hex()}")
+    ) as client:
+        for topic, message_type in sorted(topics):
+            try:
+                client.subscribe(
+                    topic,
+                    message_type=message_type,
+                    bookmark=EPOCH,
+                    pause=True,  # the answer is all that is wanted
+                    non_regex_topic=True,
+                ).unsubscribe()
+            except CommandFailed as error:
+                if error.reason != "not_journaled":
+                    raise
+                refused.append(f"{topic} ({message_type})")
+        instance = client.client.instance
+    if refused:
+        more = f" and {len(refused) - TOPICS_NAMED_MAX} more" if refused[TOPICS_NAMED_MAX:] else ""
+        raise ConfigurationError(
+            f"{instance} does not journal {', '.join(refused[:TOPICS_NAMED_MAX])}{more}: nobody "
+            "would keep what is published there; add it to the fabric's topics, or choose another "
+            "topic or message type; nothing was published"
+        )
+
+
+def fixed_topics(options: WriteOptions, schema: StructType) -> list[tuple[str, str]]:
+    """What all rows of a table are published as, where the options say it and no column does."""
+    if {"topic", "message_type"} & set(schema.names):
+        return []
+    return [(options.topic, options.message_type or MESSAGE_TYPE_DEFAULT)]
+
+
+def publish_pending(directory: Path, options: WriteOptions) -> int:
+    """Publishes what a write left staged when its driver died. How many rows that were.
+
+    Raises:
+        ConfigurationError: the directory is no staging directory.
+        RaylayError: as `publish_rows`.
+    """
+    if not (directory / STATE_FILE).is_file():
+        raise ConfigurationError(f"{directory} is no staging directory: it has no {STATE_FILE}")
+    with Staging(directory, seen=lambda name: known_sequence(options, name)) as staging:
+        return staging.finish(lambda rows: publish_rows(options, rows))
+
+
+def _client(options: WriteOptions, name: str, store: PublishStore | None = None) -> SyncClient:
+    return SyncClient(
+        name,
+        **options.client_options(),
+        publish_store=store,
+        connect_wait_s=options.connect_wait_s,
+    )
+
+
+QUERY_PROPERTY = "sql.streaming.queryId"
+"""Spark's, of the tasks of a micro-batch, in a foreachBatch as well: what the checkpoint is of."""
+RUN_PROPERTY = "spark.jobGroup.id"
+"""Of such tasks: one start of the query, unless the function of a foreachBatch set another one."""
+
+
+def _run_of(group: str | None) -> str:
+    """The run that a job group is; empty where it is somebody's own."""
+    try:
+        return str(uuid.UUID(group)) if group else ""
+    except ValueError:
+        return ""
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task tells the driver.
+
+    Attributes:
+        query, run: whose micro-batch it is part of; empty where it is of none.
+    """
+
+    file: StagedFile
+    query: str = ""
+    run: str = ""
+
+
+class _Writing:
+    """What batch and stream share."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, directory: Path) -> None:
+        check_schema(schema, options.topic)
+        self.options = options
+        self.directory = directory
+        self._run = directory / f"run-{os.urandom(6).hex()}"
+        self._asked: set[tuple[str, str]] = set()
+
+    def _check_topics(self, topics: set[tuple[str, str]]) -> None:
+        # Those that were asked for at the beginning are staged even while no server answers.
+        if topics - self._asked:
+            check_target(self.options, topics - self._asked)
+
+    @plain_errors()
+    def stage(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """One task attempt."""
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        query = run = ""
+        if context is not None:
+            query = context.getLocalProperty(QUERY_PROPERTY) or ""
+            run = _run_of(context.getLocalProperty(RUN_PROPERTY))
+        topic, message_type = self.options.topic, self.options.message_type
+        return Staged(
+            stage(self._run, partition, (normal(each, topic, message_type) for each in iterator)),
+            query,
+            run if query else "",
+        )
+
+    @plain_errors()
+    def commit_batch(self, number: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publishes a micro-batch; one that was published before does nothing."""
+        staged = [each for each in messages if isinstance(each, Staged)]
+        queries = {each.query: each.run for each in staged if each.query}
+        owner, run = next(iter(queries.items()), (query_of(self.options), ""))
+        if not owner and any(each.file.rows for each in staged):
+            raise ConfigurationError(
+                f"{BATCH}{number}: the tasks do not know of which query, and a number alone does "
+                "not tell whether it was published before: write in the function of a "
+                "foreachBatch, or give checkpointLocation, the query's, in a local directory"
+            )
+        plan = _plan_of(self.options, number)
+        self.commit_all(f"{BATCH}{number}", messages, owner, run, plan)
+
+    @plain_errors()
+    def commit_all(
+        self,
+        key: str,
+        messages: Sequence[WriterCommitMessage | None],
+        owner: str = "",
+        run: str = "",
+        plan: str = "",
+    ) -> int:
+        """Publishes what the winning attempts staged."""
+        files = [each.file for each in messages if isinstance(each, Staged)]
+        with Staging(self.directory, self.options.name, owner, run, self._seen) as staging:
+            try:
+                return staging.commit(
+                    key,
+                    files,
+                    lambda rows: publish_rows(self.options, rows),
+                    self._check_topics,
+                    plan,
+                )
+            except BaseException:
+                pending = staging.pending
+                if pending is not None:
+                    log.error(
+                        "%d rows are staged in %s and not known published: restart the query or "
+                        "job, or publish exactly these with raylay pipeline publish %s",
+                        pending.rows,
+                        self.directory,
+                        self.directory,
+                    )
+                raise
+
+    def _seen(self, publisher: str) -> int:
+        return known_sequence(self.options, publisher)
+
+    def abort_all(self, messages: Sequence[WriterCommitMessage | None]) -> bool:
+        """Removes what was staged, unless it is to be published; whether something is."""
+        files = [each.file for each in messages if isinstance(each, Staged)]
+        with Staging(self.directory, self.options.name) as staging:
+            for file in files:
+                if not staging.holds(file.path):
+                    Path(file.path).unlink(missing_ok=True)
+            pending = staging.pending is not None
+        with contextlib.suppress(OSError):
+            for path in {Path(file.path).parent for file in files}:
+                path.rmdir()
+        return pending
+
+
+class BatchWriter(_Writing, DataSourceArrowWriter):
+    """One `save()`."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigurationError("a log cannot be overwritten: use mode append")
+        self._own, self._job = False, ""
+        if options.batch:
+            directory = staging_of(options)
+        else:
+            self._own = not options.staging
+            made = options.staging or tempfile.mkdtemp(prefix="raylay-staging-")
+            directory = Path(made).absolute()
+            self._job = options.job or f"save-{os.urandom(8).hex()}"
+        super().__init__(options, schema, directory)
+        # A fabric that is down, or keeps nothing of the topic: told before anything is computed.
+        self._asked = set(fixed_topics(options, schema))
+        try:
+            check_target(options, self._asked)
+        except BaseException:
+            if self._own:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stages a task's rows."""
+        return self.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publishes; a job or micro-batch that was published before does nothing."""
+        if not self._job:
+            self.commit_batch(int(self.options.batch), messages)
+            return
+        published = self.commit_all(self._job, messages)
+        log.info("published %d messages as job %s", published, self._job)
+        if self._own:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Removes what was staged."""
+        if not self.abort_all(messages) and self._own:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """The micro-batches of one query."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigurationError(
+                "a log cannot be overwritten: use output mode append, or foreachBatch for updates"
+            )
+        if options.job or options.batch:
+            raise ConfigurationError("a stream is no job: its checkpoint says what is done")
+        directory = staging_of(options)
+        super().__init__(options, schema, directory)
+        if not (directory / STATE_FILE).exists():
+            # As for a batch: a fabric that is down is told before anything is computed.
+            check_target(options, fixed_topics(options, schema))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stages a task's rows."""
+        return self.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Publishes a micro-batch; one that was published before does nothing."""
+        self.commit_batch(batchId, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Removes what was staged."""
+        self.abort_all(messages)
+
+
+def staging_of(options: WriteOptions) -> Path:
+    """Where micro-batches are staged.
+
+    Raises:
+        ConfigurationError: neither a staging directory nor a local checkpoint is given.
+    """
+    checkpoint = _checkpoint(options)
+    if options.staging:
+        return Path(options.staging).absolute()
+    if checkpoint is None:
+        raise ConfigurationError(
+            "give staging, a directory that the driver and the workers reach, or a checkpoint in "
+            "a local directory"
+        )
+    return (checkpoint / STAGING_OF_CHECKPOINT).absolute()
+
+
+def query_of(options: WriteOptions) -> str:
+    """The query of a local checkpoint; empty where it says none."""
+    checkpoint = _checkpoint(options)
+    if checkpoint is None:
+        return ""
+    try:
+        return str(json.loads((checkpoint / "metadata").read_bytes())["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _plan_of(options: WriteOptions, number: int) -> str:
+    """What tells the micro-batch that a local checkpoint plans under a number from another one of
+    that number: a restarted query finds the file as it was. Empty where it says nothing."""
+    checkpoint = _checkpoint(options)
+    if checkpoint is None:
+        return ""
+    try:
+        content = (checkpoint / "offsets" / str(number)).read_bytes()
+    except OSError:
+        return ""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _checkpoint(options: WriteOptions) -> Path | None:
+    text = options.checkpointlocation
+    parts = urlsplit(text)
+    if not text or parts.scheme not in ("", "file"):
+        return None
+    # Without a scheme it is a path as it stands, and no URL.
+    return Path(unquote(parts.path) if parts.scheme else text)

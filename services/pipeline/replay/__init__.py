@@ -1,0 +1,1 @@
+"""Journals or a lake, published again."""

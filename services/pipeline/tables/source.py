@@ -1,0 +1,525 @@
+"""The format `raylay`: `spark.read`, `spark.readStream`, `write` and `writeStream`.
+
+Spark makes the source on the driver, pickles its readers to the tasks and calls `read` there. The
+options are described in docs/pipeline.md; an option that nobody knows is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+    Not,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
+from raylay.services.messages.bookmarks import EPOCH
+from raylay.services.pipeline.journals import (
+    PARTITION_BYTES_DEFAULT,
+    OnCorrupt,
+    Place,
+    Stretch,
+    StretchReader,
+    last_txid,
+    places,
+    plan,
+    position,
+    record_told,
+)
+from raylay.services.pipeline.publishing.sink import BatchWriter, StreamWriter, WriteOptions
+from raylay.services.pipeline.session import plain_errors
+from raylay.services.pipeline.tables.columns import COLUMNS, Batches
+from raylay.services.pipeline.tables.predicates import Predicate
+from raylay.services.pipeline.tables.topics import check_held, check_journaled
+from raylay.services.pipeline.tables.values import BodyParser, Mode
+from raylay.services.subscriptions.matching import TopicFilter, topic_filter
+
+log = logging.getLogger("raylay.pipeline")
+
+FORMAT = "raylay"
+VALUE = "value"
+SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
+"""What Spark hands to a source besides its own."""
+DDL_OF: dict[pa.DataType, str] = {
+    pa.string(): "STRING",
+    pa.int64(): "BIGINT",
+    pa.bool_(): "BOOLEAN",
+    pa.binary(): "BINARY",
+    COLUMNS["publisher"]: "DECIMAL(20,0)",
+    COLUMNS["origin_time"]: "TIMESTAMP",
+    COLUMNS["path"]: "ARRAY<STRING>",
+}
+DATA_LOSS = ("fail", "go_on")
+
+
+@dataclass(slots=True)
+class ReadOptions:
+    """The options of a read, checked.
+
+    Raises:
+        ConfigurationError: one is unknown or has no such value.
+    """
+
+    path: str = ""
+    fabric: str = ""
+    directory: str = ""
+    instance: str = ""
+    group: str = ""
+    archive: str = ""
+    columns: str = ""
+    topic: str = ""
+    schema: str = ""
+    mode: Mode = "failfast"
+    starting: str = EPOCH
+    ending: str = ""
+    on_corrupt: OnCorrupt = "stop"
+    on_data_loss: str = "fail"
+    verify: str = "true"
+    partition_bytes: int = PARTITION_BYTES_DEFAULT
+    max_records_per_trigger: int = 0
+    unknown: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> ReadOptions:
+        """The options as Spark gives them: lower-case names, texts."""
+        known = {name for name in cls.__dataclass_fields__ if name != "unknown"}
+        values: dict[str, Any] = {}
+        for name, value in dict(options).items():
+            if name.lower() in SPARK_OPTIONS:
+                continue
+            if name.lower() not in known:
+                raise ConfigurationError(
+                    f"there is no option {name}: {', '.join(sorted(known))} are known"
+                )
+            values[name.lower()] = value
+        for name in ("partition_bytes", "max_records_per_trigger"):
+            if name in values:
+                values[name] = _whole(name, values[name])
+        made = cls(**values)
+        for name, allowed in (
+            ("mode", ("failfast", "permissive")),
+            ("on_corrupt", ("stop", "skip")),
+            ("on_data_loss", DATA_LOSS),
+            ("verify", ("true", "false")),
+        ):
+            value = getattr(made, name).lower()
+            if value not in allowed:
+                raise ConfigurationError(
+                    f"{name} is {getattr(made, name)!r}: give {' or '.join(allowed)}"
+                )
+            setattr(made, name, value)
+        return made
+
+    def places(self) -> list[Place]:
+        """The journals that are meant."""
+        return places(
+            self.path,
+            self.fabric,
+            self.directory,
+            [name.strip() for name in self.instance.split(",")],
+            self.group,
+            self.archive,
+        )
+
+    def column_names(self) -> list[str]:
+        """The columns asked for; all of them where none is named."""
+        names = [name.strip() for name in self.columns.split(",") if name.strip()]
+        for name in names:
+            _known_column(name)
+        return names or list(COLUMNS)
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number <= 0:
+        raise ConfigurationError(f"{name} is {text!r}: give a whole number above 0")
+    return number
+
+
+def _known_column(name: str) -> pa.DataType:
+    if name not in COLUMNS:
+        raise ConfigurationError(
+            f"a journal has no column {name}: there are {', '.join(COLUMNS)}, and {VALUE} with the "
+            "option schema"
+        )
+    return COLUMNS[name]
+
+
+class RaylaySource(DataSource):
+    """The source and sink of format `raylay`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return FORMAT
+
+    @plain_errors()
+    def schema(self) -> str:
+        """The columns as DDL."""
+        options = ReadOptions.of(self.options)
+        parts = [f"`{name}` {DDL_OF[COLUMNS[name]]}" for name in options.column_names()]
+        if options.schema:
+            parts.append(f"`{VALUE}` STRUCT<{options.schema}>")
+        return ", ".join(parts)
+
+    @plain_errors()
+    def reader(self, schema: StructType) -> BatchReader:
+        """For `spark.read`."""
+        return BatchReader(ReadOptions.of(self.options), schema)
+
+    @plain_errors()
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """For `spark.readStream`."""
+        return StreamReader(ReadOptions.of(self.options), schema)
+
+    @plain_errors()
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """For `write`."""
+        return BatchWriter(WriteOptions.of(self.options), schema, overwrite)
+
+    @plain_errors()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """For `writeStream`."""
+        return StreamWriter(WriteOptions.of(self.options), schema, overwrite)
+
+
+class _Reading:
+    """What batch and stream share: the columns, and the reading of one stretch."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.predicate = Predicate()
+        self.wanted: TopicFilter | None = None
+        if options.topic:
+            self.wanted = topic_filter(options.topic, "")
+            self.predicate.subscribe(options.topic)
+        self.arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self.columns = []
+        self.value_type: pa.StructType | None = None
+        for wanted in self.arrow_schema:
+            if wanted.name == VALUE and pa.types.is_struct(wanted.type):
+                self.value_type = wanted.type
+                continue
+            kind = _known_column(wanted.name)
+            if wanted.type != kind:
+                raise ConfigurationError(
+                    f"column {wanted.name} is {kind}, the schema says {wanted.type}"
+                )
+            self.columns.append(wanted.name)
+
+    def read_stretch(self, stretch: Stretch) -> Iterator[pa.RecordBatch]:
+        """The rows of one stretch."""
+        options = self.options
+        reader = StretchReader(stretch, options.on_corrupt)
+        needed = dict.fromkeys((*self.columns, *(("topic",) if self.wanted is not None else ())))
+        parser = None
+        if self.value_type is not None:
+            parser = BodyParser(self.value_type, options.mode)
+            needed |= dict.fromkeys(("body", "message_type", "bookmark"))
+        batches = Batches(
+            stretch.place.instance,
+            stretch.segment,
+            stretch.first_txid,
+            stretch.last_txid,
+            list(needed),
+            self.predicate,
+            reader.damaged,
+            verify=options.verify == "true",
+            on_corrupt=options.on_corrupt,
+        )
+        try:
+            with plain_errors():
+                for blocks in reader.blocks():
+                    rows = batches.batch(blocks)
+                    if rows is not None and self.wanted is not None:
+                        rows = _of_topics(rows, self.wanted)
+                    if rows is not None:
+                        yield self._shaped(rows, parser)
+        finally:
+            reader.close()
+
+    def _shaped(self, rows: pa.RecordBatch, parser: BodyParser | None) -> pa.RecordBatch:
+        made = [
+            parser.values(rows["body"], rows["message_type"], rows["bookmark"])
+            if parser is not None and name == VALUE
+            else rows[name]
+            for name in self.arrow_schema.names
+        ]
+        return pa.RecordBatch.from_arrays(made, schema=self.arrow_schema)
+
+
+def _of_topics(rows: pa.RecordBatch, wanted: TopicFilter) -> pa.RecordBatch:
+    """The rows whose topic is wanted. By their headers all are, but a run's records may have topics
+    of their own."""
+    unwanted = [
+        topic
+        for topic in rows["topic"].unique().to_pylist()
+        if not wanted.matches(topic.encode(), b"")
+    ]
+    if not unwanted:
+        return rows
+    return rows.filter(pc.invert(pc.is_in(rows["topic"], pa.array(unwanted, pa.string()))))
+
+
+class BatchReader(_Reading, DataSourceReader):
+    """One batch read: a snapshot of what was committed when it was planned."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Takes what helps to leave out segments, runs and records; Spark evaluates all again."""
+        for each in filters:
+            inner, prefix = (each.child, "Not ") if isinstance(each, Not) else (each, "")
+            attribute: tuple[str, ...] = getattr(inner, "attribute", ())
+            if len(attribute) == 1 and hasattr(inner, "value"):
+                self.predicate.push(attribute[0], prefix + type(inner).__name__, inner.value)
+        return filters
+
+    @plain_errors()
+    def partitions(self) -> list[InputPartition]:
+        """One for each stretch that may hold what is wanted.
+
+        Raises:
+            RaylayError: the journals cannot be read as the options say.
+        """
+        options = self.options
+        begins, ends = _txids("starting", options.starting), _txids("ending", options.ending)
+        found: list[InputPartition] = []
+        wanted = options.places()
+        if options.topic:
+            check_held(options.topic, wanted)
+        for place in wanted:
+            after = _bound(place, begins, options.starting)
+            last = last_txid(place, options.on_corrupt)
+            if options.ending:
+                last = min(last, _bound(place, ends, options.ending))
+            found += map(
+                InputPartition, plan(place, after, last, self.predicate, options.partition_bytes)
+            )
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition; none where nothing was wanted."""
+        if partition.value is None:
+            return iter(())
+        return self.read_stretch(partition.value)
+
+
+def _txids(name: str, text: str) -> dict[str, int] | None:
+    """Transaction ids by instance, where the option is such JSON."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        found = json.loads(text)
+        return {str(instance): int(txid) for instance, txid in found.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigurationError(
+            f'{name} is {text!r}: {error}; give {{"instance": last transaction id, …}}'
+        ) from None
+
+
+def _bound(place: Place, txids: dict[str, int] | None, text: str) -> int:
+    """The last transaction id before what an option names."""
+    if txids is None:
+        return position(place, text)
+    found = txids.get(place.instance, txids.get("*"))
+    if found is None:
+        raise ConfigurationError(f"{text} names no transaction id for {place.instance}")
+    return found
+
+
+# -- streams -------------------------------------------------------------------------------------
+class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One stream. Its offsets, in Spark's checkpoint, are for each instance the incarnation of its
+    data, the last transaction id read, and what tells that record from another one
+    (`record_told`)."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._target: dict[str, int] | None = None
+        if options.ending:
+            raise ConfigurationError("a stream has no ending: read a batch, or stop the query")
+
+    @plain_errors()
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins: `starting`."""
+        txids = _txids("starting", self.options.starting)
+        found = self.options.places()
+        if self.options.topic:
+            check_journaled(self.options.topic, found)
+        return {
+            place.instance: _offset(place, _bound(place, txids, self.options.starting))
+            for place in found
+        }
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """`max_records_per_trigger`."""
+        rows = self.options.max_records_per_trigger
+        return ReadMaxRows(rows) if rows else ReadAllAvailable()
+
+    @plain_errors()
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The query ends at what is committed now."""
+        self._target = {place.instance: self._newest(place) for place in self.options.places()}
+
+    @plain_errors()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next micro-batch reads: all instances by the same share, where limited.
+
+        Raises:
+            StorageError: an instance's journal is another one than the query read, or was put back.
+        """
+        places_read: dict[str, Place] = {}
+        begins: dict[str, int] = {}
+        backlogs: dict[str, int] = {}
+        found = dict(start)
+        for place in self.options.places():
+            name = place.instance
+            if self._target is not None and name not in self._target:
+                continue  # appeared after the query's target was set
+            newest = self._newest(place)
+            if self._target is not None:  # of a journal that may be gone since
+                newest = min(newest, self._target[name])
+            places_read[name] = place
+            known = start.get(name)
+            begin = self._begin(place, known)
+            begins[name] = position(place, EPOCH) if begin is None else begin
+            if known is not None and begin is None:
+                del found[name]
+            backlogs[name] = max(0, newest - begins[name])
+        wanted = sum(backlogs.values())
+        if isinstance(limit, ReadMaxRows):
+            wanted = min(wanted, limit.max_rows)
+        for name, count in shares(backlogs, wanted).items():
+            if count or name not in found:
+                found[name] = _offset(places_read[name], begins[name] + count)
+        return found
+
+    def _newest(self, place: Place) -> int:
+        return last_txid(place, self.options.on_corrupt)
+
+    def _begin(self, place: Place, known: dict[str, Any] | None) -> int | None:
+        """Behind which transaction id this instance's part of a micro-batch begins; None: it begins
+        with the journal."""
+        if known is None:
+            return None
+        if text := _replaced(place, known):
+            self._lost(_another(place, text))
+            return None
+        return int(known["txid"])
+
+    def _lost(self, error: StorageError) -> None:
+        if self.options.on_data_loss != "go_on":
+            raise error
+        log.warning("%s: going on", error)
+
+    @plain_errors()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The stretches between two offsets.
+
+        Raises:
+            StorageError: a part of it was removed or replaced, and `on_data_loss` is `fail`.
+        """
+        found: list[InputPartition] = []
+        for place in self.options.places():
+            if place.instance not in end:
+                continue
+            # Planned before a restart, and replaced since: what was meant is gone.
+            if text := _replaced(place, end[place.instance]):
+                self._lost(_another(place, text))
+                continue
+            last = int(end[place.instance]["txid"])
+            first = position(place, EPOCH) + 1
+            known = start.get(place.instance)
+            after = int(known["txid"]) if known is not None else first - 1
+            if known is not None and (after > last or _replaced(place, known)):
+                after = first - 1
+            if after < last and after + 1 < first:
+                self._lost(
+                    StorageError(
+                        f"{place.journal} begins at {first}, the query goes on at {after + 1}: "
+                        "segments were removed before they were read; begin a new checkpoint, or "
+                        "set on_data_loss to go_on",
+                        place.journal,
+                    )
+                )
+                after = first - 1
+            found += map(
+                InputPartition,
+                plan(place, after, last, self.predicate, self.options.partition_bytes),
+            )
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition."""
+        if partition.value is None:
+            return iter(())
+        return self.read_stretch(partition.value)
+
+
+def _offset(place: Place, txid: int) -> dict[str, Any]:
+    with place.reader() as reader:
+        record = record_told(reader, txid)
+    return {"incarnation": place.incarnation(), "txid": txid, "record": record}
+
+
+def _replaced(place: Place, known: dict[str, Any]) -> str:
+    """In what an instance's journal is not the one of an offset; empty where it is. An offset tells
+    no record in older checkpoints (there is none), and where there was none to tell."""
+    incarnation, txid, record = known["incarnation"], known["txid"], known.get("record")
+    if (its := place.incarnation()) != incarnation:
+        return f"is of incarnation {its or 'none'}, the query read incarnation {incarnation}"
+    if "record" in known and not record:
+        return ""
+    with place.reader() as reader:
+        try:
+            newest = reader.last_txid
+        except CorruptRecord:  # it is to be skipped; nobody knows where the journal ended
+            newest = txid
+        found = record_told(reader, txid)
+    if newest < txid:
+        return f"ends at transaction id {newest}, the query read {txid}"
+    if record and found and found != record:
+        return f"has another record at transaction id {txid} than the query read"
+    return ""
+
+
+def _another(place: Place, text: str) -> StorageError:
+    return StorageError(
+        f"{place.journal} {text}: the instance's data was replaced, or put back from a backup; "
+        "begin a new checkpoint, or set on_data_loss to go_on",
+        place.journal,
+    )
+
+
+def shares(backlogs: dict[str, int], wanted: int) -> dict[str, int]:
+    """`wanted` rows divided over the instances in proportion to what waits at each."""
+    total = sum(backlogs.values())
+    found: dict[str, int] = {}
+    given = seen = 0
+    for name, backlog in backlogs.items():
+        seen += backlog
+        upto = seen * wanted // total if total else 0
+        found[name] = upto - given
+        given = upto
+    return found

@@ -1,0 +1,90 @@
+"""The rows of one stretch in a task of a job that reads journals without Spark's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from raylay.services.errors import CorruptRecord, RaylayError, StorageError
+from raylay.services.pipeline.journals import OnCorrupt, Stretch, StretchReader
+from raylay.services.pipeline.tables.columns import Batches, Rows
+from raylay.services.pipeline.tables.predicates import Predicate
+
+JOINED_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error of a task as a value: what Spark makes of an exception is a page of text."""
+
+    corrupt: bool
+    text: str
+
+    @classmethod
+    def of(cls, error: RaylayError) -> Failure:
+        """The error as a value."""
+        return cls(isinstance(error, CorruptRecord), str(error))
+
+    def error(self) -> StorageError:
+        """The error again."""
+        return CorruptRecord(self.text) if self.corrupt else StorageError(self.text)
+
+
+class StretchRows:
+    """The rows of one stretch, and what stands beside them. Lifecycle: iterated once.
+
+    Attributes:
+        batches: what makes them; knows names and, if asked, notes.
+        damaged: what was left out, a sentence each; whole once all rows were taken.
+    """
+
+    def __init__(
+        self, stretch: Stretch, on_corrupt: OnCorrupt = "stop", predicate: Predicate | None = None
+    ) -> None:
+        self.damaged: list[str] = []
+        self._reader = StretchReader(stretch, on_corrupt)
+        self.batches = Batches(
+            stretch.place.instance,
+            stretch.segment,
+            stretch.first_txid,
+            stretch.last_txid,
+            (),
+            predicate or Predicate(),
+            self._note_damage,
+            on_corrupt=on_corrupt,
+        )
+
+    def _note_damage(self, key: int, error: CorruptRecord) -> CorruptRecord:
+        made = self._reader.damaged(key, error)
+        self.damaged.append(str(made))
+        return made
+
+    def __iter__(self) -> Iterator[Rows]:
+        """A few blocks at a time.
+
+        Raises:
+            CorruptRecord: a record is damaged, and `on_corrupt` is `stop`.
+            StorageError: the segment cannot be read.
+        """
+        try:
+            for blocks in self._reader.blocks():
+                for few in _divided(blocks):
+                    rows = self.batches.rows(few)
+                    if rows is not None:
+                        yield rows
+        finally:
+            self._reader.close()
+        self.damaged += self._reader.left_out
+
+
+def _divided(blocks: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """The blocks in lists of about JOINED_BYTES: putting more together costs more than it saves."""
+    few: list[tuple[int, bytes]] = []
+    taken_bytes = 0
+    for each in blocks:
+        if few and taken_bytes + len(each[1]) > JOINED_BYTES:
+            yield few
+            few, taken_bytes = [], 0
+        few.append(each)
+        taken_bytes += len(each[1])
+    yield few

@@ -1,0 +1,97 @@
+"""The option `topic`: whether any journal that is read has, or can have, such a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.pipeline.journals import Place, Stretch, StretchReader, segment_index
+from raylay.services.pipeline.tables.columns import Batches
+from raylay.services.pipeline.tables.predicates import Predicate
+from raylay.services.replication.topic_sets import may_overlap
+from raylay.services.server.config import INSTANCE_FILE, InstanceConfig
+from raylay.services.subscriptions.matching import topic_filter
+
+TOPICS_NAMED_MAX = 10
+"""Topics that an error names."""
+
+
+def check_held(topic: str, found: list[Place]) -> None:
+    """Refuses a topic of which none of these journals holds a message.
+
+    Raises:
+        ConfigurationError: names the topics that there are.
+        RemoteProtocolError: it is no regular expression.
+    """
+    wanted = topic_filter(topic, "")
+    seen: set[str] = set()
+    for place in found:
+        for held in _topics_held(place):
+            if wanted.matches(held.encode(), b""):
+                return
+            seen.add(held)
+    few = ", ".join(sorted(seen)[:TOPICS_NAMED_MAX]) or "none at all"
+    more = f" and {len(seen) - TOPICS_NAMED_MAX} more" if len(seen) > TOPICS_NAMED_MAX else ""
+    raise ConfigurationError(
+        f"no message of topic {topic} is journaled at {_names(found)}: there are {few}{more}"
+    )
+
+
+def check_journaled(topic: str, found: list[Place]) -> None:
+    """Refuses a topic that these instances certainly do not journal, by their configuration. A
+    journal without one may hold any.
+
+    Raises:
+        ConfigurationError: names what they journal.
+        RemoteProtocolError: it is no regular expression.
+    """
+    topic_filter(topic, "")
+    rules: dict[str, None] = {}
+    for place in found:
+        home = Path(place.journal).parent
+        if not (home / INSTANCE_FILE).is_file():
+            return
+        for rule in InstanceConfig.load(home).topics:
+            if may_overlap(rule.name, topic):
+                return
+            rules[rule.name] = None
+    raise ConfigurationError(
+        f"topic {topic} is not journaled at {_names(found)}, only "
+        f"{', '.join(rules) or 'nothing'}: add it to the fabric's topics"
+    )
+
+
+def _names(found: list[Place]) -> str:
+    return ", ".join(place.instance for place in found)
+
+
+def _topics_held(place: Place) -> Iterator[str]:
+    """The topics of a journal's messages, some of them more than once."""
+    files = place.files()
+    ends = [file.first_txid - 1 for file in files[1:]] + [1 << 62]
+    for file, last_txid in zip(files, ends, strict=True):
+        index = segment_index(file) if file is not files[-1] else None
+        if index is not None and index.topics is not None:
+            yield from (topic.decode("utf-8", "replace") for topic, _ in index.topics)
+            continue
+        stretch = Stretch(place, file.first_txid, file.first_txid, last_txid)
+        reader = StretchReader(stretch, "skip")
+        batches = Batches(
+            place.instance,
+            file.first_txid,
+            file.first_txid,
+            last_txid,
+            ["topic"],
+            Predicate(),
+            reader.damaged,
+            verify=False,
+            on_corrupt="skip",
+        )
+        try:
+            for blocks in reader.blocks(to_the_end=False):
+                rows = batches.batch(blocks)
+                if rows is not None:
+                    yield from rows["topic"].unique().to_pylist()
+        finally:
+            reader.close()

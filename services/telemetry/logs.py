@@ -1,0 +1,241 @@
+"""Structured logs: one line an event, with fields instead of prose.
+
+    logger = logs.get("instance")
+    logger.event("downgrade", destination="London-1", age_ms=512)
+
+    2026-01-02T03:04:05.123456Z info Chicago-1 instance downgrade destination=London-1 age_ms=512
+
+A process says once where its events go (`configure`); until then warnings and errors go to stderr.
+Each line is one write, so lines of threads and processes do not mix. Logging never raises: a line
+that the disk does not take is counted in `lost_lines`. Nothing is logged per message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.telemetry.bounded_files import BoundedFile
+
+DEBUG = 10
+INFO = 20
+WARNING = 30
+ERROR = 40
+OFF = 100
+
+LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR, "off": OFF}
+_WORDS = {value: word for word, value in LEVELS.items()}
+TARGETS = ("stderr", "file", "none")
+FORMATS = ("text", "json")
+FILE_BYTES_MAX_DEFAULT = 64 * 1024 * 1024
+
+# A text value that has none of these stands without quotes.
+_QUOTED = re.compile(r'[\s"=\\\x00-\x1f\x7f]')
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What is logged and where it goes."""
+
+    level: str = "info"
+    """`debug`, `info`, `warning`, `error` or `off`."""
+    target: str = "stderr"
+    """`stderr`, `file` or `none`."""
+    directory: str = ""
+    """For the target `file`: one file a process in it, `PROCESS-PID.log`."""
+    format: str = "text"
+    """`text`: time, level, process, logger, event, key=value …; `json`: one object a line."""
+    file_bytes_max: int = FILE_BYTES_MAX_DEFAULT
+    """Of one file; all files of a process name have at most four times as much."""
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("level", self.level, tuple(LEVELS)),
+            ("target", self.target, TARGETS),
+            ("format", self.format, FORMATS),
+        ):
+            if value not in known:
+                raise ConfigurationError(f"log {name} {value!r} is none of {', '.join(known)}")
+        if self.target == "file" and not self.directory:
+            raise ConfigurationError("the log target is file: give its directory")
+
+
+class _Sink:
+    """Where all loggers of the process write. One a process; replaced whole by `configure`."""
+
+    __slots__ = ("_file", "_json", "_process", "level")
+
+    def __init__(self, process_name: str, options: LogOptions) -> None:
+        self._process = process_name
+        self._json = options.format == "json"
+        self._file: BoundedFile | None = None
+        self.level = OFF if options.target == "none" else LEVELS[options.level]
+        if options.target == "file":
+            self._file = BoundedFile(
+                Path(options.directory),
+                process_name,
+                "log",
+                options.file_bytes_max,
+                4 * options.file_bytes_max,
+            )
+
+    def write(self, level: int, name: str, event: str, fields: Mapping[str, object]) -> None:
+        """Formats and writes one line."""
+        now_ns = time.time_ns()
+        seconds, rest_ns = divmod(now_ns, 1_000_000_000)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+        stamp = f"{stamp}.{rest_ns // 1000:06d}Z"
+        if self._json:
+            line = json.dumps(
+                {
+                    "time": stamp,
+                    "level": _WORDS[level],
+                    "process": self._process,
+                    "logger": name,
+                    "event": event,
+                    **{_free(key): value for key, value in fields.items()},
+                },
+                default=str,
+                separators=(",", ":"),
+            )
+        else:
+            parts = [stamp, _WORDS[level], self._process, name, event]
+            parts += [f"{key}={_text(value)}" for key, value in fields.items()]
+            line = " ".join(filter(None, parts))
+        encoded = (line + "\n").encode("utf-8", "replace")
+        if self._file is not None:
+            self._file.write(encoded)
+        else:
+            _write_stderr(encoded)
+
+    def close(self) -> None:
+        """Closes the file, if there is one."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _free(key: str) -> str:
+    """A field of an event does not replace one of the line."""
+    return f"{key}_" if key in ("time", "level", "process", "logger", "event") else key
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    if not text or _QUOTED.search(text):
+        return json.dumps(text, ensure_ascii=False)
+    return text
+
+
+def _write_stderr(line: bytes) -> None:
+    # Ray and pytest replace sys.stderr by objects of their own: ask it each time. Text goes
+    # through the object where it has no descriptor, such as one that captures.
+    stream = sys.stderr
+    if stream is None:
+        return
+    try:
+        descriptor = stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        stream.write(line.decode())
+        return
+    stream.flush()
+    os.write(descriptor, line)
+
+
+_sink = _Sink("", LogOptions(level="warning"))
+lost_lines = 0
+"""Lines that could not be written since the process began."""
+
+
+class Logger:
+    """Writes the events of one part of the process. Made by `get`; costs a comparison when off."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def debugging(self) -> bool:
+        """Whether debug events are written: ask it before fields are computed for one."""
+        return _sink.level <= DEBUG
+
+    def event(self, event: str, /, **fields: object) -> None:
+        """Something that happened and that an operator may want to know."""
+        if _sink.level <= INFO:
+            _write(INFO, self.name, event, fields)
+
+    def debug(self, event: str, /, **fields: object) -> None:
+        """Something that only helps to find a fault."""
+        if _sink.level <= DEBUG:
+            _write(DEBUG, self.name, event, fields)
+
+    def warning(self, event: str, /, **fields: object) -> None:
+        """Something that goes on, but not as it should."""
+        if _sink.level <= WARNING:
+            _write(WARNING, self.name, event, fields)
+
+    def error(self, event: str, /, **fields: object) -> None:
+        """Something that failed and that a person should look at."""
+        if _sink.level <= ERROR:
+            _write(ERROR, self.name, event, fields)
+
+
+def _write(level: int, name: str, event: str, fields: Mapping[str, object]) -> None:
+    global lost_lines
+    try:
+        _sink.write(level, name, event, fields)
+    except (OSError, ValueError):
+        lost_lines += 1
+
+
+def get(name: str) -> Logger:
+    """The logger of a part, such as `instance`, `link` or `client`."""
+    return Logger(name)
+
+
+def configure(process_name: str, options: LogOptions | None = None) -> None:
+    """Says under which name and where this process logs; without options: `from_environment`.
+
+    Raises:
+        ConfigurationError: an option is wrong or the directory cannot be written.
+    """
+    global _sink
+    made = _Sink(process_name, options or from_environment())
+    previous, _sink = _sink, made
+    previous.close()
+
+
+def from_environment(environment: Mapping[str, str] | None = None) -> LogOptions:
+    """The options that `RAYLAY_LOG_LEVEL`, `_TARGET`, `_DIRECTORY` and `_FORMAT` give.
+
+    Raises:
+        ConfigurationError: a variable has a value that is not known.
+    """
+    values = os.environ if environment is None else environment
+    return LogOptions(
+        level=values.get("RAYLAY_LOG_LEVEL", "info"),
+        target=values.get("RAYLAY_LOG_TARGET", "stderr"),
+        directory=values.get("RAYLAY_LOG_DIRECTORY", ""),
+        format=values.get("RAYLAY_LOG_FORMAT", "text"),
+    )
+
+
+def to_environment(options: LogOptions) -> dict[str, str]:
+    """The inverse of `from_environment`, for processes that are started by this one."""
+    return {
+        "RAYLAY_LOG_LEVEL": options.level,
+        "RAYLAY_LOG_TARGET": options.target,
+        "RAYLAY_LOG_DIRECTORY": options.directory,
+        "RAYLAY_LOG_FORMAT": options.format,
+    }
