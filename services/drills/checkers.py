@@ -87,6 +87,8 @@ from raylay.services.replication.routing import Destination
 Key = tuple[int, int]
 """(publisher, sequence)."""
 Link = tuple[str, str]
+Mode = tuple[int, set[tuple[int, int, int]]]
+"""Of a link: until when it was async, and what it asked again when it was upgraded."""
 """(instance, destination)."""
 OWN = "acknowledged"
 DEAD = "acknowledged, the waiter has lost its disk"
@@ -159,6 +161,9 @@ class Logs:
         self.copies: dict[str, dict[Key, Copy]] = {name: {} for name in topology.members}
         self.lost: dict[str, set[Key]] = {name: set() for name in topology.members}
         """What was on disks of an instance that are gone, or that it has no more since it moved."""
+        self.lost_copies: defaultdict[str, list[tuple[dict[Key, Copy], dict[str, Mode]]]]
+        self.lost_copies = defaultdict(list)
+        """The same copies, disk by disk, with how its links were then, by destination."""
         self.removed_to: defaultdict[str, int] = defaultdict(int)
         """Up to this transaction id retention has removed what there was."""
         self.name_of: dict[int, str] = {}
@@ -270,8 +275,15 @@ class Logs:
         gone = self.incarnation_of.get(name)
         self.caught_up_with = {k: v for k, v in self.caught_up_with.items() if v != gone}
 
+    def _mode(self, link: Link) -> Mode:
+        return self.async_until_us[link], self.asked_again.get(link, set())
+
     def _lose(self, name: str) -> None:
-        self.lost[name].update(self.copies[name])
+        if self.copies[name]:
+            self.lost[name].update(self.copies[name])
+            destinations = self.topology.members[name].destinations
+            modes = {each.name: self._mode((name, each.name)) for each in destinations}
+            self.lost_copies[name].append((self.copies[name], modes))
         self.copies[name] = {}
         self.removed_to[name] = 0
 
@@ -288,6 +300,7 @@ class Logs:
         name, former = operation.instance, operation.former
         self.copies[former] = self.copies[name]
         self.lost[former] = set(self.lost[name])
+        self.lost_copies[former] = list(self.lost_copies[name])
         self.removed_to[former] = self.removed_to[name]
         self._lose(name)
         self.formers[name].append(former)
@@ -419,17 +432,20 @@ class Logs:
     def sync_destinations(self, name: str, key: Key, copy: Copy, root: int) -> list[Destination]:
         """The destinations to which the copy is routed and whose links were sync ever since an
         answer is owed for this root. A link that was async meanwhile may have let one out that is
-        on its way, unless nothing was answered yet for this root when it was upgraded."""
+        on its way, unless nothing was answered yet for this root when it was upgraded. The answer
+        counts, too, that was let out so before the disk with an earlier copy was lost: who has
+        heard it does not wait for what the instance is sent again."""
         found = []
+        former = [(copies[key], modes) for copies, modes in self.lost_copies[name] if key in copies]
         for destination in self.topology.members[name].destinations:
             link = (name, destination.name)
-            until_us = self.async_until_us[link]
-            if until_us >= copy.since_us(root) and (
-                until_us == NOW_ASYNC or (root, *key) not in self.asked_again.get(link, ())
-            ):
+            if not self.routed(name, destination, copy, -1):
                 continue
-            if self.routed(name, destination, copy, -1):
-                found.append(destination)
+            if _let_out(copy, self._mode(link), key, root):
+                continue
+            if any(_let_out(old, modes[destination.name], key, root) for old, modes in former):
+                continue
+            found.append(destination)
         return found
 
     def followed(
@@ -500,6 +516,14 @@ class Logs:
                 return DOWNGRADED
             name = waiter
         return OWN
+
+
+def _let_out(copy: Copy, mode: Mode, key: Key, root: int) -> bool:
+    """Whether a link may have let out an answer for the copy that its destination did not give."""
+    until_us, asked_again = mode
+    return until_us >= copy.since_us(root) and (
+        until_us == NOW_ASYNC or (root, *key) not in asked_again
+    )
 
 
 _TAKE: dict[type, Callable[[Logs, Any], None]] = {

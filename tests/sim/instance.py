@@ -466,7 +466,7 @@ class Instance:
         world.after(world.drawn((1, world.timing.hint_us)), self._write_hint)
         self.check()
         if disk.generation and world.machines.spreads:
-            self._untold = set(world.disks) - {self.name}
+            self._untold = [name for name in world.disks if name != self.name]
             self._announce()
 
     def _log_recovered(self) -> None:
@@ -579,7 +579,7 @@ class Instance:
         if other.alive:
             other.learn(self.machine.placements.items())
             self.learn(other.machine.placements.items())
-            self._untold.discard(other.disk.member.name)
+            self._untold = [name for name in self._untold if name != other.disk.member.name]
 
     def told_at_logon(self) -> dict[str, Placement]:
         """What a link of ours, and one that logs on here, is told."""

@@ -182,6 +182,27 @@ def test_law_1_does_not_wait_for_async_links_nor_for_lost_disks() -> None:
     assert "acknowledged" not in laws(history)
 
 
+@pytest.mark.parametrize("was_async", [True, False])
+def test_law_1_counts_the_answer_that_a_lost_disk_let_out(was_async: bool) -> None:
+    """`b` is sent the message again, after `a` had its answer: as long as `c` was async there."""
+    history = sound()
+    copy = next(op for op in history.operations if isinstance(op, Journaled) and op.instance == "c")
+    history.operations.remove(copy)
+    at = history.operations.index(acked(40, 1))
+    history.operations[at:at] = [
+        *([ModeSet(25, "b", "to-c", False)] if was_async else []),
+        Crashed(31, "b", B, True),
+        Started(32, "b", B + 10, True),
+        ModeSet(32, "b", "to-c", True),
+        Linked(33, "a", "to-b", "b", B + 10, ((A, P, 1),)),
+        Linked(33, "b", "to-c", "c", C),
+        journaled(34, "b", 1, path=(A,))._replace(incarnation=B + 10),
+        CaughtUp(35, "a", "to-b", B + 10),
+    ]
+    history.operations.sort(key=lambda operation: operation[0])
+    assert ("acknowledged" in laws(history)) is not was_async
+
+
 def test_law_1_counts_what_an_upgrade_asked_again() -> None:
     """Pending at the upgrade: no earlier answer excuses it. Durable by then: one may."""
     for pending, expected in ((((A, P, 1),), True), (((B, P, 1),), False), ((), False)):

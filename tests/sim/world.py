@@ -270,7 +270,7 @@ class World:
         self.hosts[disk.host] = absent = Absent(disk)
         self.instances[name] = cast(Instance, absent)
         placement = Placement(disk.generation, disk.host, disk.host)
-        for peer in reached:
+        for peer in sorted(reached):
             if self.instances[peer].alive:
                 self.instances[peer].learn({name: placement})
         self.after(self.drawn(self.timing.restart_us), self.restart, name)
