@@ -230,6 +230,7 @@ class DestinationLedger:
     __slots__ = (
         "_ages",
         "at_connect",
+        "came_late",
         "carries_all",
         "caught_up",
         "connected",
@@ -274,6 +275,8 @@ class DestinationLedger:
         self.incarnation = incarnation
         """Of the server last connected, 0 while unknown."""
         self.owed = RootedRanges()
+        self.came_late = PublisherRanges()
+        """What was unavailable here when the link connected, and has come since."""
         self.at_connect: PublisherRanges | None = None
         """What the connected server held; kept only while this instance is not ready."""
         self.connected = False

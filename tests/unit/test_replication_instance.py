@@ -265,6 +265,21 @@ def test_what_a_destination_refused_is_not_forgotten_by_a_restart() -> None:
         assert acks(bench.publish(1, 2)) == [(1, "sequence_conflict"), (2, "")]
 
 
+def test_what_came_late_is_waited_for_whatever_its_link_believes_to_be_unavailable() -> None:
+    """The link says what it was told when it connected: it has not read what came since."""
+    lacked = PublisherRanges()
+    lacked.add_ranges(P, [(1, 2)])
+    bench = Bench(destination(), unavailable=lacked)
+    assert list(bench.connect().unavailable.of(P)) == [(1, 2)]
+    bench.log_on_upstream()
+    bench.batch(1, 1, marked=False)
+    bench.commit()
+    assert list(bench.machine.missing.ranges.of(P)) == [(2, 2)], "it came late"
+    bench.take(bench.machine.link_lacks("peer", {P: [(1, 2)]}))
+    bench.take(bench.machine.link_answered("peer", {UNAWAITED: {P: [(1, 1)]}}, {}))
+    assert not bench.machine.pending.roots.get(UNAWAITED, PublisherRanges())
+
+
 def test_who_asks_for_what_was_refused_is_told_so() -> None:
     bench = Bench(destination(), refused=PublisherRanges())
     bench.log_on()

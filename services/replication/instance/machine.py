@@ -1045,6 +1045,8 @@ class InstanceMachine:
             came = self.missing.came(run.publisher, ranges)
             if came is not None:
                 self._effects.append(came)
+                for ledger in self.destinations.values():
+                    ledger.came_late.add_ranges(run.publisher, ranges)
         waits = False
         for ledger in self.destinations.values():
             if ledger.router.routed(run, ledger.incarnation):
@@ -1554,6 +1556,7 @@ class InstanceMachine:
         if server and server not in ledger.servers:
             self._meet(ledger, server)
         ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
+        ledger.came_late = PublisherRanges()
         self._release()
         ledger.at_connect = None if self.ready else plan.held.copy()
         if ledger.safe:
@@ -1742,6 +1745,10 @@ class InstanceMachine:
         was_safe = ledger.safe
         lost = 0
         for publisher, theirs in ranges.items():
+            came = ledger.came_late.get(publisher)
+            if came is not None:
+                # The link says what it was told when it connected.
+                theirs = [piece for a, b in theirs for piece in came.missing(a, b)]
             if not ledger.has_met_several:
                 # Removed when the destination had it, on a disk that is lost: nobody is to have it
                 # any more. Of several servers another one may have been the one that had it.
