@@ -476,7 +476,8 @@ class Logs:
 
     def lacking_behind(self, server: str, key: Key, sender: int) -> list[str]:
         """The servers behind `server`, over links that were sync ever since, that lack what came to
-        it from this sender first: its answer to that one waits for them."""
+        it from this sender first: its answer to that one waits for them, or for what such a link
+        has found where it was compared last."""
         copy = self.copies[server].get(key)
         if copy is None or copy.path[-1:] != (sender,) or self.is_removed(server, key):
             # What it has removed in turn was there.
@@ -485,7 +486,9 @@ class Logs:
             behind
             for destination in self.sync_destinations(server, key, copy, NEVER)
             for behind in self.followed(server, destination, key, copy)
-            if self.lacks((server, destination.name), (behind,), key)
+            if self.lacks(
+                link := (server, destination.name), (behind,), key, 0, self.reached.get(link)
+            )
         ]
 
     def waiting(self, name: str, key: Key, root: str) -> str:

@@ -472,6 +472,26 @@ def test_law_4_asks_the_last_server_of_a_link_that_is_cut(
     assert {found.law for found in checkers.removal(history)} == verdict
 
 
+@pytest.mark.parametrize(("reached", "verdict"), [("c", set()), ("x", {"removal"})])
+def test_law_4_counts_what_the_link_behind_was_compared_with(
+    reached: str, verdict: set[str]
+) -> None:
+    """Of several servers the answer counts, which rests on what `b` has found where it looked."""
+    history = sound()
+    members = history.topology.members
+    listed = replace(members["b"].destinations[0], addresses=("x", "c"))
+    several = replace(members["a"].destinations[0], addresses=("b", "x"))
+    history.topology.members |= {
+        "a": replace(members["a"], destinations=(several,)),
+        "b": replace(members["b"], destinations=(listed,)),
+        "x": Member("x", "g", ()),
+    }
+    history.operations.insert(5, Linked(2, "b", "to-c", "x"))
+    history.operations.append(Reached(61, "b", "to-c", reached, 0))
+    history.operations.append(Removed(62, "a", A, 1, (("to-b", "b"),)))
+    assert {found.law for found in checkers.removal(history)} == verdict
+
+
 def test_law_5_sees_a_circle() -> None:
     history = sound()
     history.operations.append(journaled(70, "a", 2, txid=2, path=(B, A)))
