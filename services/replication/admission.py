@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from raylay.services.replication.effects import Effect
-from raylay.services.replication.instance import InstanceMachine, UpstreamAnswer
+from raylay.services.replication.instance import InstanceMachine
+from raylay.services.replication.values import UpstreamAnswer
 
 
 class LinkWords(Protocol):

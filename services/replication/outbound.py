@@ -38,10 +38,10 @@ from raylay.services.replication.effects import (
     ranges_of,
     rooted_of,
 )
-from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, Router
 from raylay.services.replication.unavailable import decode_unavailable
+from raylay.services.replication.values import LinkStart
 
 _AWAITED = int(Flag.AWAITED)
 WINDOW_BYTES_DEFAULT = 8 * 1024 * 1024

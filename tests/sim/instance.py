@@ -424,16 +424,11 @@ class Instance:
             ready=ready,
             policy=world.policy,
             recent_bytes_max=world.recent_bytes_max,
+            parts=world.machines.parts,
         )
         self.durability = world.machines.durability(machine.pending)
         self.peers = world.machines.peers()
-        for destination in disk.member.destinations:
-            # Here the names of hosts are their addresses, but for addresses of several.
-            name = destination.name
-            names = () if destination.wide_ip else destination.addresses
-            self.peers.add(name, names, names)
-            if name in disk.servers:
-                self.peers.reached(name, *disk.servers[name], self.host_of(disk.servers[name][1]))
+        self._add_peers()
         self.peers.moved(machine.placements.items())
         self._txid_at_start = recovered.next_txid - 1
         if recovered.next_txid > 1:
@@ -468,6 +463,16 @@ class Instance:
         if disk.generation and world.machines.spreads:
             self._untold = [name for name in world.disks if name != self.name]
             self._announce()
+
+    def _add_peers(self) -> None:
+        disk = self.disk
+        for destination in disk.member.destinations:
+            # Here the names of hosts are their addresses, but for addresses of several.
+            name = destination.name
+            names = () if destination.wide_ip else destination.addresses
+            self.peers.add(name, names, names)
+            if name in disk.servers:
+                self.peers.reached(name, *disk.servers[name], self.host_of(disk.servers[name][1]))
 
     def _log_recovered(self) -> None:
         """Tells what was settled when the recovery point was written and waits again."""

@@ -27,9 +27,11 @@ from raylay.services.replication.effects import Effect, LinkEffect, Ranges, Root
 from raylay.services.replication.instance import (
     InstanceMachine,
     LinkStart,
+    Parts,
     UpstreamAnswer,
     decode_note,
 )
+from raylay.services.replication.instance.admission import Admission
 from raylay.services.replication.instance.machine import _Upstream
 from raylay.services.replication.journal_answers import Answers, Fetch, Questions
 from raylay.services.replication.outbound import OutboundLink
@@ -268,7 +270,7 @@ class AsksOnlyTheSender(OutboundLink):
         return super()._routed(replace(run, flags=run.flags & ~Flag.CROSSED))
 
 
-class AcceptsRetired(InstanceMachine):
+class AcceptsRetired(Admission):
     """Lets an incarnation in that it knows to be retired."""
 
     def refuse_upstream(self, *arguments: Any, **named: Any) -> tuple[str, str] | None:
@@ -281,7 +283,7 @@ class ServesOn(InstanceMachine):
     """Goes on with its clients when it hears that it was moved."""
 
     def _retire(self, text: str) -> None:
-        self._report("retired", text=text)
+        self._out.report("retired", text=text)
 
 
 class ServesAnOldCopy(InstanceMachine):
@@ -306,23 +308,9 @@ class TrustIsProof(OutboundLink):
         return False
 
 
-class StoredIsEnough(InstanceMachine):
+class StoredIsEnough(DestinationLedger):
     """Frees journal by what the connected server stored, though the next one may be another."""
 
-    def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
-        super().__init__(*arguments, **named)
-        self.destinations = {
-            name: _OneServer(
-                ledger.destination,
-                ledger.incarnation,
-                carries_all=ledger.carries_all,
-                servers=ledger.servers,
-            )
-            for name, ledger in self.destinations.items()
-        }
-
-
-class _OneServer(DestinationLedger):
     @property
     def has_several_servers(self) -> bool:
         return False
@@ -375,7 +363,7 @@ class ReadyByAnyGroup(InstanceMachine):
     def _batch_done(self, entry: BatchStaged) -> None:
         super()._batch_done(entry)
         if entry.caught_up:
-            self.become_ready()
+            self.admission.become_ready()
 
 
 # -- who may be failed over to ---------------------------------------------------------------------
@@ -628,11 +616,11 @@ class ContentsNotCompared(InstanceMachine):
         return []
 
 
-class AdmitsUnasked(InstanceMachine):
+class AdmitsUnasked(Admission):
     """Admitted by hand, asks only its destinations whether anything is missing."""
 
-    def admission_risk(self, senders: Iterable[str]) -> str:
-        return super().admission_risk(())
+    def risk(self, senders: Iterable[str], held: PublisherRanges) -> str:
+        return super().risk((), held)
 
 
 class AllSaid(Answers):
@@ -732,11 +720,11 @@ MISTAKES: dict[str, Machines] = {
     "recovers from the oldest": Machines(instance=RecoversFromTheOldest),
     "retirement not spread": Machines(spreads=False),
     "retirement forgotten": Machines(placements_forgotten=True),
-    "retired accepted": Machines(instance=AcceptsRetired),
+    "retired accepted": Machines(parts=Parts(admission=AcceptsRetired)),
     "retired serves on": Machines(instance=ServesOn),
     "old copy served": Machines(instance=ServesAnOldCopy, copies_are_the_same=True),
     "trust is proof": Machines(link=TrustIsProof),
-    "stored is enough": Machines(instance=StoredIsEnough),
+    "stored is enough": Machines(parts=Parts(ledger=StoredIsEnough)),
     "ready by another group": Machines(instance=ReadyByAnyGroup),
     "a whole list is safe": Machines(peers=WholeListIsSafe),
     "notices are news": Machines(peers=NamesTheConnected, client=NoticesAreNews),
@@ -765,7 +753,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "what came round not shown": Machines(link=WhatCameRoundNotShown),
     "floor at the tick": Machines(instance=FloorAtTheTick),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
-    "admits unasked": Machines(instance=AdmitsUnasked),
+    "admits unasked": Machines(parts=Parts(admission=AdmitsUnasked)),
     "holes taken as held": Machines(lookup=HolesTakenAsHeld),
     "notes not recovered": Machines(instance=NotesNotRecovered),
     "what comes back is its own": Machines(instance=WhatComesBackIsItsOwn),

@@ -38,8 +38,8 @@ from raylay.services.messages.records import (
     RecordBuilder,
     scan,
 )
-from raylay.services.replication import instance as machine_module
 from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.instance import machine as machine_module
 from raylay.services.replication.ranges import SequenceSet
 from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.routing import Destination, TopicRule

@@ -18,7 +18,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from raylay.services.client.machine import ClientMachine
@@ -36,7 +36,7 @@ from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.instance import InstanceMachine
+from raylay.services.replication.instance import InstanceMachine, Parts
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, Placements
@@ -83,6 +83,8 @@ class Machines:
     """What is under test; the planted mistakes replace one of them."""
 
     instance: type[InstanceMachine] = InstanceMachine
+    parts: Parts = field(default_factory=Parts)
+    """Of each instance's machine."""
     link: type[OutboundLink] = OutboundLink
     durability: type[PendingMessages] = PendingMessages
     journal: type[MemoryJournal] = MemoryJournal

@@ -7,7 +7,7 @@ from unit.held_runs import HeldRuns
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import RecordBuilder, publisher_id
-from raylay.services.replication import gap_limit, instance
+from raylay.services.replication import gap_limit
 from raylay.services.replication.effects import Append
 from raylay.services.replication.gap_limit import check_gaps
 from raylay.services.replication.instance import Identity, InstanceMachine
@@ -22,7 +22,6 @@ P = publisher_id("p")
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gap_limit, "PIECES_MAX", PIECES)
-    monkeypatch.setattr(instance, "PIECES_MAX", PIECES)
 
 
 def far_apart(count: int) -> list[int]:

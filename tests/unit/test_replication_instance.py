@@ -54,12 +54,16 @@ class Bench:
     """A machine with a journal that commits when it is told to."""
 
     def __init__(
-        self, *destinations: Destination, policy: DowngradePolicy | None = None, **named: Any
+        self,
+        *destinations: Destination,
+        policy: DowngradePolicy | None = None,
+        generation: int = 0,
+        **named: Any,
     ) -> None:
         self.journal = HeldRuns()
         self.staged: list[Run] = []
         self.machine = InstanceMachine(
-            Identity("own", "g", OWN),
+            Identity("own", "g", OWN, generation),
             destinations,
             TopicMatcher((TopicRule("^(orders|trades)$"),)),
             lookup=self.journal,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from unit.test_replication_instance import OWN, Bench, destination
+from unit.test_replication_instance import Bench, destination
 
 from raylay.services.messages.records import RecordBuilder, publisher_id, run_of, scan
 from raylay.services.replication.effects import (
@@ -15,7 +15,6 @@ from raylay.services.replication.effects import (
     Report,
     Retired,
 )
-from raylay.services.replication.instance import Identity
 from raylay.services.replication.journal_answers import Answers
 from raylay.services.replication.placement import Placement, Placements
 
@@ -95,8 +94,7 @@ def test_who_hears_that_it_was_moved_ends_its_sessions_and_takes_nothing_more() 
 
 
 def test_its_own_placement_retires_nobody() -> None:
-    bench = Bench(destination())
-    bench.machine.identity = Identity("own", "g", OWN, 2)
+    bench = Bench(destination(), generation=2)
     bench.take(bench.machine.placed({"own": Placement(2, "here:1", "here:2")}))
     assert not bench.machine.retired
 

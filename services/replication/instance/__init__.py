@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from raylay.services.replication.instance.machine import (
+from raylay.services.replication.instance.machine import InstanceMachine, Parts
+from raylay.services.replication.notes import decode_note, encode_note
+from raylay.services.replication.values import (
     Counters,
     Identity,
-    InstanceMachine,
     LinkStart,
     LogonAnswer,
     UpstreamAnswer,
-    decode_note,
-    encode_note,
 )
 
 __all__ = [
@@ -19,6 +18,7 @@ __all__ = [
     "InstanceMachine",
     "LinkStart",
     "LogonAnswer",
+    "Parts",
     "UpstreamAnswer",
     "decode_note",
     "encode_note",

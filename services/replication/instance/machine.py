@@ -15,13 +15,11 @@ Invariants:
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
 
-from raylay.services.errors import AdmissionRefused, DowngradeRefused, RemoteProtocolError
+from raylay.services.errors import DowngradeRefused, RemoteProtocolError
 from raylay.services.messages.records import (
     PUBLISHED,
     RECORD_BYTES_MAX,
@@ -34,6 +32,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
+from raylay.services.replication import gap_limit
 from raylay.services.replication.acknowledgment import (
     CLIENT,
     UNAWAITED,
@@ -50,25 +49,21 @@ from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
     Append,
-    BecameReady,
     CloseSession,
     CloseUpstream,
     Committed,
     Effect,
     NotifyLink,
-    PlacementsChanged,
     Ranges,
     Removable,
-    Report,
-    Retired,
     Rooted,
     SafetyChanged,
     SetLinkMode,
-    WentBack,
     ranges_of,
     rooted_of,
 )
-from raylay.services.replication.gap_limit import PIECES_MAX, check_gaps
+from raylay.services.replication.instance.admission import Admission
+from raylay.services.replication.instance.outgoing import Outgoing
 from raylay.services.replication.journal_answers import (
     Answers,
     Asking,
@@ -78,8 +73,8 @@ from raylay.services.replication.journal_answers import (
     Questions,
     read_all,
 )
-from raylay.services.replication.meetings import Meetings
-from raylay.services.replication.placement import Placement, Placements, retired_text
+from raylay.services.replication.notes import decode_note, encode_note
+from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.routing import Destination, TopicMatcher, not_of_transport
@@ -92,60 +87,15 @@ from raylay.services.replication.staged import (
 )
 from raylay.services.replication.topic_sets import carries_all
 from raylay.services.replication.unavailable import UnavailableMessages
+from raylay.services.replication.values import (
+    Counters,
+    Identity,
+    LinkStart,
+    LogonAnswer,
+    UpstreamAnswer,
+)
 
-_NOTE = struct.Struct("<QQ")
 _FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who an instance is. `incarnation`: 64 random bits, made with its data directory.
-    `generation`: how often the instance had been moved when that was made. `in_fabric`: instances
-    of its fabric prove who they are, and what would end this incarnation counts from no other."""
-
-    name: str
-    group: str
-    incarnation: int
-    generation: int = 0
-    in_fabric: bool = False
-
-
-class LogonAnswer(NamedTuple):
-    """What a client is told at its logon."""
-
-    publisher: int
-    durable: list[Range]
-    highest: int
-
-
-class UpstreamAnswer(NamedTuple):
-    """What an upstream link is told at its logon: what is stored here, and which of it this
-    upstream still waits for."""
-
-    held: PublisherRanges
-    waited: RootedRanges
-
-
-class LinkStart(NamedTuple):
-    """What a link is told when it has connected.
-
-    Attributes:
-        sync: whether it marks what it sends.
-        notice: awaited messages that the destination has and has not answered: sent as a notice.
-        mark: awaited messages that it has not: marked when they are sent, whatever their run says.
-        own_root: of what clients published at the link's instance.
-        last_txid: committed up to here.
-        unavailable: what this instance itself never got, as no upstream has it any more.
-        whole: whether everything journaled here goes there.
-    """
-
-    sync: bool
-    notice: RootedRanges
-    mark: RootedRanges
-    own_root: int
-    last_txid: int
-    unavailable: PublisherRanges = PublisherRanges()
-    whole: bool = False
 
 
 @dataclass(slots=True)
@@ -187,19 +137,12 @@ class _Upstream:
     """What the batch at hand brings with another content than there is here."""
 
 
-@dataclass(slots=True)
-class Counters:
-    """What has happened since the start, for status and metrics."""
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The classes that a machine is put together from; a planted mistake replaces one."""
 
-    published: int = 0
-    replicated_in: int = 0
-    duplicates: int = 0
-    late: int = 0
-    conflicts: int = 0
-    commits: int = 0
-    persisted: int = 0
-    downgrades: int = 0
-    upgrades: int = 0
+    ledger: type[DestinationLedger] = DestinationLedger
+    admission: type[Admission] = Admission
 
 
 class InstanceMachine:
@@ -225,6 +168,7 @@ class InstanceMachine:
         ready: bool = True,
         policy: DowngradePolicy | None = None,
         recent_bytes_max: int = 0,
+        parts: Parts = Parts(),
     ) -> None:
         """
         Args:
@@ -239,7 +183,10 @@ class InstanceMachine:
             former: incarnations that its data directory, or what that is a copy of, had before.
             ready: False for an instance that must catch up with a peer before it admits clients.
             recent_bytes_max: of what was committed last, kept to answer in its stead.
+            parts: the classes of its parts.
         """
+        self._out = Outgoing()
+        self._emit = self._out.emit
         self.identity = identity
         self.own_root = identity.incarnation
         """The root of what clients publish here."""
@@ -256,19 +203,16 @@ class InstanceMachine:
                 self.awaited.remove_ranges(root, publisher, ranges)
         self.missing = UnavailableMessages(unavailable or PublisherRanges(), self.known)
         self.waiters = WaiterTable()
-        self.placements = placements if placements is not None else Placements()
-        self.retired = ""
-        """Why this instance is over here; empty: it is not."""
-        self.went_back = ""
-        """Why it must begin anew, as another incarnation; empty: it need not."""
         self._former = frozenset(former)
-        self.ready = ready
         self.wall_offset_us = 0
         """What the clock on the wall is ahead of `now_us`, which no setting of the clock moves:
         ages count by the latter, records bear the former."""
         self.schedule = DowngradeSchedule(policy or DowngradePolicy())
         self.counters = Counters()
-        self.destinations = self._ledgers(destinations, incarnations or {}, servers or {})
+        kind = parts.ledger
+        self.destinations = self._ledgers(kind, destinations, incarnations or {}, servers or {})
+        self.placements = known = placements if placements is not None else Placements()
+        self.admission = parts.admission(identity, known, self.destinations, self._out, ready=ready)
         self._lookup = lookup
         self._answers = Answers()  # To what the arrival that is being taken made it ask.
         self._highest: dict[int, int] = {}
@@ -280,7 +224,6 @@ class InstanceMachine:
         self._staged = StagedLog(recent_bytes_max)
         self._asking = Asking(self.known, self._highest, self._topic_highest, self._staged)
         self._pending_ages = AgeLog()
-        self.meetings = Meetings(identity.name, identity.incarnation, identity.generation)
         self.settlements = 0
         """How often something became durable or was refused: what is written down has changed."""
         self._sessions: dict[int, _Session] = {}
@@ -294,16 +237,16 @@ class InstanceMachine:
         self._unnumbered: dict[tuple[int, int], tuple[int, str]] = {}
         self._removable_before = 0
         """The floor for removal that the journal was told last; of an earlier life none holds."""
-        self._effects: list[Effect] = []
 
     def _ledgers(
         self,
+        ledger: type[DestinationLedger],
         destinations: Iterable[Destination],
         incarnations: Mapping[str, int],
         servers: Mapping[str, Iterable[str]],
     ) -> dict[str, DestinationLedger]:
         found = {
-            destination.name: DestinationLedger(
+            destination.name: ledger(
                 destination,
                 incarnations.get(destination.name, 0),
                 carries_all=carries_all(destination.topics, self.journaled.rules),
@@ -311,8 +254,8 @@ class InstanceMachine:
             )
             for destination in destinations
         }
-        for ledger in found.values():
-            ledger.must_prove(self.committed_txid)
+        for each in found.values():
+            each.must_prove(self.committed_txid)
         return found
 
     # -- recovery ----------------------------------------------------------------------------
@@ -343,7 +286,7 @@ class InstanceMachine:
         self._forget_effects()
 
     def _forget_effects(self) -> None:
-        self._effects.clear()
+        self._out.forget()
         self._dirty_sessions.clear()
         self._dirty_upstreams.clear()
 
@@ -512,10 +455,10 @@ class InstanceMachine:
             )
         runs = [run_of(chunk, payload) for chunk in chunks]
         known = self.known.get(publisher)
-        if found_count + (known.pieces if known is not None else 0) > PIECES_MAX:
+        if found_count + (known.pieces if known is not None else 0) > gap_limit.PIECES_MAX:
             journaled = self.journaled.matches
             kept = (run.ranges() for run in runs if journaled(run.topic, run.message_type))
-            check_gaps(found.client, known, chain.from_iterable(kept))
+            gap_limit.check_gaps(found.client, known, chain.from_iterable(kept))
         return runs
 
     def client_published(
@@ -626,50 +569,21 @@ class InstanceMachine:
         proven: bool = False,
     ) -> tuple[str, str] | None:
         """(reason, sentence) when this upstream may not connect; None when it may.
-
-        Args:
-            generation: that of its incarnation.
-            address: where it says that others reach it; empty: it does not know.
-            reunites: it brings what a retired data directory holds: of one that is not retired
-                that is refused.
-            proven: it has proved that it is of this instance's fabric.
-        """
-        mine = self.identity
-        if self.retired:
-            return "moved", self.retired
-        if self.went_back:
-            return "not_ready", self.went_back
-        if reunites != self.placements.is_retired(name, generation):
-            return self._refusal_by_placement(name, reunites)
-        if group_expected != mine.group:
-            return "group", (
-                f"{name} expects group {group_expected!r} here, but {mine.name} is of group "
-                f"{mine.group!r}: correct the Group of Destination {destination!r} at {name}"
-            )
-        if incarnation == mine.incarnation:
-            return "self", f"{name} replicates to itself: correct the address of {destination!r}"
-        if epoch <= epoch_seen:
-            return "stale_epoch", f"epoch {epoch} of {name} is not above {epoch_seen}"
-        other = self._upstream_of.get(incarnation)
-        if other is not None and other.destination != destination:
-            return "already_connected", (
-                f"{name} is connected here already, as Destination {other.destination!r}: "
-                "one link from a given instance to a given instance"
-            )
-        clash = "" if reunites else self.meetings.clash(0, name, incarnation, generation, address)
-        if clash:
-            return "name_taken", clash
-        impostor = "" if proven or reunites else self.meetings.impostor(name, incarnation)
-        return ("unproven", impostor) if impostor else None
-
-    def _refusal_by_placement(self, name: str, reunites: bool) -> tuple[str, str]:
-        placement = self.placements.get(name)
-        if placement is None or reunites:
-            return "not_retired", (
-                f"the data directory of {name} is not retired: start the instance with it, nothing "
-                "is to be reunited"
-            )
-        return "retired", retired_text(name, placement)
+        `Admission.refuse_upstream` tells what the values mean."""
+        connected = self._upstream_of.get(incarnation)
+        return self.admission.refuse_upstream(
+            name,
+            group_expected,
+            incarnation,
+            destination,
+            epoch,
+            epoch_seen,
+            connected_as=connected.destination if connected is not None else None,
+            generation=generation,
+            reunites=reunites,
+            address=address,
+            proven=proven,
+        )
 
     def upstream_logged_on(
         self,
@@ -688,9 +602,7 @@ class InstanceMachine:
         """An upstream link logged on; its epoch is on disk. An older connection of it ends."""
         older = self._upstream_of.get(incarnation)
         if older is not None:
-            self._effects.append(
-                CloseUpstream(older.connection, "replaced", f"{name} connected again")
-            )
+            self._emit(CloseUpstream(older.connection, "replaced", f"{name} connected again"))
             self.upstream_left(older.connection)
         found = _Upstream(
             connection, name, group, incarnation, destination, epoch, generation, reunites, proven
@@ -699,19 +611,21 @@ class InstanceMachine:
         found.sends_duplicates = incarnation in self._duplicating
         self._upstreams[connection] = self._upstream_of[incarnation] = found
         if not reunites:
-            self.meetings.met(connection, name, incarnation, generation, address, proven=proven)
+            self.admission.meetings.met(
+                connection, name, incarnation, generation, address, proven=proven
+            )
         ledger = self.destinations.get(name) if not reunites else None
         if ledger is not None and not ledger.incarnation and ledger.destination.group == group:
             # Two-way replication, the other direction first: what comes from there need not go
             # back, and its sender need not wait for our own link to have connected once.
             ledger.incarnation = incarnation
-        self._report("upstream_connected", peer=name, group=group, epoch=epoch)
+        self._out.report("upstream_connected", peer=name, group=group, epoch=epoch)
         return self._take(), UpstreamAnswer(self.held(), self.waiters.waited_by(incarnation))
 
     def upstream_left(self, connection: int) -> None:
         """An upstream connection ended."""
         found = self._upstreams.pop(connection, None)
-        self.meetings.left(connection)
+        self.admission.meetings.left(connection)
         if found is not None and self._upstream_of.get(found.incarnation) is found:
             del self._upstream_of[found.incarnation]
         self._dirty_upstreams.discard(connection)
@@ -845,8 +759,8 @@ class InstanceMachine:
         return run.path[0] if run.path else upstream.incarnation
 
     def _refuse(self, upstream: _Upstream, reason: str, text: str) -> list[Effect]:
-        self._effects.append(CloseUpstream(upstream.connection, reason, text))
-        self._report("upstream_refused", peer=upstream.name, reason=reason, text=text)
+        self._emit(CloseUpstream(upstream.connection, reason, text))
+        self._out.report("upstream_refused", peer=upstream.name, reason=reason, text=text)
         self.upstream_left(upstream.connection)
         return self._take()
 
@@ -858,7 +772,7 @@ class InstanceMachine:
             name, incarnation = upstream.name, upstream.incarnation
             told = self.missing.upstream_lacks(name, incarnation, lacks, whole)
             if told is not None:
-                self._effects.append(told)
+                self._emit(told)
         return self._take()
 
     def _judge_missing(self) -> None:
@@ -869,7 +783,7 @@ class InstanceMachine:
                 self.next_txid += 1
                 note = NoteStaged(run.first_txid, run, UNAWAITED, CLIENT, run.publisher, [])
                 self._staged.append(note)
-                self._effects.append(Append(run))
+                self._emit(Append(run))
 
     # -- staging -----------------------------------------------------------------------------
     def _append(self, run: Run, root: int, sender: int, now_us: int) -> None:
@@ -899,7 +813,7 @@ class InstanceMachine:
             if root != UNAWAITED:
                 self.awaited.of(root).add_ranges(publisher, ranges)
         self._staged.append(RunStaged(run.last_txid, run, root, sender))
-        self._effects.append(Append(run))
+        self._emit(Append(run))
 
     def _mark_late(self, run: Run) -> None:
         """Late: behind a higher sequence of its publisher on its topic (law 3)."""
@@ -911,7 +825,7 @@ class InstanceMachine:
         if run.first_sequence < highest:
             run.flags |= Flag.LATE
             self.counters.late += run.count
-            self._report(
+            self._out.report(
                 "late",
                 topic=run.topic.decode("utf-8", "replace"),
                 publisher=run.publisher,
@@ -951,7 +865,7 @@ class InstanceMachine:
         self.pending.of(root).add_ranges(publisher, news)
         routes = self._routes_of(sender, publisher, news)
         self._staged.append(NoteStaged(run.first_txid, run, root, sender, publisher, news, routes))
-        self._effects.append(Append(run))
+        self._emit(Append(run))
 
     def _routes_of(self, sender: int, publisher: int, ranges: list[Range]) -> list[Routed]:
         """Where these go to, as far as they are staged or in the journal."""
@@ -990,7 +904,7 @@ class InstanceMachine:
         )
         self.next_txid += 1
         self._staged.append(NoteStaged(note.first_txid, note, UNAWAITED, CLIENT, run.publisher, []))
-        self._effects.append(Append(note))
+        self._emit(Append(note))
 
     # -- the journal -------------------------------------------------------------------------
     def committed(self, last_txid: int, now_us: int) -> list[Effect]:
@@ -1005,7 +919,7 @@ class InstanceMachine:
         staged = self._staged
         runs: list[Run] = []
         # Told first, so that a link and a subscriber hear of a commit before the acks it releases.
-        at = len(self._effects)
+        at = len(self._out)
         while staged and staged.oldest_txid() <= self.committed_txid:
             entry = staged.popleft()
             if isinstance(entry, RunStaged):
@@ -1023,7 +937,8 @@ class InstanceMachine:
             elif isinstance(entry, NoteStaged):
                 runs.append(entry.run)
                 if entry.run.kind == Kind.UNAVAILABLE:
-                    self._effects += self.missing.noted(entry.run)
+                    for told in self.missing.noted(entry.run):
+                        self._emit(told)
                 elif entry.ranges:
                     self._commit_note(
                         entry.root,
@@ -1036,7 +951,7 @@ class InstanceMachine:
             else:
                 self._batch_done(entry)
         if runs:
-            self._effects.insert(at, Committed(runs, self.committed_txid))
+            self._out.insert(at, Committed(runs, self.committed_txid))
 
     def _commit_run(
         self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int
@@ -1044,7 +959,7 @@ class InstanceMachine:
         if self.missing.ranges.sets:
             came = self.missing.came(run.publisher, ranges)
             if came is not None:
-                self._effects.append(came)
+                self._emit(came)
                 for ledger in self.destinations.values():
                     ledger.came_late.add_ranges(run.publisher, ranges)
         waits = False
@@ -1098,7 +1013,7 @@ class InstanceMachine:
                     ledger.stranded.add_ranges(publisher, part)
             changed = changed or before != ledger.safe
         if changed:
-            self._effects.append(SafetyChanged())
+            self._emit(SafetyChanged())
 
     def _ask(self, root: int, publisher: int, routes: list[Routed], now_us: int) -> SequenceSet:
         """Asks the sync destinations that these are routed to. Returns what waits."""
@@ -1137,7 +1052,7 @@ class InstanceMachine:
         return asked
 
     def _notify(self, ledger: DestinationLedger, asked: Rooted) -> None:
-        self._effects.append(NotifyLink(ledger.destination.name, asked, self.committed_txid))
+        self._emit(NotifyLink(ledger.destination.name, asked, self.committed_txid))
 
     def _owe_again(
         self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
@@ -1159,9 +1074,9 @@ class InstanceMachine:
                 self._answer_stored(upstream, root, publisher, ranges)
         if entry.caught_up:
             upstream.caught_up = True
-            self._report("upstream_caught_up", peer=upstream.name)
-            if not self.ready and upstream.group == self.identity.group and not upstream.reunites:
-                self.become_ready()
+            self._out.report("upstream_caught_up", peer=upstream.name)
+            if upstream.group == self.identity.group and not upstream.reunites:
+                self.admission.become_ready()
 
     def _answer_stored(
         self, upstream: _Upstream, root: int, publisher: int, ranges: list[Range]
@@ -1170,12 +1085,6 @@ class InstanceMachine:
         answered = self.waiters.not_waited(root, upstream.incarnation, publisher, ranges)
         if answered:
             upstream.persisted.of(root).add_ranges(publisher, answered)
-
-    def become_ready(self) -> None:
-        """Admits clients from now on."""
-        if not self.ready:
-            self.ready = True
-            self._effects.append(BecameReady())
 
     def admit(self, senders: Iterable[str], *, force: bool = False) -> list[Effect]:
         """By hand: admits clients although no peer of the group has brought what it has.
@@ -1186,42 +1095,28 @@ class InstanceMachine:
         Raises:
             AdmissionRefused: some peer may hold what is not here, and it is not forced.
         """
-        if not self.ready:
-            risk = self.admission_risk(senders)
-            if risk and not force:
-                raise AdmissionRefused(
-                    f"{self.identity.name} may lack what was acknowledged: {risk}; wait for it, or "
-                    "force it where that is lost for good"
-                )
-            self._report("admitted", forced=bool(risk), why=risk or "nothing is missing here")
-            self.become_ready()
+        if not self.admission.ready:
+            self.admission.admit(senders, self.held(), force=force)
         return self._take()
 
     def admission_risk(self, senders: Iterable[str]) -> str:
-        """What clients admitted now may miss; empty: nothing, every peer of the group is known to
-        have held no more, when a link of this instance connected to it, than is on disk here."""
-        compared: set[str] = set()
-        held = self.held()
-        for name, ledger in self.destinations.items():
-            destination = ledger.destination
-            if destination.group != self.identity.group:
-                continue
-            if not ledger.connected or ledger.at_connect is None:
-                return f"{name} of group {destination.group} is not connected"
-            if ledger.has_several_servers:
-                return f"of the servers of {name} only one is connected"
-            beyond = ledger.at_connect.copy()
-            beyond.difference_update(held)
-            if beyond:
-                return f"{name} holds {len(beyond)} messages that are not here"
-            compared |= ledger.servers
-        unknown = sorted(set(senders) - compared)
-        if unknown:
-            return (
-                f"{unknown[0]} of group {self.identity.group} replicates to it, has not brought "
-                "what it has, and is no destination that could say what that is"
-            )
-        return ""
+        """What clients admitted now may miss; empty: nothing."""
+        return self.admission.risk(senders, self.held())
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients are let in."""
+        return self.admission.ready
+
+    @property
+    def retired(self) -> str:
+        """Why this instance is over here; empty: it is not."""
+        return self.admission.retired
+
+    @property
+    def went_back(self) -> str:
+        """Why it must begin anew, as another incarnation; empty: it need not."""
+        return self.admission.went_back
 
     def append_failed(self, first_txid: int, reason: str, text: str, now_us: int) -> list[Effect]:
         """The journal could not write what is staged from `first_txid` on: all of it is forgotten,
@@ -1271,14 +1166,14 @@ class InstanceMachine:
             self._highest[publisher] = last or 0
             self._topic_highest.pop(publisher, None)
         for session in sessions:
-            self._effects.append(CloseSession(session, reason, text))
+            self._emit(CloseSession(session, reason, text))
             self.client_left(session)
         for sender in senders:
             upstream = self._upstream_of.get(sender)
             if upstream is not None:
-                self._effects.append(CloseUpstream(upstream.connection, reason, text))
+                self._emit(CloseUpstream(upstream.connection, reason, text))
                 self.upstream_left(upstream.connection)
-        self._report("storage_failed", reason=reason, text=text)
+        self._out.report("storage_failed", reason=reason, text=text)
         self._flush()
         return self._take()
 
@@ -1306,7 +1201,7 @@ class InstanceMachine:
                 found = self._unnumbered.pop((publisher, sequence), None)
                 if found is not None:
                     self.counters.persisted += not reason
-                    self._effects.append(AckClient(found[0], sequence, reason, text, found[1]))
+                    self._emit(AckClient(found[0], sequence, reason, text, found[1]))
 
     def _answer(self, sender: int, root: int, publisher: int, ranges: list[Range]) -> None:
         upstream = self._upstream_of.get(sender)
@@ -1368,7 +1263,7 @@ class InstanceMachine:
                     mine.sets.clear()
             if upstream.stored > upstream.told or ack.held or ack.persisted or ack.conflicts:
                 upstream.told = upstream.stored
-                self._effects.append(ack)
+                self._emit(ack)
         self._dirty_upstreams.clear()
 
     def _ack_session(self, session: _Session) -> None:
@@ -1385,8 +1280,8 @@ class InstanceMachine:
                     break
                 reason, text = session.failures.pop(sequence)
                 if sequence - 1 > session.acked:
-                    self._effects.append(AckClient(session.number, sequence - 1))
-                self._effects.append(AckClient(session.number, sequence, reason, text))
+                    self._emit(AckClient(session.number, sequence - 1))
+                self._emit(AckClient(session.number, sequence, reason, text))
                 session.acked = max(session.acked, sequence)
                 self.counters.persisted += max(sequence - 1 - session.counted, 0)
                 session.counted = max(session.counted, sequence)
@@ -1394,53 +1289,36 @@ class InstanceMachine:
             self.counters.persisted += max(settled - session.counted, 0)
             session.counted = max(session.counted, settled)
             session.acked = settled
-            self._effects.append(AckClient(session.number, settled))
+            self._emit(AckClient(session.number, settled))
 
     # -- moved instances ---------------------------------------------------------------------
     def placed(self, told: Mapping[str, Placement]) -> list[Effect]:
         """Somebody told where instances live now. What is news in it is on disk already."""
-        generations = {name: self.placements.generation(name) for name in told}
-        news = self.placements.learn(told)
-        if not news or self.retired:
+        news = self.admission.learn(told)
+        if not news:
             return self._take()
-        for name, placement in news.items():
-            self._report(
-                "instance_moved"
-                if placement.generation > generations[name]
-                else "instance_readdressed",
-                peer=name,
-                generation=placement.generation,
-                address=placement.address,
-            )
-        self._effects.append(PlacementsChanged(news))
-        placements, mine = self.placements, self.identity
-        own = news.get(mine.name)
-        if own is not None and placements.is_retired(mine.name, mine.generation):
-            self._retire(retired_text(mine.name, own))
+        text = self.admission.moved_by(news)
+        if text:
+            self._retire(text)
             return self._take()
         for upstream in list(self._upstreams.values()):
-            if not upstream.reunites and placements.is_retired(upstream.name, upstream.generation):
-                self._effects.append(
-                    CloseUpstream(
-                        upstream.connection,
-                        *self._refusal_by_placement(upstream.name, reunites=False),
-                    )
-                )
+            retired = self.placements.is_retired(upstream.name, upstream.generation)
+            if retired and not upstream.reunites:
+                why = self.admission.refusal_by_placement(upstream.name, reunites=False)
+                self._emit(CloseUpstream(upstream.connection, *why))
                 self.upstream_left(upstream.connection)
         return self._take()
 
     def _retire(self, text: str) -> None:
-        self.retired = text
         self._close_all("retired", text, "moved")
-        self._report("retired", text=text)
-        self._effects.append(Retired(text))
+        self.admission.retire(text)
 
     def _close_all(self, to_clients: str, text: str, to_links: str) -> None:
         for session in list(self._sessions):
-            self._effects.append(CloseSession(session, to_clients, text))
+            self._emit(CloseSession(session, to_clients, text))
             self.client_left(session)
         for connection in list(self._upstreams):
-            self._effects.append(CloseUpstream(connection, to_links, text))
+            self._emit(CloseUpstream(connection, to_links, text))
             self.upstream_left(connection)
 
     # -- an old copy of the data directory ---------------------------------------------------
@@ -1455,7 +1333,7 @@ class InstanceMachine:
             # Anybody could make it begin anew.
             if not upstream.doubted:
                 upstream.doubted = True
-                self._report(
+                self._out.report(
                     "old_copy_unproven",
                     peer=upstream.name,
                     text=f"{upstream.name} says that it holds what went through this data directory"
@@ -1488,24 +1366,18 @@ class InstanceMachine:
         if self.went_back or self.retired:
             return
         name = self.identity.name
-        self.went_back = text = (
+        text = (
             f"the data directory of {name} is an old copy: {found}; {name} begins anew as another "
             "incarnation and takes from its peers what it lacks"
         )
         self._close_all("not_ready", text, "not_ready")
-        self._report("went_back", text=text)
-        self._effects.append(WentBack(text))
+        self.admission.go_back(text)
 
     def refuse_downstream(
         self, destination: str, name: str, incarnation: int, generation: int, address: str = ""
     ) -> str:
-        """Why a link may not go on to the server that it has reached; empty: it may. One that was
-        moved and does not know it must not be given what its successor is to have."""
-        placement = self.placements.get(name)
-        if placement is not None and self.placements.is_retired(name, generation):
-            return f"retired: {retired_text(name, placement)}"
-        clash = self.meetings.clash(destination, name, incarnation, generation, address)
-        return f"name_taken: {clash}" if clash else ""
+        """Why a link may not go on to the server that it has reached; empty: it may."""
+        return self.admission.refuse_downstream(destination, name, incarnation, generation, address)
 
     # -- links -------------------------------------------------------------------------------
     def compare(
@@ -1544,7 +1416,7 @@ class InstanceMachine:
             server, generation, address: of the instance there; empty: it does not say.
         """
         ledger = self.destinations[destination]
-        self.meetings.met(destination, server, incarnation, generation, address)
+        self.admission.meetings.met(destination, server, incarnation, generation, address)
         if ledger.incarnation != incarnation:
             # Another server, or one that lost its disk. What came from the one before is routed to
             # this one, so what still waits waits for it too. (What came from this one, and is owed
@@ -1560,7 +1432,7 @@ class InstanceMachine:
         self._release()
         ledger.at_connect = None if self.ready else plan.held.copy()
         if ledger.safe:
-            self._effects.append(SafetyChanged())
+            self._emit(SafetyChanged())
         ledger.must_prove(self.committed_txid)
         # All that clients ever published here and that is not there. What is routed there is sent
         # and answered; what is left then, nobody brings there from here.
@@ -1571,7 +1443,7 @@ class InstanceMachine:
             self._answered(ledger, {UNAWAITED: answered})
         if ledger.has_several_servers:
             self._owe_what_waits(ledger, plan.waited, now_us)
-        self._report("link_connected", destination=destination, incarnation=incarnation)
+        self._out.report("link_connected", destination=destination, incarnation=incarnation)
         self._flush()
         return self._take(), LinkStart(
             ledger.sync,
@@ -1587,7 +1459,7 @@ class InstanceMachine:
         ledger.servers.add(server)
         if len(ledger.servers) > 1 and not ledger.destination.has_several_servers:
             destination = ledger.destination.name
-            self._report(
+            self._out.report(
                 "several_servers",
                 destination=destination,
                 servers=sorted(ledger.servers),
@@ -1615,10 +1487,10 @@ class InstanceMachine:
         """A link lost its connection, or could not get one."""
         ledger = self.destinations[destination]
         if ledger.connected:
-            self._report("link_disconnected", destination=destination, why=why)
+            self._out.report("link_disconnected", destination=destination, why=why)
         ledger.connected = False
         ledger.caught_up = False
-        self.meetings.left(destination)
+        self.admission.meetings.left(destination)
         self._release()
         return self._take()
 
@@ -1733,7 +1605,7 @@ class InstanceMachine:
         ledger.skipped += skipped
         if caught_up and not ledger.caught_up:
             ledger.caught_up = True
-            self._report("link_caught_up", destination=destination, stored_txid=stored_txid)
+            self._out.report("link_caught_up", destination=destination, stored_txid=stored_txid)
         self._update_proof(ledger)
         return self._take()
 
@@ -1761,7 +1633,7 @@ class InstanceMachine:
                 lost += sum(b - a + 1 for a, b in found)
         if lost:
             self._settle_ages(ledger)
-            self._report("messages_lost_to_destination", destination=destination, messages=lost)
+            self._out.report("messages_lost_to_destination", destination=destination, messages=lost)
         self._update_proof(ledger, was_safe)
         return self._take()
 
@@ -1769,7 +1641,7 @@ class InstanceMachine:
         before = ledger.safe if was_safe is None else was_safe
         ledger.update_proof()
         if ledger.safe != before:
-            self._effects.append(SafetyChanged())
+            self._emit(SafetyChanged())
 
     # -- downgrade and upgrade ---------------------------------------------------------------
     def downgrade(
@@ -1799,25 +1671,28 @@ class InstanceMachine:
         ledger.downgraded_at_us = now_us
         ledger.downgrade_refused = False
         self.counters.downgrades += 1
-        self._report("downgraded", destination=destination, why=why)
-        self._effects.append(SafetyChanged())
-        self._effects.append(SetLinkMode(destination, False))
+        self._out.report("downgraded", destination=destination, why=why)
+        self._emit(SafetyChanged())
+        self._emit(SetLinkMode(destination, False))
         self._settle_all()
         self._settle_ages(ledger)
         self._flush()
 
     def upgrade(self, destination: str, now_us: int, why: str = "by hand") -> list[Effect]:
         """Back to the configured sync: new acks wait again, and what is pending is asked again."""
-        ledger = self.destinations[destination]
+        self._upgrade(self.destinations[destination], now_us, why)
+        return self._take()
+
+    def _upgrade(self, ledger: DestinationLedger, now_us: int, why: str) -> None:
         if ledger.destination.sync and not ledger.sync:
+            destination = ledger.destination.name
             ledger.sync = True
             ledger.must_prove(self.committed_txid)
             self.counters.upgrades += 1
-            self._report("upgraded", destination=destination, why=why)
-            self._effects.append(SetLinkMode(destination, True))
+            self._out.report("upgraded", destination=destination, why=why)
+            self._emit(SetLinkMode(destination, True))
             self._ask_again(ledger, now_us)
             self._update_proof(ledger)
-        return self._take()
 
     def tick(self, now_us: int) -> list[Effect]:
         """Downgrades and upgrades by age, when that is due; call once per check interval.
@@ -1832,7 +1707,7 @@ class InstanceMachine:
         downgrade_age_ms, upgrade_age_ms = self.schedule.due(now_us, now_us + self.wall_offset_us)
         if downgrade_age_ms is None and upgrade_age_ms is None:
             return self._take()
-        for name, ledger in self.destinations.items():
+        for ledger in self.destinations.values():
             if not ledger.destination.sync:
                 continue
             oldest = ledger.oldest_owed()
@@ -1852,7 +1727,7 @@ class InstanceMachine:
                 and ledger.caught_up
                 and age_ms < upgrade_age_ms
             ):
-                self._keep(self.upgrade(name, now_us, why))
+                self._upgrade(ledger, now_us, why)
         return self._take()
 
     def _downgrade_by_age(
@@ -1863,14 +1738,11 @@ class InstanceMachine:
         if refusal:
             if not ledger.downgrade_refused:
                 ledger.downgrade_refused = True
-                self._report("downgrade_refused", destination=name, why=f"{why}; {refusal}")
+                self._out.report("downgrade_refused", destination=name, why=f"{why}; {refusal}")
         elif stored and not ledger.further_on:
             ledger.further_on = True
         else:
             self._downgrade(ledger, now_us, why)
-
-    def _keep(self, effects: list[Effect]) -> None:
-        self._effects.extend(effects)
 
     # -- questions ---------------------------------------------------------------------------
     def held(self) -> PublisherRanges:
@@ -1908,7 +1780,7 @@ class InstanceMachine:
         before_txid = self.removable_before()
         if before_txid != self._removable_before:
             self._removable_before = before_txid
-            self._effects.append(Removable(before_txid))
+            self._emit(Removable(before_txid))
 
     def fully_durable_txid(self) -> int:
         """Every record up to here is durable: a bookmark subscriber's persisted ack."""
@@ -1982,15 +1854,10 @@ class InstanceMachine:
 
     def _report_conflict(self, source: str, publisher: int, ranges: list[Range]) -> None:
         self.counters.conflicts += sum(b - a + 1 for a, b in ranges)
-        self._report("conflict", source=source, publisher=publisher, ranges=ranges[:8])
-
-    def _report(self, event: str, **details: object) -> None:
-        self._effects.append(Report(event, details))
+        self._out.report("conflict", source=source, publisher=publisher, ranges=ranges[:8])
 
     def _take(self) -> list[Effect]:
-        effects = self._effects
-        self._effects = []
-        return effects
+        return self._out.take()
 
 
 def _check_text(topic: bytes, message_type: bytes) -> None:
@@ -2006,13 +1873,6 @@ def _check_text(topic: bytes, message_type: bytes) -> None:
         ) from None
 
 
-def encode_note(root: int, sender: int, publisher: int, ranges: list[Range]) -> Run:
-    """A WAITER note: payload is the root (u64), the sender's incarnation (u64, 0: a client), then
-    the set."""
-    payload = _NOTE.pack(root, sender) + SequenceSet(ranges).to_bytes()
-    return Run(publisher, ranges[0][0], ranges[-1][1], 1, payload, flags=0, kind=int(Kind.WAITER))
-
-
 def _span(ranges: list[Range]) -> Range:
     return ranges[0][0], ranges[-1][1]
 
@@ -2021,9 +1881,3 @@ def _unread(what: str, publisher: int) -> RuntimeError:
     """An error of the shell: `asks` would have said so. There is no going on from here: it is in
     the middle of a step of the machine."""
     return RuntimeError(f"{what} of publisher {publisher} were not read before it came in")
-
-
-def decode_note(run: Run) -> tuple[int, int, list[Range]]:
-    """(root, sender, ranges) of a WAITER note."""
-    root, sender = _NOTE.unpack_from(run.payload)
-    return root, sender, list(SequenceSet.from_bytes(run.payload[_NOTE.size :]))

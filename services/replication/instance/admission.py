@@ -1,0 +1,231 @@
+"""Who is let in: clients, the links of upstreams, and the servers that this instance's own links
+reach (design.md 2, "Incarnations"; 4, "Connecting").
+
+Clients are let in when the instance has what a peer of its group has, or when a person takes the
+risk. Nobody is let in any more where it was moved away, or is an old copy of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from raylay.services.errors import AdmissionRefused
+from raylay.services.replication.acknowledgment import DestinationLedger
+from raylay.services.replication.effects import (
+    BecameReady,
+    PlacementsChanged,
+    Retired,
+    WentBack,
+)
+from raylay.services.replication.instance.outgoing import Outgoing
+from raylay.services.replication.meetings import Meetings
+from raylay.services.replication.placement import Placement, Placements, retired_text
+from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.replication.values import Identity
+
+
+class Admission:
+    """See the file's docstring.
+
+    Invariant: once `retired` or `went_back` says why, it says so for good.
+    Owner: the instance's machine. Lifecycle: as long as that.
+
+    Args:
+        placements: what is known of instances that were moved.
+        destinations: their ledgers; only read.
+        ready: whether clients are let in from the start.
+    """
+
+    __slots__ = (
+        "_destinations",
+        "_identity",
+        "_out",
+        "meetings",
+        "placements",
+        "ready",
+        "retired",
+        "went_back",
+    )
+
+    def __init__(
+        self,
+        identity: Identity,
+        placements: Placements,
+        destinations: Mapping[str, DestinationLedger],
+        out: Outgoing,
+        *,
+        ready: bool,
+    ) -> None:
+        self._identity = identity
+        self._destinations = destinations
+        self._out = out
+        self.placements = placements
+        self.meetings = Meetings(identity.name, identity.incarnation, identity.generation)
+        self.ready = ready
+        self.retired = ""
+        """Why this instance is over here; empty: it is not."""
+        self.went_back = ""
+        """Why it must begin anew, as another incarnation; empty: it need not."""
+
+    # -- clients -----------------------------------------------------------------------------
+    def become_ready(self) -> None:
+        """Admits clients from now on."""
+        if not self.ready:
+            self.ready = True
+            self._out.emit(BecameReady())
+
+    def admit(self, senders: Iterable[str], held: PublisherRanges, *, force: bool) -> None:
+        """By hand: admits clients although no peer of the group has brought what it has.
+
+        Raises:
+            AdmissionRefused: some peer may hold what is not here, and it is not forced.
+        """
+        risk = self.risk(senders, held)
+        if risk and not force:
+            raise AdmissionRefused(
+                f"{self._identity.name} may lack what was acknowledged: {risk}; wait for it, or "
+                "force it where that is lost for good"
+            )
+        self._out.report("admitted", forced=bool(risk), why=risk or "nothing is missing here")
+        self.become_ready()
+
+    def risk(self, senders: Iterable[str], held: PublisherRanges) -> str:
+        """What clients admitted now may miss; empty: nothing, every peer of the group is known to
+        have held no more, when a link of this instance connected to it, than is on disk here."""
+        compared: set[str] = set()
+        for name, ledger in self._destinations.items():
+            destination = ledger.destination
+            if destination.group != self._identity.group:
+                continue
+            if not ledger.connected or ledger.at_connect is None:
+                return f"{name} of group {destination.group} is not connected"
+            if ledger.has_several_servers:
+                return f"of the servers of {name} only one is connected"
+            beyond = ledger.at_connect.copy()
+            beyond.difference_update(held)
+            if beyond:
+                return f"{name} holds {len(beyond)} messages that are not here"
+            compared |= ledger.servers
+        unknown = sorted(set(senders) - compared)
+        if unknown:
+            return (
+                f"{unknown[0]} of group {self._identity.group} replicates to it, has not brought "
+                "what it has, and is no destination that could say what that is"
+            )
+        return ""
+
+    # -- links -------------------------------------------------------------------------------
+    def refuse_upstream(
+        self,
+        name: str,
+        group_expected: str,
+        incarnation: int,
+        destination: str,
+        epoch: int,
+        epoch_seen: int,
+        *,
+        connected_as: str | None = None,
+        generation: int = 0,
+        reunites: bool = False,
+        address: str = "",
+        proven: bool = False,
+    ) -> tuple[str, str] | None:
+        """(reason, sentence) when this upstream may not connect; None when it may.
+
+        Args:
+            connected_as: the Destination, at the upstream, of the link by which it is connected
+                already; None: it is not.
+            generation: that of its incarnation.
+            address: where it says that others reach it; empty: it does not know.
+            reunites: it brings what a retired data directory holds: of one that is not retired
+                that is refused.
+            proven: it has proved that it is of this instance's fabric.
+        """
+        mine = self._identity
+        if self.retired:
+            return "moved", self.retired
+        if self.went_back:
+            return "not_ready", self.went_back
+        if reunites != self.placements.is_retired(name, generation):
+            return self.refusal_by_placement(name, reunites=reunites)
+        if group_expected != mine.group:
+            return "group", (
+                f"{name} expects group {group_expected!r} here, but {mine.name} is of group "
+                f"{mine.group!r}: correct the Group of Destination {destination!r} at {name}"
+            )
+        if incarnation == mine.incarnation:
+            return "self", f"{name} replicates to itself: correct the address of {destination!r}"
+        if epoch <= epoch_seen:
+            return "stale_epoch", f"epoch {epoch} of {name} is not above {epoch_seen}"
+        if connected_as is not None and connected_as != destination:
+            return "already_connected", (
+                f"{name} is connected here already, as Destination {connected_as!r}: "
+                "one link from a given instance to a given instance"
+            )
+        clash = "" if reunites else self.meetings.clash(0, name, incarnation, generation, address)
+        if clash:
+            return "name_taken", clash
+        impostor = "" if proven or reunites else self.meetings.impostor(name, incarnation)
+        return ("unproven", impostor) if impostor else None
+
+    def refusal_by_placement(self, name: str, *, reunites: bool) -> tuple[str, str]:
+        """(reason, sentence) for an upstream that is retired, or is not and would reunite."""
+        placement = self.placements.get(name)
+        if placement is None or reunites:
+            return "not_retired", (
+                f"the data directory of {name} is not retired: start the instance with it, nothing "
+                "is to be reunited"
+            )
+        return "retired", retired_text(name, placement)
+
+    def refuse_downstream(
+        self, destination: str, name: str, incarnation: int, generation: int, address: str
+    ) -> str:
+        """Why a link may not go on to the server that it has reached; empty: it may. One that was
+        moved and does not know it must not be given what its successor is to have."""
+        placement = self.placements.get(name)
+        if placement is not None and self.placements.is_retired(name, generation):
+            return f"retired: {retired_text(name, placement)}"
+        clash = self.meetings.clash(destination, name, incarnation, generation, address)
+        return f"name_taken: {clash}" if clash else ""
+
+    # -- the end of an incarnation -------------------------------------------------------------
+    def learn(self, told: Mapping[str, Placement]) -> dict[str, Placement]:
+        """Somebody told where instances live now. Returns the news in it; of what is over here
+        none counts any more."""
+        placements = self.placements
+        generations = {name: placements.generation(name) for name in told}
+        news = placements.learn(told)
+        if not news or self.retired:
+            return {}
+        for name, placement in news.items():
+            self._out.report(
+                "instance_moved"
+                if placement.generation > generations[name]
+                else "instance_readdressed",
+                peer=name,
+                generation=placement.generation,
+                address=placement.address,
+            )
+        self._out.emit(PlacementsChanged(news))
+        return news
+
+    def moved_by(self, news: Mapping[str, Placement]) -> str:
+        """Why this incarnation is over, by these news; empty: it is not."""
+        mine = self._identity
+        own = news.get(mine.name)
+        if own is None or not self.placements.is_retired(mine.name, mine.generation):
+            return ""
+        return retired_text(mine.name, own)
+
+    def retire(self, text: str) -> None:
+        """It was moved: this incarnation is over."""
+        self.retired = text
+        self._out.report("retired", text=text)
+        self._out.emit(Retired(text))
+
+    def go_back(self, text: str) -> None:
+        """It is an old copy of itself: this incarnation is over."""
+        self.went_back = text
+        self._out.report("went_back", text=text)
+        self._out.emit(WentBack(text))

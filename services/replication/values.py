@@ -1,0 +1,75 @@
+"""Values that an instance's machine, its links and its shells hand to one another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.ranges import PublisherRanges, Range
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who an instance is. `incarnation`: 64 random bits, made with its data directory.
+    `generation`: how often the instance had been moved when that was made. `in_fabric`: instances
+    of its fabric prove who they are, and what would end this incarnation counts from no other."""
+
+    name: str
+    group: str
+    incarnation: int
+    generation: int = 0
+    in_fabric: bool = False
+
+
+class LogonAnswer(NamedTuple):
+    """What a client is told at its logon."""
+
+    publisher: int
+    durable: list[Range]
+    highest: int
+
+
+class UpstreamAnswer(NamedTuple):
+    """What an upstream link is told at its logon: what is stored here, and which of it this
+    upstream still waits for."""
+
+    held: PublisherRanges
+    waited: RootedRanges
+
+
+class LinkStart(NamedTuple):
+    """What a link is told when it has connected.
+
+    Attributes:
+        sync: whether it marks what it sends.
+        notice: awaited messages that the destination has and has not answered: sent as a notice.
+        mark: awaited messages that it has not: marked when they are sent, whatever their run says.
+        own_root: of what clients published at the link's instance.
+        last_txid: committed up to here.
+        unavailable: what this instance itself never got, as no upstream has it any more.
+        whole: whether everything journaled here goes there.
+    """
+
+    sync: bool
+    notice: RootedRanges
+    mark: RootedRanges
+    own_root: int
+    last_txid: int
+    unavailable: PublisherRanges = PublisherRanges()
+    whole: bool = False
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has happened since the start, for status and metrics."""
+
+    published: int = 0
+    replicated_in: int = 0
+    duplicates: int = 0
+    late: int = 0
+    conflicts: int = 0
+    commits: int = 0
+    persisted: int = 0
+    downgrades: int = 0
+    upgrades: int = 0
