@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 
+from raylay.actors.launch_link import LinkActor
 from raylay.services.server.config import LinkConfig
 from raylay.services.server.link_control import LinkHandle
 from raylay.services.server.runner import InstanceThread
@@ -16,9 +17,6 @@ from raylay.services.server.runner import InstanceThread
 
 def start_link(config: LinkConfig) -> LinkHandle:
     """The LinkFactory of actors."""
-    # The launcher knows this class: at the top of the file the two would import each other.
-    from raylay.actors.launch import LinkActor
-
     return LinkActor(config)
 
 

@@ -1,4 +1,4 @@
-"""The only place that makes Ray actors: names, namespace, restarts, concurrency, placement.
+"""Where, with launch_link.py, Ray actors are made: names, namespace, restarts, placement.
 
 The actors' classes stay plain (they are called directly in tests); here they get their options.
 """
@@ -10,14 +10,18 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raylay.actors.destination_link import DestinationLink
 from raylay.actors.errands import Errands
 from raylay.actors.instance import Instance
-from raylay.services.server.config import LinkConfig
+from raylay.actors.launch_link import CONTROL_CALLS_AT_ONCE, LinkActor
 
 RESTARTS_ENDLESS = -1
-CONTROL_CALLS_AT_ONCE = 8
-"""Control calls that one actor serves at the same time: a slow one must not hold up `status`."""
+__all__ = [
+    "launch_instance",
+    "launch_errands",
+    "task",
+    # An instance that runs since before an upgrade looks for it here.
+    "LinkActor",
+]
 
 
 def launch_instance(
@@ -45,31 +49,6 @@ def launch_instance(
     if node_labels:
         options["label_selector"] = node_labels
     return ray.remote(**options)(Instance).remote(directory, name)
-
-
-class LinkActor:
-    """A link as an actor on its instance's node, started from within the instance's actor.
-
-    Not detached: Ray ends it with its owner. Not restarted by Ray: its instance starts it again,
-    because only the instance knows whether the dead one's socket is closed.
-
-    Args:
-        config: what the link is started with.
-    """
-
-    def __init__(self, config: LinkConfig) -> None:
-        here = ray.get_runtime_context().get_node_id()
-        options: dict[str, Any] = {
-            "num_cpus": 0,
-            "max_restarts": 0,
-            "max_concurrency": CONTROL_CALLS_AT_ONCE,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False),
-        }
-        self._handle: Any = ray.remote(**options)(DestinationLink).remote(config.to_json())
-
-    def kill(self) -> None:
-        """Ends it at once if it still runs."""
-        ray.kill(self._handle, no_restart=True)
 
 
 def launch_errands(node: str) -> Any:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from raylay.services import fabric_ray, fabric_registry
-from raylay.services.fabric.fabric import (
+from raylay.services.configuration.model import (
     DowngradeSettings,
-    Fabric,
     FabricSettings,
     JournalSettings,
-    Topic,
-    _record_text,
-    _save_config,
-    fetch,
-    find_running,
-    lookup,
-    namespace_of,
 )
+from raylay.services.fabric.clients import lookup
+from raylay.services.fabric.fabric import Fabric, Topic
+from raylay.services.fabric.finding import fetch, find_running
+from raylay.services.fabric.record_store import _record_text, _save_config, namespace_of
 
 __all__ = [
     "Fabric",

@@ -24,6 +24,8 @@ from raylay.services.fabric.nodes import Node
 from raylay.services.fabric.travelling import known_as
 
 START_TIMEOUT_S_DEFAULT = 120.0
+STOP_TIMEOUT_S_DEFAULT = 15.0
+POLL_S = 0.05
 STATUS_TIMEOUT_S = 5.0
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Nothing but control calls goes through Ray: its least possible object store."""

@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raylay.services.errors import ConfigurationError, RaylayError
+from raylay.services.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -203,19 +203,6 @@ def one_line(error: BaseException | str) -> str:
         return _STATE.sub("", ours[-1].strip())
     lines = [line for line in text.splitlines() if line.strip()]
     return _STATE.sub("", lines[0].strip()) if lines else "Spark failed and did not say why"
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Has Spark hand on an error of ours without the stack of its worker: the first line says what
-    is wrong. For what Spark calls in its workers, which end with the error."""
-    try:
-        yield
-    except RaylayError:
-        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-        if spec is not None and spec.name.startswith("pyspark."):
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        raise
 
 
 @contextmanager

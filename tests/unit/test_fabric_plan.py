@@ -19,7 +19,7 @@ from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric import registry
+from raylay.services.fabric import finding, registry
 from raylay.services.fabric.plan import (
     Changes,
     FabricRecord,
@@ -314,9 +314,9 @@ def test_a_fabric_whose_head_is_gone_for_good_is_over() -> None:
         listening.listen()
         port = listening.getsockname()[1]
         entry = Entry("f", "/data", f"127.0.0.1:{port}")
-        assert not fabric.fabric._is_over(entry)
-    assert fabric.fabric._is_over(entry)
-    assert not fabric.fabric._is_over(replace(entry, host_pid=1)), "who began its Ray is alive"
+        assert not finding.is_over(entry)
+    assert finding.is_over(entry)
+    assert not finding.is_over(replace(entry, host_pid=1)), "who began its Ray is alive"
 
 
 @pytest.mark.parametrize(

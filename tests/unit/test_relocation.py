@@ -216,9 +216,9 @@ def test_who_cannot_be_moved_keeps_nobody_else_from_it(
 
     monkeypatch.setattr(made, "relocate", relocate)
     monkeypatch.setattr(made, "_refresh", lambda: None)
-    monkeypatch.setattr("raylay.services.fabric.fabric.living_nodes", lambda: NODES[2:])
+    monkeypatch.setattr("raylay.services.fabric.moving.living_nodes", lambda: NODES[2:])
     dead = [(node, 1) for node in NODES[:2]]
-    monkeypatch.setattr("raylay.services.fabric.fabric.dead_nodes", lambda: dead)
+    monkeypatch.setattr("raylay.services.fabric.moving.dead_nodes", lambda: dead)
     told: list[Relocation] = []
     with pytest.raises(FabricError, match=r"^east-1 cannot be filled$"):
         made.relocate_due(told.append)

@@ -45,7 +45,7 @@ from raylay.services.pipeline.publishing.staging import (
     Staging,
     stage,
 )
-from raylay.services.pipeline.session import plain_errors
+from raylay.services.pipeline.worker_errors import plain_errors
 from raylay.storage.stores import MemoryPublishStore
 
 log = logging.getLogger("raylay.pipeline")

@@ -21,8 +21,9 @@ from raylay.services.pipeline.publishing.sink import normal
 from raylay.services.pipeline.publishing.staging import StagedFile, stage
 from raylay.services.pipeline.replay.job import REPLAYED, TIME, Chunk, Plan
 from raylay.services.pipeline.selection import topic_condition
-from raylay.services.pipeline.session import one_line, plain_errors, quiet_pandas
+from raylay.services.pipeline.session import one_line, quiet_pandas
 from raylay.services.pipeline.tables.values import BodyParser, Mode
+from raylay.services.pipeline.worker_errors import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

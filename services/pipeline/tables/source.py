@@ -46,11 +46,11 @@ from raylay.services.pipeline.journals import (
     record_told,
 )
 from raylay.services.pipeline.publishing.sink import BatchWriter, StreamWriter, WriteOptions
-from raylay.services.pipeline.session import plain_errors
 from raylay.services.pipeline.tables.columns import COLUMNS, Batches
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.services.pipeline.tables.topics import check_held, check_journaled
 from raylay.services.pipeline.tables.values import BodyParser, Mode
+from raylay.services.pipeline.worker_errors import plain_errors
 from raylay.services.subscriptions.matching import TopicFilter, topic_filter
 
 log = logging.getLogger("raylay.pipeline")

@@ -1,0 +1,39 @@
+"""How an instance's actor starts the actors of its links."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raylay.actors.destination_link import DestinationLink
+from raylay.services.server.config import LinkConfig
+
+CONTROL_CALLS_AT_ONCE = 8
+"""Control calls that one actor serves at the same time: a slow one must not hold up `status`."""
+
+
+class LinkActor:
+    """A link as an actor on its instance's node, started from within the instance's actor.
+
+    Not detached: Ray ends it with its owner. Not restarted by Ray: its instance starts it again,
+    because only the instance knows whether the dead one's socket is closed.
+
+    Args:
+        config: what the link is started with.
+    """
+
+    def __init__(self, config: LinkConfig) -> None:
+        here = ray.get_runtime_context().get_node_id()
+        options: dict[str, Any] = {
+            "num_cpus": 0,
+            "max_restarts": 0,
+            "max_concurrency": CONTROL_CALLS_AT_ONCE,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False),
+        }
+        self._handle: Any = ray.remote(**options)(DestinationLink).remote(config.to_json())
+
+    def kill(self) -> None:
+        """Ends it at once if it still runs."""
+        ray.kill(self._handle, no_restart=True)

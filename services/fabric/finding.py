@@ -1,0 +1,78 @@
+"""Which fabrics run: on this machine, or on the Ray that an address names."""
+
+from __future__ import annotations
+
+import os
+
+from raylay.services.errors import FabricError
+from raylay.services.fabric import registry
+from raylay.services.fabric.ray_access import (
+    HeadSilent,
+    join_ray,
+    leave_ray,
+    refuse_silent_head,
+)
+from raylay.services.fabric.record_store import (
+    remember,
+    stored_names,
+    stored_record,
+)
+
+
+def fetch(address: str) -> None:
+    """Keeps here the records of the fabrics that run on the Ray at `address`: from then on they are
+    found by name, and their clients need no Ray.
+
+    Raises:
+        FabricError: no Ray can be reached there.
+    """
+    started_ray = join_ray(address)
+    try:
+        for name in stored_names():
+            known = registry.find(name)
+            record = stored_record(name) if known is None or known.copied else None
+            if record is not None:
+                remember(record)
+    finally:
+        if started_ray:
+            leave_ray()
+
+
+def find_running(name: str = "") -> registry.Entry:
+    """The fabric of this name that runs here, or on the Ray that RAY_ADDRESS names; empty: the only
+    one.
+
+    Raises:
+        FabricError: there is none, or several; says which.
+    """
+    entry = registry.find(name) if name else None
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address and entry is None and (name or not registry.running()):
+        fetch(address)
+        entry = registry.find(name) if name else None
+    if entry is not None:
+        return entry
+    running = registry.running()
+    names = ", ".join(each.name for each in running) or "none; start one with `raylay up FILE`"
+    if name:
+        raise FabricError(f"no fabric {name} runs here; there are {names}")
+    if len(running) != 1:
+        raise FabricError(f"say which fabric with --fabric; there are {names}")
+    return running[0]
+
+
+def runs_already(name: str, where: str) -> FabricError:
+    """The error of a start of what runs."""
+    return FabricError(
+        f"fabric {name} runs already, in {where}: attach to it, apply to it what has changed, or "
+        "stop it"
+    )
+
+
+def is_over(entry: registry.Entry) -> bool:
+    """Whether the Ray of a fabric ended without it: nothing listens where its head was."""
+    try:
+        refuse_silent_head("" if entry.host_pid else entry.address)
+    except HeadSilent:
+        return True
+    return False

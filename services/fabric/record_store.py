@@ -1,0 +1,154 @@
+"""Where the record of a fabric lies: in its directory, at Ray's head for drivers on other machines,
+and as a copy on each node, which then knows the fabric by name."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from raylay.services.errors import FabricError
+from raylay.services.fabric import registry
+from raylay.services.fabric.plan import (
+    FabricRecord,
+)
+from raylay.services.fabric.ray_access import (
+    AUTH_VARIABLE,
+    POLL_S,
+    ask_head,
+    ray_module,
+)
+from raylay.services.fabric.travelling import known_as
+
+# -- the record in Ray's head, for drivers on other machines ---------------------------------
+_KV_NAMESPACE = b"raylay"
+_CLAIMS_NAMESPACE = b"raylay-claims"
+CLAIM_S = 5.0
+
+
+def namespace_of(fabric: str) -> str:
+    """The Ray namespace of a fabric's actors."""
+    return f"raylay-{fabric}"
+
+
+def remember(record: FabricRecord) -> None:
+    """Keeps a copy of the record of a fabric of another host."""
+    keep_copy(record, entry_of(record, holds_ray=False))
+
+
+def keep_copy(record: FabricRecord, entry: registry.Entry) -> None:
+    """Keeps a copy of the record where this machine finds it by name."""
+    directory = registry.copy_directory(record.name)
+    record.save(directory)
+    registry.register(replace(entry, directory=str(directory), copied=True))
+
+
+def entry_of(record: FabricRecord, holds_ray: bool) -> registry.Entry:
+    """What a machine knows the fabric by. `holds_ray`: it ends with this process."""
+    pid = os.getpid() if holds_ray else 0
+    address = str(ray_module().get_runtime_context().gcs_address)
+    return registry.Entry(
+        record.name,
+        record.directory,
+        address,
+        pid,
+        registry.process_start(pid) if pid else 0,
+        os.environ.get(AUTH_VARIABLE, ""),
+    )
+
+
+@known_as("raylay.services.fabric")
+def _save_config(text: str, directory: str, record: str, entry: registry.Entry) -> None:
+    """On the node of an instance: there the fabric is known by name, head or no head."""
+    from raylay.services.server.config import InstanceConfig
+
+    InstanceConfig.from_json(text).save(Path(directory))
+    sent = FabricRecord.from_json(record, "what the driver sent")
+    kept = FabricRecord.load(sent.directory)
+    # Beside the data, which a start from any host uses again.
+    if kept is None or (kept.name == sent.name and kept.number < sent.number):
+        sent.save()
+    known = registry.find(entry.name)
+    if known is None or known.copied:
+        keep_copy(sent, entry)
+
+
+@known_as("raylay.services.fabric")
+def _record_text(name: str, directory: str) -> str:
+    """On a node: the fabric's record in a directory; empty: none that can be read."""
+    try:
+        found = FabricRecord.load(directory)
+    except FabricError:
+        return ""
+    return found.to_json() if found is not None and found.name == name else ""
+
+
+def live_names(name: str) -> list[str]:
+    """The actors of a fabric that the head knows as not ended."""
+    found = ask_head(partial(ray_module().util.list_named_actors, all_namespaces=True))
+    return [each["name"] for each in found if each["namespace"] == namespace_of(name)]
+
+
+def store_record(record: FabricRecord) -> None:
+    """Writes the record at Ray's head."""
+    from ray.experimental import internal_kv
+
+    internal_kv._internal_kv_put(
+        record.name.encode(), record.to_json().encode(), overwrite=True, namespace=_KV_NAMESPACE
+    )
+
+
+def stored_record(name: str) -> FabricRecord | None:
+    """The record at Ray's head; None: it has none of this name."""
+    from ray.experimental import internal_kv
+
+    text = ask_head(lambda: internal_kv._internal_kv_get(name.encode(), namespace=_KV_NAMESPACE))
+    return FabricRecord.from_json(text.decode(), f"the record of {name}") if text else None
+
+
+def is_newer(stored: FabricRecord | None, number: int) -> bool:
+    """Whether a record of this number, or of a later one, was written."""
+    return stored is not None and stored.number >= number
+
+
+def claim(name: str, number: int) -> bool:
+    """Whether the record of this number is ours to write: the head lets one of several have it.
+    Who claimed it and did not write it within CLAIM_S has died."""
+    from ray.experimental import internal_kv
+
+    def put(each: int) -> bool:
+        key = f"{name}#{each}".encode()
+        return bool(
+            internal_kv._internal_kv_put(key, b"", overwrite=False, namespace=_CLAIMS_NAMESPACE)
+        )
+
+    deadline_s = time.monotonic() + CLAIM_S
+    while ask_head(partial(put, number)):
+        if is_newer(stored_record(name), number):
+            return False
+        if time.monotonic() > deadline_s:
+            return True
+        time.sleep(POLL_S)
+    # That of the record before stays until now: who has read that one still meets this one.
+    before = f"{name}#{number - 1}".encode()
+    internal_kv._internal_kv_del(before, namespace=_CLAIMS_NAMESPACE)
+    return True
+
+
+def stored_names() -> list[str]:
+    """The fabrics that have a record at Ray's head."""
+    from ray.experimental import internal_kv
+
+    keys = ask_head(lambda: internal_kv._internal_kv_list(b"", namespace=_KV_NAMESPACE))
+    return sorted(key.decode() for key in keys)
+
+
+def forget_record(name: str) -> None:
+    """Removes the record at Ray's head, and who claimed the next."""
+    from ray.experimental import internal_kv
+
+    internal_kv._internal_kv_del(name.encode(), namespace=_KV_NAMESPACE)
+    for claim in internal_kv._internal_kv_list(f"{name}#".encode(), namespace=_CLAIMS_NAMESPACE):
+        internal_kv._internal_kv_del(claim, namespace=_CLAIMS_NAMESPACE)

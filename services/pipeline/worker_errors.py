@@ -1,0 +1,23 @@
+"""Errors of ours inside what Spark calls."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from raylay.services.errors import RaylayError
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Has Spark hand on an error of ours without the stack of its worker: the first line says what
+    is wrong. For what Spark calls in its workers, which end with the error."""
+    try:
+        yield
+    except RaylayError:
+        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+        if spec is not None and spec.name.startswith("pyspark."):
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
