@@ -31,6 +31,9 @@ class JournalLookup(Protocol):
     def reads(self) -> int:
         """How often it has read the log."""
 
+    def look_anew(self) -> None:
+        """Forgets what was removed since it was read."""
+
     def part(self, publisher: int, wanted: SequenceSet) -> list[Run]:
         """Committed runs that hold some of `wanted`, which is not empty; takes out of it what it
         has found and what is not here."""
@@ -244,6 +247,7 @@ class Fetch:
         Raises:
             StorageError: the journal cannot be read.
         """
+        lookup.look_anew()
         before = lookup.reads
         while lookup.reads - before < READS_IN_STEP:
             if self._compared:

@@ -23,6 +23,10 @@ STRETCHES_KEPT = 8
 class RunSource(Protocol):
     """What is asked of a journal; `storage.journal.JournalReader` says what the answers mean."""
 
+    @property
+    def first_txid(self) -> int:
+        """The oldest transaction id still here."""
+
     def read(self, after_txid: int, bytes_max: int) -> list[Run]:
         """Committed runs behind `after_txid`, in order, about `bytes_max` of them."""
 
@@ -51,8 +55,8 @@ _Stretch = dict[int, list[_Piece]]
 class RunLookup:
     """Looks committed runs up.
 
-    Invariant: each stretch holds whole pieces of committed runs. Those never change, so what was
-    read of them stays true, also when their segment is removed.
+    Invariant: each stretch holds whole pieces of committed runs. Those never change. They may be
+    removed, so that no link can send them any more: `look_anew` forgets such stretches.
     Owner: one thread at a time; it reads. Lifecycle: one life of the instance.
 
     Args:
@@ -64,8 +68,22 @@ class RunLookup:
         self._source = source
         self._stretch_bytes = stretch_bytes
         self._stretches: deque[_Stretch] = deque(maxlen=STRETCHES_KEPT)
+        self._first_txid = 0
         self.reads = 0
         """How often it has read the log."""
+
+    def look_anew(self) -> None:
+        """Before `part` is asked: forgets what was read of segments that were removed since. Who is
+        asked for a message would ask its destinations for it, and could send it to none of them.
+
+        Raises:
+            StorageError: the journal cannot be read.
+        """
+        first_txid = self._source.first_txid
+        if first_txid != self._first_txid:
+            self._first_txid = first_txid
+            kept = [each for each in self._stretches if _first_txid_of(each) >= first_txid]
+            self._stretches = deque(kept, STRETCHES_KEPT)
 
     def part(self, publisher: int, wanted: SequenceSet) -> list[Run]:
         """Committed runs that hold some of `wanted`, in the order of the log, as far as one stretch
@@ -136,6 +154,10 @@ def _place_in(stretch: _Stretch, publisher: int, sequence: int) -> tuple[list[_P
         return None
     at = bisect_right(pieces, sequence, key=_first) - 1
     return (pieces, at) if at >= 0 and pieces[at].last >= sequence else None
+
+
+def _first_txid_of(stretch: _Stretch) -> int:
+    return min(piece.run.first_txid for pieces in stretch.values() for piece in pieces)
 
 
 def _first(piece: _Piece) -> int:

@@ -338,6 +338,9 @@ class ProbedLookup:
     def reads(self) -> int:
         return self._lookup.reads
 
+    def look_anew(self) -> None:
+        self._lookup.look_anew()
+
     def part(self, publisher: int, wanted: SequenceSet) -> list[Run]:
         found = self._lookup.part(publisher, wanted)
         self._found += found

@@ -356,6 +356,13 @@ class HolesTakenAsHeld(RunLookup):
         return stretch
 
 
+class FindsWhatWasRemoved(RunLookup):
+    """What it has read it takes for what is in the journal still."""
+
+    def look_anew(self) -> None:
+        pass
+
+
 class ReadyByAnyGroup(InstanceMachine):
     """Having lost its disk it admits clients as soon as any upstream has caught up, though those of
     its own group may hold more."""
@@ -755,6 +762,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
     "admits unasked": Machines(parts=Parts(admission=AdmitsUnasked)),
     "holes taken as held": Machines(lookup=HolesTakenAsHeld),
+    "finds what was removed": Machines(lookup=FindsWhatWasRemoved),
     "notes not recovered": Machines(instance=NotesNotRecovered),
     "what comes back is its own": Machines(instance=WhatComesBackIsItsOwn),
     "conflict told ahead": Machines(instance=ConflictToldAhead),

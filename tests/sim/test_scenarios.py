@@ -75,11 +75,12 @@ class Play:
         retention_bytes: int | None = None,
         machines: Machines | None = None,
         recent_bytes_max: int | None = None,
+        timing: Timing = STEADY,
     ) -> None:
         self.world = World(
             1,
             topology,
-            timing=STEADY,
+            timing=timing,
             machines=machines,
             retention_bytes=retention_bytes,
             policy=policy,
@@ -1515,6 +1516,38 @@ def test_an_old_copy_that_is_put_back_still_says_what_nobody_has() -> None:
     play.until(play.world.now_us // 1000 + 1_500)
     assert unavailable_at(play, "m1", client)[:1] == lacked
     play.end()
+
+
+@pytest.mark.parametrize("planted", ["", "finds what was removed"])
+def test_who_has_removed_what_it_is_asked_for_asks_no_server_that_cannot_get_it(
+    planted: str,
+) -> None:
+    """`a1` begins anew with an old copy, older than its first recovery point, and asks `x` for what
+    it published. `x` has read that not long ago, has removed it since, and its link has gone on to
+    `a2`, which never gets it."""
+    topology = listed(a1=(to("x"),), a2=(to("x", sync=False),))
+    seldom = replace(STEADY, hint_us=60_000_000)
+    machines = SHOWN_BY_A_SCENARIO.get(planted)
+    play = Play(topology, machines=machines, recent_bytes_max=0, timing=seldom)
+    world, client = play.world, play.client("p", "a1", "x", "a2")
+    play.until(50)
+    world.crash("a2")
+    published(play, client, 40)
+    world.keep("a1")
+    world.crash("a1", 20_000)
+    play.until(world.now_us // 1000 + 300)
+    assert world.probes["contents fetched for a comparison"] > 0
+    x = world.instances["x"]
+    x.remove_segments()
+    assert x.journal.first_txid > 1
+    world.put_back("a1", 200_000, in_place=False)
+    world.restart("a2")
+    play.until(world.now_us // 1000 + 1_500)
+    assert unavailable_at(play, "a2", client)
+    assert bool(world.instances["a1"].machine.pending) == bool(planted)
+    history = play.end(check=not planted)
+    found = {violation.law for violation in checkers.check_all(history)}
+    assert found == ({"liveness"} if planted else set())
 
 
 @pytest.mark.parametrize("planted", ["", "what came round not shown"])

@@ -13,6 +13,9 @@ class HeldRuns:
         self.runs = runs if runs is not None else []
         self.reads = 0
 
+    def look_anew(self) -> None:
+        """It keeps nothing that it read."""
+
     def part(self, publisher: int, wanted: SequenceSet) -> list[Run]:
         """All of it."""
         self.reads += 1
