@@ -41,7 +41,7 @@ one from here is not sent).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,11 +81,11 @@ from raylay.services.drills.history import (
     Topology,
     Used,
 )
+from raylay.services.drills.publish_stores import store
 from raylay.services.drills.rules import carries_everything, is_routed
+from raylay.services.drills.verdicts import VIOLATIONS_MAX, Key, Violation, at, listed, named
 from raylay.services.replication.routing import Destination
 
-Key = tuple[int, int]
-"""(publisher, sequence)."""
 Link = tuple[str, str]
 Mode = tuple[int, set[tuple[int, int, int]]]
 """Of a link: until when it was async, and what it asked again when it was upgraded."""
@@ -95,22 +95,10 @@ DEAD = "acknowledged, the waiter has lost its disk"
 DOWNGRADED = "acknowledged, the waiter's own link is async"
 NEVER = -1
 NOW_ASYNC = 1 << 62
-VIOLATIONS_MAX = 20
-SHOWN_MAX = 5
 REMOVED_TXID = 0
 """Below every real one: of what was removed before a disk was put back."""
 MESSAGE_TYPE = "json"
 """Of everything in a history."""
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A law that a history breaks."""
-
-    law: str
-    text: str
-    separate: bool = False
-    """Known and reported, and no failure: see `acknowledged`."""
 
 
 @dataclass(slots=True)
@@ -134,23 +122,6 @@ class Copy:
     def since_us(self, root: int) -> int:
         """From when on its instance owes an answer for this root."""
         return self.noted_us.get(root, self.time_us)
-
-
-def named(key: Key) -> str:
-    """A message, as people find it in status and logs."""
-    return f"sequence {key[1]} of publisher {key[0]}"
-
-
-def listed(keys: Iterable[Key]) -> str:
-    """Some messages, the first of them by name."""
-    every = sorted(keys)
-    more = f" and {len(every) - SHOWN_MAX} more" if len(every) > SHOWN_MAX else ""
-    return ", ".join(map(named, every[:SHOWN_MAX])) + more
-
-
-def at(time_us: int) -> str:
-    """A moment."""
-    return f"at {time_us / 1000:.3f} ms"
 
 
 class Logs:
@@ -995,78 +966,6 @@ def settled(history: History) -> list[Violation]:
 
 def _carries_everything(history: History, destination: Destination) -> bool:
     return carries_everything(destination, history.journaled)
-
-
-def store(history: History) -> list[Violation]:
-    """A publish store forgets only what some instance acked or refused, and nothing acked is
-    refused later by anyone. Another content is another message: what a logon names durable may be
-    of another client of that name (see the top of this file), and so may be what another instance
-    than the one that acked it holds, or on another disk, and refuses it for. A number is used once,
-    but that an instance gave, lost when an older copy was put in place of its directory, and gives
-    again before a peer has found that out: where another one holds the first, it refuses it."""
-    settled: set[Key] = set()
-    acked: defaultdict[tuple[Key, int], set[tuple[str, int]]] = defaultdict(set)
-    disks: Counter[str] = Counter()
-    published: set[tuple[Key, int]] = set()
-    anybody: set[Key] = set()
-    digests: dict[tuple[str, Key], int] = {}
-    by_clients = {each.publisher for each in history.operations if isinstance(each, Sent)}
-    given: defaultdict[int, set[Key]] = defaultdict(set)
-    lost: defaultdict[int, set[Key]] = defaultdict(set)
-    found = []
-    for operation in history.operations:
-        if isinstance(operation, Published):
-            key = (operation.publisher, operation.sequence)
-            if (key, operation.digest) in published and not any(
-                key in keys for keys in lost.values()
-            ):
-                text = f"{at(operation.time_us)} {operation.client} published {named(key)}, "
-                found.append(Violation("store", text + "a number that was used before"))
-            published.add((key, operation.digest))
-            anybody.add(key)
-            if operation.digest:
-                digests[operation.client, key] = operation.digest
-        elif isinstance(operation, ClientCrashed):
-            for sequence in operation.lost:
-                key = (operation.publisher, sequence)
-                published.discard((key, digests.get((operation.client, key), 0)))
-        elif isinstance(operation, Acked):
-            every = {(operation.publisher, sequence) for sequence in operation.sequences}
-            for key in every:
-                digest = digests.get((operation.client, key), 0)
-                settled.add(key)
-                if operation.by != "logon" or not digest:
-                    acked[key, digest].add((operation.instance, disks[operation.instance]))
-            if not every <= anybody:
-                text = f"{at(operation.time_us)} {operation.instance} acked {operation.client} "
-                text += listed(every - anybody)
-                found.append(Violation("store", f"{text}, never published"))
-        elif isinstance(operation, Failed):
-            key = (operation.publisher, operation.sequence)
-            digest = digests.get((operation.client, key), 0)
-            settled.add(key)
-            by = acked[key, digest]
-            if (operation.instance, disks[operation.instance]) in by or (by and not digest):
-                text = f"{at(operation.time_us)} {operation.instance} refused {operation.client} "
-                text += f"{named(key)} ({operation.reason}), which was acked before"
-                found.append(Violation("store", text))
-        elif isinstance(operation, Crashed) and operation.lost:
-            disks[operation.instance] += 1
-            lost[operation.incarnation] |= given.pop(operation.incarnation, set())
-        elif isinstance(operation, Journaled | HeldBefore):
-            if operation.publisher not in by_clients:
-                held = {(operation.publisher, sequence) for sequence in operation.sequences}
-                lost[operation.incarnation] -= held
-                if isinstance(operation, HeldBefore) or not operation.path:
-                    given[operation.incarnation] |= held
-        elif isinstance(operation, Heard):
-            for sequence in operation.sequences:
-                key = (operation.publisher, sequence)
-                # By a logon also what is the other client's (see the top of this file).
-                if key not in settled:
-                    text = f"{at(operation.time_us)} {operation.client} forgot {named(key)}, "
-                    found.append(Violation("store", text + "never acked"))
-    return found[:VIOLATIONS_MAX]
 
 
 def sending(history: History) -> list[Violation]:
