@@ -34,8 +34,8 @@ published. Contents are compared where records meet, so some cases are excused: 
 durable that another client of that name published there (a client that logs on shows no records);
 what comes again when retention has removed what was here; what a link asks again after an upgrade
 (it names ranges of what it held when it was async); and, behind the instance where a client
-published one, who held another before, or got it by another way (it said that it holds it, so the
-one from here is not sent).
+published one, who held another before, or got it from another instance meanwhile (it said that it
+holds it, so the one from here is not sent).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from raylay.services.client.machine import (
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.acknowledgment import (
+    CLIENT,
     DestinationLedger,
     RootedRanges,
     WaiterTable,
@@ -616,6 +617,19 @@ class RefusedIsDurable(InstanceMachine):
         self.awaited = awaited
 
 
+class ShowsWhatClientsPublished(InstanceMachine):
+    """Tells upstreams to send nothing of what clients published here, whatever its content."""
+
+    def _commit_run(
+        self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int
+    ) -> None:
+        super()._commit_run(run, root, sender, ranges, time_us)
+        for upstream in self._upstreams.values():
+            if sender == CLIENT and upstream.sends_duplicates:
+                upstream.held.add_ranges(run.publisher, ranges)
+                self._dirty_upstreams.add(upstream.connection)
+
+
 class ContentsNotCompared(InstanceMachine):
     """Takes every message of a known identity for the same message."""
 
@@ -767,6 +781,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "what comes back is its own": Machines(instance=WhatComesBackIsItsOwn),
     "conflict told ahead": Machines(instance=ConflictToldAhead),
     "next server not asked": Machines(instance=NextServerNotAsked),
+    "shows what clients published": Machines(instance=ShowsWhatClientsPublished),
 }
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
 

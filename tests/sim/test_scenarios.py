@@ -76,6 +76,7 @@ class Play:
         machines: Machines | None = None,
         recent_bytes_max: int | None = None,
         timing: Timing = STEADY,
+        contents: bool = False,
     ) -> None:
         self.world = World(
             1,
@@ -87,6 +88,7 @@ class Play:
             window_bytes=window_bytes,
             segment_bytes=3_000,
             recent_bytes_max=recent_bytes_max,
+            contents=contents,
         )
 
     def client(
@@ -702,6 +704,39 @@ def test_a_second_content_is_not_acked_because_the_first_is_known_to_be_held() -
     ]
     acked = [op for op in history.operations if isinstance(op, Acked)]
     assert {op.client for op in acked} == {"q"}
+
+
+@pytest.mark.parametrize("planted", ["", "shows what clients published"])
+def test_a_second_content_further_on_is_compared_though_a_client_brought_the_first(
+    planted: str,
+) -> None:
+    """The link of `b` is behind when a client of the same name publishes at `c`: what comes from
+    `a` is sent there all the same. Found by seeds in which two clients share a name."""
+    play = Play(
+        fabric(a=(to("b"),), b=(to("c"),), c=()),
+        window_bytes=1,
+        contents=True,
+        machines=SHOWN_BY_A_SCENARIO.get(planted),
+    )
+    one, other = play.client("p", "a"), play.client("r", "b")
+    two = play.client("q", "c", as_="p")
+    play.until(50)
+    two.publish(["orders"])
+    play.until(70)
+    one.publish(["trades"])
+    play.until(90)
+    assert play.world.probes["conflict between instances"], "`c` hears what `b` has no need to send"
+    other.publish(["orders"] * 60)
+    one.publish(["trades"])
+    play.until(95)
+    assert play.had("b", one, 2) and not play.had("c", one, 2)
+    two.publish(["orders"])
+    play.until(300)
+    history = play.end(check=False)
+    failed = [(op.instance, op.sequence) for op in history.operations if isinstance(op, Failed)]
+    assert failed == ([("a", 1)] if planted else [("a", 1), ("a", 2)])
+    found = {violation.law for violation in checkers.check_all(history)}
+    assert found == ({"acknowledged"} if planted else set())
 
 
 @pytest.mark.parametrize("planted", ["", "conflict told ahead"])

@@ -925,12 +925,11 @@ class InstanceMachine:
             if isinstance(entry, RunStaged):
                 runs.append(entry.run)
                 run = entry.run
-                if run.flags & Flag.CONTIGUOUS:
-                    ranges = [(run.first_sequence, run.last_sequence)]
-                else:
-                    ranges = run.ranges()
+                ranges = run.ranges()
                 self._commit_run(run, entry.root, entry.sender, ranges, now_us)
-                for upstream in self._upstreams.values():
+                # What clients published is not shown: an upstream may have what another client of
+                # that name did, which is seen only where the records meet.
+                for upstream in self._upstreams.values() if entry.sender != CLIENT else ():
                     if upstream.sends_duplicates and upstream.incarnation != entry.sender:
                         upstream.held.add_ranges(run.publisher, ranges)
                         self._dirty_upstreams.add(upstream.connection)
