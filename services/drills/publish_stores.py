@@ -13,22 +13,77 @@ from raylay.services.drills.history import (
     HeldBefore,
     History,
     Journaled,
+    ModeSet,
     Published,
     Sent,
 )
 from raylay.services.drills.verdicts import VIOLATIONS_MAX, Key, Violation, at, listed, named
 
 
+class _Acks:
+    """Who acked which content, on which disk.
+
+    An instance that acks because a link is downgraded forgets it where it crashes before it has
+    written down what is durable: the link is sync again then, and the message is asked for at the
+    destination. Each such ack would have to be on disk first. Where the destination holds another
+    content by then, a client that has not heard the ack sends the message again, and is refused."""
+
+    def __init__(self) -> None:
+        self._by: defaultdict[tuple[Key, int], set[tuple[str, int]]] = defaultdict(set)
+        self._disks: Counter[str] = Counter()
+        self._downgraded: defaultdict[str, set[str]] = defaultdict(set)
+        """By instance, its destinations that are."""
+        self._forgettable: defaultdict[str, set[tuple[Key, int]]] = defaultdict(set)
+        """By instance, what it acked in this life only while a link was downgraded, one of several
+        contents, and no client has heard."""
+
+    def acked(self, instance: str, key: Key, digest: int) -> None:
+        """A client was acked its content."""
+        by = instance, self._disks[instance]
+        acked = self._by[key, digest]
+        if digest and self._downgraded[instance] and by not in acked:
+            self._forgettable[instance].add((key, digest))
+        acked.add(by)
+
+    def heard(self, key: Key, digest: int) -> None:
+        """A client has heard that."""
+        for unheard in self._forgettable.values():
+            unheard.discard((key, digest))
+
+    def are_refused(self, instance: str, key: Key, digest: int) -> bool:
+        """Whether an ack stands that it contradicts when this instance refuses the content."""
+        acked = self._by[key, digest]
+        return (instance, self._disks[instance]) in acked or bool(acked and not digest)
+
+    def mode_set(self, mode: ModeSet) -> None:
+        """A link was downgraded or upgraded."""
+        downgraded = self._downgraded[mode.instance]
+        if mode.sync:
+            downgraded.discard(mode.destination)
+        else:
+            downgraded.add(mode.destination)
+
+    def crashed(self, crash: Crashed) -> None:
+        """An instance crashed."""
+        name = crash.instance
+        for forgotten in self._forgettable.pop(name, ()):
+            self._by[forgotten].discard((name, self._disks[name]))
+        self._downgraded.pop(name, None)
+        self._disks[name] += crash.lost
+
+
 def store(history: History) -> list[Violation]:
     """A publish store forgets only what some instance acked or refused, and nothing acked is
     refused later by anyone. Another content is another message: what a logon names durable may be
     of another client of that name (see the top of checkers.py), and so may be what another instance
-    than the one that acked it holds, or on another disk, and refuses it for. A number is used once,
-    but that an instance gave, lost when an older copy was put in place of its directory, and gives
-    again before a peer has found that out: where another one holds the first, it refuses it."""
+    than the one that acked it holds, or on another disk, and refuses it for. So may be what it is
+    refused for where its ack was forgotten (`_Acks`).
+
+    A number is used once, but that an instance gave, lost when an older copy was put in place of
+    its directory, and gives again before a peer has found that out: where another one holds the
+    first, it refuses it."""
     settled: set[Key] = set()
-    acked: defaultdict[tuple[Key, int], set[tuple[str, int]]] = defaultdict(set)
-    disks: Counter[str] = Counter()
+    acks = _Acks()
     published: set[tuple[Key, int]] = set()
     anybody: set[Key] = set()
     digests: dict[tuple[str, Key], int] = {}
@@ -58,7 +113,7 @@ def store(history: History) -> list[Violation]:
                 digest = digests.get((operation.client, key), 0)
                 settled.add(key)
                 if operation.by != "logon" or not digest:
-                    acked[key, digest].add((operation.instance, disks[operation.instance]))
+                    acks.acked(operation.instance, key, digest)
             if not every <= anybody:
                 text = f"{at(operation.time_us)} {operation.instance} acked {operation.client} "
                 text += listed(every - anybody)
@@ -67,14 +122,16 @@ def store(history: History) -> list[Violation]:
             key = (operation.publisher, operation.sequence)
             digest = digests.get((operation.client, key), 0)
             settled.add(key)
-            by = acked[key, digest]
-            if (operation.instance, disks[operation.instance]) in by or (by and not digest):
+            if acks.are_refused(operation.instance, key, digest):
                 text = f"{at(operation.time_us)} {operation.instance} refused {operation.client} "
                 text += f"{named(key)} ({operation.reason}), which was acked before"
                 found.append(Violation("store", text))
-        elif isinstance(operation, Crashed) and operation.lost:
-            disks[operation.instance] += 1
-            lost[operation.incarnation] |= given.pop(operation.incarnation, set())
+        elif isinstance(operation, ModeSet):
+            acks.mode_set(operation)
+        elif isinstance(operation, Crashed):
+            acks.crashed(operation)
+            if operation.lost:
+                lost[operation.incarnation] |= given.pop(operation.incarnation, set())
         elif isinstance(operation, Journaled | HeldBefore):
             if operation.publisher not in by_clients:
                 held = {(operation.publisher, sequence) for sequence in operation.sequences}
@@ -84,6 +141,7 @@ def store(history: History) -> list[Violation]:
         elif isinstance(operation, Heard):
             for sequence in operation.sequences:
                 key = (operation.publisher, sequence)
+                acks.heard(key, digests.get((operation.client, key), 0))
                 # By a logon also what is the other client's (see the top of checkers.py).
                 if key not in settled:
                     text = f"{at(operation.time_us)} {operation.client} forgot {named(key)}, "

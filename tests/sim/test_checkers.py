@@ -542,6 +542,28 @@ def test_what_was_acked_never_fails_later() -> None:
     assert laws(history) == {"store"}
 
 
+@pytest.mark.parametrize("but", ["", "not downgraded", "upgraded before", "not crashed", "heard"])
+def test_an_ack_of_a_downgraded_link_may_be_forgotten_in_a_crash_where_nobody_heard_it(
+    but: str,
+) -> None:
+    """Another content is where the link leads: after the crash it is asked for there again."""
+    history = History(chain())
+    history.operations += [
+        *up(),
+        Published(2, "p", P, 1, "t", 7),
+        Published(2, "q", P, 1, "t", 8),
+        journaled(10, "b", 1),
+        *([ModeSet(20, "a", "to-b", False)] if but != "not downgraded" else []),
+        *([ModeSet(21, "a", "to-b", True)] if but == "upgraded before" else []),
+        acked(30, 1),
+        *([Heard(35, "p", P, (1,))] if but == "heard" else []),
+        *([Crashed(40, "a", A, False), Started(50, "a", A, True)] if but != "not crashed" else []),
+        ModeSet(50, "a", "to-b", True),
+        Failed(60, "a", "p", P, 2, 1, "sequence_conflict"),
+    ]
+    assert [found.law for found in checkers.store(history)] == ["store"] * bool(but)
+
+
 def test_a_number_is_used_once() -> None:
     history = sound()
     history.operations.append(Published(70, "p", P, 1, "t"))
