@@ -119,17 +119,38 @@ class Journal(JournalReader, Protocol):
 
     def stage(self, run: Run) -> None:
         """Takes a run whose `first_txid` is the next one. Called on the event loop; never blocks.
-        It is committed with whatever else is staged (group commit)."""
+        It is committed with whatever else is staged (group commit), by the writer thread."""
+
+    def keep(self, run: Run) -> None:
+        """As `stage`, but the writer thread does not get it yet: `hand_over` gives it what is kept
+        back, `commit_here` commits it. One of the two follows soon."""
+
+    def hand_over(self) -> None:
+        """Gives the writer thread what is kept back. Never blocks."""
+
+    @property
+    def is_thread_idle(self) -> bool:
+        """Whether `commit_here` may be called: the writer thread has nothing, neither to commit nor
+        to drop, and the next commit is a short one, on which nobody is to wait for others."""
+
+    def commit_here(self) -> None:
+        """Commits what is kept back, on the caller's thread, and calls `committed` or `failed`
+        (see `start`) before it returns. Blocks for a synced write.
+
+        Raises:
+            RuntimeError: the writer thread has something: it would be overtaken.
+        """
 
     def start(
         self,
         committed: Callable[[int, int], None],
         failed: Callable[[int, Exception], None],
     ) -> None:
-        """Starts the writer thread. `committed(last_txid, commit_ns)` is called on it after each
-        synced commit, with the nanoseconds that the commit took. `failed(first_txid, error)` is
-        called when a commit failed: everything staged from that id on is dropped, also what is
-        staged before the caller knows of it, until a run with that first id is staged again."""
+        """Starts the writer thread. `committed(last_txid, commit_ns)` is called after each synced
+        commit, on the thread that made it, with the nanoseconds that the commit took.
+        `failed(first_txid, error)` is called when a commit failed: everything staged from that id
+        on is dropped, also what is staged before the caller knows of it, until a run with that
+        first id is staged again."""
 
     def removable(self, before_txid: int) -> None:
         """Law 4: segments whose last transaction id is below `before_txid` may be removed by

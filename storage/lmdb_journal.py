@@ -9,20 +9,20 @@ ahead).
 from __future__ import annotations
 
 import os
-import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Literal
+from typing import Literal
 
 import lmdb
 
 from raylay.services.errors import StorageError, StorageFull
 from raylay.services.messages.records import Run
 from raylay.services.replication.ranges import PublisherRanges, SequenceSet
+from raylay.storage.active_segment import ActiveSegment, pack_blocks
 from raylay.storage.files import (
     FileLock,
     fault_point,
@@ -55,11 +55,10 @@ from raylay.storage.segments import (
     META_PREFIX,
     Environment,
     EnvironmentSegment,
-    OpenSegment,
     SegmentFile,
     list_segments,
     open_environment,
-    open_segment,
+    opened,
     read_meta,
     segment_path,
 )
@@ -76,26 +75,9 @@ FREE_BYTES_MIN = COMMIT_BYTES_MAX
 NEVER_TXID = 1 << 64
 """Behind every transaction id."""
 
-_KEY = struct.Struct(">Q")
-
 
 class _Stop:
     """The last thing staged."""
-
-
-class _Active:
-    """The segment that is being written, or was until it is sealed."""
-
-    __slots__ = ("file_bytes", "first_txid", "index", "opened", "path", "shared")
-
-    def __init__(self, shared: Environment, path: Path, first_txid: int) -> None:
-        self.shared = shared
-        self.path = path
-        self.first_txid = first_txid
-        self.index = SegmentIndex()
-        self.opened = False
-        """Whether its first commit, with the opening entries, is on disk."""
-        self.file_bytes = 0
 
 
 class LmdbJournal:
@@ -103,8 +85,9 @@ class LmdbJournal:
 
     Invariants: runs are committed in the order of their ids, each id once; `committed` is called
     only for what LMDB has synced; the directory is locked by this process.
-    Owner: the Instance. Threads: `stage` on the owner's; a writer thread commits and calls the
-    callbacks, which must not raise; a maintenance thread seals, makes spares and applies retention.
+    Owner: the Instance. Threads: `stage` and `keep` on the owner's; a writer thread commits, or the
+    owner's does (`commit_here`) while that one is idle; whichever it is calls the callbacks, which
+    must not raise; a maintenance thread seals, makes spares and applies retention.
     Reading is allowed from any thread. Lifecycle: recovered by the constructor, `start`, `close`.
 
     Args:
@@ -154,7 +137,12 @@ class LmdbJournal:
                 f"{self._directory} cannot be made: {error}", str(self._directory)
             ) from error
 
+        # Kept back for `commit_here`, or until it is handed over: the owner's alone.
+        self._kept: list[Run] = []
         self._staged: SimpleQueue[Run | _Stop] = SimpleQueue()
+        # Runs handed to the writer thread, and those of them that it is done with: where both are
+        # equal, whatever belongs to the writer may be touched by the owner.
+        self._handed = self._done = 0
         self._failure_lock = threading.Lock()
         self._failed_at: int | None = None
         self._writer: threading.Thread | None = None
@@ -170,7 +158,7 @@ class LmdbJournal:
         self._spare: Environment | None = None
         self._spares = 0
         self._spare_lock = threading.Lock()
-        self._unsealed: deque[_Active] = deque()
+        self._unsealed: deque[ActiveSegment] = deque()
         self._maintenance_error: Exception | None = None
         # The floor must pass this id before there is more to remove.
         self._next_boundary_txid = 0
@@ -183,7 +171,7 @@ class LmdbJournal:
         self._lock = FileLock(self._directory / "lock")
         self._reader_lock = threading.RLock()
         self._reader: LmdbJournalReader | None = None
-        self._active: _Active | None = None
+        self._active: ActiveSegment | None = None
         try:
             self.recovered = self._recover()
             self._reader = _OwnReader(self)
@@ -228,10 +216,10 @@ class LmdbJournal:
         """Last transaction id of the newest segment, which is not live; 0 without segments."""
         if not files:
             return 0
-        with _opened(files[-1]) as segment:
+        with opened(files[-1]) as segment:
             return segment.last_txid()
 
-    def _held_at_opening(self, active: _Active, files: list[SegmentFile]) -> PublisherRanges:
+    def _held_at_opening(self, active: ActiveSegment, files: list[SegmentFile]) -> PublisherRanges:
         """Everything held before the active segment."""
         if active.opened:
             with active.shared.env.begin(buffers=True) as transaction:
@@ -241,15 +229,15 @@ class LmdbJournal:
         if not older:
             return PublisherRanges()
         # The newest one was never committed to: the snapshot before it, and what is behind that.
-        with _opened(list_segments(self._directory, self._archive)[len(older) - 1]) as segment:
+        with opened(list_segments(self._directory, self._archive)[len(older) - 1]) as segment:
             held = ranges_from_entries(segment.entries(), HELD_PREFIX, str(segment.file.path))
             held.update(segment.index().summary)
         return held
 
-    def _reopen(self, file: SegmentFile) -> _Active:
+    def _reopen(self, file: SegmentFile) -> ActiveSegment:
         """A live segment as a crash left it, every run header read and verified."""
         shared = open_environment(file.path, writable=True, map_bytes=self._map_bytes)
-        active = _Active(shared, file.path, file.first_txid)
+        active = ActiveSegment(shared, file.path, file.first_txid)
         segment = None
         try:
             shared.env.reader_check()
@@ -265,10 +253,10 @@ class LmdbJournal:
         finally:
             if segment is not None:
                 segment.close()
-        active.file_bytes = _file_bytes(shared.env)
+        active.measure()
         return active
 
-    def _create_active(self, first_txid: int) -> _Active:
+    def _create_active(self, first_txid: int) -> ActiveSegment:
         shared = self._take_spare()
         path = segment_path(self._directory, first_txid, ".live")
         # The lock table first: whoever sees the segment finds its lock table.
@@ -278,7 +266,7 @@ class LmdbJournal:
         fault_point("rotate.renamed")
         sync_directory(self._directory)
         shared.path = path
-        return _Active(shared, path, first_txid)
+        return ActiveSegment(shared, path, first_txid)
 
     # -- staging -----------------------------------------------------------------------------
     def stage(self, run: Run) -> None:
@@ -290,6 +278,15 @@ class LmdbJournal:
             ValueError: the run's first transaction id is not the next one.
             StorageError: the journal is closed, or its writer thread died.
         """
+        self.keep(run)
+        self.hand_over()
+
+    def keep(self, run: Run) -> None:
+        """`stage`, but for the hand-over to the writer thread; see `Journal.keep`.
+
+        Raises:
+            ValueError, StorageError: as `stage` does.
+        """
         first_txid = run.first_txid
         if first_txid != self._next_txid:
             with self._failure_lock:
@@ -299,6 +296,8 @@ class LmdbJournal:
                         f"the next one is {self._next_txid}"
                     )
                 self._failed_at = None
+            # Staged behind the failure by a caller who did not know of it yet.
+            self._kept.clear()
         if self._closed or self._writer_error is not None:
             raise StorageError(
                 f"{self._directory}: the journal is closed"
@@ -306,7 +305,48 @@ class LmdbJournal:
                 str(self._directory),
             )
         self._next_txid = first_txid + run.count
-        self._staged.put(run)
+        self._kept.append(run)
+
+    def hand_over(self) -> None:
+        """Gives the writer thread what is kept back."""
+        kept = self._kept
+        if kept:
+            self._kept = []
+            self._handed += len(kept)
+            for run in kept:
+                self._staged.put(run)
+
+    @property
+    def is_thread_idle(self) -> bool:
+        """See `Journal.is_thread_idle`."""
+        return (
+            self._done == self._handed
+            and self._writer is not None
+            and not self._interval_s
+            and not self._closed
+            and not self._must_rotate()
+        )
+
+    def commit_here(self) -> None:
+        """Commits what is kept back on this thread; see `Journal.commit_here`.
+
+        Raises:
+            RuntimeError: the writer thread has something: it would be overtaken.
+        """
+        if self._done != self._handed or self._closed:
+            raise RuntimeError(
+                f"{self._directory}: a commit on the owner's thread would overtake what the writer "
+                "thread has: ask is_thread_idle first"
+            )
+        kept, self._kept = self._kept, []
+        runs = []
+        for run in kept:
+            if run.first_txid == self._expected_txid:
+                runs.append(run)
+                self._expected_txid += run.count
+            # else: staged behind a failed commit by a caller who did not know of it yet
+        if runs:
+            self._commit(runs)
 
     def start(
         self,
@@ -347,12 +387,13 @@ class LmdbJournal:
         item = staged.get()
         deadline_s = time.monotonic() + self._interval_s if self._interval_s else 0.0
         runs: list[Run] = []
-        taken_bytes = 0
+        taken = taken_bytes = 0
         stopped = False
         while True:
             if isinstance(item, _Stop):
                 stopped = True
                 break
+            taken += 1
             if item.first_txid == self._expected_txid:
                 runs.append(item)
                 self._expected_txid += item.count
@@ -371,29 +412,26 @@ class LmdbJournal:
                     break
         if runs:
             self._commit(runs)
+        # The last thing: from here on the owner may commit.
+        self._done += taken
         return not stopped
 
     def _commit(self, runs: list[Run]) -> None:
-        blocks, lengths, bytes_in_all = _pack(runs)
+        blocks, lengths, bytes_in_all = pack_blocks(runs)
         started_ns = time.perf_counter_ns()
         first_txid = runs[0].first_txid
         try:
             self._check_room(bytes_in_all)
-            active = self._active
+            active = self._rotate(first_txid) if self._must_rotate() else self._active
             assert active is not None
-            if active.opened and (
-                active.index.bytes_used >= self._segment_bytes
-                or active.file_bytes >= self._rotate_file_bytes
-            ):
-                active = self._rotate(first_txid)
             fault_point("commit.begin")
             try:
-                self._put(active, blocks)
+                self._put(active, blocks, bytes_in_all)
             except (lmdb.MapFullError, lmdb.ReadersFullError, lmdb.TxnFullError, lmdb.PanicError):
                 if not active.opened:
                     raise
                 active = self._rotate(first_txid)
-                self._put(active, blocks)
+                self._put(active, blocks, bytes_in_all)
             fault_point("commit.synced")
         except Exception as error:
             with self._failure_lock:
@@ -409,7 +447,14 @@ class LmdbJournal:
             active.shared.env.reader_check()
         self._committed(self._last_txid, time.perf_counter_ns() - started_ns)
 
-    def _put(self, active: _Active, blocks: list[tuple[bytes, bytes]]) -> None:
+    def _must_rotate(self) -> bool:
+        """Whether the next commit opens a segment."""
+        active = self._active
+        return active is not None and active.is_full(self._segment_bytes, self._rotate_file_bytes)
+
+    def _put(
+        self, active: ActiveSegment, blocks: list[tuple[bytes, bytes]], bytes_in_all: int
+    ) -> None:
         env = active.shared.env
         with env.begin(write=True) as transaction:
             if not active.opened:
@@ -417,8 +462,9 @@ class LmdbJournal:
                     cursor.putmulti(self._opening.of(active.first_txid, self._held.copy()))
             for key, block in blocks:
                 transaction.put(key, block, append=True)
+        exactly = not active.opened or self._storage_bytes_max is not None
         active.opened = True
-        active.file_bytes = _file_bytes(env)
+        active.grew(bytes_in_all, exactly=exactly)
 
     def _check_room(self, bytes_wanted: int) -> None:
         limit_bytes = self._storage_bytes_max
@@ -469,7 +515,7 @@ class LmdbJournal:
         status = os.statvfs(self._directory)
         return status.f_bavail * status.f_frsize
 
-    def _rotate(self, first_txid: int) -> _Active:
+    def _rotate(self, first_txid: int) -> ActiveSegment:
         """Opens the next segment; the old one is sealed by the maintenance thread."""
         old = self._active
         assert old is not None
@@ -541,7 +587,7 @@ class LmdbJournal:
             self._seal(self._unsealed[0])
             self._unsealed.popleft()
 
-    def _seal(self, active: _Active) -> None:
+    def _seal(self, active: ActiveSegment) -> None:
         """Writes summary and index into a segment, in its last transaction, and renames it."""
         entries = active.index.seal_entries()
         fault_point("seal.begin")
@@ -575,7 +621,7 @@ class LmdbJournal:
                 return False
             if age_s is None or file.suffix == ".live":
                 return True
-            with _opened(file) as segment:
+            with opened(file) as segment:
                 return segment.index().last_time_us > now_us - int(age_s * 1e6)
 
         self.remove(self._last_txid + 1, keep=keep)
@@ -726,6 +772,7 @@ class LmdbJournal:
         if self._closed:
             return
         self._closed = True
+        self.hand_over()
         if self._writer is not None:
             self._staged.put(_Stop())
             self._writer.join()
@@ -768,48 +815,6 @@ class _OwnReader(LmdbJournalReader):
         if active is not None and active.first_txid == file.first_txid:
             return active.index
         return super()._index_of(file)
-
-
-class _opened:
-    """A segment opened for the length of a `with`."""
-
-    def __init__(self, file: SegmentFile) -> None:
-        self._segment = open_segment(file)
-
-    def __enter__(self) -> OpenSegment:
-        return self._segment
-
-    def __exit__(self, *_: object) -> None:
-        self._segment.close()
-
-
-def _file_bytes(env: Any) -> int:
-    """Bytes of the environment's file, as far as LMDB uses it."""
-    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
-
-
-def _pack(runs: list[Run]) -> tuple[list[tuple[bytes, bytes]], list[int], int]:
-    """(key, block) for each block, each run's length in bytes, and all bytes."""
-    blocks: list[tuple[bytes, bytes]] = []
-    lengths: list[int] = []
-    parts: list[bytes] = []
-    block_bytes = total_bytes = 0
-    first_txid = 0
-    for run in runs:
-        encoded = run.encode()
-        length = len(encoded)
-        if parts and block_bytes + length > BLOCK_BYTES_MAX:
-            blocks.append((_KEY.pack(first_txid), b"".join(parts)))
-            parts.clear()
-            block_bytes = 0
-        if not parts:
-            first_txid = run.first_txid
-        parts.append(encoded)
-        block_bytes += length
-        total_bytes += length
-        lengths.append(length)
-    blocks.append((_KEY.pack(first_txid), parts[0] if len(parts) == 1 else b"".join(parts)))
-    return blocks, lengths, total_bytes
 
 
 __all__ = ["COMMIT_BYTES_MAX", "LmdbJournal", "LmdbJournalReader"]

@@ -117,6 +117,7 @@ class MemoryJournal:
         self._encode = encode
         self._retention_bytes = retention_bytes
         self._segments = [_Segment(1, PublisherRanges())]
+        self._kept: list[Run] = []
         self._staged: list[Run] = []
         self._next_txid = 1
         self._last_txid = 0
@@ -142,6 +143,11 @@ class MemoryJournal:
 
     def stage(self, run: Run) -> None:
         """Takes the next run. After a failed commit only its first transaction id is taken."""
+        self.keep(run)
+        self.hand_over()
+
+    def keep(self, run: Run) -> None:
+        """`stage`, but for what stands for the hand-over to a writer thread; see `Journal.keep`."""
         self._check_alive()
         if run.first_txid != self._next_txid:
             if self._refused_from is not None:
@@ -150,32 +156,54 @@ class MemoryJournal:
                 f"run begins at transaction id {run.first_txid}, the next one is {self._next_txid}"
             )
         self._refused_from = None
-        self._staged.append(run)
+        self._kept.append(run)
         self._next_txid += run.count
+
+    def hand_over(self) -> None:
+        """The next `commit` takes what is kept back."""
+        self._staged += self._kept
+        self._kept.clear()
+
+    @property
+    def is_thread_idle(self) -> bool:
+        """Whether `commit` has nothing to do."""
+        return not self._staged
 
     @property
     def staged(self) -> int:
-        """Runs that the next commit will take."""
-        return len(self._staged)
+        """Runs that wait for a commit."""
+        return len(self._staged) + len(self._kept)
 
     def fail_next(self, error: Exception) -> None:
         """Makes the next commit that has anything to do fail with this error."""
         self._fail_next = error
 
     def commit(self) -> int:
-        """Commits what is staged and calls `committed`; returns the last committed id."""
+        """What a writer thread does: commits what it was handed and calls `committed`; returns the
+        last committed id."""
         self._check_alive()
-        runs = self._staged
+        runs, self._staged = self._staged, []
+        return self._commit(runs)
+
+    def commit_here(self) -> None:
+        """Commits what is kept back; see `Journal.commit_here`."""
+        self._check_alive()
+        if self._staged:
+            raise RuntimeError("a commit here would overtake what was handed over")
+        runs, self._kept = self._kept, []
+        self._commit(runs)
+
+    def _commit(self, runs: list[Run]) -> int:
         if not runs:
             return self._last_txid
         if self._fail_next is not None:
             error, self._fail_next = self._fail_next, None
             self._next_txid = self._refused_from = runs[0].first_txid
-            self._staged = []
+            # What was staged behind goes with it.
+            self._staged, self._kept = [], []
             if self._failed is not None:
                 self._failed(self._next_txid, error)
             return self._last_txid
-        self._staged = []
         segment = self._segments[-1]
         if segment.bytes_used >= self._segment_bytes:
             segment = self._rotate()
@@ -236,6 +264,7 @@ class MemoryJournal:
     def close(self) -> None:
         """Commits what is staged; the journal is unusable afterwards, `crash` reopens it."""
         if not self._dead:
+            self.hand_over()
             self.commit()
             self._dead = True
 

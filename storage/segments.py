@@ -501,3 +501,16 @@ def open_segment(file: SegmentFile) -> OpenSegment:
     if file.suffix == ".zst":
         return CompressedSegment(file)
     return EnvironmentSegment(file)
+
+
+class opened:
+    """A segment opened for the length of a `with`."""
+
+    def __init__(self, file: SegmentFile) -> None:
+        self._segment = open_segment(file)
+
+    def __enter__(self) -> OpenSegment:
+        return self._segment
+
+    def __exit__(self, *_: object) -> None:
+        self._segment.close()

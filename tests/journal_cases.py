@@ -84,8 +84,8 @@ class StepJournal(LmdbJournal):
             self.failures.append((first_txid, error))
             self._gate.notify_all()
 
-    def stage(self, run: Run) -> None:
-        super().stage(run)
+    def keep(self, run: Run) -> None:
+        super().keep(run)
         self._wanted_txid = run.last_txid
 
     def commit(self) -> int:

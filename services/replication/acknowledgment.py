@@ -475,6 +475,9 @@ class WaiterTable:
     def __init__(self) -> None:
         self.roots: dict[int, _Waits] = {}
 
+    def __bool__(self) -> bool:
+        return any(waits.sets for waits in self.roots.values())
+
     def of(self, root: int) -> _Waits:
         """What waits for a root, made when nothing does."""
         found = self.roots.get(root)

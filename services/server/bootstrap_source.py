@@ -74,7 +74,7 @@ class BootstrapSource:
     ) -> None:
         connection, server = self._connection, self._server
         machine = server.machine
-        server.catch_up_with_commits()
+        server.commits.catch_up()
         last_txid = machine.committed_txid
         first_txid, lacks = await server.in_reading_thread(_begin, reader)
         server.report("bootstrap_serves", peer=asks.name, last_txid=last_txid)

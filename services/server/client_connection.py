@@ -313,8 +313,8 @@ class ClientConnection(FramedConnection):
     def _take_runs(self, runs: list[Run], processed: bytes, answers: Answers) -> Questions | None:
         """`processed`: what is sent when they are taken, if anything is."""
         server = self.server
-        if server.storage_failure is not None:
-            self.end(*server.storage_failure)
+        if server.commits.failure is not None:
+            self.end(*server.commits.failure)
             return None
         questions = server.machine.asks(runs, answers)
         if questions:
@@ -327,7 +327,7 @@ class ClientConnection(FramedConnection):
         server.perform(effects)
         if transient:
             server.deliver_transient(transient)
-        server.check_staged(self)
+        server.commits.check_staged(self)
         if processed:
             self.send(processed)
         return None
@@ -412,8 +412,8 @@ class ClientConnection(FramedConnection):
 
     def _take_unnumbered(self, record: bytes, command: Publish, now_us: int) -> bool:
         server = self.server
-        if server.storage_failure is not None:
-            self.end(*server.storage_failure)
+        if server.commits.failure is not None:
+            self.end(*server.commits.failure)
             return False
         run = run_of(scan(record, verify=False)[0], record)
         wanted = command.command_id if "persisted" in command.acks else ""
@@ -432,7 +432,7 @@ class ClientConnection(FramedConnection):
                 server.steady_us(),
             )
         )
-        server.check_staged(self)
+        server.commits.check_staged(self)
         return True
 
     def persisted(self, sequence: int, reason: str, text: str, command_id: str) -> None:

@@ -1,7 +1,7 @@
 """The shell around InstanceMachine: sockets, journal, clock, links (design.md 2 to 6).
 
 It decides nothing: what comes in goes to the machine, what the machine answers is performed, in
-order. One event loop; the journal's writer thread calls back into it.
+order. One event loop; commits.py tells of the journal's writer thread.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from raylay.services.errors import (
     RaylayError,
     RemoteProtocolError,
     StorageError,
-    StorageFull,
 )
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.protocol.proof import proof_of
 from raylay.services.protocol.replication import UpstreamLogon
 from raylay.services.protocol.session import Logon, safety_notice
-from raylay.services.replication.acknowledgment import DestinationLedger, RootedRanges
-from raylay.services.replication.commit_news import CommitNews, Tell, how_to_tell
+from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.commit_news import Tell, how_to_tell
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
@@ -72,6 +71,7 @@ from raylay.services.replication.timetable import JournalAction, JournalSchedule
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
 from raylay.services.server.client_connection import ClientConnection
+from raylay.services.server.commits import Commits
 from raylay.services.server.config import (
     DestinationConfig,
     InstanceConfig,
@@ -94,7 +94,6 @@ from raylay.services.server.link_control import (
     LinkControl,
     LinkFactory,
     LinkHandle,
-    told_frame,
 )
 from raylay.services.server.node_address import following
 from raylay.services.server.replay import ReplayPump
@@ -105,7 +104,7 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
 from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
 from raylay.services.telemetry import logs
-from raylay.services.telemetry.metrics import LatencyHistogram, Metrics
+from raylay.services.telemetry.metrics import Metrics
 from raylay.services.telemetry.tracing import Outstanding, Tracing, start_tracing, traced
 from raylay.storage.files import make_directory
 from raylay.storage.journal import written_before
@@ -119,8 +118,6 @@ PLACEMENTS_KEY = "placements"
 HINT_INTERVAL_S = 3.0
 REPLAY_TICK_S = 0.05
 SNAPSHOT_WAIT_S = 1.0
-PROBE_S = 0.5
-"""After a failed commit publishers are refused for so long; then the next publish tries again."""
 _TRACED = int(Flag.TRACED)
 _RECORDS = int(Kind.RECORDS)
 UNIX_PATH_BYTES_MAX = 100
@@ -198,19 +195,15 @@ class InstanceServer:
         self.links: dict[str, LinkControl] = {}
         self.copy_readers: set[LmdbJournalReader] = set()
         """Of the bootstraps that this instance serves: closed when nobody reads any more."""
-        self.storage_failure: tuple[str, str] | None = None
+        self.commits = Commits(self, config.staged_bytes_max)
         self.client_address = ""
         self.more_client_addresses: dict[str, str] = {}
         """Of the other transports for clients, by name."""
         self.replication_address = ""
         self.unix_path = ""
         self.delivered = 0
-        self.commit_latency = LatencyHistogram()
         self._numbers = itertools.count(1)
         self._by_name: dict[str, ClientConnection] = {}
-        self._staged_bytes = 0
-        self._paused: list[ClientConnection] = []
-        self._news = CommitNews()
         self._servers: list[asyncio.AbstractServer] = []
         self._timers: list[asyncio.TimerHandle] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -333,7 +326,7 @@ class InstanceServer:
         self.phase = "recovering"
         self._lookup = RunLookup(self.journal)
         self.machine = await self.in_thread(self._recover)
-        self.journal.start(self._committed_in_thread, self._failed_in_thread)
+        self.commits.start()
         moved = self.machine.placements.items()
         self.peer_book = PeerBook()
         for destination in config.destinations:
@@ -701,6 +694,7 @@ class InstanceServer:
             for reader in self.copy_readers:
                 reader.close()
         if hasattr(self, "journal"):
+            self.journal.hand_over()
             await self.in_thread(self.journal.close)
             # What the last commit brought: the hint may then cover all of it.
             await asyncio.sleep(0)
@@ -741,7 +735,7 @@ class InstanceServer:
 
     def _check(self) -> None:
         # Ages are asked for: what is on disk and not taken yet is not owed yet.
-        self.catch_up_with_commits()
+        self.commits.catch_up()
         self.machine.wall_offset_us = self.now_us() - self.steady_us()
         self.perform(self.machine.tick(self.steady_us()))
         due = self._journal_schedule.due(self.steady_us(), self.now_us())
@@ -866,42 +860,27 @@ class InstanceServer:
             self.replays.durable_moved()
 
     def _append(self, effect: Append) -> None:
-        run = effect.run
-        self._staged_bytes += len(run.payload)
-        self._news.staged(run, self.machine.destinations)
-        self.journal.stage(run)
+        self.commits.stage(effect.run)
         if self.replays.any_live:
-            self.replays.staged(run)
+            self.replays.staged(effect.run)
 
     def _committed(self, effect: Committed) -> None:
         runs = effect.runs
-        if self.links:
-            frame = told_frame(effect.last_txid)
-            for name, link in self.links.items():
-                if link.is_connected:
-                    self._tell_link(link, self.machine.destinations[name], runs, frame)
-        for run in runs:
-            self._staged_bytes -= len(run.payload)
-            if run.flags & _TRACED and run.kind == _RECORDS:
-                self._trace_commit(run)
-        if self._paused and self._staged_bytes < self.config.staged_bytes_max // 2:
-            paused, self._paused = self._paused, []
-            for client in paused:
-                client.resume_reading("staged")
+        for name, link in self.links.items():
+            if link.is_connected:
+                tell = how_to_tell(link.woken_txid, self.machine.destinations[name], runs)
+                if tell is Tell.NOW:
+                    link.told(effect.last_txid)
+                elif tell is Tell.LATER:
+                    link.told_later(effect.last_txid)
+        self.commits.taken(runs)
+        if self.tracing.enabled:
+            for run in runs:
+                if run.flags & _TRACED and run.kind == _RECORDS:
+                    self._trace_commit(run)
         if len(self.subscriptions):
             self._deliver_live(runs)
         self.replays.committed(runs)
-
-    def _tell_link(
-        self, link: LinkControl, ledger: DestinationLedger, runs: list[Run], frame: bytes
-    ) -> None:
-        """Wakes a link for what is routed to its destination; for the rest it is told later, so
-        that it moves on: what came from there need not wake it for every commit."""
-        tell = how_to_tell(link.woken_txid, ledger, runs)
-        if tell is Tell.NOW:
-            link.told(frame)
-        elif tell is Tell.LATER:
-            link.told_later(frame)
 
     def _ack_client(self, effect: AckClient) -> None:
         client = self.clients.get(effect.session)
@@ -956,68 +935,6 @@ class InstanceServer:
     def report(self, event: str, **details: Any) -> None:
         """Something that people may want to know."""
         self.events_log.add(event, details)
-
-    # -- the journal -------------------------------------------------------------------------
-    def _committed_in_thread(self, last_txid: int, commit_ns: int) -> None:
-        self.commit_latency.record(commit_ns)
-        calls, woken = self._news.committed(last_txid)
-        if calls:
-            try:
-                self.loop.call_soon_threadsafe(self._take_committed)
-            except RuntimeError:
-                pass  # the loop is closed: nobody is left to be told
-        # While this process's own loop is still waking up.
-        for name in woken:
-            self.links[name].wake(last_txid)
-
-    def wakeable_changed(self) -> None:
-        """A link can be woken from the writer thread now, or no more."""
-        self._news.wakeable = tuple(name for name, link in self.links.items() if link.wake_fd >= 0)
-
-    def catch_up_with_commits(self) -> None:
-        """Before a link's answer is taken: it may be for a commit that this loop has not taken."""
-        if self._news.is_ahead(self.machine.committed_txid):
-            self._take_committed()
-
-    def _take_committed(self) -> None:
-        last_txid = self._news.take(self.machine.committed_txid)
-        if not last_txid:
-            return
-        if self.storage_failure is not None:
-            self.storage_failure = None
-            self.report("storage_recovered")
-        self.perform(self.machine.committed(last_txid, self.steady_us()))
-        self.outbox.flush()
-
-    def _failed_in_thread(self, first_txid: int, error: Exception) -> None:
-        try:
-            self.loop.call_soon_threadsafe(self._take_failed, first_txid, error)
-        except RuntimeError:
-            pass
-
-    def _take_failed(self, first_txid: int, error: Exception) -> None:
-        reason = "storage_full" if isinstance(error, StorageFull) else "storage_error"
-        self.storage_failure = (reason, str(error))
-        self._news.failed()
-        paused, self._paused = self._paused, []
-        for client in paused:
-            client.resume_reading("staged")
-        now_us = self.steady_us()
-        self.perform(self.machine.append_failed(first_txid, reason, str(error), now_us))
-        self._staged_bytes = 0
-        self.replays.append_failed()
-        self.outbox.flush()
-        self.loop.call_later(PROBE_S, self._probe)
-
-    def _probe(self) -> None:
-        """Lets publishes through again: the next one shows whether there is space."""
-        self.storage_failure = None
-
-    def check_staged(self, client: ClientConnection) -> None:
-        """Reads no more from a publisher that outruns the disk."""
-        if self._staged_bytes > self.config.staged_bytes_max:
-            client.pause_reading("staged")
-            self._paused.append(client)
 
     # -- deliveries --------------------------------------------------------------------------
     def _deliver_live(self, runs: list[Run]) -> None:
@@ -1321,10 +1238,10 @@ class InstanceServer:
             commits=counters.commits,
             persisted=counters.persisted,
             delivered=self.delivered,
-            commit_ms_p50=self.commit_latency.percentile_ms(0.5),
-            commit_ms_p99=self.commit_latency.percentile_ms(0.99),
-            staged_bytes=self._staged_bytes,
-            storage_failure=self.storage_failure[1] if self.storage_failure else "",
+            commit_ms_p50=self.commits.latency.percentile_ms(0.5),
+            commit_ms_p99=self.commits.latency.percentile_ms(0.99),
+            staged_bytes=self.commits.staged_bytes,
+            storage_failure=self.commits.failure[1] if self.commits.failure else "",
             sessions=len(self.clients),
             clients=[client.client_name for client in self.clients.values()],
             subscriptions=len(self.subscriptions),
@@ -1345,12 +1262,12 @@ class InstanceServer:
             return "stopping" if self.is_stopping else "recovering"
         if not self.machine.ready:
             return "catching_up"
-        return "ready" if self.storage_failure is None else "failed"
+        return "ready" if self.commits.failure is None else "failed"
 
     def _reason(self) -> str:
         """Why it is not ready; empty when it is."""
-        if self.storage_failure is not None:
-            return self.storage_failure[1]
+        if self.commits.failure is not None:
+            return self.commits.failure[1]
         refusal = self.refusal_of_clients()
         return refusal[1] if refusal is not None else ""
 
@@ -1438,7 +1355,7 @@ class InstanceServer:
             "buffer_bytes": sum(client.unsent_bytes for client in self.clients.values()),
             "clients": len(self.clients),
             "subscriptions": len(self.subscriptions) + len(self.replays),
-            "commit_latency": self.commit_latency,
+            "commit_latency": self.commits.latency,
             "destinations": destinations,
         }
 

@@ -191,7 +191,8 @@ class LinkControl:
         self._behind_start: list[bytes] | None = None
         """Frames for the link that follow the one that says how it begins; None: that is out."""
         self._dial_number = 0
-        self._told_later = b""
+        self._told_later = 0
+        """Up to where it is told in a moment; 0: nothing is."""
         self._destination = config.destination()
         self._started_with = config.addresses
         """What the last process was started with: whoever moves before it has come is not there."""
@@ -288,7 +289,7 @@ class LinkControl:
         """A frame of the link's."""
         server = self._server
         command = header["c"]
-        server.catch_up_with_commits()
+        server.commits.catch_up()
         if command == "answered":
             persisted, conflicts = control.read_answered(body)
             server.perform(server.machine.link_answered(self.name, persisted, conflicts))
@@ -447,7 +448,7 @@ class LinkControl:
             address=self.address,
         )
         # Else the resync would end before what is on disk, and who is ready by it would lack that.
-        server.catch_up_with_commits()
+        server.commits.catch_up()
         effects, start = server.machine.link_connected(
             self.name,
             incarnation,
@@ -565,17 +566,17 @@ class LinkControl:
         return upstream.carry(self.name)
 
     # -- what the link is told ---------------------------------------------------------------
-    def told(self, frame: bytes) -> None:
+    def told(self, last_txid: int) -> None:
         """Tells of a commit."""
-        self._told_later = b""
+        self._told_later = 0
         if self.connection is not None and self.is_connected:
-            self.connection.send(frame)
+            self.connection.send(encode_frame({"c": "told", "tx": last_txid}))
 
-    def told_later(self, frame: bytes) -> None:
+    def told_later(self, last_txid: int) -> None:
         """Tells of a commit within `TOLD_LATER_S`."""
         if not self._told_later:
             self._server.loop.call_later(TOLD_LATER_S, self._tell_late)
-        self._told_later = frame
+        self._told_later = last_txid
 
     def _tell_late(self) -> None:
         if self._told_later:
@@ -592,7 +593,7 @@ class LinkControl:
             self.wake_fd = os.dup(transport.get_extra_info("socket").fileno())
             self.woken_txid = 0
         self._wake_connection = connection
-        self._server.wakeable_changed()
+        self._server.commits.wakeable_changed()
         return True
 
     def wakes_no_more(self, connection: LinkConnection | None) -> None:
@@ -604,7 +605,7 @@ class LinkControl:
             os.close(self.wake_fd)
             self.wake_fd = -1
             self.woken_txid = 0
-        self._server.wakeable_changed()
+        self._server.commits.wakeable_changed()
 
     def wake(self, last_txid: int) -> None:
         """Tells the link of a commit; called on the journal's writer thread. Where the socket is
@@ -635,8 +636,3 @@ class LinkControl:
             self._behind_start.append(frame)
         else:
             self.connection.send(frame)
-
-
-def told_frame(last_txid: int) -> bytes:
-    """The frame of `LinkControl.told`."""
-    return encode_frame({"c": "told", "tx": last_txid})

@@ -243,7 +243,7 @@ class UpstreamConnection(Carrier):
             if decided is None:
                 seen = await server.state.run(lambda: self._take_epoch(logon.epoch, key))
                 # What is on disk and not taken yet is held: who may not be ready asks for that.
-                server.catch_up_with_commits()
+                server.commits.catch_up()
                 decided = decide(machine, self.number, logon, seen, is_open=self.is_open)
         except RaylayError as error:
             self.refuse("storage_error", str(error))
@@ -360,8 +360,8 @@ class UpstreamConnection(Carrier):
     def _batch(self, header: Header, body: bytes, answers: Answers) -> Questions | None:
         server = self.server
         machine = server.machine
-        if server.storage_failure is not None:
-            self.refuse(*server.storage_failure)
+        if server.commits.failure is not None:
+            self.refuse(*server.commits.failure)
             return None
         if answers.decoded is not None:
             batch, runs = answers.decoded

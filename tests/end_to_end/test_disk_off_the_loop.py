@@ -1,4 +1,5 @@
-"""A serving instance leaves the disk to its threads: for what its event loop does, all wait."""
+"""A serving instance leaves the disk to its threads: for what its event loop does, all wait. Only
+the short commit at the end of a turn is the loop's own (services/replication/commit_place.py)."""
 
 from __future__ import annotations
 

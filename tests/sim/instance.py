@@ -49,6 +49,7 @@ from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.admission import Refused, decide, refused_before
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.commit_news import Tell, how_to_tell
+from raylay.services.replication.commit_place import Place
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import (
     AckClient,
@@ -95,6 +96,8 @@ if TYPE_CHECKING:
 
 FOREVER_US = 1 << 60
 TOLD_LATER_US = 20_000
+TURN_US = 50
+"""Of an instance's loop that commits itself, from the first message staged in it to its end."""
 BUSY_CHANCE = 0.1
 """Of an instance's loop being busy with something else when it is called."""
 HINT_WRITE_US = (100, 20_000)
@@ -378,6 +381,7 @@ class Instance:
 
     reunites = False
     _by_hand = False
+    _commit_due = _turn_ends = _commits_here = False
     _comparing: dict[str, LinkPlan]
     """Of links that are about to begin."""
 
@@ -395,7 +399,7 @@ class Instance:
         self.incoming: dict[int, Incoming] = {}
         """Of these, what others dialled."""
         self.news = world.machines.news()
-        self._commit_due = False
+        self.commit_place = world.machines.place(world.slow_commit_ns)
         self._told_us = 0
         self._callbacks = 0
         self._checks = 0
@@ -763,12 +767,33 @@ class Instance:
 
     # -- the journal -------------------------------------------------------------------------
     def _stage(self, run: Run) -> None:
-        world = self.world
-        self.journal.stage(run)
+        self.journal.keep(run)
         self.staging.append(run)
+        self.commit_place.staged(len(run.payload))
+        if not self._turn_ends:
+            self._turn_ends = True
+            self.world.after(TURN_US if self.world.slow_commit_ns else 0, self._end_turn)
+
+    def _end_turn(self) -> None:
+        """The loop commits itself, or the writer thread a little later."""
+        self._turn_ends = False
+        if not self.alive:
+            return
+        world, journal = self.world, self.journal
+        idle, waits = journal.is_thread_idle, bool(self.machine.waiters)
+        if self.commit_place.choose(thread_idle=idle, pending=waits) is Place.HERE:
+            world.probes["commit at the end of the turn"] += 1
+            self._commits_here = True
+            journal.commit_here()
+            self._commits_here = False
+            return
+        world.probes["commit handed to the writer thread"] += 1
+        journal.hand_over()
         if not self._commit_due:
             self._commit_due = True
-            world.after(world.drawn(world.timing.commit_us), self._commit)
+            took_us = world.drawn(world.timing.commit_us)
+            self.commit_place.took(1000 * took_us)
+            world.after(took_us, self._commit)
 
     def _commit(self) -> None:
         self._commit_due = False
@@ -798,10 +823,12 @@ class Instance:
             elif run.kind == Kind.CONFLICT:
                 world.probes["conflict kept"] += 1
         calls, woken = self.news.committed(last_txid)
-        if calls:
+        if calls and not self._commits_here:
             self._callback(self._called)
         for name in sorted(woken):
             self._wake_link(name, last_txid)
+        if self._commits_here:
+            self._take_committed()
 
     def _wake_link(self, name: str, last_txid: int) -> None:
         """The writer thread tells a link itself: not in order with what the loop tells it."""
@@ -816,7 +843,12 @@ class Instance:
         if self.news.is_ahead(self.machine.committed_txid):
             self.world.probes["commit failure behind a commit that is not taken"] += 1
         self.staging.clear()
-        self._callback(self._failed, first_txid, str(error))
+        if self._commits_here:
+            self.world.probes["commit failure at the end of a turn"] += 1
+            self._callbacks += 1
+            self._failed(first_txid, str(error))
+        else:
+            self._callback(self._failed, first_txid, str(error))
 
     def _callback(self, call: Callable[..., None], *args: Any) -> None:
         """The writer thread's callback reaches the loop a little later, in order; where the loop

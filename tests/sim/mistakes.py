@@ -23,6 +23,7 @@ from raylay.services.replication.acknowledgment import (
 )
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.commit_news import CommitNews
+from raylay.services.replication.commit_place import CommitPlace, Place
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import Effect, LinkEffect, Ranges, Rooted, SendBatch
 from raylay.services.replication.instance import (
@@ -542,6 +543,57 @@ class FailureForgetsCommits(InstanceMachine):
         return super().append_failed(self.committed_txid + 1, reason, text, now_us)
 
 
+class ToldBeforeItsCommit(MemoryJournal):
+    """Tells of what the loop commits before it is synced: the writer thread's next commit does
+    that."""
+
+    _synced_txid = -1
+    """Of this life; -1: nothing was committed on the loop since all was synced."""
+
+    def commit_here(self) -> None:
+        if self._synced_txid < 0:
+            self._synced_txid = self._last_txid
+        super().commit_here()
+
+    def commit(self) -> int:
+        self._synced_txid = -1
+        return super().commit()
+
+    def crash(self) -> MemoryJournal:
+        segment, synced_txid = self._segments[-1], self._synced_txid
+        if synced_txid >= 0:
+            while segment.runs and segment.runs[-1].last_txid > synced_txid:
+                segment.runs.pop()
+                segment.firsts.pop()
+            self._last_txid = segment.last_txid or segment.first_txid - 1
+        return super().crash()
+
+
+class CommitErrorSwallowed(MemoryJournal):
+    """Tells nobody of a commit on the loop that fails."""
+
+    def commit_here(self) -> None:
+        failed, self._failed = self._failed, None
+        super().commit_here()
+        self._failed = failed
+
+
+class IgnoresTheThread(CommitPlace):
+    """Commits on the loop what was staged behind what the writer thread still has."""
+
+    def choose(self, *, thread_idle: bool, pending: bool) -> Place:
+        return super().choose(thread_idle=True, pending=pending)
+
+
+class Overtaken(MemoryJournal):
+    """Lets it: what the writer thread has comes behind in the log, or never."""
+
+    def commit_here(self) -> None:
+        handed, self._staged = self._staged, []
+        super().commit_here()
+        self._staged = handed
+
+
 class PointWithoutWhatWaits(InstanceMachine):
     """Takes what is committed when it writes its recovery point for durable."""
 
@@ -724,6 +776,9 @@ class SendsByLastHop(OutboundLink):
 MISTAKES: dict[str, Machines] = {
     "link one behind after removal": Machines(link=LinkOneBehindAfterRemoval),
     "link before commits": Machines(news=LinkBeforeCommits),
+    "told before its commit": Machines(journal=ToldBeforeItsCommit),
+    "commit error swallowed": Machines(journal=CommitErrorSwallowed),
+    "thread overtaken": Machines(place=IgnoresTheThread, journal=Overtaken),
     "changes missed at a connect": Machines(plan=ChangesMissed),
     "unwritten passes for written": Machines(recovery=UnwrittenPassesForWritten),
     "journal freed without asking": Machines(instance=FreesWithoutAsking),
@@ -788,6 +843,9 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
 CAUGHT_BY: dict[str, frozenset[str]] = {
     "link one behind after removal": frozenset(("liveness", "unavailable", "readiness")),
     "link before commits": frozenset(("liveness",)),
+    "told before its commit": frozenset(("once", "acknowledged")),
+    "commit error swallowed": frozenset(("liveness",)),
+    "thread overtaken": frozenset(("liveness",)),
     "journal freed without asking": frozenset(("removal",)),
     "prefix acks": frozenset(("liveness",)),
     "duplicates answered at once": frozenset(("acknowledged",)),

@@ -38,6 +38,7 @@ from raylay.services.messages.records import (
     RecordBuilder,
     scan,
 )
+from raylay.services.replication.commit_place import SLOW_COMMIT_NS
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.instance import machine as machine_module
 from raylay.services.replication.ranges import SequenceSet
@@ -77,7 +78,12 @@ class Play:
         recent_bytes_max: int | None = None,
         timing: Timing = STEADY,
         contents: bool = False,
+        commits_here: bool = False,
     ) -> None:
+        """
+        Args:
+            commits_here: instances commit at the end of a turn themselves, where they may.
+        """
         self.world = World(
             1,
             topology,
@@ -89,6 +95,7 @@ class Play:
             segment_bytes=3_000,
             recent_bytes_max=recent_bytes_max,
             contents=contents,
+            slow_commit_ns=SLOW_COMMIT_NS if commits_here else 0,
         )
 
     def client(
@@ -1199,6 +1206,68 @@ def test_a_failed_commit_is_sent_again_and_acked_once() -> None:
     play.end()
     assert play.world.probes["commit failure"] == 1
     assert all(play.had("m1", client, sequence) for sequence in (1, 2, 3))
+
+
+def at_the_end_of_a_turn(machines: Machines | None = None) -> tuple[Play, SimClient]:
+    """One message at a time: nobody waits for the one before, so the loop commits itself."""
+    play = Play(plans.mesh(2), commits_here=True, machines=machines)
+    client = play.client("p", "m1", "m2")
+    play.until(50)
+    return play, client
+
+
+def test_a_single_message_is_committed_at_the_end_of_the_turn() -> None:
+    play, client = at_the_end_of_a_turn()
+    probes = play.world.probes
+    for _ in range(3):
+        client.publish(["orders"])
+        play.until(play.world.now_us // 1000 + 20)
+    assert (client.store.messages, probes["commit handed to the writer thread"]) == (0, 0)
+    assert probes["commit at the end of the turn"] == 6, "once at each instance"
+    history = play.end()
+    for sequence in (1, 2, 3):
+        published_us = journaled_at_us(history, "m1", client, sequence)
+        assert journaled_at_us(history, "m2", client, sequence) < published_us + 5_000
+        assert acked_at_us(history, client, sequence) > published_us + 2_000
+
+
+def test_what_comes_while_somebody_waits_is_left_to_the_writer_thread() -> None:
+    play, client = at_the_end_of_a_turn()
+    probes = play.world.probes
+    client.publish(["orders"])
+    # It has reached m1, and not been answered by m2.
+    play.world.run_until(play.world.now_us + 1_500)
+    client.publish(["orders"])
+    play.world.run_until(play.world.now_us + 1_100)
+    assert probes["commit handed to the writer thread"] == 1
+    assert play.world.instances["m1"].journal.staged == 1
+    play.until(play.world.now_us // 1000 + 20)
+    assert client.store.messages == 0
+    play.end()
+
+
+def test_a_commit_that_fails_at_the_end_of_a_turn_is_sent_again_and_acked_once() -> None:
+    play, client = at_the_end_of_a_turn()
+    play.world.instances["m1"].journal.fail_next(StorageFull("no space left"))
+    client.publish(["orders"] * 3)
+    play.until(55)
+    assert not play.had("m1", client, 1)
+    play.end()
+    assert play.world.probes["commit failure at the end of a turn"] == 1
+    assert all(play.had("m1", client, sequence) for sequence in (1, 2, 3))
+
+
+def failed_at_the_end_of_a_turn(machines: Machines | None = None) -> set[str]:
+    play, client = at_the_end_of_a_turn(machines)
+    play.world.instances["m1"].journal.fail_next(StorageFull("no space left"))
+    client.publish(["orders"])
+    play.until(80)
+    return {found.law for found in checkers.check_all(play.end(check=False))}
+
+
+def test_a_swallowed_error_of_a_commit_shows() -> None:
+    assert not failed_at_the_end_of_a_turn()
+    assert "liveness" in failed_at_the_end_of_a_turn(MISTAKES["commit error swallowed"])
 
 
 def test_a_crash_before_the_commit_loses_nothing_that_was_acked() -> None:

@@ -34,6 +34,7 @@ from raylay.services.drills.history import (
 from raylay.services.messages.records import Run, iterate_records
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.commit_news import CommitNews
+from raylay.services.replication.commit_place import SLOW_COMMIT_NS, CommitPlace
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.instance import InstanceMachine, Parts
@@ -89,6 +90,7 @@ class Machines:
     durability: type[PendingMessages] = PendingMessages
     journal: type[MemoryJournal] = MemoryJournal
     news: type[CommitNews] = CommitNews
+    place: type[CommitPlace] = CommitPlace
     subscription: type[BookmarkSubscription] = BookmarkSubscription
     lookup: type[RunLookup] = RunLookup
     plan: type[LinkPlan] = LinkPlan
@@ -127,6 +129,7 @@ class World:
         journaled: tuple[TopicRule, ...] = (TopicRule(".*"),),
         contents: bool = False,
         recent_bytes_max: int | None = None,
+        slow_commit_ns: int | None = None,
     ) -> None:
         self.rng = random.Random(seed)
         self.hint_rng = random.Random(seed)
@@ -137,6 +140,10 @@ class World:
         if recent_bytes_max is None:
             recent_bytes_max = 1_000 * (seed % 2)
         self.recent_bytes_max = recent_bytes_max
+        # In half of the seeds the writer thread makes all commits: more comes between.
+        if slow_commit_ns is None:
+            slow_commit_ns = SLOW_COMMIT_NS * (seed // 2 % 2)
+        self.slow_commit_ns = slow_commit_ns
         self.policy = policy or DowngradePolicy()
         self.window_bytes = window_bytes
         self.segment_bytes = segment_bytes

@@ -2,7 +2,8 @@
 
     journal_child.py DIRECTORY ARCHIVE RUNS
 
-Prints `committed <last txid>` from the writer's callback, and nothing before that.
+Prints `committed <last txid>` from the writer's callback, and nothing before that. The writer
+thread commits, or this one where that has nothing to do.
 With RUNS 0 it goes on for ever. A second thread compresses, archives and removes all the while.
 """
 
@@ -61,7 +62,11 @@ def main(directory: str, archive: str, runs: int) -> None:
         run = numbered_run(txid)
         room.acquire()
         staged_ends.append(run.last_txid)
-        journal.stage(run)
+        journal.keep(run)
+        if journal.is_thread_idle:
+            journal.commit_here()
+        elif written % 3:
+            journal.hand_over()
         txid = run.last_txid + 1
         written += 1
     journal.close()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from journal_cases import StepJournal, a_note, a_run
@@ -333,6 +335,117 @@ def test_a_failed_commit_drops_all_behind_it(
     assert again.recovered.next_txid == 10
     if isinstance(again, StepJournal):
         again.close()
+
+
+def when_idle(journal: AnyJournal) -> AnyJournal:
+    """The writer thread is done with a run a moment after it has told of it."""
+    deadline_s = time.monotonic() + 10
+    while not journal.is_thread_idle and time.monotonic() < deadline_s:
+        time.sleep(0)
+    assert journal.is_thread_idle
+    return journal
+
+
+def told_of(journal: AnyJournal) -> tuple[list[int], list[tuple[int, Exception]]]:
+    """Commits and failures, as they are told of from now on."""
+    if isinstance(journal, StepJournal):
+        return journal.commits, journal.failures
+    commits: list[int] = []
+    failures: list[tuple[int, Exception]] = []
+    journal.start(
+        lambda last, ns: commits.append(last), lambda first, error: failures.append((first, error))
+    )
+    return commits, failures
+
+
+def test_what_is_kept_back_is_committed_here(make: Callable[..., AnyJournal]) -> None:
+    journal = make()
+    commits, _ = told_of(journal)
+    when_idle(journal).keep(a_run(1, range(1, 4)))
+    journal.keep(a_run(4, range(4, 6)))
+    assert journal.last_txid == 0 and commits == []
+    journal.commit_here()
+    assert commits == [5], "told before it returns, once for both"
+    journal.stage(a_run(6, [6]))
+    assert journal.commit() == 6
+    when_idle(journal).keep(a_run(7, [7]))
+    journal.commit_here()
+    journal.keep(a_run(8, [8]))
+    journal.hand_over()
+    assert journal.commit() == 8
+    assert commits == [5, 6, 7, 8]
+    assert [run.first_txid for run in read_all(journal)] == [1, 4, 6, 7, 8]
+    again = restarted(journal)
+    assert again.recovered.next_txid == 9
+    if isinstance(again, StepJournal):
+        again.close()
+
+
+def test_a_commit_here_never_overtakes_the_writer_thread(
+    make: Callable[..., AnyJournal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = make()
+    may_go_on = threading.Event()
+    if isinstance(journal, StepJournal):
+        put = journal._put
+
+        def waiting(*arguments: Any) -> None:
+            assert may_go_on.wait(10)
+            put(*arguments)
+
+        monkeypatch.setattr(journal, "_put", waiting)
+    journal.stage(a_run(1, [1]))
+    journal.keep(a_run(2, [2]))
+    assert not journal.is_thread_idle
+    with pytest.raises(RuntimeError, match="overtake"):
+        journal.commit_here()
+    may_go_on.set()
+    if isinstance(journal, MemoryJournal):
+        journal.commit()
+    when_idle(journal).commit_here()
+    assert [run.first_txid for run in read_all(journal)] == [1, 2]
+
+
+def test_a_commit_here_that_fails_is_told_and_taken_again(
+    make: Callable[..., AnyJournal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = make()
+    commits, failures = told_of(journal)
+    error = StorageFull("the disk is full", "a path")
+    fail_next(journal, error, monkeypatch)
+    when_idle(journal).keep(a_run(1, [1]))
+    journal.keep(a_run(2, [2]))
+    journal.commit_here()
+    assert (commits, failures, journal.last_txid) == ([], [(1, error)], 0)
+    journal.keep(a_run(1, [11]))
+    journal.commit_here()
+    assert commits == [1]
+    assert [run.first_sequence for run in read_all(journal)] == [11]
+
+
+def test_what_is_kept_back_behind_a_failure_of_the_thread_goes_with_it(
+    make: Callable[..., AnyJournal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = make()
+    error = StorageFull("the disk is full", "a path")
+    fail_next(journal, error, monkeypatch)
+    journal.stage(a_run(1, [1]))
+    journal.commit()
+    when_idle(journal).keep(a_run(2, [2]))  # by a caller who does not know of it yet
+    journal.commit_here()
+    assert journal.last_txid == 0
+    journal.keep(a_run(3, [3]))
+    journal.keep(a_run(1, [11]))
+    journal.keep(a_run(2, [12]))
+    journal.commit_here()
+    assert [run.first_sequence for run in read_all(journal)] == [11, 12]
+
+
+def test_closing_commits_what_is_kept_back(make: Callable[..., AnyJournal]) -> None:
+    journal = make()
+    journal.keep(a_run(1, [1]))
+    journal.close()
+    assert journal.last_txid == 1
 
 
 def test_a_closed_journal_refuses(make: Callable[..., AnyJournal]) -> None:

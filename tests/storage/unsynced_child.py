@@ -56,7 +56,11 @@ def journal(directory: Path) -> None:
     txid = 1
     for commit in range(COMMITS):
         run = numbered_run(txid)
-        made.stage(run)
+        made.keep(run)
+        if run.first_txid % 2 and made.is_thread_idle:
+            made.commit_here()
+        else:
+            made.hand_over()
         made.commit()
         txid = run.last_txid + 1
         if commit % 12 == 11:
@@ -136,7 +140,11 @@ def copy(made: StepJournal, runs: int) -> None:
     txid = 1
     for _ in range(runs):
         run = numbered_run(txid)
-        made.stage(run)
+        made.keep(run)
+        if run.first_txid % 2 and made.is_thread_idle:
+            made.commit_here()
+        else:
+            made.hand_over()
         made.commit()
         txid = run.last_txid + 1
 

@@ -123,7 +123,7 @@ LONG_FILES = {
     "services/replication/outbound.py": 710,
     "services/replication/ranges.py": 620,
     "services/server/client_connection.py": 630,
-    "services/server/instance_server.py": 1470,
+    "services/server/instance_server.py": 1390,
     "services/server/link_control.py": 650,
     "services/server/link_server.py": 1000,
     "services/topology/reach.py": 780,

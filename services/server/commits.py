@@ -1,0 +1,214 @@
+"""An instance's commits: at the end of a turn on its loop, or by the journal's writer thread; whom
+they wake, what their failure does, and publishers that outrun the disk.
+
+What decides is in services/replication: where a commit is made (commit_place.py), and what the
+thread has told that the loop has not taken yet (commit_news.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from raylay.services.errors import StorageFull
+from raylay.services.messages.records import Run
+from raylay.services.replication.commit_news import CommitNews
+from raylay.services.replication.commit_place import CommitPlace, Place
+from raylay.services.replication.instance import InstanceMachine
+from raylay.services.telemetry.metrics import LatencyHistogram
+from raylay.storage.journal import Journal
+
+PROBE_S = 0.5
+"""After a failed commit publishers are refused for so long; then the next publish tries again."""
+
+
+class Wakeable(Protocol):
+    """A link that can be woken on any thread (`LinkControl`)."""
+
+    wake_fd: int
+
+    def wake(self, last_txid: int) -> None:
+        """Tells the link of a commit."""
+
+
+class Publishing(Protocol):
+    """A publisher's connection (`ClientConnection`)."""
+
+    def pause_reading(self, why: str) -> None:
+        """Reads no more for now."""
+
+    def resume_reading(self, why: str) -> None:
+        """This is no reason any more."""
+
+
+class Host(Protocol):
+    """What commits need of their instance (`InstanceServer`)."""
+
+    loop: asyncio.AbstractEventLoop
+    journal: Any
+    machine: InstanceMachine
+    replays: Any
+    outbox: Any
+
+    @property
+    def links(self) -> Mapping[str, Wakeable]:
+        """By destination."""
+
+    def steady_us(self) -> int:
+        """The clock that ages count by."""
+
+    def perform(self, effects: list[Any]) -> None:
+        """Performs what the machine asked for."""
+
+    def report(self, event: str, **details: Any) -> None:
+        """Something that people may want to know."""
+
+
+class Commits:
+    """See the file's docstring.
+
+    Invariant: nothing is told of a run before the journal's `committed` has named it.
+    Owner: the instance's loop. Threads: `on_disk` and `failed` are called on the one that made the
+    commit, all else on the loop.
+
+    Args:
+        staged_bytes_max: a publisher is not read while more is staged.
+    """
+
+    def __init__(self, host: Host, staged_bytes_max: int) -> None:
+        self._host = host
+        self._staged_bytes_max = staged_bytes_max
+        self.latency = LatencyHistogram()
+        self.failure: tuple[str, str] | None = None
+        """Reason and sentence while the journal takes nothing."""
+        self.staged_bytes = 0
+        self._paused: list[Publishing] = []
+        self._news = CommitNews()
+        self._place = CommitPlace()
+        self._is_due = False
+        """Whether the end of this turn commits, or hands over, what was staged in it."""
+        self._is_here = False
+        """Whether the commit that is being told of is made on the loop."""
+
+    def start(self) -> None:
+        """Starts the journal's threads."""
+        self._journal.start(self.on_disk, self.failed)
+
+    @property
+    def _journal(self) -> Journal:
+        journal: Journal = self._host.journal
+        return journal
+
+    # -- staging -----------------------------------------------------------------------------
+    def stage(self, run: Run) -> None:
+        """Has a run committed, with what else is staged in this turn."""
+        host = self._host
+        size_bytes = len(run.payload)
+        self.staged_bytes += size_bytes
+        self._news.staged(run, host.machine.destinations)
+        self._journal.keep(run)
+        self._place.staged(size_bytes)
+        if not self._is_due:
+            self._is_due = True
+            host.loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._is_due = False
+        journal = self._journal
+        place = self._place.choose(
+            thread_idle=journal.is_thread_idle, pending=bool(self._host.machine.waiters)
+        )
+        if place is Place.THREAD:
+            journal.hand_over()
+            return
+        self._is_here = True
+        try:
+            journal.commit_here()
+        finally:
+            self._is_here = False
+
+    def check_staged(self, client: Publishing) -> None:
+        """Reads no more from a publisher that outruns the disk."""
+        if self.staged_bytes > self._staged_bytes_max:
+            client.pause_reading("staged")
+            self._paused.append(client)
+
+    # -- what the journal says ---------------------------------------------------------------
+    def on_disk(self, last_txid: int, commit_ns: int) -> None:
+        """Everything up to here is committed."""
+        self.latency.record(commit_ns)
+        self._place.took(commit_ns)
+        calls, woken = self._news.committed(last_txid)
+        host = self._host
+        if calls and not self._is_here:
+            self._call(self._take)
+        # While this process's own loop is still waking up, or before it does anything else.
+        for name in woken:
+            host.links[name].wake(last_txid)
+        if self._is_here:
+            self._take()
+
+    def failed(self, first_txid: int, error: Exception) -> None:
+        """Nothing from here on is, or will be, committed under these transaction ids."""
+        if self._is_here:
+            self._take_failed(first_txid, error)
+        else:
+            self._call(self._take_failed, first_txid, error)
+
+    def _call(self, work: Any, *arguments: Any) -> None:
+        try:
+            self._host.loop.call_soon_threadsafe(work, *arguments)
+        except RuntimeError:
+            pass  # the loop is closed: nobody is left to be told
+
+    # -- on the loop -------------------------------------------------------------------------
+    def wakeable_changed(self) -> None:
+        """A link can be woken on any thread now, or no more."""
+        links = self._host.links
+        self._news.wakeable = tuple(name for name, link in links.items() if link.wake_fd >= 0)
+
+    def catch_up(self) -> None:
+        """Before a link's answer is taken: it may be for a commit that this loop has not taken."""
+        if self._news.is_ahead(self._host.machine.committed_txid):
+            self._take()
+
+    def _take(self) -> None:
+        host = self._host
+        last_txid = self._news.take(host.machine.committed_txid)
+        if not last_txid:
+            return
+        if self.failure is not None:
+            self.failure = None
+            host.report("storage_recovered")
+        host.perform(host.machine.committed(last_txid, host.steady_us()))
+        host.outbox.flush()
+
+    def taken(self, runs: list[Run]) -> None:
+        """These are staged no more."""
+        for run in runs:
+            self.staged_bytes -= len(run.payload)
+        if self._paused and self.staged_bytes < self._staged_bytes_max // 2:
+            self._resume()
+
+    def _resume(self) -> None:
+        paused, self._paused = self._paused, []
+        for client in paused:
+            client.resume_reading("staged")
+
+    def _take_failed(self, first_txid: int, error: Exception) -> None:
+        host = self._host
+        reason = "storage_full" if isinstance(error, StorageFull) else "storage_error"
+        self.failure = (reason, str(error))
+        self._news.failed()
+        self._resume()
+        now_us = host.steady_us()
+        host.perform(host.machine.append_failed(first_txid, reason, str(error), now_us))
+        self.staged_bytes = 0
+        host.replays.append_failed()
+        host.outbox.flush()
+        host.loop.call_later(PROBE_S, self._probe)
+
+    def _probe(self) -> None:
+        """Lets publishes through again: the next one shows whether there is space."""
+        self.failure = None

@@ -1,0 +1,96 @@
+"""The segment that is being written, and how runs become the blocks that are put into it."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+from raylay.services.messages.records import Run
+from raylay.storage.journal import BLOCK_BYTES_MAX
+from raylay.storage.segment_index import SegmentIndex
+from raylay.storage.segments import Environment
+
+MEASURE_COMMITS = 64
+MEASURE_BYTES = 1024 * 1024
+"""After so many commits, or bytes, the segment's file is measured again."""
+
+_KEY = struct.Struct(">Q")
+
+
+class ActiveSegment:
+    """The segment that is being written, or was until it is sealed."""
+
+    __slots__ = (
+        "file_bytes",
+        "first_txid",
+        "index",
+        "opened",
+        "path",
+        "shared",
+        "unmeasured_bytes",
+        "unmeasured_commits",
+    )
+
+    def __init__(self, shared: Environment, path: Path, first_txid: int) -> None:
+        self.shared = shared
+        self.path = path
+        self.first_txid = first_txid
+        self.index = SegmentIndex()
+        self.opened = False
+        """Whether its first commit, with the opening entries, is on disk."""
+        self.file_bytes = 0
+        """When it was measured last: that costs as much as a small transaction."""
+        self.unmeasured_bytes = self.unmeasured_commits = 0
+        """Put since."""
+
+    def is_full(self, segment_bytes: int, file_bytes: int) -> bool:
+        """Whether it holds so many bytes, or its file has."""
+        return self.opened and (
+            self.index.bytes_used >= segment_bytes or self.file_bytes >= file_bytes
+        )
+
+    def grew(self, size_bytes: int, *, exactly: bool) -> None:
+        """So much was put; `exactly`: how large the file is now must be known."""
+        self.unmeasured_commits += 1
+        self.unmeasured_bytes += size_bytes
+        if (
+            exactly
+            or self.unmeasured_commits >= MEASURE_COMMITS
+            or self.unmeasured_bytes >= MEASURE_BYTES
+        ):
+            self.measure()
+
+    def measure(self) -> None:
+        """Asks LMDB how large the file is."""
+        self.file_bytes = _file_bytes(self.shared.env)
+        self.unmeasured_bytes = self.unmeasured_commits = 0
+
+
+def pack_blocks(runs: list[Run]) -> tuple[list[tuple[bytes, bytes]], list[int], int]:
+    """(key, block) for each block, each run's length in bytes, and all bytes."""
+    blocks: list[tuple[bytes, bytes]] = []
+    lengths: list[int] = []
+    parts: list[bytes] = []
+    block_bytes = total_bytes = 0
+    first_txid = 0
+    for run in runs:
+        encoded = run.encode()
+        length = len(encoded)
+        if parts and block_bytes + length > BLOCK_BYTES_MAX:
+            blocks.append((_KEY.pack(first_txid), b"".join(parts)))
+            parts.clear()
+            block_bytes = 0
+        if not parts:
+            first_txid = run.first_txid
+        parts.append(encoded)
+        block_bytes += length
+        total_bytes += length
+        lengths.append(length)
+    blocks.append((_KEY.pack(first_txid), parts[0] if len(parts) == 1 else b"".join(parts)))
+    return blocks, lengths, total_bytes
+
+
+def _file_bytes(env: Any) -> int:
+    """Bytes of the environment's file, as far as LMDB uses it."""
+    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
