@@ -24,9 +24,9 @@ from memory import anonymous_mb
 
 from raylay.services.client import Client
 from raylay.services.messages.records import Flag, RecordBuilder, publisher_id, run_of, scan
+from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.replication import Accepted, exchange_frames
 from raylay.services.replication.acknowledgment import RootedRanges
-from raylay.services.replication.routing import TopicRule
 from raylay.services.server.config import DestinationConfig, InstanceConfig
 from raylay.services.server.instance_server import JOURNAL_DIRECTORY
 from raylay.storage.lmdb_journal import LmdbJournal

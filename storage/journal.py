@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import Run
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
 SEGMENT_BYTES_DEFAULT = 64 * 1024 * 1024
 BLOCK_BYTES_MAX = 1024 * 1024

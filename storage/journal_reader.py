@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 
 from raylay.services.errors import CorruptRecord, StorageError
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, decode_run
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.journal import BLOCK_BYTES_MAX, SegmentInfo
 from raylay.storage.segment_index import (
     EXTENT_BYTES,

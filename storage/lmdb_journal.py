@@ -20,8 +20,8 @@ from typing import Literal
 import lmdb
 
 from raylay.services.errors import StorageError, StorageFull
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import Run
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.active_segment import ActiveSegment, pack_blocks
 from raylay.storage.files import (
     FileLock,

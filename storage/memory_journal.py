@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raylay.services.errors import StorageError
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import Kind, Run, decode_run, sequences_of
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.journal import (
     BLOCK_BYTES_MAX,
     SEGMENT_BYTES_DEFAULT,

@@ -36,8 +36,8 @@ from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
 from raylay.services.messages import records
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, sequences_of
-from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 
 SEGMENT_VERSION = 1
 EXTENT_BYTES = 64 * 1024

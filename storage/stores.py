@@ -7,7 +7,7 @@ batch, since a key a record costs five times as much. All numbers little-endian 
     value per record: u64 sequence, u32 length, the record
     key   b"\\0meta"
     value u64 highest sequence ever put, u64 acknowledged (all up to it are gone), then a
-          SequenceSet (services/replication/ranges.py) of what is gone above that
+          SequenceSet (services/messages/ranges.py) of what is gone above that
 
 A bookmark store's file holds one SequenceSet for each subscription and publisher, under
 XXH3-128 of the subscription id (16 bytes) and the publisher (8 bytes big-endian).
@@ -26,7 +26,7 @@ import lmdb
 from xxhash import xxh3_128_digest as subscription_key
 
 from raylay.services.errors import CorruptRecord, PublishStoreFull, RemoteProtocolError
-from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.storage.state import StoreFile, explained
 
 MESSAGES_MAX_DEFAULT = 1_000_000

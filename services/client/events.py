@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from raylay.services.client.failover import Server
 from raylay.services.client.resumption import Resumption
 from raylay.services.errors import CommandFailed, RaylayError, StorageError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import Header
-from raylay.services.replication.ranges import PublisherRanges
 
 
 # -- events ------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ import msgpack
 from raylay.services.client.messages import MessageBatch, SequenceRange, identities, ranges_of
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import parse_position
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import Header
-from raylay.services.replication.ranges import PublisherRanges
 
 HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
 """A larger `have` goes into the body: a header ends at 64 KiB."""

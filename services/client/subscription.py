@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.resumption import Resumption
 from raylay.services.errors import RaylayError
-from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.messages.ranges import PublisherRanges
 
 MESSAGE_OVERHEAD_BYTES = 256
 """What a queued batch costs beside its payload, for the queue's limit."""

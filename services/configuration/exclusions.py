@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 
 from raylay.services.configuration.model import DestinationSettings, FabricSettings, TopicSettings
 from raylay.services.configuration.topology import waited_for
-from raylay.services.replication.routing import TopicRule
+from raylay.services.messages.topics import TopicRule
 
 Link = tuple[str, str]
 """Instance, destination."""

@@ -28,7 +28,10 @@ from raylay.services.configuration.units import (
     parse_milliseconds,
 )
 from raylay.services.errors import ConfigurationError
-from raylay.services.replication.routing import compile_regex, is_regex
+from raylay.services.messages.topics import (
+    compile_regex,
+    is_regex,
+)
 from raylay.services.replication.timetable import Occasion, is_time_of_day
 from raylay.services.replication.validation import ALWAYS_CHECKED, CHECKS
 from raylay.storage.journal import SEGMENT_BYTES_DEFAULT

@@ -11,7 +11,11 @@ from raylay.services.configuration.model import (
     FabricSettings,
     InstanceSettings,
 )
-from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, compile_regex, is_regex
+from raylay.services.messages.topics import (
+    compile_regex,
+    is_regex,
+)
+from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 
 
 class Problem(NamedTuple):

@@ -24,9 +24,13 @@ from raylay.services.drills.scenario import Load
 from raylay.services.drills.verdict import Record, Stretch
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.fabric import Fabric
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import publisher_id
-from raylay.services.replication.ranges import PublisherRanges
-from raylay.services.replication.routing import TopicMatcher, TopicRule, is_regex
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
+    is_regex,
+)
 from raylay.storage.stores import MemoryBookmarkStore, MemoryPublishStore
 
 TURN_S = 0.02

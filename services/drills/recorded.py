@@ -64,10 +64,10 @@ from raylay.services.drills.history import (
     Topology,
     Used,
 )
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.instance import decode_note
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import Destination
 
 _EVENTS = frozenset(("started", "link_connected", "downgraded", "upgraded"))

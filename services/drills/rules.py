@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.messages.topics import TopicRule
+from raylay.services.replication.routing import Destination
 
 _IN_NO_NAME = set("^$*+?()[]{}|\\")
 

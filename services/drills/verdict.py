@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import (
     SEQUENCE_HELD_MAX,
     Kind,
@@ -23,7 +24,6 @@ from raylay.services.messages.records import (
     scan,
     sequences_of,
 )
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
 
 class Stretch(NamedTuple):

@@ -23,7 +23,8 @@ from raylay.services.configuration.model import (
 )
 from raylay.services.configuration.topology import waited_for
 from raylay.services.errors import ConfigurationError
-from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.messages.topics import TopicRule
+from raylay.services.replication.routing import Destination
 from raylay.services.replication.validation import (
     Description,
     DestinationTerms,

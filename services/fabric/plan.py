@@ -28,8 +28,8 @@ from raylay.services.configuration.model import (
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric.nodes import NodePlace
 from raylay.services.fabric.record import LeftOver, Move
+from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy, Look
-from raylay.services.replication.routing import TopicRule
 from raylay.services.replication.timetable import JournalAction
 from raylay.services.replication.validation import QueueDefinition, SowDefinition
 from raylay.services.server.config import (

@@ -10,7 +10,10 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.replication.routing import compile_regex, is_regex
+from raylay.services.messages.topics import (
+    compile_regex,
+    is_regex,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

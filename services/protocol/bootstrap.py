@@ -20,6 +20,8 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import ConfigurationError, RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Header, encode_frame, encode_front
 from raylay.services.protocol.replication import (
     REPLICATION_VERSION_MIN,
@@ -30,8 +32,6 @@ from raylay.services.protocol.replication import (
 )
 from raylay.services.replication.bootstrap import BootstrapChoice
 from raylay.services.replication.instance import Identity
-from raylay.services.replication.ranges import PublisherRanges
-from raylay.services.replication.routing import TopicRule
 
 REQUEST = "bootstrap"
 BEGIN = "bootstrap_begin"

@@ -49,6 +49,7 @@ from typing import Any
 
 import msgpack
 
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.protocol.replication import parts, read_part
 from raylay.services.replication.acknowledgment import RootedRanges
@@ -61,7 +62,6 @@ from raylay.services.replication.effects import (
 )
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.placement import Placement, to_wire
-from raylay.services.replication.ranges import PublisherRanges
 
 CONTROL_FRAME_BYTES_MAX = 256 * 1024 * 1024
 

@@ -20,8 +20,12 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import ConfigurationError, RemoteProtocolError
+from raylay.services.messages.topics import (
+    TopicRule,
+    compile_regex,
+    is_regex,
+)
 from raylay.services.protocol.frames import UNAUTHENTICATED_FRAME_BYTES_MAX
-from raylay.services.replication.routing import TopicRule, compile_regex, is_regex
 from raylay.services.replication.validation import (
     CHECKS,
     Description,

@@ -59,6 +59,7 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PUBLISHERS, PublisherRanges, Range
 from raylay.services.messages.records import SEQUENCE_HELD_MAX
 from raylay.services.protocol.compression import COMPRESSION_TYPES
 from raylay.services.protocol.frames import Header, encode_frame, encode_front
@@ -71,7 +72,6 @@ from raylay.services.replication.placement import (
     is_address,
     to_wire,
 )
-from raylay.services.replication.ranges import PUBLISHERS, PublisherRanges, Range
 
 REPLICATION_VERSION_MIN = 1
 REPLICATION_VERSION = 2

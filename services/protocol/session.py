@@ -15,6 +15,11 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges, Range
+from raylay.services.messages.rates import (
+    Rate,
+    parse_rate,
+)
 from raylay.services.messages.records import (
     SEQUENCE_HELD_MAX,
     TOPIC_BYTES_MAX,
@@ -28,8 +33,6 @@ from raylay.services.protocol.frames import (
     Header,
     encode_frame,
 )
-from raylay.services.replication.ranges import PublisherRanges, Range
-from raylay.services.subscriptions.pacing import Rate, parse_rate
 
 CLIENT_NAME_BYTES_MAX = 1024
 SUBSCRIPTION_ID_BYTES_MAX = 1024

@@ -29,12 +29,12 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Run
+from raylay.services.messages.shared import SharedMap
+from raylay.services.messages.topic_sets import includes
 from raylay.services.replication.effects import Ranges, Rooted
-from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, Router
-from raylay.services.replication.shared import SharedMap
-from raylay.services.replication.topic_sets import includes
 
 CLIENT = 0
 """The sender of what a client published here. No incarnation is 0."""

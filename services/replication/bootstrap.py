@@ -14,10 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Kind, Run, path_through
-from raylay.services.replication.ranges import PublisherRanges
-from raylay.services.replication.routing import TopicMatcher, TopicRule
-from raylay.services.replication.topic_sets import carries_all
+from raylay.services.messages.topic_sets import carries_all
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
+)
 from raylay.services.replication.unavailable import encode_unavailable
 from raylay.services.replication.values import Identity
 

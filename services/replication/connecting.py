@@ -8,9 +8,9 @@ maps are looked at again, and compared once more; the last look and the beginnin
 
 from __future__ import annotations
 
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
 from raylay.services.replication.effects import Ranges
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
 SLICE_PUBLISHERS = 500
 """About 2 ms of work."""

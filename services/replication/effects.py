@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.messages.records import Run
 from raylay.services.replication.placement import Placement
-from raylay.services.replication.ranges import PublisherRanges, Range
 
 Ranges = dict[int, list[Range]]
 """Publisher to inclusive ranges."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.replication.ranges import Range, SequenceSet
+from raylay.services.messages.ranges import Range, SequenceSet
 
 PIECES_MAX = 250_000
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Content, Run, contents_of
 from raylay.services.replication.acknowledgment import CLIENT, Route, route_of
-from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.staged import Routed, StagedLog
 
 READS_IN_STEP = 4

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import struct
 
+from raylay.services.messages.ranges import Range, SequenceSet
 from raylay.services.messages.records import Kind, Run
-from raylay.services.replication.ranges import Range, SequenceSet
 
 _NOTE = struct.Struct("<QQ")
 

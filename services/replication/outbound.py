@@ -25,6 +25,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
 from raylay.services.replication.effects import (
@@ -38,7 +39,6 @@ from raylay.services.replication.effects import (
     ranges_of,
     rooted_of,
 )
-from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.routing import Destination, Router
 from raylay.services.replication.unavailable import decode_unavailable
 from raylay.services.replication.values import LinkStart

@@ -26,14 +26,14 @@ from typing import Any, TypeVar
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
+from raylay.services.messages.shared import SharedMap
 from raylay.services.replication.acknowledgment import (
     RootedRanges,
     Route,
     WaiterTable,
     Waiting,
 )
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
-from raylay.services.replication.shared import SharedMap
 
 PREFIX = "recovery"
 """Of all keys, those of earlier releases included."""

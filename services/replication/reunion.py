@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import LinkAnswered, LinkEffect, LinkProgress, Ranges
 from raylay.services.replication.outbound import OutboundLink
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.values import Identity, LinkStart
 

@@ -15,100 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from raylay.services.errors import ConfigurationError
 from raylay.services.messages.records import Flag
-from raylay.services.messages.topic_pattern import PatternError, TopicPattern
+from raylay.services.messages.topics import TopicMatcher, TopicRule, compile_regex
 
-_REGEX_CHARACTERS = frozenset("^$*+?()[]{}|\\")
-TOPIC_CACHE_MAX = 65_536
 SYNC_DESTINATIONS_MAX = 64
-
-
-def is_regex(topic: str) -> bool:
-    """Whether a topic is a regular expression: it has a character that only those have.
-
-    A dot alone does not make one: topics such as `orders.eu` are names.
-    """
-    return not _REGEX_CHARACTERS.isdisjoint(topic)
-
-
-def compile_regex(pattern: str, where: str) -> TopicPattern:
-    """A compiled, unanchored pattern: publishers choose the topics it meets.
-
-    Raises:
-        ConfigurationError: naming the pattern, the place and what is wrong.
-    """
-    try:
-        return TopicPattern(pattern)
-    except PatternError as error:
-        raise ConfigurationError(
-            f"{where}: {pattern!r} cannot be used as a regular expression: {error}"
-        ) from None
-
-
-def not_of_transport(message_type: str, allowed: frozenset[bytes]) -> str:
-    """The sentence of a client that uses a transport for other types."""
-    names = ", ".join(sorted(kind.decode("utf-8", "replace") for kind in allowed))
-    return (
-        f"this transport takes messages of type {names} only, not of {message_type[:200]!r}: "
-        "connect to another one, or change its MessageType"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRule:
-    """One `Topic` element: a literal name or a regular expression, and a message type.
-
-    Attributes:
-        message_type: `*` takes any type.
-        filter: content filter of a Destination's Topic, as written; empty: none. It is compared at
-            connect and does not run yet.
-        include_validation: checks at connect (validation.py); None: all.
-        exclude_validation: checks left out; wins over `include_validation`.
-    """
-
-    name: str
-    message_type: str = "*"
-    filter: str = ""
-    include_validation: tuple[str, ...] | None = None
-    exclude_validation: tuple[str, ...] = ()
-
-
-class TopicMatcher:
-    """Whether a topic of a type matches one of several rules. Answers are kept per topic."""
-
-    __slots__ = ("_cache", "_literals", "_patterns", "rules")
-
-    def __init__(self, rules: tuple[TopicRule, ...], where: str = "Topic") -> None:
-        self.rules = rules
-        self._literals = {(rule.name, rule.message_type) for rule in rules}
-        self._patterns = [
-            (compile_regex(rule.name, where), rule.message_type)
-            for rule in rules
-            if is_regex(rule.name)
-        ]
-        self._cache: dict[tuple[bytes, bytes], bool] = {}
-
-    def matches(self, topic: bytes, message_type: bytes) -> bool:
-        """Whether messages of this topic and type match."""
-        key = (topic, message_type)
-        found = self._cache.get(key)
-        if found is None:
-            found = self._matches(
-                topic.decode("utf-8", "replace"), message_type.decode("utf-8", "replace")
-            )
-            if len(self._cache) >= TOPIC_CACHE_MAX:
-                self._cache.clear()
-            self._cache[key] = found
-        return found
-
-    def _matches(self, topic: str, message_type: str) -> bool:
-        if (topic, message_type) in self._literals or (topic, "*") in self._literals:
-            return True
-        return any(
-            kind in ("*", message_type) and pattern.search(topic)
-            for pattern, kind in self._patterns
-        )
 
 
 @dataclass(frozen=True, slots=True)

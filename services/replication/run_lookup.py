@@ -12,8 +12,8 @@ from collections import deque
 from itertools import islice
 from typing import NamedTuple, Protocol
 
+from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import Kind, Run
-from raylay.services.replication.ranges import SequenceSet
 
 STRETCH_BYTES = 256 * 1024
 STRETCHES_KEPT = 8

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from raylay.services.replication.ranges import DIGEST_MASK, PublisherRanges, digest_of
+from raylay.services.messages.ranges import DIGEST_MASK, PublisherRanges, digest_of
 
 SLICE_PUBLISHERS = 1_000
 """About 2 ms of work."""

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from raylay.services.messages.ranges import Range, SequenceSet
 from raylay.services.messages.records import Run
 from raylay.services.replication.acknowledgment import Route
 from raylay.services.replication.effects import Ranges, Rooted
-from raylay.services.replication.ranges import Range, SequenceSet
 
 RECENT_BYTES_MAX = 4 * 1024 * 1024
 """Of runs that were committed last, kept in memory by a server."""

@@ -11,9 +11,9 @@ that carries a part has forgotten which of the removed messages had those topics
 
 from __future__ import annotations
 
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Kind, Run
 from raylay.services.replication.effects import Report
-from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 
 RANGES_SHOWN_MAX = 8
 

@@ -29,8 +29,12 @@ from typing import NamedTuple, TypeVar
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topic_pattern import TopicPattern
-from raylay.services.replication.routing import TopicRule, compile_regex, is_regex
-from raylay.services.replication.topic_sets import exact_names, includes, may_overlap
+from raylay.services.messages.topic_sets import exact_names, includes, may_overlap
+from raylay.services.messages.topics import (
+    TopicRule,
+    compile_regex,
+    is_regex,
+)
 
 CHECKS = (
     "txlog",

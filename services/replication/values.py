@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.replication.acknowledgment import RootedRanges
-from raylay.services.replication.ranges import PublisherRanges, Range
 
 
 @dataclass(frozen=True, slots=True)

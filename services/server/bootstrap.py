@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
 from raylay.services.messages.records import Run, decode_runs
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
+)
 from raylay.services.protocol import bootstrap as protocol
 from raylay.services.protocol.frames import FrameReader, Header
 from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX
 from raylay.services.replication.bootstrap import BootstrapCopy
-from raylay.services.replication.routing import TopicMatcher, TopicRule
 from raylay.services.server.config import BootstrapConfig, split_address
 from raylay.services.server.framed import FramedConnection
 from raylay.storage.files import sync_directory

@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from raylay.services.errors import StorageError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol import bootstrap as protocol
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.bootstrap import BootstrapChoice
 from raylay.services.replication.instance import Identity
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.storage.journal_reader import LmdbJournalReader
 
 if TYPE_CHECKING:

@@ -17,6 +17,10 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    not_of_transport,
+)
 from raylay.services.protocol.frames import (
     LOGON_TIMEOUT_S,
     encode_front,
@@ -43,7 +47,6 @@ from raylay.services.protocol.session import (
 )
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.journal_answers import Answers, Questions
-from raylay.services.replication.routing import TopicMatcher, not_of_transport
 from raylay.services.server.framed import FramedConnection
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery

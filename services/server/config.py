@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
+)
 from raylay.services.protocol.compression import COMPRESSION_TYPES, ZSTD
 from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.placement import Placement, aimed
-from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
+from raylay.services.replication.routing import Destination
 from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.replication.validation import QueueDefinition, SowDefinition, check_rule
 from raylay.services.telemetry.logs import LogOptions

@@ -27,7 +27,9 @@ from raylay.services.errors import (
     RemoteProtocolError,
     StorageError,
 )
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.messages.topics import TopicMatcher
 from raylay.services.protocol.proof import proof_of
 from raylay.services.protocol.replication import UpstreamLogon
 from raylay.services.protocol.session import Logon, safety_notice
@@ -61,9 +63,8 @@ from raylay.services.replication.placement import (
     renewed,
     retired_text,
 )
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
-from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX, TopicMatcher
+from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.replication.running_digest import RunningDigest
 from raylay.services.replication.staged import RECENT_BYTES_MAX

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgpack
 
 from raylay.services.errors import RaylayError, RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol import control
 from raylay.services.protocol.description import pack_description
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
@@ -24,7 +25,6 @@ from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import Rooted
 from raylay.services.replication.incoming import Incoming, choose, uses_incoming
 from raylay.services.replication.placement import Placement, from_wire, to_wire
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.server.config import (
     DestinationConfig,
     LinkConfig,

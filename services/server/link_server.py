@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from raylay.services.errors import RemoteProtocolError, StorageError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Run
 from raylay.services.protocol import control
 from raylay.services.protocol.compression import compressor
@@ -53,7 +54,6 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.incoming import awaits_dial, gives_way, uses_incoming
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.placement import Placement, from_wire
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.server.carried import CarriedStream, Carrier
 from raylay.services.server.config import DestinationConfig, LinkConfig, split_address
 from raylay.services.server.framed import FramedConnection, Outbox

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.bookmarks import Position
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
 from raylay.services.protocol.session import Subscribe, acknowledgment, ranges_ack
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.server.framed import WRITE_HIGH_BYTES
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, Start, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Deliveries, Terms, groups_of

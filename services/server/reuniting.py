@@ -18,6 +18,7 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import ConfigurationError, FabricError, RaylayError, RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.protocol.replication import (
     BEAT,
@@ -36,7 +37,6 @@ from raylay.services.replication.effects import LinkEffect, SendBatch
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.placement import Placements, from_wire
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.reunion import SUCCESSOR, Reunion
 from raylay.services.server.config import InstanceConfig, split_address
 from raylay.services.server.state_thread import StateThread

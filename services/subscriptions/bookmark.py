@@ -18,8 +18,8 @@ from typing import Literal, Protocol
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import Point, Position
+from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.messages.records import Kind, Run
-from raylay.services.replication.ranges import PublisherRanges, Range
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, prefix_of
 from raylay.services.subscriptions.durability import Durability, first_pending_in
 from raylay.services.subscriptions.matching import TopicFilter

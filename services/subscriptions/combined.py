@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from raylay.services.messages.rates import Rate
 from raylay.services.messages.records import Kind, Run
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, prefix_of
 from raylay.services.subscriptions.durability import Durability, first_pending_in
-from raylay.services.subscriptions.pacing import Pacer, Rate
+from raylay.services.subscriptions.pacing import Pacer
 
 
 class Terms(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Protocol
 
+from raylay.services.messages.ranges import Range
 from raylay.services.replication.acknowledgment import RootedRanges
-from raylay.services.replication.ranges import Range
 
 
 class Durability(Protocol):

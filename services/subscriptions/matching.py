@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.topic_pattern import PatternError, TopicPattern
-from raylay.services.replication.routing import TOPIC_CACHE_MAX, is_regex, not_of_transport
+from raylay.services.messages.topics import (
+    TOPIC_CACHE_MAX,
+    is_regex,
+    not_of_transport,
+)
 
 ANSWERS_KEPT_MAX = 1024
 

@@ -1,104 +1,23 @@
 """Delivery rates of bookmark subscriptions: how many records may go out now (behaviour.md 2.5).
 
-rate=500      messages a second
-rate=500KB    bytes of records a second; KB, MB and GB are powers of 1,000
-rate=2X, .5X  a multiple of the speed at which this instance received the messages
-
-A rate is an upper bound. With a multiple, `rate_max_gap` is the longest idle of the replay: a
-longer pause of the original is cut to it.
+A rate (messages/rates.py) is an upper bound. With a multiple, `rate_max_gap` is the longest idle of
+the replay: a longer pause of the original is cut to it.
 
 Values in, values out: the time is given, in microseconds of a clock that never goes back.
 """
 
 from __future__ import annotations
 
-import re
 import struct
-from dataclasses import dataclass
-from typing import Literal
 
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.rates import Rate
 from raylay.services.messages.records import Run
 
 SLICE_US = 10_000
 """What a rate gives in less time waits for more, so that a high rate is paid by the batch."""
 BURST_US = 100_000
 """What a rate gives in this time is kept for a subscriber that did not take it; the rest lapses."""
-RATE_MAX = 1e12
-GAP_US_MAX = 365 * 86_400 * 1_000_000
-
-_RATE = re.compile(
-    r"^(\d{1,15}(?:\.\d{0,9})?|\.\d{1,9})\s*(X|B|KB|MB|GB)?$", re.ASCII | re.IGNORECASE
-)
-_GAP = re.compile(
-    r"^(\d{1,15}(?:\.\d{0,9})?|\.\d{1,9})\s*(us|ms|s|m|h|d)$", re.ASCII | re.IGNORECASE
-)
-_BYTES = {"b": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
-_GAP_US = {
-    "us": 1,
-    "ms": 1_000,
-    "s": 1_000_000,
-    "m": 60_000_000,
-    "h": 3_600_000_000,
-    "d": 86_400_000_000,
-}
 _LENGTH = struct.Struct("<I")
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """A parsed rate.
-
-    Attributes:
-        unit: what `per_s` counts; `speed`: it is a multiple of the original speed.
-        max_gap_us: with `speed`, the longest idle; None: the original's pauses, however long.
-    """
-
-    unit: Literal["messages", "bytes", "speed"]
-    per_s: float
-    max_gap_us: int | None = None
-
-
-def parse_rate(rate: str, max_gap: str = "") -> Rate:
-    """The options `rate` and `rate_max_gap` of a subscribe.
-
-    Raises:
-        RemoteProtocolError: with reason `bad_command`, naming the forms that are understood.
-    """
-    match = _RATE.match(rate.strip())
-    value = float(match[1]) if match else 0.0
-    if match is None or not 0 < value <= RATE_MAX:
-        raise RemoteProtocolError(
-            f"rate {rate[:80]!r} is none: give messages a second (500), bytes a second (500KB) or "
-            "a multiple of the original speed (2X, .5X), above zero",
-            "bad_command",
-        )
-    unit = (match[2] or "").lower()
-    if unit != "x":
-        if max_gap:
-            raise RemoteProtocolError(
-                f"rate_max_gap goes with a multiple of the original speed, and rate is {rate}: "
-                "leave it out, or give a rate like 2X",
-                "bad_command",
-            )
-        return Rate("bytes", value * _BYTES[unit]) if unit else Rate("messages", value)
-    return Rate("speed", value, parse_gap_us(max_gap) if max_gap else None)
-
-
-def parse_gap_us(text: str) -> int:
-    """`rate_max_gap`, such as 10s or 500ms, in microseconds.
-
-    Raises:
-        RemoteProtocolError: with reason `bad_command`.
-    """
-    match = _GAP.match(text.strip())
-    gap_us = int(float(match[1]) * _GAP_US[match[2].lower()]) if match else -1
-    if not 0 <= gap_us <= GAP_US_MAX:
-        raise RemoteProtocolError(
-            f"rate_max_gap {text[:80]!r} is no time: give one like 10s, 500ms or 1m, up to 365d",
-            "bad_command",
-        )
-    return gap_us
 
 
 class Pacer:

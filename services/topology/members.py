@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 from raylay.services.messages.topic_pattern import Part, parts
-from raylay.services.replication.routing import (
-    Destination,
+from raylay.services.messages.topics import (
     TopicMatcher,
     TopicRule,
     compile_regex,
     is_regex,
 )
+from raylay.services.replication.routing import Destination
 
 ANY_TYPE = "json"
 """Tried where no message type is named."""

@@ -33,7 +33,11 @@ from operator import and_
 from typing import NamedTuple
 
 from raylay.services.messages.records import Flag, Run
-from raylay.services.replication.routing import Destination, Router, TopicMatcher
+from raylay.services.messages.topics import TopicMatcher
+from raylay.services.replication.routing import (
+    Destination,
+    Router,
+)
 from raylay.services.topology.members import Member, TopicClass
 
 CHAINS_MAX = 4

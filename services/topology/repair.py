@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.messages.topics import TopicRule
+from raylay.services.replication.routing import Destination
 from raylay.services.topology.members import Member
 from raylay.services.topology.reach import Routes, Survey, bits
 

@@ -30,10 +30,10 @@ from raylay.services.client import (
 )
 from raylay.services.client import Client as AsyncClient
 from raylay.services.errors import CommandFailed, LocalProtocolError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder, iterate_records, publisher_id
 from raylay.services.protocol.frames import Frame
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.ranges import PublisherRanges
 
 __all__ = ["servers"]
 

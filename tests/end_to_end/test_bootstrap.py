@@ -13,7 +13,7 @@ from end_to_end.test_instance import Client, Server, Servers, free_ports, server
 from soak.relay import SLOW, Relay
 
 from raylay.services.messages.records import Kind, Run, publisher_id, sequences_of
-from raylay.services.replication.routing import TopicRule
+from raylay.services.messages.topics import TopicRule
 from raylay.services.server.bootstrap import MARKER_FILE
 from raylay.services.server.config import BootstrapConfig, DestinationConfig, InstanceConfig
 from raylay.services.server.instance_server import JOURNAL_DIRECTORY

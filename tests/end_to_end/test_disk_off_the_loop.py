@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from raylay.services.client import Client
-from raylay.services.replication.routing import TopicRule
+from raylay.services.messages.topics import TopicRule
 from raylay.services.server.config import DestinationConfig, InstanceConfig
 from raylay.services.server.instance_server import JOURNAL_DIRECTORY, InstanceServer
 from raylay.services.server.subprocess_link import start_link_process

@@ -20,6 +20,7 @@ from typing import IO, Any
 import pytest
 from end_to_end.watched_instance import READ_ON_THE_LOOP
 
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import (
     Kind,
     RecordBuilder,
@@ -29,11 +30,10 @@ from raylay.services.messages.records import (
     scan,
     sequences_of,
 )
+from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Frame, FrameReader, Header, encode_frame
 from raylay.services.protocol.replication import UpstreamLogon, batch_front, link_logon, read_ack
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.ranges import PublisherRanges
-from raylay.services.replication.routing import TopicRule
 from raylay.services.server.config import DestinationConfig, InstanceConfig, split_address
 from raylay.services.server.instance_server import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader

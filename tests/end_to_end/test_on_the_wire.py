@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from end_to_end.test_instance import Client, Server, Servers, free_ports, pair, servers
 
-from raylay.services.replication.routing import TopicRule
+from raylay.services.messages.topics import TopicRule
 from raylay.services.server.config import DestinationConfig, InstanceConfig
 
 __all__ = ["servers"]  # a fixture

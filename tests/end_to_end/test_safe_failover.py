@@ -23,7 +23,7 @@ from raylay.services.client.events import (
     WaitingForSafeInstance,
 )
 from raylay.services.messages.records import publisher_id
-from raylay.services.replication.routing import TopicRule
+from raylay.services.messages.topics import TopicRule
 from raylay.services.server.config import DestinationConfig, InstanceConfig
 from raylay.storage.stores import LmdbPublishStore
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from end_to_end.test_instance import Client, Server, Servers, free_ports, servers, single
 
+from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.description import LINK_LOGON_BYTES_MAX
 from raylay.services.protocol.frames import encode_frame
 from raylay.services.protocol.replication import UpstreamLogon, link_logon
-from raylay.services.replication.routing import TopicRule
 from raylay.services.replication.validation import QueueDefinition, SowDefinition
 from raylay.services.server.config import DestinationConfig, InstanceConfig
 

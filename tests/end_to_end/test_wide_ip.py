@@ -11,7 +11,7 @@ from pathlib import Path
 from end_to_end.test_instance import Client, Server, Servers, free_ports, servers
 
 from raylay.services.messages.records import publisher_id
-from raylay.services.replication.routing import TopicRule
+from raylay.services.messages.topics import TopicRule
 from raylay.services.server.config import DestinationConfig, InstanceConfig
 
 __all__ = ["servers"]  # a fixture

@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol import bootstrap, replication
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.replication.instance import Identity
-from raylay.services.replication.ranges import PublisherRanges
-from raylay.services.replication.routing import TopicRule
 
 B = Identity("B", "g", 11)
 REQUEST_BYTES = (

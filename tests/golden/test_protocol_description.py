@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylay.services.errors import ConfigurationError, RemoteProtocolError
+from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.description import (
     DESCRIPTION_BYTES_MAX,
     pack_description,
     unpack_description,
 )
-from raylay.services.replication.routing import TopicRule
 from raylay.services.replication.validation import (
     ALWAYS_CHECKED,
     CHECKS,

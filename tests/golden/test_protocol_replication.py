@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import SEQUENCE_HELD_MAX, SEQUENCE_MAX
 from raylay.services.protocol.frames import FrameReader, encode_frame
 from raylay.services.protocol.replication import (
@@ -44,7 +45,6 @@ from raylay.services.protocol.replication import (
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream, Ranges
 from raylay.services.replication.placement import Placement
-from raylay.services.replication.ranges import PublisherRanges
 
 LOGON = UpstreamLogon("A", "g", 1, "h", "to-B", 2, 3, version=1)
 LOGON_BYTES = (

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.rates import Rate
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, encode_frame
 from raylay.services.protocol.session import (
     ACK_TYPES,
@@ -39,8 +41,6 @@ from raylay.services.protocol.session import (
     ranges_ack,
     safety_notice,
 )
-from raylay.services.replication.ranges import PublisherRanges
-from raylay.services.subscriptions.pacing import Rate
 
 LOGON = (
     b"\x2b\x00\x00\x00"  # length: 43

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from raylay.services.errors import CorruptRecord, StorageError
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import (
     PATH_INCARNATIONS_MAX,
     PUBLISHED,
@@ -41,7 +42,6 @@ from raylay.services.messages.records import (
 from raylay.services.protocol.compression import COMPRESSION_TYPES, Decompressor, compressor
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, encode_front
 from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.compressed import Container, write_container
 from raylay.storage.segment_index import (
     OpeningEntries,

@@ -14,7 +14,7 @@ from pipeline_cases import Log, mixed_log
 from pipeline_child import FOR_SMALL_QUERIES
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.replication.routing import TopicRule
+from raylay.services.messages.topics import TopicRule
 from raylay.services.server.config import InstanceConfig
 
 

@@ -17,11 +17,11 @@ from pipeline_cases import made_by, message_run, write_fabric, write_log
 from raylay.services.configuration.files import load_fabric
 from raylay.services.errors import ConfigurationError, CorruptRecord, StorageError
 from raylay.services.fabric.plan import FabricRecord, InstancePorts
+from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import Flag, Kind, RecordBuilder, Run, decode_record
 from raylay.services.pipeline.audit import Audit, audit, audit_source, expected_everywhere
 from raylay.services.pipeline.audit import write_page as write_audit_page
 from raylay.services.pipeline.journals import places
-from raylay.services.replication.ranges import SequenceSet
 from raylay.services.replication.unavailable import encode_unavailable
 from raylay.storage.maintenance import SegmentMaintenance
 from raylay.storage.segment_index import HEADER_KEY, with_checksum

@@ -37,6 +37,7 @@ from raylay.services.fabric import registry
 from raylay.services.fabric.plan import FabricRecord
 from raylay.services.fabric.record import Move
 from raylay.services.messages.records import RecordBuilder, iterate_records
+from raylay.services.messages.topics import TopicRule
 from raylay.services.pipeline import check_java, journals
 from raylay.services.pipeline.journals import StretchReader, places, places_of, record_of
 from raylay.services.pipeline.tables.columns import COLUMNS
@@ -46,7 +47,6 @@ from raylay.services.pipeline.tables.source import (
     ReadOptions,
     StreamReader,
 )
-from raylay.services.replication.routing import TopicRule
 from raylay.services.server.config import InstanceConfig
 from raylay.storage.maintenance import SegmentMaintenance
 from raylay.storage.segment_index import EARLIEST_KEY

@@ -40,8 +40,8 @@ from raylay.services.drills.history import (
     Sent,
     Used,
 )
+from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import decode_record
-from raylay.services.replication.ranges import Range
 from sim import instance as sim_instance
 from sim.network import Connection
 

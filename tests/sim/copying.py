@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from raylay.services.drills.history import Journaled
 from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.bootstrap import BootstrapChoice, BootstrapCopy
 from raylay.services.replication.instance import Identity
-from raylay.services.replication.routing import TopicRule
 from raylay.services.replication.unavailable import decode_unavailable
 
 if TYPE_CHECKING:

@@ -35,6 +35,7 @@ from raylay.services.drills.history import (
 )
 from raylay.services.errors import AdmissionRefused, DowngradeRefused
 from raylay.services.messages.bookmarks import parse_position
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import (
     Flag,
     Kind,
@@ -80,7 +81,6 @@ from raylay.services.replication.instance import (
 )
 from raylay.services.replication.journal_answers import Answers, Fetch, Questions
 from raylay.services.replication.placement import Placement, Placements
-from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.replication.unavailable import decode_unavailable

@@ -13,6 +13,7 @@ from raylay.services.client.machine import (
     PublishBatch,
     PublishStore,
 )
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.acknowledgment import (
@@ -39,7 +40,6 @@ from raylay.services.replication.journal_answers import Answers, Fetch, Question
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import GENERATION_MAX
-from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import Routable, Router
 from raylay.services.replication.run_lookup import RunLookup, _Piece

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raylay.services.drills.history import Member, Topology
+from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy, Look
-from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.replication.routing import Destination
 from raylay.services.replication.timetable import Occasion
 from sim.client import Part
 from sim.world import Timing

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raylay.services.drills.history import Reunited
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.replication.effects import LinkAnswered, LinkLacks, LinkProgress
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.placement import Placement, Placements
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.reunion import Reunion
 from sim.link import LinkProcess, Welcome
 from sim.network import Connection

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from raylay.services.drills.history import Journaled, Member, Topology, Used
-from raylay.services.replication.routing import TopicRule
+from raylay.services.messages.topics import TopicRule
 from sim import plans
 from sim.client import SimClient
 from sim.test_scenarios import Play, fabric, to

@@ -30,6 +30,7 @@ from raylay.services.drills.history import (
     Used,
 )
 from raylay.services.errors import AdmissionRefused, CorruptRecord, StorageFull
+from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import (
     SEQUENCE_HELD_MAX,
     SEQUENCE_MAX,
@@ -38,12 +39,12 @@ from raylay.services.messages.records import (
     RecordBuilder,
     scan,
 )
+from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.commit_place import SLOW_COMMIT_NS
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.instance import machine as machine_module
-from raylay.services.replication.ranges import SequenceSet
 from raylay.services.replication.recovery import RecoveryLog
-from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.replication.routing import Destination
 from sim import instance as instance_module
 from sim import nemesis, plans
 from sim.client import Part, SimClient

@@ -42,10 +42,10 @@ def test_each_entry_is_of_a_line_that_is_there_and_has_a_reason() -> None:
 @pytest.mark.parametrize(
     ("text", "refusal"),
     [
-        ("  services/replication/ranges.py\n", "an entry without a reason"),
+        ("  services/messages/ranges.py\n", "an entry without a reason"),
         ("It is so:\n  services/replication/gone.py\n", "is not there"),
-        ("It is so:\n  services/replication/ranges.py SequenceSet.gone\n", "is not there"),
-        ("It is so:\n  services/replication/ranges.py SequenceSet.add: gone()\n", "is not there"),
+        ("It is so:\n  services/messages/ranges.py SequenceSet.gone\n", "is not there"),
+        ("It is so:\n  services/messages/ranges.py SequenceSet.add: gone()\n", "is not there"),
     ],
 )
 def test_an_entry_that_says_nothing_is_refused(text: str, refusal: str) -> None:

@@ -32,6 +32,10 @@ from raylay.services.drills.history import (
     Topology,
 )
 from raylay.services.messages.records import Run, iterate_records
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
+)
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.commit_place import SLOW_COMMIT_NS, CommitPlace
@@ -42,7 +46,6 @@ from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.recovery import RecoveryLog
-from raylay.services.replication.routing import TopicMatcher, TopicRule
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.durability import PendingMessages

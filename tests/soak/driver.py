@@ -56,8 +56,8 @@ from raylay.services.drills.verdict import (
 from raylay.services.errors import FabricError, RaylayError
 from raylay.services.fabric import Fabric, Topic
 from raylay.services.fabric.plan import data_directory, instance_config
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Kind, Run, iterate_records, publisher_id
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.stores import LmdbBookmarkStore, MemoryBookmarkStore, MemoryPublishStore
 

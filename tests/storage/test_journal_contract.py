@@ -13,8 +13,8 @@ import pytest
 from journal_cases import StepJournal, a_note, a_run
 
 from raylay.services.errors import StorageError, StorageFull
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Kind, Run, iterate_records
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.storage.lmdb_journal import LmdbJournalReader
 from raylay.storage.memory_journal import MemoryJournal
 

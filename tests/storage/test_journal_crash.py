@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from journal_cases import numbered_run
 
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.storage.files import FAULT_VARIABLE
 from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder, publisher_id, run_of, scan
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.segment_index import HELD_PREFIX, OpeningEntries, ranges_from_entries
 

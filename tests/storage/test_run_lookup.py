@@ -9,8 +9,8 @@ import pytest
 from journal_cases import StepJournal, a_note, a_run
 from sim.mistakes import FindsWhatWasRemoved, HolesTakenAsHeld
 
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import Kind, Run
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.storage.memory_journal import MemoryJournal
 

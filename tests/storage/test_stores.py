@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from raylay.services.errors import CorruptRecord, PublishStoreFull, StorageError, StorageFull
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.storage.journal import StateStore
 from raylay.storage.state import LmdbStateStore, MemoryStateStore
 from raylay.storage.stores import (

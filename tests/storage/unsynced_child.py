@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from journal_cases import StepJournal, numbered_run
 
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.storage import compressed, files, lmdb_journal, maintenance, state
 from raylay.storage.state import LmdbStateStore
 from raylay.storage.stores import LmdbBookmarkStore, LmdbPublishStore

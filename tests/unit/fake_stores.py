@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from raylay.services.errors import PublishStoreFull, StorageError
-from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.messages.ranges import PublisherRanges
 
 
 class DictPublishStore:

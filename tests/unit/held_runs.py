@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import Kind, Run
-from raylay.services.replication.ranges import SequenceSet
 
 
 class HeldRuns:

@@ -18,8 +18,8 @@ from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.plan import FabricRecord, InstancePorts, instance_config
+from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import Look
-from raylay.services.replication.routing import TopicRule
 from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.server.config import (
     BootstrapConfig,

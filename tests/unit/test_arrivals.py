@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from unit.held_runs import HeldRuns
 
+from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import Run
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.journal_answers import Answers, Compared, Questions
-from raylay.services.replication.ranges import SequenceSet
 
 RUN = Run(7, 1, 1, 1, b"")
 

@@ -37,8 +37,8 @@ from raylay.services.errors import (
     SequenceConflict,
     StorageFull,
 )
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import publisher_id
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.stores import LmdbPublishStore, MemoryPublishStore
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from unit.fake_server import records
 
 from raylay.services.client.messages import MessageBatch, ranges_of
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder
-from raylay.services.replication.ranges import PublisherRanges
 
 TRACE = bytes(range(25))
 

@@ -13,8 +13,8 @@ from raylay.services.client.messages import MessageBatch
 from raylay.services.client.resumption import Resumption, read_have
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import EPOCH, NOW
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import sequences_of
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
 
 def ranges(**sets: list[tuple[int, int]]) -> PublisherRanges:

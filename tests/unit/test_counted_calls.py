@@ -20,9 +20,12 @@ from typing import Any
 import pytest
 
 from raylay.services.messages.records import RecordBuilder, publisher_id
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
+)
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
 from raylay.services.protocol.session import Command, PublishBatch, ServerSession
-from raylay.services.replication.routing import TopicMatcher, TopicRule
 from raylay.services.server.config import DestinationConfig, InstanceConfig, LinkConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.link_server import LinkServer

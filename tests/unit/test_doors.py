@@ -24,7 +24,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylay.services.errors import CorruptRecord, RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import RecordBuilder, decode_runs, publisher_id, run_of, scan
+from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol import bootstrap, control
 from raylay.services.protocol.compression import Decompressor, compressor
 from raylay.services.protocol.description import unpack_description
@@ -52,8 +54,6 @@ from raylay.services.protocol.session import COMMAND_ID_BYTES_MAX, HAVE_CHUNKS_M
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.placement import Placement, to_wire
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
-from raylay.services.replication.routing import TopicRule
 from raylay.services.replication.validation import DestinationTerms
 from raylay.services.server.client_connection import ClientConnection
 from raylay.services.server.config import (

@@ -6,7 +6,11 @@ import pytest
 
 from raylay.services.drills.rules import carries_everything, is_routed, passes, takes
 from raylay.services.messages.records import Flag, Run
-from raylay.services.replication.routing import Destination, Router, TopicRule
+from raylay.services.messages.topics import TopicRule
+from raylay.services.replication.routing import (
+    Destination,
+    Router,
+)
 
 A, B, C = 0xA, 0xB, 0xC
 

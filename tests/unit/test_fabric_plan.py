@@ -35,7 +35,7 @@ from raylay.services.fabric.plan import (
 )
 from raylay.services.fabric.ray_access import kill_process
 from raylay.services.fabric.registry import REGISTRY_VARIABLE, Entry
-from raylay.services.replication.routing import TopicRule
+from raylay.services.messages.topics import TopicRule
 from raylay.services.server.config import BootstrapConfig, InstanceConfig
 
 

@@ -6,14 +6,17 @@ import pytest
 from unit.held_runs import HeldRuns
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import CHUNK, SequenceSet
 from raylay.services.messages.records import RecordBuilder, publisher_id
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
+)
 from raylay.services.replication import gap_limit
 from raylay.services.replication.effects import Append
 from raylay.services.replication.gap_limit import check_gaps
 from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.replication.journal_answers import Answers
-from raylay.services.replication.ranges import CHUNK, SequenceSet
-from raylay.services.replication.routing import TopicMatcher, TopicRule
 
 PIECES = 6
 P = publisher_id("p")

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import AdmissionRefused
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.acknowledgment import DestinationLedger
 from raylay.services.replication.effects import BecameReady, PlacementsChanged, Report, Retired
 from raylay.services.replication.instance.admission import Admission
 from raylay.services.replication.instance.outgoing import Outgoing
 from raylay.services.replication.placement import Placement, Placements
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.values import Identity
 

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from journal_cases import a_run
 
+from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import Run
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
+)
 from raylay.services.replication.effects import AckClient, Append
 from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.replication.journal_answers import (
@@ -21,8 +26,6 @@ from raylay.services.replication.journal_answers import (
     Questions,
     read_all,
 )
-from raylay.services.replication.ranges import SequenceSet
-from raylay.services.replication.routing import TopicMatcher, TopicRule
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.storage.memory_journal import MemoryJournal
 

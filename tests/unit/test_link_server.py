@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.protocol.replication import Accepted, ack_frames
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream
 from raylay.services.replication.instance import LinkStart
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.server.config import DestinationConfig, LinkConfig
 from raylay.services.server.link_server import EARLY_ACKS_MAX, LinkServer
 

@@ -16,6 +16,7 @@ import pytest
 
 from raylay.services.configuration.builder import FabricBuilder
 from raylay.services.configuration.files import load_fabric
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import Command, RecordBuilder
 from raylay.services.pipeline.audit.ages import Age, Question, ages_of, clocks, merged, unanswered
 from raylay.services.pipeline.audit.judgement import Audit, conflicting, judge, settle
@@ -37,7 +38,6 @@ from raylay.services.pipeline.audit.parts import (
 )
 from raylay.services.pipeline.audit.routes import expected_by, expected_everywhere
 from raylay.services.pipeline.tables.columns import RECORD
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
 NOW_US = 1_000_000_000_000
 SETTLE_US = 10_000_000

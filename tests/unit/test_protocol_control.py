@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol import control, replication
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import LinkAnswered, LinkLacks, LinkProgress
 from raylay.services.replication.instance import LinkStart
-from raylay.services.replication.ranges import PublisherRanges
 
 BIG = (1 << 64) - 1
 

@@ -1,4 +1,4 @@
-"""services/replication/ranges.py against a plain Python set."""
+"""services/messages/ranges.py against a plain Python set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.replication.ranges import CHUNK, PublisherRanges, SequenceSet
+from raylay.services.messages.ranges import CHUNK, PublisherRanges, SequenceSet
 
 
 def as_set(ranges: SequenceSet) -> set[int]:

@@ -7,10 +7,13 @@ from typing import Any
 
 from unit.held_runs import HeldRuns
 
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
+)
 from raylay.services.replication.admission import Admitted, Refused, decide, refused_before
 from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.replication.journal_answers import Answers
-from raylay.services.replication.routing import TopicMatcher, TopicRule
 
 
 def machine() -> InstanceMachine:

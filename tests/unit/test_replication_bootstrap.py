@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Kind, RecordBuilder, Run
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
+)
 from raylay.services.replication.bootstrap import BootstrapChoice, BootstrapCopy
 from raylay.services.replication.instance import Identity
-from raylay.services.replication.ranges import PublisherRanges
-from raylay.services.replication.routing import TopicMatcher, TopicRule
 from raylay.services.replication.unavailable import decode_unavailable
 
 ME = Identity("B", "g", 0xB)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from raylay.services.messages.records import Flag, Run
+from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.acknowledgment import DestinationLedger
 from raylay.services.replication.commit_news import CommitNews, Tell, how_to_tell
-from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.replication.routing import Destination
 
 ORDERS = (TopicRule("orders"),)
 

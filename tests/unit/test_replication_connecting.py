@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
 from raylay.services.replication.connecting import LinkPlan
-from raylay.services.replication.ranges import PublisherRanges
 
 ROOT = 7
 

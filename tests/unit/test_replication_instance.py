@@ -9,6 +9,7 @@ import pytest
 from unit.held_runs import HeldRuns
 
 from raylay.services.errors import DowngradeRefused, RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import (
     Flag,
     Kind,
@@ -17,6 +18,10 @@ from raylay.services.messages.records import (
     publisher_id,
     run_of,
     scan,
+)
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
 )
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges, Route, WaiterTable
 from raylay.services.replication.connecting import LinkPlan
@@ -36,9 +41,8 @@ from raylay.services.replication.effects import (
 )
 from raylay.services.replication.instance import Identity, InstanceMachine, encode_note
 from raylay.services.replication.journal_answers import Answers, read_all
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
-from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
+from raylay.services.replication.routing import Destination
 
 CLIENT_NAME = "p"
 P = publisher_id(CLIENT_NAME)

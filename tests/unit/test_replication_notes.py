@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import Kind
 from raylay.services.replication.notes import decode_note, encode_note
-from raylay.services.replication.ranges import SequenceSet
 
 
 def test_a_note_names_the_root_then_the_sender_then_the_set() -> None:

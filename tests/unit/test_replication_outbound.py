@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import Flag, RecordBuilder, Run, run_of, scan
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
 from raylay.services.replication.effects import (
@@ -28,7 +29,6 @@ from raylay.services.replication.outbound import (
     YOURS_SHOWN_MAX,
     OutboundLink,
 )
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.unavailable import encode_unavailable
 

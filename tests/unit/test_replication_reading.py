@@ -15,14 +15,18 @@ from typing import Any, cast
 import pytest
 from unit.held_runs import HeldRuns
 
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
+)
 from raylay.services.replication.acknowledgment import AGE_BUCKET_US, RootedRanges
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import Append
 from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.replication.journal_answers import Answers
-from raylay.services.replication.ranges import PublisherRanges
-from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
+from raylay.services.replication.routing import Destination
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 

@@ -11,8 +11,8 @@ import msgpack
 import pytest
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.acknowledgment import RootedRanges, Route, WaiterTable
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.recovery import (
     EARLIER_KEY,
     POINT_KEY,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
 from raylay.services.replication.effects import LinkAnswered, LinkProgress, SendBatch
 from raylay.services.replication.instance import Identity
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.reunion import SUCCESSOR, Reunion
 from raylay.services.replication.routing import Destination
 

@@ -6,12 +6,12 @@ import pytest
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.records import Flag, Run
+from raylay.services.messages.topics import (
+    TopicRule,
+)
 from raylay.services.replication.routing import (
     Destination,
     Router,
-    TopicMatcher,
-    TopicRule,
-    is_regex,
 )
 
 
@@ -77,33 +77,6 @@ def test_a_resync_is_not_bound_to_the_own_group() -> None:
     assert not found.routed(crossed, 7) and found.routed_in_resync(crossed, 7)
 
 
-@pytest.mark.parametrize(
-    ("rule", "topic", "kind", "expected"),
-    [
-        (TopicRule("orders"), b"orders", b"json", True),
-        (TopicRule("orders"), b"orders2", b"json", False),
-        (TopicRule("orders", "json"), b"orders", b"fix", False),
-        (TopicRule("^ord"), b"orders", b"json", True),
-        (TopicRule("^ord", "fix"), b"orders", b"json", False),
-        (TopicRule("orders.eu"), b"ordersXeu", b"json", False),
-    ],
-)
-def test_topics_and_types(rule: TopicRule, topic: bytes, kind: bytes, expected: bool) -> None:
-    matcher = TopicMatcher((rule,))
-    assert matcher.matches(topic, kind) is expected
-    assert matcher.matches(topic, kind) is expected, "the kept answer is the same"
-
-
-def test_several_topics_are_a_union() -> None:
-    matcher = TopicMatcher((TopicRule("a"), TopicRule("^b", "json")))
-    assert matcher.matches(b"a", b"fix") and matcher.matches(b"bc", b"json")
-    assert not matcher.matches(b"bc", b"fix")
-
-
 def test_a_bad_expression_names_itself_and_its_place() -> None:
     with pytest.raises(ConfigurationError, match=r"Destination d PassThrough: '\('"):
         router(pass_through="(")
-
-
-def test_a_dot_does_not_make_an_expression() -> None:
-    assert not is_regex("orders.eu") and is_regex("orders.*")

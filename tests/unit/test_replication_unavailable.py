@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylay.services.replication.ranges import PublisherRanges, Range
+from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.replication.unavailable import (
     RANGES_SHOWN_MAX,
     UnavailableMessages,

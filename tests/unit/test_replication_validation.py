@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.replication.routing import TopicRule
+from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.validation import (
     ALWAYS_CHECKED,
     CHECKS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from raylay.services.replication.ranges import PublisherRanges
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.replication.running_digest import RunningDigest
 
 

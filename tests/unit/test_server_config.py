@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.replication.routing import Destination
 from raylay.services.server.config import (
     BootstrapConfig,
     DestinationConfig,

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.acknowledgment import Route, WaiterTable
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
 ROUTE = Route(5, b"t", b"json", (), "g", 0)
 CHANGES = ("add", "remove", "update", "difference", "of", "copy", "copy of a copy")

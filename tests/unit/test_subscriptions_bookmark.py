@@ -8,8 +8,8 @@ import pytest
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import parse_position
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder, iterate_records, run_of, scan
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.matching import topic_filter
 from raylay.storage.memory_journal import MemoryJournal

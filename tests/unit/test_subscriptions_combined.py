@@ -8,10 +8,10 @@ from bisect import bisect_right
 import pytest
 from unit.test_subscriptions_bookmark import Durable, Log, Message
 
+from raylay.services.messages.rates import parse_rate
 from raylay.services.messages.records import iterate_records
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.combined import CombinedReplay, Terms, groups_of
-from raylay.services.subscriptions.pacing import parse_rate
 
 EVERYTHING_DURABLE = Durable()
 Got = tuple[str, int, int]

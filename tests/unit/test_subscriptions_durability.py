@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylay.services.messages.ranges import SequenceSet
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
-from raylay.services.replication.ranges import SequenceSet
 from raylay.services.subscriptions.durability import PendingMessages, first_pending_in
 
 

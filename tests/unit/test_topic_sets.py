@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylay.services.replication.routing import TopicRule, is_regex
-from raylay.services.replication.topic_sets import (
+from raylay.services.messages.topic_sets import (
     SHAPES_MAX,
     Shape,
     carries_all,
@@ -17,6 +16,10 @@ from raylay.services.replication.topic_sets import (
     includes,
     may_overlap,
     shapes,
+)
+from raylay.services.messages.topics import (
+    TopicRule,
+    is_regex,
 )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.messages.topics import TopicRule
+from raylay.services.replication.routing import Destination
 from raylay.services.topology.check import Finding, check, listed
 from raylay.services.topology.members import ALL, Member
 

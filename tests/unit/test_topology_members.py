@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from raylay.services.messages.topic_pattern import TopicPattern
-from raylay.services.replication.routing import Destination, TopicRule
+from raylay.services.messages.topics import TopicRule
+from raylay.services.replication.routing import Destination
 from raylay.services.topology.members import Member, examples, topic_classes
 
 

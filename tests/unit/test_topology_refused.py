@@ -13,7 +13,7 @@ from raylay.services.configuration.files import load_fabric
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.fabric.check import check_settings, descriptions_of
 from raylay.services.fabric.plan import instance_config
-from raylay.services.replication.routing import TopicRule
+from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.validation import (
     CHECKS,
     Description,

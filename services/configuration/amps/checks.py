@@ -10,12 +10,12 @@ from raylay.services.configuration.amps.model import AmpsConfig, Destination, Lo
 from raylay.services.configuration.amps.sow import ConflatedTopic, Queue, Sow, SowTopic, View
 from raylay.services.configuration.amps.tree import VERSION
 from raylay.services.configuration.amps.types import ModuleUse, split_listen_address
-from raylay.services.replication.routing import (
-    SYNC_DESTINATIONS_MAX,
+from raylay.services.messages.topics import (
     TopicMatcher,
     TopicRule,
     is_regex,
 )
+from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 
 Path = tuple[str | int, ...]
 Problem = tuple[Path, str]

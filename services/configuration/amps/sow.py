@@ -20,7 +20,7 @@ from raylay.services.configuration.amps.types import (
     between,
     element,
 )
-from raylay.services.replication.routing import is_regex
+from raylay.services.messages.topics import is_regex
 
 SLAB_BYTES_DEFAULT = 5_000_000
 SLAB_BYTES_MAX = 1_000_000_000

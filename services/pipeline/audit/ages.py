@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from raylay.services.messages.ranges import SequenceSet
 from raylay.services.pipeline.audit.parts import Log, set_of
-from raylay.services.replication.ranges import SequenceSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ import numpy as np
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError, CorruptRecord, RaylayError, StorageError
 from raylay.services.messages.bookmarks import EPOCH
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag
 from raylay.services.messages.records import Kind as RunKind
 from raylay.services.pipeline.audit.ages import (
@@ -68,7 +69,6 @@ from raylay.services.pipeline.journals import (
 from raylay.services.pipeline.tables.columns import Names, Rows
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.services.pipeline.tables.stretch_rows import Failure, StretchRows
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.unavailable import decode_unavailable
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.pipeline.audit.ages import Age, Question
 from raylay.services.pipeline.audit.origins import UNKNOWN, Origin
 from raylay.services.pipeline.audit.parts import Held, Log, Timeline
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 
 RANGES_MAX = 10
 """Ranges that an entry names; it counts them all."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from raylay.services.replication.ranges import CHUNK, PublisherRanges, SequenceSet
+from raylay.services.messages.ranges import CHUNK, PublisherRanges, SequenceSet
 
 BLOCK = CHUNK
 """Sequences that have one checksum."""

@@ -20,8 +20,12 @@ from dataclasses import replace
 
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.fabric.check import members_of
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
+)
 from raylay.services.pipeline.audit.judgement import Why
-from raylay.services.replication.routing import Destination, TopicMatcher, TopicRule
+from raylay.services.replication.routing import Destination
 from raylay.services.topology.members import Member, TopicClass
 from raylay.services.topology.reach import Flow, Routes, Scenario, bits
 

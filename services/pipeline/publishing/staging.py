@@ -35,8 +35,8 @@ from raylay.services.errors import (
     RaylayError,
     StorageError,
 )
+from raylay.services.messages.ranges import Range, SequenceSet
 from raylay.services.messages.records import RecordBuilder, publisher_id
-from raylay.services.replication.ranges import Range, SequenceSet
 from raylay.storage.files import FileLock, fault_point, sync_directory, sync_file, write_durably
 
 log = logging.getLogger("raylay.pipeline")

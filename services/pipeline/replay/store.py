@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from raylay.services.errors import ConfigurationError, StorageError
+from raylay.services.messages.ranges import Range, SequenceSet
 from raylay.services.pipeline.publishing.staging import Pending, StagedRows
-from raylay.services.replication.ranges import Range, SequenceSet
 from raylay.storage.files import fault_point
 
 UNSETTLED_MAX = 50_000

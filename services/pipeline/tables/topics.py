@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.messages.topic_sets import may_overlap
 from raylay.services.pipeline.journals import Place, Stretch, StretchReader, segment_index
 from raylay.services.pipeline.tables.columns import Batches
 from raylay.services.pipeline.tables.predicates import Predicate
-from raylay.services.replication.topic_sets import may_overlap
 from raylay.services.server.config import INSTANCE_FILE, InstanceConfig
 from raylay.services.subscriptions.matching import topic_filter
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from raylay.services.errors import AdmissionRefused
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.replication.acknowledgment import DestinationLedger
 from raylay.services.replication.effects import (
     BecameReady,
@@ -20,7 +21,6 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.instance.outgoing import Outgoing
 from raylay.services.replication.meetings import Meetings
 from raylay.services.replication.placement import Placement, Placements, retired_text
-from raylay.services.replication.ranges import PublisherRanges
 from raylay.services.replication.values import Identity
 
 

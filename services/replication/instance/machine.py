@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from raylay.services.errors import DowngradeRefused, RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import (
     PUBLISHED,
     RECORD_BYTES_MAX,
@@ -31,6 +32,11 @@ from raylay.services.messages.records import (
     publisher_id,
     run_of,
     scan,
+)
+from raylay.services.messages.topic_sets import carries_all
+from raylay.services.messages.topics import (
+    TopicMatcher,
+    not_of_transport,
 )
 from raylay.services.replication import gap_limit
 from raylay.services.replication.acknowledgment import (
@@ -75,9 +81,8 @@ from raylay.services.replication.journal_answers import (
 )
 from raylay.services.replication.notes import decode_note, encode_note
 from raylay.services.replication.placement import Placement, Placements
-from raylay.services.replication.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.replication.recovery import RecoveryPoint
-from raylay.services.replication.routing import Destination, TopicMatcher, not_of_transport
+from raylay.services.replication.routing import Destination
 from raylay.services.replication.staged import (
     BatchStaged,
     NoteStaged,
@@ -85,7 +90,6 @@ from raylay.services.replication.staged import (
     RunStaged,
     StagedLog,
 )
-from raylay.services.replication.topic_sets import carries_all
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.replication.values import (
     Counters,

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.replication.shared import SharedMap
+from raylay.services.messages.shared import SharedMap
 
 _BITS = 12
 CHUNK = 1 << _BITS

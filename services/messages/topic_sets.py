@@ -13,7 +13,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from raylay.services.replication.routing import TopicRule, is_regex
+from raylay.services.messages.topics import (
+    TopicRule,
+    is_regex,
+)
 
 SHAPES_MAX = 64
 """Alternatives of one expression; one with more is known by its text only."""
