@@ -43,8 +43,10 @@ def names_in(path: str) -> tuple[str, ...]:
 def named(kind: str) -> tuple[str, ...]:
     """All that there is of a kind."""
     if kind == "checker":
-        text = Path(checkers.__file__).read_text(encoding="utf-8")
-        return tuple(re.findall(r"^def (\w+)\(history: History\)", text, re.MULTILINE))
+        laws = Path(checkers.__file__).parent.glob("*.py")
+        texts = [path.read_text(encoding="utf-8") for path in sorted(laws)]
+        found = (re.findall(r"^def (\w+)\(history: History\)", t, re.MULTILINE) for t in texts)
+        return tuple(name for names in found for name in names)
     if kind == "make":
         text = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
         return tuple(re.findall(r"^([a-z-]+):", text, re.MULTILINE))
