@@ -44,8 +44,21 @@ class BootstrapSource:
         if self._asked[0].incarnation == server.identity.incarnation:
             return "self", f"{name} would copy from itself: correct the address of its Bootstrap"
         if not server.machine.ready:
-            return "not_ready", f"{name} has not caught up itself: {server.status()['reason']}"
+            return "not_ready", self._not_caught_up()
         return None
+
+    def _not_caught_up(self) -> str:
+        server, asks = self._server, self._asked[0]
+        name, group = server.config.name, server.config.group
+        text = f"{name} has not caught up itself: {server.status()['reason']}"
+        has_peers = any(of == group for _, of, _ in server.machine.upstreams())
+        if has_peers or asks.group != group:
+            return text
+        # It does not replicate to anybody before it has its copy.
+        return (
+            f"{text}; where {asks.name} is the peer that is to come, both wait for ever: give "
+            f"{asks.name} another source, or start it without Bootstrap"
+        )
 
     def writable(self) -> None:
         """The connection takes more."""

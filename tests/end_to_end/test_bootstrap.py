@@ -206,3 +206,41 @@ def test_two_empty_instances_that_wait_for_each_other_are_told_so(
     client.persisted(5)
     assert e.serves()["bootstrap"]["done"]
     assert len(e.journal()) in (0, 5), "before the messages came, or after"
+
+
+def test_an_empty_instance_and_the_source_that_waits_to_catch_up_with_it_are_told_so(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """As where one of a pair lost its disk, and the other one, its source, was moved meanwhile."""
+    port_d, port_e = free_ports(2)
+    d = Empty(
+        tmp_path / "D",
+        InstanceConfig(
+            "D",
+            "pair",
+            destinations=(destination("E", port_e, group="pair"),),
+            replication_port=port_d,
+        ),
+    )
+    servers.append(d)
+    assert not d.serves()["ready"]
+    config = InstanceConfig(
+        "E",
+        "pair",
+        destinations=(destination("D", port_d, group="pair"),),
+        replication_port=port_e,
+        bootstrap=BootstrapConfig((f"127.0.0.1:{port_d}",), retry_ms_max=200),
+    )
+    e = Empty(tmp_path / "E", config)
+    servers.append(e)
+    for server in (d, e):
+        server.wait_for("both wait for ever: give E another source")
+    e.kill()
+    e.config.bootstrap = None
+    e.config.save(e.directory)
+    e.start()
+    e.serves()
+    d.wait_for(" ready")
+    client = Client(d.address, "publisher")
+    client.publish(range(1, 6))
+    client.persisted(5)
