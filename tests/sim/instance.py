@@ -141,6 +141,8 @@ class Disk:
         """Where it is filled from before its instance starts; empty: nowhere."""
         self.kept: dict[str, Any] | None = None
         """A copy of the data directory, put aside."""
+        self.is_old_copy = False
+        """Whether that was put back, and no peer of its group has brought since what it lacks."""
         self.former: list[int] = []
         self.format()
 
@@ -183,6 +185,7 @@ class Disk:
         """The copy that was put aside is the data directory from now on, while the instance is
         down. `in_place`: as by a snapshot of the disk, so that nobody can tell."""
         assert self.kept is not None
+        self.is_old_copy = True
         self._lose()
         for name, value in self.kept.items():
             setattr(self, name, _copied(value))
@@ -1078,6 +1081,10 @@ class Instance:
             to = effect.details["destination"]
             incarnation = self.machine.destinations[to].incarnation
             self.world.log(CaughtUp(self.world.now_us, self.name, to, incarnation))
+        elif event == "upstream_caught_up":
+            members = self.world.topology.members
+            if members[effect.details["peer"]].group == self.disk.member.group:
+                self.disk.is_old_copy = False
         elif event == "admitted":
             self._by_hand = effect.details["forced"]
         elif event == "conflict":

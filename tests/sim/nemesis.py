@@ -18,15 +18,22 @@ def _crash(world: World, name: str, down_ms: int) -> None:
     world.crash(name, down_ms * 1000)
 
 
+def _all_are_whole(world: World) -> bool:
+    """Whether no instance is to be filled again from what others have. An old copy that was put in
+    place of a directory, and that nobody has found out yet, passes for a source: then a peer that
+    lost its disk waits to copy from it, and it to catch up with that peer."""
+    return all(disk.was_ready and not disk.is_old_copy for disk in world.disks.values())
+
+
 def _lose_disk(world: World, name: str, down_ms: int) -> None:
     """One at a time: who lost the only other copy before it was copied again is beyond help."""
-    if all(disk.was_ready for disk in world.disks.values()):
+    if _all_are_whole(world):
         world.crash(name, down_ms * 1000, lose_disk=True)
 
 
 def _lose_disk_and_copy(world: World, name: str, down_ms: int, source: str) -> None:
     """As `_lose_disk`; it comes back as a copy of another one's log."""
-    if world.instances[name].alive and all(disk.was_ready for disk in world.disks.values()):
+    if world.instances[name].alive and _all_are_whole(world):
         world.disks[name].copies_from = source
         world.crash(name, down_ms * 1000, lose_disk=True)
 
@@ -37,7 +44,7 @@ def _keep(world: World, name: str) -> None:
 
 def _put_back(world: World, name: str, in_place: bool, down_ms: int) -> None:
     """As `_lose_disk`: what only this one had is beyond help."""
-    if all(disk.was_ready for disk in world.disks.values()):
+    if _all_are_whole(world):
         world.put_back(name, down_ms * 1000, in_place=in_place)
 
 

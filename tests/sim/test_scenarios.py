@@ -2114,6 +2114,25 @@ def test_what_a_downgrade_released_is_not_asked_of_a_server_that_comes_back_with
     assert acked_at_us(history, client, 1) < journaled_at_us(history, "m1", client, 1)
 
 
+def test_where_the_source_of_a_copy_waits_for_it_another_one_is_named() -> None:
+    """`a` lost its disk and is to be a copy of `b`, which is moved meanwhile, and waits to catch up
+    with `a`: nobody else replicates to it. Both tell the operator (end_to_end/test_bootstrap.py),
+    who names `c` instead."""
+    play = Play(fabric(False, a=(to("b"), to("c")), b=(), c=()))
+    world, client = play.world, play.client("p", "a")
+    play.until(50)
+    published(play, client, 10)
+    world.disks["a"].copies_from = "b"
+    world.crash("b")
+    world.crash("a", 20_000, lose_disk=True)
+    world.relocate("b", (), "c")
+    play.until(world.now_us // 1000 + 1_000)
+    assert not world.instances["a"].alive
+    assert world.instances["b"].alive and not world.instances["b"].machine.ready
+    play.end()
+    assert world.instances["b"].machine.ready and play.had("a", client, 10)
+
+
 def test_an_instance_that_begins_as_a_copy_is_sent_only_what_came_since() -> None:
     """`a` publishes and `b` publishes; `b` loses its disk and copies from `a`, which has removed
     its oldest segments and `c` has not."""

@@ -330,8 +330,11 @@ class World:
             self.after(50_000, self._reunite)
 
     def _sources(self, disk: Disk) -> list[str]:
-        """Where an instance may be filled from: a moved one from any of its group."""
-        if not disk.generation:
+        """Where an instance may be filled from: a moved one from any of its group, so has its
+        fabric it; another one from whom its operator named. Where that one was moved meanwhile, it
+        may wait to catch up with this one in its turn. Both tell so, and the operator names another
+        one: at the latest when everything heals."""
+        if not disk.generation and not self.healed:
             return [disk.copies_from]
         name, group = disk.member.name, disk.member.group
         members = [each.name for each in self.topology.members.values() if each.group == group]
