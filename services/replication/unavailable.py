@@ -2,8 +2,9 @@
 
 An upstream says at the end of a resync what it once had, has removed, and believes to be missing at
 the other end. Another one may still bring that. So it is judged when all connected upstreams have
-caught up: what is still missing then is noted in the journal. A note is void for what comes later
-after all, and nobody waits for an upstream that is away.
+caught up: what is still missing then is noted in the journal, which keeps the note until a recovery
+point tells it. A note is void for what comes later after all, and nobody waits for an upstream that
+is away.
 
 Only an upstream whose link carries everything can say that something removed is missing here. One
 that carries a part has forgotten which of the removed messages had those topics.
@@ -29,7 +30,7 @@ class UnavailableMessages:
         known: everything that is held here; the machine's own, which grows.
     """
 
-    __slots__ = ("_known", "_lacking", "_told", "ranges")
+    __slots__ = ("_known", "_lacking", "_told", "_unwritten", "ranges")
 
     def __init__(self, ranges: PublisherRanges, known: PublisherRanges) -> None:
         self.ranges = ranges
@@ -38,6 +39,22 @@ class UnavailableMessages:
         self._lacking = PublisherRanges()
         self._told: dict[int, int] = {}
         """By upstream incarnation: how many were said to be missing at most."""
+        self._unwritten: tuple[int, int] | None = None
+        """First and last transaction id of the notes that no recovery point on disk tells of."""
+
+    @property
+    def removable_before(self) -> int | None:
+        """The journal is kept from this transaction id on, which alone tells what is unavailable;
+        None: a recovery point does."""
+        return self._unwritten[0] if self._unwritten is not None else None
+
+    def written(self, committed_txid: int) -> bool:
+        """A recovery point that is complete up to this transaction id is on disk. Whether journal
+        may be removed that was kept until now."""
+        if self._unwritten is None or self._unwritten[1] > committed_txid:
+            return False
+        self._unwritten = None
+        return True
 
     @property
     def is_judging(self) -> bool:
@@ -70,6 +87,8 @@ class UnavailableMessages:
 
     def noted(self, run: Run) -> list[Report]:
         """A note is on disk."""
+        first_txid = self._unwritten[0] if self._unwritten is not None else run.first_txid
+        self._unwritten = first_txid, run.last_txid
         missing = decode_unavailable(run)
         missing.difference_update(self._known)
         self.ranges.update(missing)

@@ -783,7 +783,11 @@ class InstanceServer:
         if now == self._hinted:
             return
         self._hinted = now
-        self.spawn(self._write_quietly(self._writes(self.machine.recovery_point())))
+        self.spawn(self._write_point(self.machine.recovery_point()))
+
+    async def _write_point(self, point: RecoveryPoint) -> None:
+        if await self._write_quietly(self._writes(point)) and self.is_serving:
+            self.perform(self.machine.recovery_written(point))
 
     def _writes(self, point: RecoveryPoint) -> Callable[[], None]:
         """What the state's thread does to write a recovery point down."""
@@ -794,13 +798,16 @@ class InstanceServer:
 
         return write
 
-    async def _write_quietly(self, write: Callable[[], None]) -> None:
+    async def _write_quietly(self, write: Callable[[], None]) -> bool:
+        """Whether it is on disk now."""
         try:
             await self.state.run(write)
         except RaylayError as error:
             # A hint only: a restart reads more of the journal.
             self._hinted = (-1, -1)
             self.report("state_failed", text=str(error))
+            return False
+        return True
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs something beside; a fault in it is the loop's affair."""

@@ -720,6 +720,7 @@ class Instance:
                 disk.hints[key] = value
         disk.settled = settled
         self.recovery.written(point)
+        self.perform(self.machine.recovery_written(point))
         if len(values) < 2 + len(disk.hints) // 2:
             world.probes["recovery point written in part"] += 1
 

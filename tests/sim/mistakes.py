@@ -44,6 +44,7 @@ from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import Routable, Router
 from raylay.services.replication.run_lookup import RunLookup, _Piece
 from raylay.services.replication.staged import BatchStaged
+from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage.memory_journal import MemoryJournal
@@ -659,6 +660,22 @@ class UnwrittenPassesForWritten(RecoveryLog):
         return values
 
 
+class NotesFreed(UnavailableMessages):
+    """Lets the journal go that alone tells what is unavailable."""
+
+    @property
+    def removable_before(self) -> int | None:
+        return None
+
+
+class FreesNotesUntold(InstanceMachine):
+    """Its notes of what is unavailable may be removed before a recovery point tells of them."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.missing = NotesFreed(self.missing.ranges, self.known)
+
+
 # -- what only a test below the simulator saw, or nothing ---------------------------------------
 class RefusedIsDurable(InstanceMachine):
     """What a destination refused for good counts as durable when its client logs on again."""
@@ -781,6 +798,7 @@ MISTAKES: dict[str, Machines] = {
     "thread overtaken": Machines(place=IgnoresTheThread, journal=Overtaken),
     "changes missed at a connect": Machines(plan=ChangesMissed),
     "unwritten passes for written": Machines(recovery=UnwrittenPassesForWritten),
+    "notes freed untold": Machines(instance=FreesNotesUntold),
     "journal freed without asking": Machines(instance=FreesWithoutAsking),
     "prefix acks": Machines(instance=PrefixAcks),
     "duplicates answered at once": Machines(instance=DuplicatesAnsweredAtOnce),
@@ -846,6 +864,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "told before its commit": frozenset(("once", "acknowledged")),
     "commit error swallowed": frozenset(("liveness",)),
     "thread overtaken": frozenset(("liveness",)),
+    "notes freed untold": frozenset(("unavailable",)),
     "journal freed without asking": frozenset(("removal",)),
     "prefix acks": frozenset(("liveness",)),
     "duplicates answered at once": frozenset(("acknowledged",)),
@@ -914,9 +933,11 @@ TWINS = frozenset(("contents not compared", "found: held is the same"))
 
 RARE: dict[str, int] = {
     "found: forgets topics": 1900,
+    "notes freed untold": 830_011_433,
     "retirement forgotten": 1045,
     "a whole list is safe": 8100,
 }
 """Mistakes that show rarely, and where to begin: for the first it takes a restart between two
-parts of a stream that come by different paths; for the last an ack before the link of a list has
+parts of a stream that come by different paths; for the second one behind a removal, right after a
+note; for the last an ack before the link of a list has
 gone on to the next server and back."""

@@ -52,6 +52,19 @@ def test_what_came_between_the_word_and_the_verdict_is_not_missing() -> None:
     assert found.ranges == ranges((1, 1))
 
 
+def test_the_journal_keeps_a_note_until_a_recovery_point_tells_of_it() -> None:
+    found = UnavailableMessages(PublisherRanges(), PublisherRanges())
+    assert found.removable_before is None and not found.written(100)
+    for txid in (7, 9):
+        found.upstream_lacks("A", UP, ranges((txid, txid)), True)
+        (note,) = found.judged()
+        note.first_txid = txid
+        found.noted(note)
+    assert found.removable_before == 7
+    assert not found.written(8) and found.removable_before == 7
+    assert found.written(9) and found.removable_before is None
+
+
 def test_a_note_that_could_not_be_written_is_judged_again() -> None:
     found = UnavailableMessages(PublisherRanges(), PublisherRanges())
     found.upstream_lacks("A", UP, ranges((1, 3)), True)

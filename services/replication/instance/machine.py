@@ -373,6 +373,12 @@ class InstanceMachine:
             self.identity.incarnation,
         )
 
+    def recovery_written(self, point: RecoveryPoint) -> list[Effect]:
+        """The shell has written this down: what only the journal told may be removed."""
+        if self.missing.written(point.committed_txid):
+            self._release()
+        return self._take()
+
     # -- what came, and the journal ----------------------------------------------------------
     def asks(self, runs: Iterable[Run], answers: Answers, noted: Rooted | None = None) -> Questions:
         """What must be read of the journal before these are given to the machine, beside what is
@@ -1764,9 +1770,12 @@ class InstanceMachine:
         """Law 4: every destination has what is routed to it from below this transaction id.
 
         Where a destination has several servers, *stored* by one that then dies would be stored
-        nowhere: there *persisted* counts.
+        nowhere: there *persisted* counts. And what is unavailable is told by a recovery point.
         """
         floor = self.durable_floor() + 1
+        noted_txid = self.missing.removable_before
+        if noted_txid is not None:
+            floor = min(floor, noted_txid)
         for ledger in self.destinations.values():
             if not ledger.caught_up:
                 return 0
