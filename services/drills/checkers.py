@@ -34,8 +34,8 @@ published. Contents are compared where records meet, so some cases are excused: 
 durable that another client of that name published there (a client that logs on shows no records);
 what comes again when retention has removed what was here; what a link asks again after an upgrade
 (it names ranges of what it held when it was async); and, behind the instance where a client
-published one, who held another before, or got it from another instance meanwhile (it said that it
-holds it, so the one from here is not sent).
+published one, who got another from an instance meanwhile, or held one when the link last reached
+it and nobody had asked for this one: it said that it holds it, so it is asked for it by its range.
 """
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ class Logs:
         self.served_from_us: dict[Link, int] = {}
         self.reached: dict[Link, str] = {}
         """The server that a link was compared with last, and has not begun with."""
+        self.reached_us: dict[Link, int] = {}
         self.caught_up_with: dict[Link, int] = {}
         """The incarnation that has had from this link what was there when it connected."""
         self.async_until_us: dict[Link, int] = {}
@@ -214,6 +215,7 @@ class Logs:
     def _reached(self, operation: Reached) -> None:
         link = operation.instance, operation.destination
         self.reached[link] = self.name_of.get(operation.incarnation, operation.server)
+        self.reached_us[link] = operation.time_us
 
     def _linked(self, operation: Linked) -> None:
         link = operation.instance, operation.destination
@@ -296,6 +298,7 @@ class Logs:
                 self.async_until_us,
                 self.caught_up_with,
                 self.reached,
+                self.reached_us,
             )
             for kept in tables:
                 if old in kept:
@@ -325,6 +328,7 @@ class Logs:
         key: Key,
         digest: int = 0,
         reached: str | None = None,
+        root: int = NEVER,
     ) -> bool:
         """Whether a message that a link has to bring is at none of these servers, nor at the one
         that it is connected to, or has `reached`.
@@ -336,7 +340,7 @@ class Logs:
         names = (*addresses, server) if server is not None else addresses
         if any(self.has(name, key, digest) for name in names):
             return False
-        if digest and any(self._never_met(link, name, key) for name in names):
+        if digest and any(self._never_met(link, name, key, root) for name in names):
             return False
         if self._is_settled(link, server):
             return True
@@ -368,14 +372,15 @@ class Logs:
         ]
         return not links or all(self.lacks(link, (server,), key) for link in links)
 
-    def _never_met(self, link: Link, name: str, key: Key) -> bool:
+    def _never_met(self, link: Link, name: str, key: Key, root: int) -> bool:
         """Whether there is another content that nobody compared with what the link has."""
         there, here = self.copies.get(name, {}).get(key), self.copies[link[0]].get(key)
         if there is None or here is None:
             return False
         if self.is_removed(name, key) or self.async_until_us.get(link, NEVER) >= here.time_us:
             return True
-        return bool(here.path) and (bool(there.path) or there.time_us <= here.time_us)
+        told_us = min(here.since_us(root), self.reached_us.get(link, NEVER))
+        return bool(here.path) and (bool(there.path) or there.time_us <= told_us)
 
     def groups(self, path: tuple[int, ...]) -> tuple[str, ...]:
         """Those of the instances on a path."""
@@ -590,7 +595,7 @@ def _closure(logs: Logs, ack: Acked, key: Key) -> list[Violation]:
             servers = logs.topology.servers(destination)
             if (
                 not is_removed
-                and logs.lacks((name, destination.name), servers, key, digest)
+                and logs.lacks((name, destination.name), servers, key, digest, root=of_root)
                 and not logs.went_back(servers, key, copy)
             ):
                 of = (servers[0], name, destination.name, law)

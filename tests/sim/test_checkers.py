@@ -280,6 +280,39 @@ def test_law_1_is_not_excused_by_another_root() -> None:
     assert [violation.separate for violation in found] == [False]
 
 
+@pytest.mark.parametrize(
+    ("there_us", "reached_us", "noted_us", "excused"),
+    [
+        (30, 35, 60, True),  # `b` was told that it is there, and asks for it by its range.
+        (30, 25, 60, False),  # Nobody told `b`: it has sent its own.
+        (50, 55, 40, False),  # It waited for an answer by then: its own was sent once more.
+        (30, 35, 0, False),
+    ],
+)
+def test_law_1_sees_an_ack_while_another_content_is_where_the_acked_one_must_be(
+    there_us: int, reached_us: int, noted_us: int, excused: bool
+) -> None:
+    """At `c`. The link of `a` is async until it is upgraded, so that `b` is awaited for what it has
+    only then; or, noted at no time, it is sync all along."""
+    operations = [
+        Published(2, "p", P, 1, "t", 7),
+        Published(2, "q", P, 1, "t", 8),
+        journaled(10, "a", 1)._replace(digests=(7,)),
+        journaled(20, "b", 1, path=(A,), awaited=not noted_us)._replace(digests=(7,)),
+        journaled(there_us, "c", 1)._replace(digests=(8,)),
+        Reached(reached_us, "b", "to-c", "c", C),
+    ]
+    if noted_us:
+        operations += [
+            ModeSet(5, "a", "to-b", False),
+            ModeSet(noted_us - 5, "a", "to-b", True, ((A, P, 1),)),
+            Noted(noted_us, "b", B, A, A, P, (1,)),
+        ]
+    history = History(chain())
+    history.operations += [*up(), *sorted(operations, key=lambda op: op.time_us), acked(70, 1)]
+    assert bool(checkers.acknowledged(history)) == (not excused)
+
+
 def test_an_acked_message_that_no_log_holds_is_lost() -> None:
     history = sound()
     history.final = {"a": log(A, to="b"), "b": log(B, to="c"), "c": log(C)}
