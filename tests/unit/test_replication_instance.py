@@ -672,12 +672,30 @@ def test_nothing_is_removable_before_every_destination_has_caught_up() -> None:
     assert bench.machine.removable_before() == 2
 
 
+def floors(effects: list[Any]) -> list[int]:
+    return [effect.before_txid for effect in effects if isinstance(effect, Removable)]
+
+
+def test_what_waits_again_is_kept_from_then_on() -> None:
+    """The server that is asked may be gone before it answers: the next one of a list is to be sent
+    it. The next look may come when retention has removed it."""
+    bench = Bench(destination(), policy=DowngradePolicy())
+    bench.log_on_upstream()
+    bench.batch(1, 1, 2, marked=False)
+    bench.commit()
+    bench.connect((1, 2))
+    bench.take(bench.machine.link_progressed("peer", 2, {}, True, 0, 0))
+    bench.take(bench.machine.link_answered("peer", {UNAWAITED: {P: [(1, 2)]}}, {}))
+    assert floors(bench.take(bench.machine.tick(SECOND_US))) == [3]
+    bench.batch(2, awaited={UPSTREAM: {P: [(2, 2)]}})
+    assert floors(bench.commit()) == [1], "the run that it is in"
+    bench.take(bench.machine.link_answered("peer", {UPSTREAM: {P: [(2, 2)]}}, {}))
+    bench.take(bench.machine.link_progressed("peer", 3, {}, True, 0, 0))
+    assert floors(bench.take(bench.machine.tick(2 * SECOND_US))) == [4]
+
+
 def test_a_link_that_is_lost_or_made_anew_takes_the_floor_for_removal_back_at_once() -> None:
     """The next look may come when retention has removed what the other side has lost."""
-
-    def floors(effects: list[Any]) -> list[int]:
-        return [effect.before_txid for effect in effects if isinstance(effect, Removable)]
-
     bench = Bench(destination(sync=False), policy=DowngradePolicy())
     assert floors(bench.take(bench.machine.tick(0))) == [], "nothing is released at a start"
     bench.log_on()

@@ -1000,11 +1000,12 @@ class InstanceMachine:
         left = SequenceSet(ranges)
         left.difference_update(asked)
         for route, first_txid, part in routes:
-            waiting = part.intersection(asked)
-            if waiting:
+            if waiting := part.intersection(asked):
                 self.waiters.assign(root, route, publisher, waiting)
                 for a, b in waiting:
                     self._pending_ages.add_again(now_us, first_txid, publisher, a, b)
+        if asked:
+            self._release()
         if left:
             self._durable(root, publisher, list(left))
 
@@ -1787,10 +1788,9 @@ class InstanceMachine:
         return floor
 
     def _release(self) -> None:
-        """Tells the journal what it may remove. A link that connects or is lost does so at once:
-        what the other side has when it comes back, nobody knows before it has caught up."""
-        before_txid = self.removable_before()
-        if before_txid != self._removable_before:
+        """Tells the journal what it may remove. A link that connects or is lost, and a note, do so
+        at once: what the other side, or the next server, has, nobody knows before it caught up."""
+        if (before_txid := self.removable_before()) != self._removable_before:
             self._removable_before = before_txid
             self._emit(Removable(before_txid))
 
