@@ -1,0 +1,421 @@
+"""The front log's files: two before the active segment, on which a commit is one synced write.
+
+    front-0, front-1    8 MiB each, zero-filled once, entries on pages of their own
+                        (front_entries.py has the layout and what a restart makes of it)
+    front-end           what is durable in front of the store, for readers in other processes
+
+A file of its full size, whose blocks are written, is overwritten in place: the disk syncs the data
+and nothing else. LMDB stays the store: what is in front is there for some milliseconds.
+
+`front-end` is never synced and no restart trusts it. It is right for as long as the machine is up,
+whoever was killed, and says so with the machine's boot id; after a boot, or on another machine, a
+reader decides as a restart does. It is 4 MiB: a head, and behind it what is in front now, so that
+nobody reads from the disk what was written past the page cache. Little-endian:
+
+    head     u64 checksum   XXH3-64 of what follows in the head
+             16s boot id
+             u64 first txid in front, u64 last txid durable (lower than the first: nothing is)
+             u64 where the first entry in front begins, u64 where the last one ends
+    at 4096  entries one behind another: u64 checksum of the rest, u64 first txid, u64 last txid,
+             u64 length, block
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from xxhash import xxh3_64_intdigest as checksum64
+
+from raylay.services.errors import StorageError
+from raylay.storage.files import ASIDE_SUFFIX, fault_point, sync_directory
+from raylay.storage.front_entries import (
+    FILE_BYTES,
+    FILES,
+    PAGE_BYTES,
+    Entry,
+    FrontSpace,
+    Recovery,
+    encode,
+    pages_of,
+    recover,
+    scan,
+)
+
+FRONT_NAMES = tuple(f"front-{number}" for number in range(FILES))
+END_NAME = "front-end"
+END_BYTES = 4 * 1024 * 1024
+BLOCK_BYTES_MAX = 128 * 1024
+"""A larger block goes to the store: one more write of it would cost more than it saves."""
+FILL_BYTES = 1024 * 1024
+LOOKS_MAX = 16
+"""How often a reader looks at a head, or an entry, that is being written."""
+_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+_HEAD = struct.Struct("<Q16sQQQQ")
+_HEAD_REST = struct.Struct("<16sQQQQ")
+_ENTRY = struct.Struct("<QQQQ")
+_ENTRY_REST = struct.Struct("<QQQ")
+_ENTRIES_AT = PAGE_BYTES
+
+
+def boot_id() -> bytes:
+    """Tells this run of the machine from every other one; empty where that cannot be told."""
+    try:
+        return bytes.fromhex(_BOOT_ID_FILE.read_text().strip().replace("-", ""))[:16]
+    except (OSError, ValueError):
+        return b""
+
+
+def front_files(directory: Path) -> list[Path]:
+    """The front's files that are there, `front-end` last."""
+    found = [directory / name for name in (*FRONT_NAMES, END_NAME)]
+    return [path for path in found if path.exists()]
+
+
+def read_entries(directory: Path) -> list[list[Entry]]:
+    """Every sound entry of each file; none of a file that is not there.
+
+    Raises:
+        StorageError: a file cannot be read.
+    """
+    found: list[list[Entry]] = []
+    for name in FRONT_NAMES:
+        path = directory / name
+        try:
+            found.append(scan(path.read_bytes()))
+        except FileNotFoundError:
+            found.append([])
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error}", str(path)) from error
+    return found
+
+
+def recovered(directory: Path, last_txid: int) -> Recovery:
+    """What is in front of a store that ends with this transaction id.
+
+    Raises:
+        StorageError: a file cannot be read.
+    """
+    return recover([entry for found in read_entries(directory) for entry in found], last_txid)
+
+
+def remove_front(directory: Path) -> None:
+    """Removes the files, the newest entries first: what a crash in between leaves has no gap.
+
+    Raises:
+        OSError: one cannot be removed.
+    """
+    newest = [
+        max(((entry.generation, entry.number) for entry in found), default=(0, 0))
+        for found in read_entries(directory)
+    ]
+    order = sorted(range(FILES), key=lambda number: newest[number], reverse=True)
+    for name in (*(FRONT_NAMES[number] for number in order), END_NAME):
+        (directory / name).unlink(missing_ok=True)
+        sync_directory(directory)
+
+
+def make_files(directory: Path) -> None:
+    """Makes what is not there, or not of its size; each appears only when it is whole.
+
+    Raises:
+        OSError: there is no space.
+    """
+    for name, size_bytes in (*((name, FILE_BYTES) for name in FRONT_NAMES), (END_NAME, END_BYTES)):
+        path = directory / name
+        try:
+            if os.stat(path).st_size == size_bytes:
+                continue
+        except FileNotFoundError:
+            pass
+        aside = directory / (name + ASIDE_SUFFIX)
+        try:
+            with open(aside, "wb", buffering=0) as file:
+                for _ in range(size_bytes // FILL_BYTES):
+                    file.write(bytes(FILL_BYTES))
+                os.fsync(file.fileno())
+            fault_point("front.made")
+            os.rename(aside, path)
+        except OSError:
+            aside.unlink(missing_ok=True)
+            raise
+    sync_directory(directory)
+
+
+class Front:
+    """Writes entries.
+
+    Invariants: `append` returns only when the entry is durable; files are used as FrontSpace says.
+    Owner: a journal; one thread at a time. Lifecycle: opened on whole files whose entries are all
+    in the store, `close`.
+
+    Args:
+        directory: where `make_files` made them.
+        generation: higher than that of any entry in them.
+
+    Raises:
+        OSError: a file cannot be opened.
+    """
+
+    def __init__(self, directory: Path, generation: int) -> None:
+        self.space = FrontSpace(generation)
+        self._buffer = mmap.mmap(-1, pages_of(BLOCK_BYTES_MAX) * PAGE_BYTES)
+        self._view = memoryview(self._buffer)
+        self._fds: list[int] = []
+        try:
+            for name in FRONT_NAMES:
+                self._fds.append(_opened(directory / name))
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, first_txid: int, last_txid: int, block: bytes) -> int:
+        """Writes an entry. Returns its number for `space.moved`; 0: there is no place for it.
+
+        Raises:
+            OSError: it could not be written; the file is not written again.
+        """
+        space = self.space
+        place = space.place(len(block))
+        if place is None:
+            return 0
+        content = encode(Entry(place.generation, place.number, first_txid, last_txid, block))
+        length = len(content)
+        self._view[:length] = content
+        fault_point("front.begin")
+        try:
+            written = os.pwritev(self._fds[place.file], [self._view[:length]], place.offset)
+            if written != length:
+                raise OSError(f"{written} of {length} bytes were written")
+        except BaseException:
+            space.failed()
+            raise
+        fault_point("front.written")
+        return space.written(len(block))
+
+    def close(self) -> None:
+        """Gives the files back."""
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+def _opened(path: Path) -> int:
+    flags = os.O_RDWR | os.O_DSYNC | os.O_CLOEXEC
+    direct = getattr(os, "O_DIRECT", 0)
+    try:
+        descriptor = os.open(path, flags | direct)
+    except OSError:
+        return os.open(path, flags)
+    try:
+        with mmap.mmap(-1, PAGE_BYTES) as page:
+            os.preadv(descriptor, [page], 0)
+    except OSError:
+        # Its blocks are larger than our pages, or it only says that it can.
+        os.close(descriptor)
+        return os.open(path, flags)
+    return descriptor
+
+
+class FrontEnd:
+    """Tells readers in other processes what is in front.
+
+    Owner: the journal that writes; one thread at a time.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._fd = os.open(directory / END_NAME, os.O_RDWR | os.O_CLOEXEC)
+        self._boot_id = boot_id().ljust(16, b"\0")
+        self._entries: deque[tuple[int, int, int]] = deque()
+        """First and last transaction id of what is in front, and where it begins."""
+        self._end = _ENTRIES_AT
+
+    def has_room(self, block_bytes: int) -> bool:
+        """Whether an entry with so long a block has its place."""
+        return self._end + _ENTRY.size + block_bytes <= END_BYTES
+
+    def append(self, first_txid: int, last_txid: int, block: bytes) -> None:
+        """The entry is durable.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        rest = _ENTRY_REST.pack(first_txid, last_txid, len(block))
+        check = checksum64(block, seed=checksum64(rest)).to_bytes(8, "little")
+        content = b"".join((check, rest, block))
+        _write(self._fd, content, self._end)
+        self._entries.append((first_txid, last_txid, self._end))
+        self._end += len(content)
+        self._tell(last_txid)
+
+    def moved(self, upto_txid: int) -> None:
+        """All up to this transaction id is in the store.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        entries = self._entries
+        while entries and entries[0][1] <= upto_txid:
+            entries.popleft()
+        if not entries:
+            self._end = _ENTRIES_AT
+        self._tell(entries[-1][1] if entries else upto_txid)
+
+    def _tell(self, last_txid: int) -> None:
+        first_txid, _, begin = self._entries[0] if self._entries else (last_txid + 1, 0, self._end)
+        rest = _HEAD_REST.pack(self._boot_id, first_txid, last_txid, begin, self._end)
+        _write(self._fd, checksum64(rest).to_bytes(8, "little") + rest, 0)
+
+    def close(self) -> None:
+        """Gives the file back."""
+        os.close(self._fd)
+
+
+def _write(descriptor: int, content: bytes, offset: int) -> None:
+    written = os.pwrite(descriptor, content, offset)
+    if written != len(content):
+        raise OSError(f"{written} of {len(content)} bytes were written")
+
+
+Blocks = list[tuple[int, bytes]]
+
+
+class FrontReader:
+    """Reads in any process what is in front.
+
+    Owner: a journal's reader; one thread. Lifecycle: opened when it is asked, `close`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._boot_id = boot_id().ljust(16, b"\0")
+        self._fd = -1
+        self._next = (0, 0)
+        """A transaction id and where its entry begins, if it is there."""
+        self._resting: tuple[tuple[int, ...], Sequence[Entry]] | None = None
+        """Of files that nobody writes: what tells them, and what follows in them."""
+
+    def blocks(self, txid: int, bytes_max: int, stored: Callable[[], int]) -> Blocks | None:
+        """Blocks in order from the one that holds `txid` on, about `bytes_max` bytes; none where
+        nothing is in front from there on. None: it is in the store by now.
+
+        Args:
+            txid: behind what the store had a moment ago.
+            stored: the store's last transaction id.
+
+        Raises:
+            StorageError: a file cannot be read.
+        """
+        for _ in range(LOOKS_MAX):
+            head = self._head(txid - 1)
+            if head is None:
+                return self._of_resting(txid, bytes_max, stored())
+            first, last, begin, end = head
+            if txid > last:
+                return []
+            if first > txid:
+                return None
+            found = self._walk(txid, bytes_max, begin, end)
+            if found:
+                return found
+        return None  # it goes on faster than it can be read: by now it is in the store
+
+    def last_txid(self, stored_txid: int) -> int:
+        """The last transaction id that is durable; `stored_txid`: the store's a moment ago."""
+        head = self._head(stored_txid)
+        if head is not None:
+            return max(stored_txid, head[1])
+        entries = self._resting_entries(stored_txid)
+        return entries[-1].last_txid if entries else stored_txid
+
+    def _head(self, stored_txid: int) -> tuple[int, int, int, int] | None:
+        """(first, last transaction id, begin, end); None where nobody of this boot wrote it."""
+        fresh = False
+        for _ in range(LOOKS_MAX):
+            if self._fd < 0:
+                fresh = True
+                try:
+                    self._fd = os.open(self._directory / END_NAME, os.O_RDONLY | os.O_CLOEXEC)
+                except OSError:
+                    return None
+            content = os.pread(self._fd, _HEAD.size, 0)
+            if not any(content):
+                return None  # not begun
+            check, boot, first, last, begin, end = _HEAD.unpack(content)
+            if checksum64(content[8:]) != check:
+                continue  # it is being written
+            if boot == self._boot_id and (last >= stored_txid or fresh):
+                return first, last, begin, end
+            if fresh:
+                return None
+            # The file may be another one by now.
+            self.close()
+        return None
+
+    def _walk(self, txid: int, bytes_max: int, begin: int, end: int) -> Blocks:
+        """Nothing where an entry is not what it should be: it was moved meanwhile."""
+        offset = self._next[1] if self._next[0] == txid else begin
+        self._next = (0, 0)
+        found: Blocks = []
+        taken_bytes = expected = 0
+        while offset + _ENTRY.size <= end:
+            head = os.pread(self._fd, _ENTRY.size, offset)
+            if len(head) < _ENTRY.size:
+                break
+            check, first, last, length = _ENTRY.unpack(head)
+            at = offset + _ENTRY.size
+            offset = at + length
+            if offset > end or (expected and first != expected) or last < first:
+                break
+            expected = last + 1
+            if last < txid:
+                continue
+            if not found and first > txid:
+                break
+            if found and taken_bytes + length > bytes_max:
+                break
+            block = os.pread(self._fd, length, at)
+            if checksum64(block, seed=checksum64(head[8:])) != check:
+                break
+            taken_bytes += length
+            found.append((first, block))
+            self._next = (last + 1, offset)
+        return found
+
+    def _resting_entries(self, stored_txid: int) -> Sequence[Entry]:
+        """What a restart would find."""
+        told: list[int] = [stored_txid]
+        for name in FRONT_NAMES:
+            try:
+                status = os.stat(self._directory / name)
+            except FileNotFoundError:
+                continue
+            told += (status.st_ino, status.st_mtime_ns, status.st_size)
+        if len(told) == 1:
+            return ()
+        if self._resting is None or self._resting[0] != tuple(told):
+            self._resting = (tuple(told), recovered(self._directory, stored_txid).entries)
+        return self._resting[1]
+
+    def _of_resting(self, txid: int, bytes_max: int, stored_txid: int) -> Blocks:
+        found: Blocks = []
+        taken_bytes = 0
+        for entry in self._resting_entries(stored_txid):
+            if entry.last_txid >= txid and (not found or taken_bytes < bytes_max):
+                found.append((entry.first_txid, entry.block))
+                taken_bytes += len(entry.block)
+        return found
+
+    def close(self) -> None:
+        """Gives the file back; it is opened again when it is needed."""
+        self._next = (0, 0)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,229 @@
+"""The front log's entries: their bytes, which of them are needed, and where the next one goes.
+
+Values in, values out; front.py has the files, lmdb_journal.py says when.
+
+A front file is a sequence of pages of 4 KiB. One commit is one *entry* on pages of its own, so that
+a write that is torn harms nothing that was written before:
+
+    first page     8s magic "RAYFRNT1"
+                   u64 checksum     XXH3-64 of what follows in the header, and of the block
+                   u64 generation   raised whenever a writer begins, and behind a failed write
+                   u64 number       1, 2, … in its generation
+                   u64 first txid, u64 last txid
+                   u32 length of the block, u32 0
+                   ...  the block's first bytes
+    further pages  8s mark "RAYFRNT+", the block's next bytes
+
+Little-endian; what is behind the block is zero. The block is a journal block (segments.py). The
+mark keeps what clients send from the beginning of a page: nobody can forge an entry.
+
+Law of the front: before the first entry of a generation is written, everything of the generations
+before it is in the store, synced; and before an entry is overwritten, it is. So of all that lies in
+the files only the newest generation's entries behind the store's end are needed, and they follow
+one another without a gap.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from xxhash import xxh3_64_intdigest as checksum64
+
+PAGE_BYTES = 4096
+FILE_BYTES = 8 * 1024 * 1024
+FILES = 2
+MAGIC = b"RAYFRNT1"
+MARK = b"RAYFRNT+"
+
+_HEAD = struct.Struct("<8sQQQQQII")
+_CHECKED = struct.Struct("<QQQQII")
+_CHECKED_FROM = 16
+_FIRST_BYTES = PAGE_BYTES - _HEAD.size
+_FURTHER_BYTES = PAGE_BYTES - len(MARK)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One commit in the front."""
+
+    generation: int
+    number: int
+    first_txid: int
+    last_txid: int
+    block: bytes
+
+
+def pages_of(block_bytes: int) -> int:
+    """How many pages an entry with so long a block takes."""
+    return 1 + max(0, -(-(block_bytes - _FIRST_BYTES) // _FURTHER_BYTES))
+
+
+def encode(entry: Entry) -> bytes:
+    """The entry's pages."""
+    block = entry.block
+    checked = _CHECKED.pack(
+        entry.generation, entry.number, entry.first_txid, entry.last_txid, len(block), 0
+    )
+    check = checksum64(block, seed=checksum64(checked))
+    parts = [MAGIC, check.to_bytes(8, "little"), checked, block[:_FIRST_BYTES]]
+    for at in range(_FIRST_BYTES, len(block), _FURTHER_BYTES):
+        parts += (MARK, block[at : at + _FURTHER_BYTES])
+    made = b"".join(parts)
+    return made.ljust(pages_of(len(block)) * PAGE_BYTES, b"\0")
+
+
+def decode(content: bytes | memoryview, offset: int) -> Entry | None:
+    """The entry that begins at this page; None where no sound one does."""
+    if offset + PAGE_BYTES > len(content) or content[offset : offset + 8] != MAGIC:
+        return None
+    _, check, generation, number, first_txid, last_txid, length, _ = _HEAD.unpack_from(
+        content, offset
+    )
+    pages = pages_of(length)
+    if offset + pages * PAGE_BYTES > len(content):
+        return None
+    at = offset + _HEAD.size
+    parts = [bytes(content[at : at + min(length, _FIRST_BYTES)])]
+    left = length - len(parts[0])
+    for page in range(1, pages):
+        at = offset + page * PAGE_BYTES
+        if content[at : at + 8] != MARK:
+            return None
+        parts.append(bytes(content[at + 8 : at + 8 + min(left, _FURTHER_BYTES)]))
+        left -= len(parts[-1])
+    block = b"".join(parts)
+    checked = bytes(content[offset + _CHECKED_FROM : offset + _HEAD.size])
+    if checksum64(block, seed=checksum64(checked)) != check or not 0 < first_txid <= last_txid:
+        return None
+    return Entry(generation, number, first_txid, last_txid, block)
+
+
+def scan(content: bytes | memoryview) -> list[Entry]:
+    """Every sound entry of a file, in the order of its pages."""
+    found: list[Entry] = []
+    offset = 0
+    while offset < len(content):
+        entry = decode(content, offset)
+        if entry is None:
+            offset += PAGE_BYTES
+        else:
+            found.append(entry)
+            offset += pages_of(len(entry.block)) * PAGE_BYTES
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a restart, or a reader of a journal that nobody writes, makes of the files."""
+
+    entries: Sequence[Entry]
+    """What is to be appended to the store, in order."""
+    generation: int
+    """Of the next entry that is written."""
+    lost_after_txid: int
+    """Damage: behind this transaction id something is missing of which later entries tell, so that
+    it was there. 0: nothing is."""
+
+
+def recover(found: Iterable[Entry], last_txid: int) -> Recovery:
+    """What follows the store's last transaction id, while contiguous.
+
+    An entry is written when the one before it is durable: one that is missing before another one
+    was damaged later. (One that begins before the store's end and ends behind it is of a write that
+    failed, whose ids were used again.)
+    """
+    entries = list(found)
+    newest = max((entry.generation for entry in entries), default=0)
+    behind = sorted(
+        (each for each in entries if each.generation == newest and each.first_txid > last_txid),
+        key=lambda each: each.number,
+    )
+    taken: list[Entry] = []
+    expected, number = last_txid + 1, 0
+    for entry in behind:
+        if entry.first_txid != expected or (number and entry.number != number):
+            return Recovery(taken, newest + 1, expected - 1)
+        taken.append(entry)
+        expected, number = entry.last_txid + 1, entry.number + 1
+    return Recovery(taken, newest + 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an entry is written."""
+
+    file: int
+    offset: int
+    generation: int
+    number: int
+
+
+class FrontSpace:
+    """Where the next entry goes, and which file may be used again.
+
+    Invariants: a file is begun anew only when all that it holds is in the store, synced; a retired
+    file is not written again, and what is written elsewhere after it has a new generation.
+    Owner: a journal, which says what it wrote and what it moved. One at a time.
+
+    Args:
+        generation: higher than that of any entry in the files.
+        file_bytes: of each file.
+    """
+
+    def __init__(self, generation: int, file_bytes: int = FILE_BYTES) -> None:
+        self.generation = generation
+        self._file_bytes = file_bytes
+        self._number = 0
+        self._files = list(range(FILES))
+        """Those in use, the one that is being written first."""
+        self._offset = 0
+        self._highest = [0] * FILES
+        """The number of the last entry in each, in the numbering of all generations."""
+        self._moved = 0
+        self._written = 0
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a file is left."""
+        return bool(self._files)
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether all that was written is in the store."""
+        return self._moved >= self._written
+
+    def place(self, block_bytes: int) -> Place | None:
+        """Where an entry with so long a block goes; None: nowhere before `moved`."""
+        if not self._files or (self._number == 0 and not self.holds_nothing):
+            return None
+        needed_bytes = pages_of(block_bytes) * PAGE_BYTES
+        if self._offset + needed_bytes > self._file_bytes:
+            following = self._files[-1]
+            if needed_bytes > self._file_bytes or self._highest[following] > self._moved:
+                return None
+            self._files.reverse()
+            self._offset = 0
+        return Place(self._files[0], self._offset, self.generation, self._number + 1)
+
+    def written(self, block_bytes: int) -> int:
+        """The entry is where `place` said, synced. Returns what `moved` wants to hear."""
+        self._number += 1
+        self._written += 1
+        self._highest[self._files[0]] = self._written
+        self._offset += pages_of(block_bytes) * PAGE_BYTES
+        return self._written
+
+    def moved(self, upto: int) -> None:
+        """All entries up to this one are in the store, synced."""
+        self._moved = max(self._moved, upto)
+
+    def failed(self) -> None:
+        """A write failed: nobody knows what is on its pages now, and its ids may be used again.
+        There is no place before all that was written is in the store."""
+        del self._files[0]
+        self.generation += 1
+        self._number = 0
+        # A file that holds nothing needed is begun anew.
+        self._offset = self._file_bytes
