@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import lmdb
+
+from raylay.services.errors import StorageError, StorageFull
 from raylay.services.messages.records import Run
 from raylay.storage.journal import BLOCK_BYTES_MAX
 from raylay.storage.segment_index import SegmentIndex
@@ -14,6 +19,9 @@ from raylay.storage.segments import Environment
 MEASURE_COMMITS = 64
 MEASURE_BYTES = 1024 * 1024
 """After so many commits, or bytes, the segment's file is measured again."""
+
+FREE_BYTES_MIN = 8 * 1024 * 1024
+"""With less than this free, a write that came back short is a full disk."""
 
 _KEY = struct.Struct(">Q")
 
@@ -43,6 +51,11 @@ class ActiveSegment:
         """When it was measured last: that costs as much as a small transaction."""
         self.unmeasured_bytes = self.unmeasured_commits = 0
         """Put since."""
+
+    def take(self, runs: Sequence[Run], lengths: Sequence[int]) -> None:
+        """Runs that were committed, here or in front of it, and their lengths in bytes."""
+        for run, length in zip(runs, lengths, strict=True):
+            self.index.add(run, run.ranges(), length)
 
     def is_full(self, segment_bytes: int, file_bytes: int) -> bool:
         """Whether it holds so many bytes, or its file has."""
@@ -94,3 +107,23 @@ def pack_blocks(runs: list[Run]) -> tuple[list[tuple[bytes, bytes]], list[int], 
 def _file_bytes(env: Any) -> int:
     """Bytes of the environment's file, as far as LMDB uses it."""
     return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
+
+
+def explained(error: Exception, path: Path) -> Exception:
+    """What kept a segment from being written, as an error of ours."""
+    if isinstance(error, StorageError):
+        return error
+    # LMDB takes the short write on a full disk for an input/output error.
+    if (
+        isinstance(error, lmdb.DiskError | lmdb.MapFullError)
+        or "No space left" in str(error)
+        or "quota exceeded" in str(error)
+        or ("Input/output" in str(error) and _free_bytes(path.parent) < FREE_BYTES_MIN)
+    ):
+        return StorageFull(f"{path}: no space left: {error}", str(path))
+    return StorageError(f"{path} cannot be written: {error}", str(path))
+
+
+def _free_bytes(directory: Path) -> int:
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize

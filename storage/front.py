@@ -136,8 +136,8 @@ def make_files(directory: Path) -> None:
         aside = directory / (name + ASIDE_SUFFIX)
         try:
             with open(aside, "wb", buffering=0) as file:
-                for _ in range(size_bytes // FILL_BYTES):
-                    file.write(bytes(FILL_BYTES))
+                for at in range(0, size_bytes, FILL_BYTES):
+                    file.write(bytes(min(FILL_BYTES, size_bytes - at)))
                 os.fsync(file.fileno())
             fault_point("front.made")
             os.rename(aside, path)
@@ -163,7 +163,7 @@ class Front:
     """
 
     def __init__(self, directory: Path, generation: int) -> None:
-        self.space = FrontSpace(generation)
+        self.space = FrontSpace(generation, FILE_BYTES)
         self._buffer = mmap.mmap(-1, pages_of(BLOCK_BYTES_MAX) * PAGE_BYTES)
         self._view = memoryview(self._buffer)
         self._fds: list[int] = []
@@ -189,7 +189,7 @@ class Front:
         self._view[:length] = content
         fault_point("front.begin")
         try:
-            written = os.pwritev(self._fds[place.file], [self._view[:length]], place.offset)
+            written = os.pwrite(self._fds[place.file], self._view[:length], place.offset)
             if written != length:
                 raise OSError(f"{written} of {length} bytes were written")
         except BaseException:

@@ -1,21 +1,23 @@
 """Reads a journal from any process, beside the instance that writes it.
 
-The reader follows the live segment, rotation, sealing, compression, archiving and removal by
-looking at the directory; it asks the instance nothing.
+The reader follows the live segment, what is in front of it, rotation, sealing, compression,
+archiving and removal by looking at the directory; it asks the instance nothing.
 """
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from raylay.services.errors import CorruptRecord, StorageError
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, decode_run
+from raylay.storage.front import Blocks, FrontReader
 from raylay.storage.journal import BLOCK_BYTES_MAX, SegmentInfo
 from raylay.storage.segment_index import (
     EXTENT_BYTES,
@@ -40,6 +42,19 @@ LISTINGS_MAX = 64
 """How often in one call the directory may change under the reader before it gives up."""
 
 
+class FrontSource(Protocol):
+    """What is durable in front of the store; see `front.FrontReader`."""
+
+    def blocks(self, txid: int, bytes_max: int, stored: Callable[[], int]) -> Blocks | None:
+        """Blocks from the one that holds `txid` on; None: the store has it by now."""
+
+    def last_txid(self, stored_txid: int) -> int:
+        """The last durable transaction id."""
+
+    def close(self) -> None:
+        """Gives everything back."""
+
+
 class LmdbJournalReader:
     """A cursor over one data directory's journal (interface: `journal.JournalReader`).
 
@@ -53,6 +68,7 @@ class LmdbJournalReader:
         directory: the journal's directory.
         archive_directory: where archived segments lie, if there is such a place.
         verify: whether each run's payload checksum is verified when it is read.
+        front: what is in front; in the writer's own process the journal's.
 
     Raises:
         StorageError: the directory cannot be read.
@@ -64,11 +80,13 @@ class LmdbJournalReader:
         archive_directory: str | Path | None = None,
         *,
         verify: bool = True,
+        front: FrontSource | None = None,
     ) -> None:
         self._directory = Path(directory)
         self._archive = Path(archive_directory) if archive_directory is not None else None
         self._stem = f"{self._directory}/journal-"
         self._verify = verify
+        self._front: FrontSource = front or FrontReader(self._directory)
         self._files: list[SegmentFile] = []
         self._firsts: list[int] = []
         self._open: dict[int, OpenSegment] = {}
@@ -161,6 +179,16 @@ class LmdbJournalReader:
         raise self._unsettled()
 
     def _next_blocks(self, txid: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        for _ in range(LISTINGS_MAX):
+            blocks = self._stored_blocks(txid, bytes_max)
+            if blocks or not self._files:
+                return blocks
+            in_front = self._front.blocks(txid, bytes_max, self._stored_txid)
+            if in_front is not None:
+                return in_front
+        raise self._unsettled()
+
+    def _stored_blocks(self, txid: int, bytes_max: int) -> list[tuple[int, bytes]]:
         segment = self._segment_at(txid)
         while segment is not None:
             blocks = segment.blocks(txid, bytes_max)
@@ -205,6 +233,7 @@ class LmdbJournalReader:
     def release(self) -> None:
         """Lets go of every segment and its lock, until the next call that needs one."""
         self._close_all_but(None)
+        self._front.close()
         self._rest_after = -1
         self._rest_block = b""
 
@@ -326,11 +355,32 @@ class LmdbJournalReader:
         if index is None:
             segment = self._opened(file)
             index = segment.index()
-            if segment.file.suffix != ".live":
+            if segment.file.suffix == ".live":
+                self._add_front(segment, index)
+            else:
                 if len(self._indexes) >= INDEXES_MAX:
                     del self._indexes[next(iter(self._indexes))]
                 self._indexes[file.first_txid] = index
         return index
+
+    def _add_front(self, segment: OpenSegment, index: SegmentIndex) -> None:
+        """Adds to the index of the live segment what is in front of the store."""
+        for _ in range(LISTINGS_MAX):
+            at = max(segment.first_txid, index.last_txid + 1)
+            blocks = self._front.blocks(at, BLOCK_BYTES_MAX, segment.last_txid)
+            # Of a segment that has a successor by now nothing is in front.
+            newest = list_segments(self._directory, self._archive)[-1]
+            if blocks is None or newest.first_txid != segment.first_txid:
+                segment.index()  # it grows
+                if blocks is None and newest.first_txid == segment.first_txid:
+                    continue
+                return
+            if not blocks:
+                return
+            for key, block in blocks:
+                for header in segment.headers(key, block, run_at(block, at)):
+                    index.add(header.run, header.ranges, header.length_bytes)
+        raise self._unsettled()
 
     def _listed_indexes(self, newest_first: bool) -> Iterator[SegmentIndex]:
         """The indexes of all segments, each once, however the directory changes meanwhile."""
@@ -454,6 +504,11 @@ class LmdbJournalReader:
     @property
     def last_txid(self) -> int:
         """The newest committed transaction id; 0 when there is none."""
+        stored = self._stored_txid()
+        return self._front.last_txid(stored) if self._files else stored
+
+    def _stored_txid(self) -> int:
+        """The last transaction id of the newest segment."""
         for _ in range(LISTINGS_MAX):
             if not self._files:
                 self._list()

@@ -1,6 +1,8 @@
 """The journal on LMDB: segments, group commit in one writer thread, rotation, recovery.
 
-What lies where is told in segments.py, segment_index.py and compressed.py. Besides segments a
+What lies where is told in segments.py, segment_index.py, compressed.py and front.py. A small commit
+is durable in the front log; it is moved into the active segment some milliseconds later, with
+others, and everything else that is written there takes along what is in front. Besides segments a
 directory holds `lock` (one owner), `maintenance.lock` (one process changes files at a time),
 `removable` (the floor for removal, for tools) and `spare-N.live` (the next segment, made
 ahead).
@@ -12,7 +14,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Literal
@@ -22,28 +24,27 @@ import lmdb
 from raylay.services.errors import StorageError, StorageFull
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import Run
-from raylay.storage.active_segment import ActiveSegment, pack_blocks
+from raylay.storage.active_segment import ActiveSegment, explained, pack_blocks
 from raylay.storage.files import (
     FileLock,
     fault_point,
     make_directory,
     sync_directory,
-    sync_file,
 )
+from raylay.storage.front_log import Fronted, FrontLog, merged
 from raylay.storage.journal import (
     BLOCK_BYTES_MAX,
     SEGMENT_BYTES_DEFAULT,
     Outcome,
     Recovered,
-    SegmentInfo,
 )
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import (
-    SPARE_STEM,
     SegmentMaintenance,
     read_floor,
     write_floor,
 )
+from raylay.storage.own_reading import OwnReader, OwnReading
 from raylay.storage.segment_index import (
     HELD_PREFIX,
     OpeningEntries,
@@ -53,15 +54,16 @@ from raylay.storage.segment_index import (
 )
 from raylay.storage.segments import (
     META_PREFIX,
-    Environment,
     EnvironmentSegment,
     SegmentFile,
+    block_last_txid,
     list_segments,
     open_environment,
     opened,
     read_meta,
     segment_path,
 )
+from raylay.storage.spare import SpareSegment
 
 COMMIT_BYTES_MAX = 8 * 1024 * 1024
 """What one commit takes, about; a run (at most a frame, 16 MiB) is never divided."""
@@ -70,8 +72,10 @@ MAP_HEADROOM_BYTES = 64 * 1024 * 1024
 seal. It costs neither memory nor disk."""
 READER_CHECK_COMMITS = 256
 """Commits between two looks for readers that died with their slot."""
-FREE_BYTES_MIN = COMMIT_BYTES_MAX
-"""With less than this free, a write that came back short is a full disk."""
+MOVE_S = 0.02
+"""How long a commit may be in front: as many as come meanwhile cost one commit of the store."""
+MOVE_AGAIN_S = 1.0
+"""After a failed move, until the next one."""
 NEVER_TXID = 1 << 64
 """Behind every transaction id."""
 
@@ -80,14 +84,17 @@ class _Stop:
     """The last thing staged."""
 
 
-class LmdbJournal:
+class LmdbJournal(OwnReading):
     """One instance's log on disk (interface: `journal.Journal`).
 
     Invariants: runs are committed in the order of their ids, each id once; `committed` is called
-    only for what LMDB has synced; the directory is locked by this process.
+    only for what LMDB or the front has synced; what is in front belongs to the active segment and
+    follows what LMDB has; LMDB is written under `_store_lock`; the directory is locked by this
+    process.
     Owner: the Instance. Threads: `stage` and `keep` on the owner's; a writer thread commits, or the
     owner's does (`commit_here`) while that one is idle; whichever it is calls the callbacks, which
-    must not raise; a maintenance thread seals, makes spares and applies retention.
+    must not raise; another thread moves what is in front; a maintenance thread seals, makes spares
+    and applies retention.
     Reading is allowed from any thread. Lifecycle: recovered by the constructor, `start`, `close`.
 
     Args:
@@ -99,7 +106,8 @@ class LmdbJournal:
             allows. None: nothing is removed by itself.
         archive_directory: where archived segments lie.
         storage_bytes_max: commits that would make the directory (without the archive) larger fail
-            with StorageFull. None: the disk is the limit.
+            with StorageFull. None: the disk is the limit. Segments count, the front does not.
+        front_log: whether small commits go to the front log.
 
     Raises:
         StorageLocked: another process owns the directory.
@@ -117,6 +125,7 @@ class LmdbJournal:
         retention_age_s: float | None = None,
         archive_directory: str | Path | None = None,
         storage_bytes_max: int | None = None,
+        front_log: bool = False,
     ) -> None:
         if durability not in ("fsync", "interval"):
             raise ValueError(f"durability is {durability!r}: give fsync or interval")
@@ -155,9 +164,7 @@ class LmdbJournal:
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._maintainer: threading.Thread | None = None
         self._maintenance = SegmentMaintenance(self._directory, self._archive)
-        self._spare: Environment | None = None
-        self._spares = 0
-        self._spare_lock = threading.Lock()
+        self._spare = SpareSegment(self._directory, self._map_bytes)
         self._unsealed: deque[ActiveSegment] = deque()
         self._maintenance_error: Exception | None = None
         # The floor must pass this id before there is more to remove.
@@ -167,6 +174,12 @@ class LmdbJournal:
         self._floor = self._floor_written = 0
         self._floor_lock = threading.Lock()
 
+        self._store_lock = threading.Lock()
+        self._front = FrontLog(self._directory, wanted=front_log)
+        self._move_error: Exception | None = None
+        self._mover: threading.Thread | None = None
+        self._moving_ends = threading.Event()
+
         self._opening = OpeningEntries(META_PREFIX)
         self._lock = FileLock(self._directory / "lock")
         self._reader_lock = threading.RLock()
@@ -174,7 +187,9 @@ class LmdbJournal:
         self._active: ActiveSegment | None = None
         try:
             self.recovered = self._recover()
-            self._reader = _OwnReader(self)
+            self._reader = OwnReader(
+                self._directory, self._archive, self._front, self._active_index
+            )
         except BaseException:
             self._close_files()
             raise
@@ -195,10 +210,11 @@ class LmdbJournal:
                 self._seal(older)
         active = self._active
         self._held = self._held_at_opening(active, files)
+        self._last_txid = active.index.last_txid or active.first_txid - 1
+        self._recover_front(active)
         held = self._held.copy()
         held.update(active.index.summary)
         first_txid = files[0].first_txid if files else active.first_txid
-        self._last_txid = active.index.last_txid or active.first_txid - 1
         self._next_txid = self._expected_txid = self._last_txid + 1
         if read_floor(self._directory):
             # Of an earlier life: a peer may have lost since what it had then.
@@ -211,6 +227,20 @@ class LmdbJournal:
             records=self._last_txid - first_txid + 1,
             seconds=time.perf_counter() - started,
         )
+
+    def _recover_front(self, active: ActiveSegment) -> None:
+        """What an earlier life left in front goes into the store. Where there is no space it stays
+        in front, and publishers are refused."""
+        left = self._front.recover(self._last_txid)
+        for commit in left:
+            active.take(commit.runs, commit.lengths)
+            self._last_txid = commit.last_txid
+        if left:
+            fault_point("front.recovered")
+            try:
+                self._move()
+            except (lmdb.Error, OSError, StorageError) as error:
+                self._move_error = self._explained(error)
 
     def _end_of_sealed(self, files: list[SegmentFile]) -> int:
         """Last transaction id of the newest segment, which is not live; 0 without segments."""
@@ -257,7 +287,7 @@ class LmdbJournal:
         return active
 
     def _create_active(self, first_txid: int) -> ActiveSegment:
-        shared = self._take_spare()
+        shared = self._spare.take()
         path = segment_path(self._directory, first_txid, ".live")
         # The lock table first: whoever sees the segment finds its lock table.
         os.rename(f"{shared.path}-lock", f"{path}-lock")
@@ -267,6 +297,10 @@ class LmdbJournal:
         sync_directory(self._directory)
         shared.path = path
         return ActiveSegment(shared, path, first_txid)
+
+    def _active_index(self, first_txid: int) -> SegmentIndex | None:
+        active = self._active
+        return active.index if active is not None and active.first_txid == first_txid else None
 
     # -- staging -----------------------------------------------------------------------------
     def stage(self, run: Run) -> None:
@@ -365,9 +399,13 @@ class LmdbJournal:
         self._maintainer = threading.Thread(target=self._maintain, name="journal-maintenance")
         self._maintainer.daemon = True
         self._maintainer.start()
-        self._tasks.put(self._make_spare)
+        self._tasks.put(self._spare.make)
         self._prepare_opening()
+        self._tasks.put(self._open_front)
         self._tasks.put(self._release)
+        self._mover = threading.Thread(target=self._move_often, name="journal-mover")
+        self._mover.daemon = True
+        self._mover.start()
         self._writer = threading.Thread(target=self._write, name="journal-writer")
         self._writer.daemon = True
         self._writer.start()
@@ -421,30 +459,27 @@ class LmdbJournal:
         started_ns = time.perf_counter_ns()
         first_txid = runs[0].first_txid
         try:
-            self._check_room(bytes_in_all)
-            active = self._rotate(first_txid) if self._must_rotate() else self._active
-            assert active is not None
-            fault_point("commit.begin")
-            try:
-                self._put(active, blocks, bytes_in_all)
-            except (lmdb.MapFullError, lmdb.ReadersFullError, lmdb.TxnFullError, lmdb.PanicError):
-                if not active.opened:
-                    raise
-                active = self._rotate(first_txid)
-                self._put(active, blocks, bytes_in_all)
+            self._check_room(bytes_in_all + self._front.bytes_pending)
+            if not self._take_in_front(runs, lengths, blocks):
+                fault_point("commit.begin")
+                with self._store_lock:
+                    self._store(first_txid, blocks)
+                self._move_error = None
             fault_point("commit.synced")
         except Exception as error:
             with self._failure_lock:
                 self._failed_at = self._expected_txid = first_txid
             self._failed(first_txid, self._explained(error))
             return
-        index = active.index
-        for run, length in zip(runs, lengths, strict=True):
-            index.add(run, run.ranges(), length)
+        active = self._active
+        assert active is not None
+        active.take(runs, lengths)
         self._last_txid = runs[-1].last_txid
         self._commits += 1
         if self._commits % READER_CHECK_COMMITS == 0:
             active.shared.env.reader_check()
+            if not self._front.is_usable:
+                self._tasks.put(self._open_front)
         self._committed(self._last_txid, time.perf_counter_ns() - started_ns)
 
     def _must_rotate(self) -> bool:
@@ -452,19 +487,96 @@ class LmdbJournal:
         active = self._active
         return active is not None and active.is_full(self._segment_bytes, self._rotate_file_bytes)
 
-    def _put(
-        self, active: ActiveSegment, blocks: list[tuple[bytes, bytes]], bytes_in_all: int
-    ) -> None:
+    def _take_in_front(
+        self, runs: list[Run], lengths: list[int], blocks: list[tuple[bytes, bytes]]
+    ) -> bool:
+        """Makes a small commit durable in front of the store."""
+        active = self._active
+        if (
+            len(blocks) > 1
+            or active is None
+            or not active.opened
+            or self._move_error is not None
+            or self._must_rotate()
+        ):
+            return False
+        return self._front.take(runs, lengths, blocks[0][1])
+
+    def _store(self, first_txid: int, blocks: list[tuple[bytes, bytes]]) -> None:
+        """Writes what is in front, and blocks behind it, in one synced transaction; opens the next
+        segment where it is time for that. Under the store's lock, on the thread that commits."""
+        fronted = self._front.pending()
+        full = (lmdb.MapFullError, lmdb.ReadersFullError, lmdb.TxnFullError, lmdb.PanicError)
+        active = self._active
+        assert active is not None
+        if self._must_rotate():
+            try:
+                self._move()
+            except full:
+                pass  # the next segment takes what is in front
+            else:
+                fronted = []
+            active = self._rotate(first_txid, fronted)
+        moved = merged(fronted) + blocks
+        try:
+            self._put(active, moved)
+        except full:
+            if not active.opened:
+                raise
+            active = self._rotate(first_txid, fronted)
+            self._put(active, moved)
+        self._front.moved(fronted, block_last_txid(blocks[-1][1], active.path))
+
+    def _move(self) -> None:
+        """Writes what is in front into the active segment, in one synced transaction. Under the
+        store's lock."""
+        fronted = self._front.pending()
+        active = self._active
+        if not fronted or active is None:
+            return
+        fault_point("move.begin")
+        self._put(active, merged(fronted))
+        fault_point("move.synced")
+        self._front.moved(fronted, fronted[-1].last_txid)
+        fault_point("move.told")
+
+    def _move_often(self) -> None:
+        """The mover's thread."""
+        pause_s = MOVE_S
+        while not self._moving_ends.is_set():
+            self._front.work.wait()
+            self._moving_ends.wait(pause_s)
+            if self._moving_ends.is_set():
+                return
+            try:
+                with self._store_lock:
+                    self._move()
+            except Exception as error:
+                # It stays in front, durable; the next commit tries to store it, or is refused.
+                self._move_error = self._explained(error)
+                pause_s = MOVE_AGAIN_S
+            else:
+                self._move_error = None
+                pause_s = MOVE_S
+
+    def _open_front(self) -> None:
+        """Maintenance: from then on small commits are taken in front."""
+        if not self._front.pending() and not self._front.is_usable:
+            self._front.open()
+
+    def _put(self, active: ActiveSegment, blocks: list[tuple[bytes, bytes]]) -> None:
         env = active.shared.env
+        size_bytes = 0
         with env.begin(write=True) as transaction:
             if not active.opened:
                 with transaction.cursor() as cursor:
                     cursor.putmulti(self._opening.of(active.first_txid, self._held.copy()))
             for key, block in blocks:
                 transaction.put(key, block, append=True)
+                size_bytes += len(block)
         exactly = not active.opened or self._storage_bytes_max is not None
         active.opened = True
-        active.grew(bytes_in_all, exactly=exactly)
+        active.grew(size_bytes, exactly=exactly)
 
     def _check_room(self, bytes_wanted: int) -> None:
         limit_bytes = self._storage_bytes_max
@@ -496,37 +608,28 @@ class LmdbJournal:
         return total
 
     def _explained(self, error: Exception) -> Exception:
-        if isinstance(error, StorageError):
-            return error
         active = self._active
         assert active is not None
-        path = str(active.path)
-        # LMDB takes the short write on a full disk for an input/output error.
-        if (
-            isinstance(error, lmdb.DiskError | lmdb.MapFullError)
-            or "No space left" in str(error)
-            or "quota exceeded" in str(error)
-            or ("Input/output" in str(error) and self._free_bytes() < FREE_BYTES_MIN)
-        ):
-            return StorageFull(f"{path}: no space left: {error}", path)
-        return StorageError(f"{path} cannot be written: {error}", path)
+        return explained(error, active.path)
 
-    def _free_bytes(self) -> int:
-        status = os.statvfs(self._directory)
-        return status.f_bavail * status.f_frsize
-
-    def _rotate(self, first_txid: int) -> ActiveSegment:
-        """Opens the next segment; the old one is sealed by the maintenance thread."""
+    def _rotate(self, first_txid: int, along: Sequence[Fronted] = ()) -> ActiveSegment:
+        """Opens the next segment; the old one is sealed by the maintenance thread. `along` is what
+        is in front, where the old one could not take it any more."""
         old = self._active
         assert old is not None
-        fresh = self._create_active(first_txid)
+        if along:
+            with opened(SegmentFile(old.first_txid, ".live", False, old.path)) as segment:
+                old.index = segment.index()
+        fresh = self._create_active(along[0].first_txid if along else first_txid)
+        for commit in along:
+            fresh.take(commit.runs, commit.lengths)
         self._held.update(old.index.summary)
         self._closed_bytes += old.file_bytes
         self._active = fresh
         self._unsealed.append(old)
         self._prepare_opening()
         self._tasks.put(self._seal_pending)
-        self._tasks.put(self._make_spare)
+        self._tasks.put(self._spare.make)
         self._tasks.put(self._release)
         return fresh
 
@@ -557,30 +660,6 @@ class LmdbJournal:
         """The next segment opens with what is held before it: most of that is known by now."""
         held = self._held.copy()
         self._tasks.put(lambda: self._opening.prepare(held))
-
-    def _make_spare(self) -> None:
-        """Makes the next segment's file, so that a rotation only renames it."""
-        with self._spare_lock:
-            if self._spare is None:
-                self._spare = self._new_spare()
-
-    def _new_spare(self) -> Environment:
-        # A name of its own: the one before may be taken but not renamed yet.
-        self._spares += 1
-        path = self._directory / f"{SPARE_STEM}-{self._spares}.live"
-        for stale in (path, Path(f"{path}-lock")):
-            stale.unlink(missing_ok=True)
-        fault_point("spare.begin")
-        shared = open_environment(path, writable=True, map_bytes=self._map_bytes, create=True)
-        sync_file(path)
-        return shared
-
-    def _take_spare(self) -> Environment:
-        with self._spare_lock:
-            shared, self._spare = self._spare, None
-            if shared is None:
-                shared = self._new_spare()
-            return shared
 
     def _seal_pending(self) -> None:
         while self._unsealed:
@@ -683,89 +762,6 @@ class LmdbJournal:
         self._let_go()
         return self._maintenance.remove(before_txid, lambda: self._floor, force=force, keep=keep)
 
-    def tidy(self) -> None:
-        """Lets go of sealed segments that nobody asked for since the last call; see
-        `LmdbJournalReader.tidy`."""
-        with self._reader_lock:
-            if self._reader is not None:
-                self._reader.tidy()
-
-    def _let_go(self) -> None:
-        """Closes what this journal's own reader has open, so that it stands in nobody's way."""
-        with self._reader_lock:
-            if self._reader is not None:
-                self._reader.release()
-
-    # -- reading -----------------------------------------------------------------------------
-    def _reading(self) -> LmdbJournalReader:
-        if self._reader is None:
-            raise StorageError(f"{self._directory}: the journal is closed", str(self._directory))
-        return self._reader
-
-    @property
-    def first_txid(self) -> int:
-        """The oldest transaction id still here; the next one when there is none."""
-        with self._reader_lock:
-            return self._reading().first_txid
-
-    @property
-    def last_txid(self) -> int:
-        """The newest committed transaction id; 0 when there is none."""
-        return self._last_txid
-
-    def read(self, after_txid: int, bytes_max: int = BLOCK_BYTES_MAX) -> list[Run]:
-        """Committed runs behind `after_txid`; see `JournalReader.read`."""
-        if after_txid >= self._last_txid:
-            return []
-        with self._reader_lock:
-            return self._reading().read(after_txid, bytes_max)
-
-    def read_headers(self, after_txid: int, runs_max: int = 4096) -> list[Run]:
-        """Like `read`, without the payloads; see `JournalReader.read_headers`."""
-        if after_txid >= self._last_txid:
-            return []
-        with self._reader_lock:
-            return self._reading().read_headers(after_txid, runs_max)
-
-    def find_sequence(self, publisher: int, sequence: int) -> int | None:
-        """The transaction id of a message, or None when it is not here."""
-        with self._reader_lock:
-            return self._reading().find_sequence(publisher, sequence)
-
-    def first_held(self, publisher: int, first: int, last: int) -> int | None:
-        """The lowest sequence in first..last that is here; None when none of them is."""
-        with self._reader_lock:
-            return self._reading().first_held(publisher, first, last)
-
-    def highest_on_topic(self, publisher: int, topic: bytes, wanted: SequenceSet) -> int:
-        """The highest of `wanted` on the topic, or in no segment; see `JournalReader`."""
-        with self._reader_lock:
-            return self._reading().highest_on_topic(publisher, topic, wanted)
-
-    def find_time(self, time_us: int) -> int:
-        """The first transaction id received at or after this time; see `JournalReader`."""
-        with self._reader_lock:
-            return self._reading().find_time(time_us)
-
-    def segment_summaries(self) -> list[tuple[int, int, PublisherRanges]]:
-        """(first, last transaction id, sequences in it) of each sealed segment, oldest first."""
-        with self._reader_lock:
-            return self._reading().segment_summaries()
-
-    def removed(self) -> PublisherRanges:
-        """Every sequence ever journaled that is in no segment any more."""
-        with self._reader_lock:
-            return self._reading().removed()
-
-    def segments(self) -> list[SegmentInfo]:
-        """Every segment, oldest first, the live one last."""
-        with self._reader_lock:
-            return self._reading().segments()
-
-    def reader(self) -> LmdbJournalReader:
-        """A reader of its own for another thread of this process; the caller closes it."""
-        return LmdbJournalReader(self._directory, self._archive)
-
     # -- end ---------------------------------------------------------------------------------
     def close(self) -> None:
         """Commits what is staged, ends the threads, frees the directory."""
@@ -776,16 +772,26 @@ class LmdbJournal:
         if self._writer is not None:
             self._staged.put(_Stop())
             self._writer.join()
+        if self._mover is not None:
+            self._moving_ends.set()
+            self._front.work.set()
+            self._mover.join()
         if self._maintainer is not None:
             self._tasks.put(self._seal_pending)
             self._tasks.put(None)
             self._maintainer.join()
+        try:
+            with self._store_lock:
+                self._move()
+        except (lmdb.Error, OSError):
+            pass  # it is in front, where the next life finds it
         try:
             self.write_floor()
         finally:
             self._close_files()
 
     def _close_files(self) -> None:
+        self._front.close()
         with self._reader_lock:
             if self._reader is not None:
                 self._reader.close()
@@ -795,26 +801,8 @@ class LmdbJournal:
             self._active = None
         while self._unsealed:
             self._unsealed.popleft().shared.close()
-        if self._spare is not None:
-            self._spare.close()
-            for path in (self._spare.path, Path(f"{self._spare.path}-lock")):
-                path.unlink(missing_ok=True)
-            self._spare = None
+        self._spare.close()
         self._lock.release()
-
-
-class _OwnReader(LmdbJournalReader):
-    """The writer's own reader: of the live segment it uses the index that the writer keeps."""
-
-    def __init__(self, journal: LmdbJournal) -> None:
-        super().__init__(journal._directory, journal._archive)
-        self._journal = journal
-
-    def _index_of(self, file: SegmentFile) -> SegmentIndex:
-        active = self._journal._active
-        if active is not None and active.first_txid == file.first_txid:
-            return active.index
-        return super()._index_of(file)
 
 
 __all__ = ["COMMIT_BYTES_MAX", "LmdbJournal", "LmdbJournalReader"]

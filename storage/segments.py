@@ -304,7 +304,8 @@ class OpenSegment:
             if not blocks:
                 return index
             for key, block in blocks:
-                for header in self.headers(key, block):
+                # What was in front is known already where a block took it in with more.
+                for header in self.headers(key, block, run_at(block, at)):
                     index.add(header.run, header.ranges, header.length_bytes)
 
     def headers(self, key: int, block: bytes, offset: int = 0) -> Iterator[RunHeader]:

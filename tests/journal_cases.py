@@ -72,6 +72,9 @@ class StepJournal(LmdbJournal):
         self._wanted_txid = 0
         self._failures_seen = 0
         self.start(self._on_committed, self._on_failed)
+        if options.get("front_log"):
+            # Small commits go there from the first one on.
+            self.settle()
 
     def _on_committed(self, last_txid: int, commit_ns: int) -> None:
         assert commit_ns >= 0

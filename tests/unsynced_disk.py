@@ -28,6 +28,7 @@ from typing import NamedTuple
 SOURCE = Path(__file__).with_name("unsynced_disk.c")
 CHILD_TIMEOUT_S = 120
 PAGE_BYTES = 4096
+SECTOR_BYTES = 512
 _HEAD = struct.Struct("<cBHQQ")
 
 
@@ -207,6 +208,22 @@ def _write(folder: _Directory, directory: Path, rng: random.Random | None) -> No
             _write(node, directory / name, rng)
         else:
             (directory / name).write_bytes(node.content(rng))
+
+
+def tear(directory: Path, entry: Entry, rng: random.Random) -> None:
+    """A power cut in the middle of a write that is synced by itself: of each sector, which the disk
+    writes whole, the new content or the old one."""
+    path = directory / entry.path
+    if entry.operation != "W" or not path.is_file():
+        return
+    content = bytearray(path.read_bytes())
+    for at in range(0, len(entry.data), SECTOR_BYTES):
+        if rng.random() < 0.5:
+            sector = entry._replace(
+                offset=entry.offset + at, data=entry.data[at : at + SECTOR_BYTES]
+            )
+            _apply(content, sector)
+    path.write_bytes(content)
 
 
 def compiled(directory: Path) -> Path:

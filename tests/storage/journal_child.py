@@ -1,10 +1,11 @@
 """Run as a process by the crash tests: writes `numbered_run`s until it is killed.
 
-    journal_child.py DIRECTORY ARCHIVE RUNS
+    journal_child.py DIRECTORY ARCHIVE RUNS FRONT
 
 Prints `committed <last txid>` from the writer's callback, and nothing before that. The writer
 thread commits, or this one where that has nothing to do.
-With RUNS 0 it goes on for ever. A second thread compresses, archives and removes all the while.
+With RUNS 0 it goes on for ever. FRONT: `front` has a front log, with `retired` its first file fails
+at the 30th write. A second thread compresses, archives and removes all the while.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import threading
 from pathlib import Path
 
+from raylay.storage import front as front_module
 from raylay.storage.lmdb_journal import LmdbJournal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -22,11 +24,35 @@ from journal_cases import numbered_run
 
 SEGMENT_BYTES = 128 * 1024
 STAGED_MAX = 64
+STAGED_IN_FRONT_MAX = 4
+"""What is larger goes to the store."""
 
 
-def main(directory: str, archive: str, runs: int) -> None:
-    journal = LmdbJournal(directory, segment_bytes=SEGMENT_BYTES, archive_directory=archive)
-    room = threading.Semaphore(STAGED_MAX)
+def fail_once(journal: LmdbJournal) -> None:
+    """The 30th write into the front is torn, and says so."""
+    journal.settle()
+    real, writes = os.pwrite, iter(range(1, 30))
+
+    def write(descriptor: int, content: bytes | memoryview, offset: int) -> int:
+        if not isinstance(content, memoryview) or next(writes, None) is not None:
+            return real(descriptor, content, offset)
+        os.pwrite = real
+        real(descriptor, content[:4096], offset)
+        raise OSError(5, "torn")
+
+    os.pwrite = write
+
+
+def main(directory: str, archive: str, runs: int, front: str) -> None:
+    # So small that each is used again and again.
+    front_module.FILE_BYTES = 128 * 1024
+    journal = LmdbJournal(
+        directory,
+        segment_bytes=SEGMENT_BYTES,
+        archive_directory=archive,
+        front_log=front != "",
+    )
+    room = threading.Semaphore(STAGED_IN_FRONT_MAX if front else STAGED_MAX)
     committed = threading.Condition()
     staged_ends: list[int] = []
 
@@ -55,6 +81,8 @@ def main(directory: str, archive: str, runs: int) -> None:
             journal.remove(last - 12_000)
 
     journal.start(on_committed, on_failed)
+    if front == "retired":
+        fail_once(journal)
     threading.Thread(target=maintain, daemon=True).start()
     txid = journal.recovered.next_txid
     written = 0
@@ -73,4 +101,4 @@ def main(directory: str, archive: str, runs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

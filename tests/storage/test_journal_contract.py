@@ -1,4 +1,5 @@
-"""One contract, both journals: in memory, in memory over encoded bytes, on LMDB."""
+"""One contract, both journals: in memory, in memory over encoded bytes, on LMDB, on LMDB behind the
+front log."""
 
 from __future__ import annotations
 
@@ -22,14 +23,15 @@ AnyJournal = MemoryJournal | StepJournal
 SEGMENT_BYTES = 8 * 1024
 
 
-@pytest.fixture(params=["memory", "memory-encoded", "lmdb"])
+@pytest.fixture(params=["memory", "memory-encoded", "lmdb", "lmdb-front"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., AnyJournal]]:
     made: list[AnyJournal] = []
 
     def _make(**options: int) -> AnyJournal:
         options.setdefault("segment_bytes", SEGMENT_BYTES)
         journal: AnyJournal
-        if request.param == "lmdb":
+        if request.param.startswith("lmdb"):
+            options.setdefault("front_log", request.param == "lmdb-front")
             journal = StepJournal(tmp_path / "journal", **options)
         else:
             journal = MemoryJournal(encode=request.param == "memory-encoded", **options)
@@ -305,6 +307,8 @@ def fail_next(journal: AnyJournal, error: Exception, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(journal, "_put", put)
         raise error
 
+    # Neither in front nor behind it.
+    monkeypatch.setattr(journal._front, "take", lambda *_: False)
     monkeypatch.setattr(journal, "_put", failing)
 
 

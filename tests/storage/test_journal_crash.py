@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,10 +38,27 @@ FAULT_POINTS = [
     "remove.unlinked:2",
 ]
 
+FRONT_FAULT_POINTS = [
+    "front.made:1",
+    "front.made:3",
+    "front.begin:1",
+    "front.begin:150",
+    "front.written:1",
+    "front.written:2",
+    "front.written:150",
+    "move.begin:1",
+    "move.begin:5",
+    "move.synced:1",
+    "move.synced:5",
+    "move.told:5",
+    "rotate.renamed:5",
+    "seal.synced:4",
+]
 
-def start(directory: Path, runs: int, fault: str = "") -> subprocess.Popen[bytes]:
+
+def start(directory: Path, runs: int, fault: str = "", front: str = "") -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, CHILD, directory / "journal", directory / "archive", str(runs)],
+        [sys.executable, CHILD, directory / "journal", directory / "archive", str(runs), front],
         stdout=subprocess.PIPE,
         env={**os.environ, FAULT_VARIABLE: fault},
     )
@@ -84,9 +102,17 @@ def check(directory: Path, acknowledged: int) -> int:
     return last
 
 
-@pytest.mark.parametrize("fault", FAULT_POINTS)
-def test_killed_at(fault: str, tmp_path: Path) -> None:
-    child = start(tmp_path, 0, fault)
+@pytest.mark.parametrize(
+    ("front", "fault"),
+    [
+        *(("", fault) for fault in FAULT_POINTS),
+        *(("front", fault) for fault in FRONT_FAULT_POINTS),
+        ("retired", "move.begin:5"),
+        ("retired", "move.synced:4"),
+    ],
+)
+def test_killed_at(front: str, fault: str, tmp_path: Path) -> None:
+    child = start(tmp_path, 0, fault, front)
     try:
         output, _ = child.communicate(timeout=CHILD_TIMEOUT_S)
     finally:
@@ -94,18 +120,31 @@ def test_killed_at(fault: str, tmp_path: Path) -> None:
     assert child.returncode == -signal.SIGKILL, f"{fault} was never reached"
     last = check(tmp_path, committed_by(output))
     # And it goes on from there.
-    child = start(tmp_path, 50)
+    child = start(tmp_path, 50, front=front)
     output, _ = child.communicate(timeout=CHILD_TIMEOUT_S)
     assert child.returncode == 0
     assert check(tmp_path, committed_by(output)) > last
 
 
-def test_killed_again_and_again(tmp_path: Path) -> None:
+def test_killed_while_it_moves_what_the_kill_before_left_in_front(tmp_path: Path) -> None:
+    child = start(tmp_path, 0, "move.begin:3", "front")
+    output, _ = child.communicate(timeout=CHILD_TIMEOUT_S)
+    copy = tmp_path / "copy"
+    for fault in ("front.recovered:1", "move.begin:1", "move.synced:1"):
+        shutil.copytree(tmp_path / "journal", copy / fault / "journal")
+        again = start(copy / fault, 1, fault, "front")
+        again.communicate(timeout=CHILD_TIMEOUT_S)
+        assert again.returncode == -signal.SIGKILL, f"{fault} was never reached"
+        check(copy / fault, committed_by(output))
+
+
+@pytest.mark.parametrize("front", ["", "front"])
+def test_killed_again_and_again(front: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
     for _ in range(5):
-        child = start(tmp_path, 0)
+        child = start(tmp_path, 0, front=front)
         assert child.stdout is not None
         output = b""
         for _ in range(rng.randrange(1, 120)):
@@ -117,8 +156,9 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
         check(tmp_path, committed_by(output))
 
 
-def test_a_reader_in_another_process_follows_everything(tmp_path: Path) -> None:
-    child = start(tmp_path, 1_500)
+@pytest.mark.parametrize("front", ["", "front", "retired"])
+def test_a_reader_in_another_process_follows_everything(front: str, tmp_path: Path) -> None:
+    child = start(tmp_path, 1_500, front=front)
     try:
         assert child.stdout is not None
         line = child.stdout.readline()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from journal_cases import numbered_run
-from unsynced_disk import Disk, Entry, compiled, record
+from unsynced_disk import Disk, Entry, compiled, record, tear
 
 from raylay.services.errors import RaylayError
 from raylay.services.server.bootstrap import MARKER_FILE
@@ -167,6 +167,7 @@ COPIED_RUNS = 35
 """As in unsynced_child.py."""
 CHECKS: dict[str, Callable[[Path, bytes], None]] = {
     "journal": check_journal,
+    "front": check_journal,
     "state": check_state,
     "publishes": check_publishes,
     "bookmarks": check_bookmarks,
@@ -188,10 +189,22 @@ def cuts(entries: list[Entry], wanted: int, rng: random.Random) -> list[int]:
         ]
         for operations in ("S", "RUCM")
     )
+    fronted = [at for at, entry in enumerate(entries) if in_front(entry)]
     found = {len(entries)}
-    for instants, share in ((told, 0.2), (syncs, 0.3), (names, 0.4), (range(len(entries)), 0.1)):
+    for instants, share in (
+        (told, 0.2),
+        (syncs, 0.3),
+        (names, 0.4),
+        (fronted, 0.2),
+        (range(len(entries)), 0.1),
+    ):
         found.update(rng.sample(list(instants), min(len(instants), int(wanted * share))))
     return sorted(found)
+
+
+def in_front(entry: Entry) -> bool:
+    """Whether it is a commit in the front log."""
+    return entry.operation == "W" and entry.flags == 1 and "/front-" in entry.path
 
 
 def recorded(what: str, mistake: str, library: Path, directory: Path) -> list[Entry]:
@@ -219,6 +232,8 @@ def cut_often(
         by_chance_here = [random.Random(rng.random()) for _ in range(by_chance)]
         for chance in (None, KILLED, *by_chance_here):
             disk.write(image, chance)
+            if chance is not None and instant < len(entries) and in_front(entries[instant]):
+                tear(image, entries[instant], chance)
             try:
                 CHECKS[what](image, disk.told)
             except (Lost, RaylayError, OSError) as error:
@@ -268,6 +283,11 @@ MISTAKES = [
     ("journal", "compressed file"),
     ("journal", "maintenance's directories"),
     ("journal", "archived file"),
+    ("front", "commit not synced"),
+    ("front", "commit's meta page not synced"),
+    ("front", "front not synced"),
+    ("front", "front's directory"),
+    ("front", "front's file used again too early"),
     ("journal", "names of new directories and of small files"),
     ("state", "store not synced"),
     ("state", "store's meta page not synced"),

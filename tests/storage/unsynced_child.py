@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from journal_cases import StepJournal, numbered_run
 
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
-from raylay.storage import compressed, files, lmdb_journal, maintenance, state
+from raylay.storage import compressed, files, front, lmdb_journal, maintenance, spare, state
 from raylay.storage.state import LmdbStateStore
 from raylay.storage.stores import LmdbBookmarkStore, LmdbPublishStore
 from raylay.storage.wipe import wipe_journal
@@ -46,12 +46,13 @@ class Journal(StepJournal):
         super()._on_committed(last_txid, commit_ns)
 
 
-def journal(directory: Path) -> None:
+def journal(directory: Path, *, front_log: bool = False) -> None:
     """Commits, rotations, and all that maintenance does to sealed segments."""
     made = Journal(
         directory / "instance" / "journal",
-        segment_bytes=SEGMENT_BYTES,
+        segment_bytes=3 * SEGMENT_BYTES if front_log else SEGMENT_BYTES,
         archive_directory=directory / "archive",
+        front_log=front_log,
     )
     txid = 1
     for commit in range(COMMITS):
@@ -66,7 +67,7 @@ def journal(directory: Path) -> None:
         if commit % 12 == 11:
             made.settle()
             firsts = [segment.first_txid for segment in made.segments()]
-            made.compress(firsts[-2])
+            made.compress(firsts[-2:][0])
             made.archive(firsts[-min(5, len(firsts))])
             made.removable(firsts[-min(8, len(firsts))])
             made.write_floor()
@@ -79,6 +80,12 @@ def journal(directory: Path) -> None:
             made.write_floor()
             say("floor 0")
     made.close()
+
+
+def fronted(directory: Path) -> None:
+    """The same behind a front log, whose files are so small that they are used again."""
+    front.FILE_BYTES, front.END_BYTES = 32 * 1024, 64 * 1024
+    journal(directory, front_log=True)
 
 
 def state_store(directory: Path) -> None:
@@ -173,8 +180,31 @@ def _fsync_left_out(module: Any) -> Callable[[], None]:
     return plant
 
 
+def _flag_left_out(module: Any, name: str) -> Callable[[], None]:
+    def plant() -> None:
+        module.os = type("os", (), {**vars(os), name: 0})
+
+    return plant
+
+
+def _used_again_early() -> None:
+    lmdb_journal.MOVE_S = 60.0  # nothing else moves them before
+    front.FrontSpace.holds_nothing = property(lambda self: True)  # type: ignore[assignment]
+    front.FrontSpace.moved = (  # type: ignore[method-assign]
+        lambda self, upto: setattr(self, "_moved", 1 << 60)
+    )
+    real = front.FrontSpace.__init__
+
+    def begun(self: front.FrontSpace, *arguments: int) -> None:
+        real(self, *arguments)
+        self.moved(0)
+
+    front.FrontSpace.__init__ = begun  # type: ignore[method-assign]
+
+
 WHAT: dict[str, Callable[[Path], None]] = {
     "journal": journal,
+    "front": fronted,
     "state": state_store,
     "publishes": publish_store,
     "bookmarks": bookmark_store,
@@ -192,12 +222,15 @@ def mistakes() -> dict[str, Callable[[], None]]:
         "commit not synced": _opened_with(segments, sync=False),
         "commit's meta page not synced": _opened_with(segments, metasync=False),
         "rotation's directory": _without(lmdb_journal, "sync_directory"),
-        "next segment's file": _without(lmdb_journal, "sync_file"),
+        "next segment's file": _without(spare, "sync_file"),
         "compressed file": _fsync_left_out(compressed),
         "maintenance's directories": _without(maintenance, "sync_directory"),
         "archived file": _without(files, "sync_file"),
         "names of new directories and of small files": _without(files, "sync_directory"),
         "small file": _fsync_left_out(files),
+        "front not synced": _flag_left_out(front, "O_DSYNC"),
+        "front's directory": _without(front, "sync_directory"),
+        "front's file used again too early": _used_again_early,
         "store not synced": _opened_with(state, sync=False),
         "store's meta page not synced": _opened_with(state, metasync=False),
         "store's directory": _without(state, "sync_directory"),

@@ -127,7 +127,7 @@ LONG_FILES = {
     "services/server/link_server.py": 1000,
     "services/topology/reach.py": 780,
     "services/telemetry/tracing.py": 630,
-    "storage/lmdb_journal.py": 820,
+    "storage/lmdb_journal.py": 810,
 }
 # The files that import one another in a circle, an import for type checkers alone included: who
 # changes one of them has to know them all. A circle here may only lose members.

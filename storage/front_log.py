@@ -1,0 +1,282 @@
+"""What is in front of the store: commits that are durable in the front's files and not yet in LMDB.
+
+front.py has the files, lmdb_journal.py moves what is here into the store.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raylay.services.errors import CorruptRecord
+from raylay.services.messages.records import Run, decode_run
+from raylay.storage.front import (
+    BLOCK_BYTES_MAX,
+    Blocks,
+    Front,
+    FrontEnd,
+    front_files,
+    make_files,
+    recovered,
+    remove_front,
+)
+
+_KEY = struct.Struct(">Q")
+
+MERGED_BYTES = 64 * 1024
+"""Small commits become one block in the store up to this size: it is found by a walk over it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fronted:
+    """One commit in front of the store."""
+
+    number: int
+    runs: Sequence[Run]
+    lengths: Sequence[int]
+    """Of each run, encoded, in bytes."""
+    block: bytes
+
+    @property
+    def first_txid(self) -> int:
+        """Its first transaction id."""
+        return self.runs[0].first_txid
+
+    @property
+    def last_txid(self) -> int:
+        """Its last transaction id."""
+        return self.runs[-1].last_txid
+
+
+class FrontLog:
+    """A journal's front.
+
+    Invariants: what is `pending` follows the store's end without a gap and is durable; a commit is
+    in front or in the store, never in neither.
+    Owner: a journal. `take` by whoever commits, one at a time; `moved` by whoever moved, one at a
+    time; reading by any thread. Lifecycle: `recover`, `open` (nothing is taken before), `close`.
+
+    Args:
+        directory: the journal's.
+        wanted: False: what an earlier life left is recovered, then the files go.
+    """
+
+    def __init__(self, directory: Path, *, wanted: bool) -> None:
+        self._directory = directory
+        self._wanted = wanted
+        self._generation = 1
+        self._front: Front | None = None
+        self._end: FrontEnd | None = None
+        self._opened: list[Front] = []
+        """Whose descriptors are open: somebody may be writing."""
+        self._must_go = not wanted
+        self._pending: list[Fronted] = []
+        self._last_txid = 0
+        self._lock = threading.Lock()
+        self.bytes_pending = 0
+        """Of the blocks that are not in the store yet."""
+        self.error: Exception | None = None
+        """Why the front, or one file of it, is not used; None where all of it is."""
+        self.work = threading.Event()
+        """Set while something is pending."""
+
+    def recover(self, stored_txid: int) -> list[Fronted]:
+        """What an earlier life left in front of a store that ends with this transaction id. It is
+        pending from now on.
+
+        Raises:
+            StorageError: a file cannot be read.
+            CorruptRecord: something that was there is missing before something that is.
+        """
+        found = recovered(self._directory, stored_txid)
+        if found.lost_after_txid:
+            path = str(front_files(self._directory)[0])
+            raise CorruptRecord(
+                f"{path}, or its neighbour, is damaged: what followed transaction id "
+                f"{found.lost_after_txid} was there and is not. `raylay journal repair` takes what "
+                "is sound and puts these files aside; peers hold what this instance acknowledged",
+                path,
+            )
+        self._generation = found.generation
+        self._last_txid = stored_txid
+        for entry in found.entries:
+            runs: list[Run] = []
+            lengths: list[int] = []
+            offset = 0
+            while offset < len(entry.block):
+                run = decode_run(entry.block, offset)
+                assert run.raw is not None
+                runs.append(run)
+                lengths.append(len(run.raw))
+                offset += lengths[-1]
+            self._add(Fronted(0, runs, lengths, entry.block))
+        return list(self._pending)
+
+    def open(self) -> None:
+        """Makes the files where they are missing; from now on commits are taken. Not wanted: the
+        files go. Nothing may be pending. Takes its time."""
+        try:
+            if not self._wanted:
+                if front_files(self._directory):
+                    remove_front(self._directory)
+                self._must_go = False
+                return
+            if self._end is not None:
+                # Every file failed. What is written from now on is of another generation.
+                self._put_aside()
+            make_files(self._directory)
+            end = FrontEnd(self._directory)
+            try:
+                front = Front(self._directory, self._generation)
+                self._opened.append(front)
+                end.moved(self._last_txid)
+            except BaseException:
+                end.close()
+                raise
+        except OSError as error:
+            # Without it each commit goes to the store: slower, and as safe.
+            self.error = error
+            return
+        self._end = end
+        self._front = front
+        self.error = None
+
+    def _put_aside(self) -> None:
+        with self._lock:
+            self._front = None
+            if self._end is not None:
+                self._end.close()
+                self._end = None
+            while self._opened:
+                front = self._opened.pop()
+                self._generation = max(self._generation, front.space.generation + 1)
+                front.close()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether commits are taken; where the front is not wanted, that is all there is to it."""
+        front = self._front
+        if front is None:
+            return not self._wanted and not self._must_go
+        return front.space.is_usable
+
+    def take(self, runs: Sequence[Run], lengths: Sequence[int], block: bytes) -> bool:
+        """Makes a commit durable. False: it is not, the store must take it, behind what is pending.
+
+        After a failed write nothing more is taken before all that is pending was moved.
+        """
+        front, end = self._front, self._end
+        if front is None or end is None:
+            return False
+        if len(block) > BLOCK_BYTES_MAX or not end.has_room(len(block)):
+            return False
+        first_txid, last_txid = runs[0].first_txid, runs[-1].last_txid
+        try:
+            number = front.append(first_txid, last_txid, block)
+        except OSError as error:
+            self.error = error
+            return False
+        if not number:
+            return False
+        with self._lock:
+            try:
+                end.append(first_txid, last_txid, block)
+            except OSError as error:
+                # Durable, but nobody else would see it: nothing is fronted from here on, and the
+                # store takes it too.
+                self.error = error
+                self._front = None
+                return False
+            self._add(Fronted(number, runs, lengths, block))
+        return True
+
+    def _add(self, commit: Fronted) -> None:
+        self._pending.append(commit)
+        self._last_txid = commit.last_txid
+        self.bytes_pending += len(commit.block)
+        self.work.set()
+
+    def pending(self) -> list[Fronted]:
+        """What is to be moved, in order."""
+        with self._lock:
+            return list(self._pending)
+
+    def moved(self, commits: Sequence[Fronted], stored_txid: int) -> None:
+        """These, the first of what is pending, are in the store, synced, which ends with this
+        transaction id now."""
+        with self._lock:
+            del self._pending[: len(commits)]
+            self.bytes_pending -= sum(len(commit.block) for commit in commits)
+            self._last_txid = max(self._last_txid, stored_txid)
+            if not self._pending:
+                self.work.clear()
+            if commits and self._front is not None:
+                self._front.space.moved(commits[-1].number)
+            if self._end is not None:
+                try:
+                    self._end.moved(stored_txid)
+                except OSError as error:
+                    self.error = error
+                    self._front = None
+
+    # -- reading in the writer's process -----------------------------------------------------
+    def blocks(self, txid: int, bytes_max: int, stored: Callable[[], int]) -> Blocks | None:
+        """See `FrontReader.blocks`."""
+        found: Blocks = []
+        taken_bytes = 0
+        with self._lock:
+            pending = self._pending
+            if not pending or pending[0].first_txid > txid:
+                return None if txid <= self._last_txid else []
+            # From the end: readers follow it.
+            at = len(pending)
+            while at and pending[at - 1].last_txid >= txid:
+                at -= 1
+            for commit in pending[at:]:
+                taken_bytes += len(commit.block)
+                if found and taken_bytes > bytes_max:
+                    break
+                found.append((commit.first_txid, commit.block))
+        return found
+
+    def last_txid(self, stored_txid: int) -> int:
+        """The last transaction id that is durable."""
+        with self._lock:
+            return max(stored_txid, self._last_txid)
+
+    def close(self) -> None:
+        """Gives the files back; what is pending stays in them."""
+        self._put_aside()
+
+
+class InProcessFront:
+    """A reader's view of the front of its own process's journal."""
+
+    def __init__(self, front: FrontLog) -> None:
+        self.blocks = front.blocks
+        self.last_txid = front.last_txid
+
+    def close(self) -> None:
+        """Nothing: the journal closes it."""
+
+
+def merged(commits: Sequence[Fronted]) -> list[tuple[bytes, bytes]]:
+    """(key, block) as the store takes them: small commits together."""
+    found: list[tuple[bytes, bytes]] = []
+    parts: list[bytes] = []
+    first_txid = part_bytes = 0
+    for commit in commits:
+        if parts and part_bytes + len(commit.block) > MERGED_BYTES:
+            found.append((_KEY.pack(first_txid), b"".join(parts)))
+            parts.clear()
+            part_bytes = 0
+        if not parts:
+            first_txid = commit.first_txid
+        parts.append(commit.block)
+        part_bytes += len(commit.block)
+    if parts:
+        found.append((_KEY.pack(first_txid), b"".join(parts)))
+    return found
