@@ -22,7 +22,7 @@ from typing import Literal
 import lmdb
 
 from raylay.services.errors import StorageError, StorageFull
-from raylay.services.messages.ranges import PublisherRanges, SequenceSet
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
 from raylay.storage.active_segment import ActiveSegment, explained, pack_blocks
 from raylay.storage.files import (

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raylay.services.errors import StorageError
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import Run
-from raylay.services.replication.ranges import PublisherRanges, SequenceSet
 from raylay.storage.front_log import FrontLog, InProcessFront
 from raylay.storage.journal import BLOCK_BYTES_MAX, SegmentInfo
 from raylay.storage.journal_reader import LmdbJournalReader

@@ -134,7 +134,8 @@ class Comparison:
         for _ in range(COMMITS):
             for _ in range(self.rng.randint(1, 4)):
                 self.grow()
-            if self.rng.random() < 0.8:
+            # A writer thread takes what is staged at any time, also between a scan and a look-up.
+            if self.rng.random() < 0.8 or isinstance(journal, StepJournal):
                 journal.commit()
             self.ask()
             if self.rng.random() < 0.05:
