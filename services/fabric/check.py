@@ -1,21 +1,10 @@
-"""`raylay fabric check`: whether a topology is right, before it runs."""
+"""Whether a topology is right, before it runs: what `raylay fabric check` tells."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Annotated
 
-import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-
-from raylay.services.commands.config import DefineOption, FilesArgument, IgnoreOption, NameOption
-from raylay.services.configuration.amps.tree import parse_defines
 from raylay.services.configuration.exclusions import exclusions, server_names, topic_rule
-from raylay.services.configuration.files import load_all
 from raylay.services.configuration.model import (
     DestinationSettings,
     FabricSettings,
@@ -31,21 +20,9 @@ from raylay.services.replication.validation import (
     QueueDefinition,
     SowDefinition,
 )
-from raylay.services.topology import draw
 from raylay.services.topology.check import SEVERITIES, Checked, Finding, check, listed
 from raylay.services.topology.members import Member
 from raylay.services.topology.refused import refused_links
-from raylay.services.topology.report import as_data, route_rows, summary
-
-START_WITHOUT = "leave it out, or start the fabric with --ignore-unsupported"
-
-fabric_app = typer.Typer(help="Look at a fabric before it runs.", no_args_is_help=True)
-
-
-@fabric_app.callback()
-def _group() -> None:
-    # Without it a single command would lose its name.
-    pass
 
 
 def members_of(settings: FabricSettings) -> list[Member]:
@@ -248,109 +225,10 @@ def check_settings(settings: FabricSettings, publishing: tuple[str, ...] = ()) -
     return checked
 
 
-def _impossible(error: ConfigurationError) -> Checked:
+def impossible(error: ConfigurationError) -> Checked:
     """What keeps a file from being loaded, as findings: a line says what to do at its end."""
     findings = []
     for line in str(error).splitlines():
         what, _, todo = line.rpartition(": ")
         findings.append(Finding("error", "clash", (), "", line, todo if what else line))
     return Checked((), findings)
-
-
-@fabric_app.command("check")
-def check_command(
-    files: FilesArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Findings as data.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors.")] = False,
-    routes: Annotated[
-        bool, typer.Option("--routes", help="Every publisher and instance, with the way.")
-    ] = False,
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw the fabric: FILE.svg or FILE.html.")
-    ] = None,
-    publishes: Annotated[
-        list[str] | None,
-        typer.Option(help="Instance or group where clients publish; repeatable. Default: all."),
-    ] = None,
-    define: DefineOption = None,
-    fabric_name: NameOption = "",
-    ignore_unsupported: IgnoreOption = False,
-) -> None:
-    """Tell where messages arrive and what is wrong with that. Exit code 1 where there is an
-    error."""
-    if picture is not None and picture.suffix not in (".svg", ".html"):
-        raise ConfigurationError(f"--picture {picture}: give a name that ends in .svg or .html")
-    try:
-        settings, left_out = load_all(files, defines=parse_defines(define), name=fabric_name)
-    except ConfigurationError as error:
-        if not as_json:
-            raise
-        checked, name = _impossible(error), fabric_name
-    else:
-        checked, name = check_settings(settings, tuple(publishes or ())), settings.name
-        checked.findings += [
-            Finding("note", "not_running", (), "", f"{where}: {text}", START_WITHOUT)
-            for where, text in (() if ignore_unsupported else left_out)
-        ]
-    if as_json:
-        typer.echo(json.dumps(as_data(checked, name, routes=routes)))
-    else:
-        _print(checked, name, routes=routes)
-    if picture is not None and checked.members:
-        drawn = draw.svg if picture.suffix == ".svg" else draw.html
-        try:
-            picture.write_text(drawn(checked, name), encoding="utf-8")
-        except OSError as error:
-            raise ConfigurationError(f"--picture {picture}: {error.strerror}") from None
-    if checked.errors or (strict and checked.warnings):
-        raise typer.Exit(1)
-
-
-def _print(checked: Checked, name: str, *, routes: bool) -> None:
-    console = Console(soft_wrap=False)
-    for survey in checked.surveys:
-        table = Table(
-            title=f"fabric {name}, topic {survey.routes.topic.shown}",
-            title_justify="left",
-            box=SIMPLE_HEAD,
-        )
-        if routes:
-            for column in ("published at", "arrives at", "by", "sent by"):
-                table.add_column(column, overflow="fold")
-            for publisher in survey.publishers:
-                for row in route_rows(survey, publisher):
-                    table.add_row(
-                        row["publisher"],
-                        row["instance"] + ("" if row["certain"] else " (not always)"),
-                        " > ".join(row["route"]),
-                        ", ".join(
-                            s["instance"] + ("" if s["always"] else " (sometimes)")
-                            for s in row["senders"]
-                        ),
-                    )
-        else:
-            for column, right in (
-                ("published at", False),
-                ("arrives at", True),
-                ("of", True),
-                ("links", True),
-                ("copies", True),
-                ("not at", False),
-            ):
-                table.add_column(column, justify="right" if right else "left", overflow="fold")
-            for publisher in survey.publishers:
-                row = summary(survey, publisher)
-                table.add_row(
-                    row["publisher"],
-                    str(row["certain"]),
-                    str(row["wanted"]),
-                    str(row["hops"]),
-                    str(row["copies"]),
-                    ", ".join(row["missing"]),
-                )
-        console.print(table)
-    for finding in checked.findings:
-        topic = f" (topic {finding.topic})" if finding.topic else ""
-        typer.echo(f"{finding.severity} {finding.kind}: {finding.explanation}{topic}")
-        typer.echo(f"    repair: {finding.repair}")
-    typer.echo(f"{checked.errors} errors, {checked.warnings} warnings, {checked.notes} notes")

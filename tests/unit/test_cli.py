@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from raylay.services.cli import (
-    _waiting_lines,
+from raylay.services.client.events import Connected, WaitingForSafeInstance, WaitingForServer
+from raylay.services.commands.looking import (
     destination_row,
     disconnected_lines,
     event_line,
     unavailable_lines,
 )
-from raylay.services.client.events import Connected, WaitingForSafeInstance, WaitingForServer
+from raylay.services.commands.messages import _waiting_lines
 
 
 def run(*arguments: str, runtime: Path) -> subprocess.CompletedProcess[str]:

@@ -238,7 +238,9 @@ def test_what_was_moved_is_said_before_it_is_ready(monkeypatch: pytest.MonkeyPat
             raise FabricError(f"instance {name} is not ready after 900 s: it is being filled")
 
     monkeypatch.setattr(Fabric, "attach", lambda name: Attached(name))
-    monkeypatch.setattr("raylay.services.cli._running", lambda name: SimpleNamespace(name="moving"))
+    monkeypatch.setattr(
+        "raylay.services.commands.mending.running", lambda name: SimpleNamespace(name="moving")
+    )
     done = CliRunner().invoke(app, ["relocate", "east-1", "--timeout", "900"])
     assert isinstance(done.exception, FabricError) and waited_s == [900.0]
     assert "left over: /d/east-1 on 10.0.0.1" in done.output and "at risk" in done.output

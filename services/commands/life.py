@@ -1,0 +1,166 @@
+"""`raylay up`, `apply` and `down`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raylay.services.commands.config import (
+    DefineOption,
+    FilesArgument,
+    IgnoreOption,
+    NameOption,
+)
+from raylay.services.commands.looking import print_status
+from raylay.services.commands.options import (
+    CONNECT_TIMEOUT_S,
+    FabricOption,
+    running,
+    stop_signals,
+)
+from raylay.services.configuration.amps.tree import parse_defines
+from raylay.services.configuration.files import load_fabric
+from raylay.services.errors import FabricError
+from raylay.services.fabric import registry
+
+STOP_TIMEOUT_S = 60.0
+DETACH_TIMEOUT_S = 300.0
+"""Longer than a start takes to give up, which says why."""
+READY_LINE = "raylay is up"
+
+
+def up(
+    files: FilesArgument,
+    directory: Annotated[
+        Path | None, typer.Option(help="For data and logs; default: data/NAME here.")
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is up.")] = False,
+    address: Annotated[
+        str, typer.Option(help="A running Ray (or `auto`); its actors outlive this command.")
+    ] = os.environ.get("RAY_ADDRESS", ""),
+    node_label: Annotated[
+        str,
+        typer.Option(help="Put instances on nodes whose label of this name is their group."),
+    ] = "",
+    drills: Annotated[
+        bool, typer.Option("--drills", help="Let drills break it: `drills: allowed` of a file.")
+    ] = False,
+    define: DefineOption = None,
+    name: NameOption = "",
+    ignore_unsupported: IgnoreOption = False,
+) -> None:
+    """Start the fabric of a file, or of its instances' files; again on the data that is there."""
+    settings = load_fabric(
+        files, defines=parse_defines(define), name=name, ignore_unsupported=ignore_unsupported
+    )
+    if drills:
+        settings = settings.model_copy(update={"drills": "allowed"})
+    place = directory or Path("data") / settings.name
+    if detach and not address:
+        options = [f"--define={each}" for each in define or ()]
+        options += ["--name", settings.name, *["--ignore-unsupported"] * ignore_unsupported]
+        options += ["--node-label", node_label] * bool(node_label)
+        options += ["--drills"] * drills
+        _up_in_background(settings.name, [*map(str, files), *options], place)
+        return
+    from raylay.services.fabric import Fabric
+
+    stopping = threading.Event()
+    fabric = Fabric.of(settings)
+    with stop_signals(stopping):
+        fabric.start(place, address=address or None, node_label=node_label)
+        unconnected = ""
+        try:
+            fabric.wait_connected(CONNECT_TIMEOUT_S)
+        except FabricError as error:  # a link to a fabric that is down, for one
+            unconnected = f"; not connected {error}"
+        print_status(fabric.status(), as_json=False)
+        typer.echo(f"{READY_LINE}: {settings.name} in {place}{unconnected}")
+        sys.stdout.flush()
+        if address:
+            fabric.leave()
+            return
+        stopping.wait()
+        typer.echo(f"stopping {settings.name}")
+        fabric.stop()
+
+
+def apply(
+    files: FilesArgument,
+    define: DefineOption = None,
+    name: NameOption = "",
+    ignore_unsupported: IgnoreOption = False,
+) -> None:
+    """Make a running fabric what its changed file says, while clients go on: start what is new,
+    restart what differs, one after the other."""
+    from raylay.services.fabric import Fabric
+
+    settings = load_fabric(
+        files, defines=parse_defines(define), name=name, ignore_unsupported=ignore_unsupported
+    )
+    with Fabric.attach(running(settings.name).name) as attached:
+        done = attached.apply(settings)
+    for verb, names in (("started", done.started), ("restarted", done.restarted)):
+        typer.echo(f"{verb}: {', '.join(names) or 'none'}")
+
+
+def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    log = place / "up.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "raylay.services.cli", "up", *arguments, "--directory", place],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    deadline_s = time.monotonic() + DETACH_TIMEOUT_S
+    # Not when it is registered: before its links have connected, a publish waits for a downgrade.
+    while not (line := _ready_line(log)):
+        try:
+            process.wait(timeout=0.1)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() < deadline_s:
+                continue
+            process.terminate()
+            raise FabricError(
+                f"{name} was not up after {DETACH_TIMEOUT_S:.0f} s: see {log}"
+            ) from None
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise FabricError((lines[-1] if lines else f"see {log}").removeprefix("raylay: "))
+    typer.echo(line)
+
+
+def _ready_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    found = [line for line in lines if line.startswith(READY_LINE) and line.endswith("\n")]
+    return found[-1].rstrip("\n") if found else ""
+
+
+def down(fabric: FabricOption = "") -> None:
+    """Stop a fabric: its data stays."""
+    from raylay.services.fabric import Fabric
+    from raylay.services.fabric.ray_access import await_process_end
+
+    entry = running(fabric)
+    if entry.host_pid:
+        os.kill(entry.host_pid, signal.SIGTERM)
+        await_process_end(entry.host_pid, STOP_TIMEOUT_S)
+        if registry.find(entry.name) is not None:
+            raise FabricError(
+                f"{entry.name}: process {entry.host_pid} did not end within {STOP_TIMEOUT_S:.0f} s"
+            )
+    else:
+        attached = Fabric.attach(entry.name)
+        entry.directory = str(attached.directory)
+        attached.stop()
+    typer.echo(f"{entry.name} is down; its data is in {entry.directory}")

@@ -1,0 +1,136 @@
+"""What an operator does to instances: `downgrade`, `upgrade`, `admit`, `restart`, `relocate`,
+`watch`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Annotated
+
+import typer
+
+from raylay.services.commands.options import (
+    FabricOption,
+    running,
+    stop_signals,
+)
+from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.fabric.relocation import Relocation, parse_target, relocation_lines
+
+RESTART_TIMEOUT_S = 300.0
+WATCH_S = 5.0
+"""Between two looks at who is away."""
+
+
+def downgrade(
+    instance: Annotated[str, typer.Argument(help="The instance whose acks are meant.")],
+    destination: Annotated[str, typer.Argument(help="The destination it waits for.")],
+    fabric: FabricOption = "",
+    force: Annotated[bool, typer.Option("--force", help="Also below MinSyncDestinations.")] = False,
+) -> None:
+    """Let persisted acks no longer wait for a destination, until an upgrade or a restart."""
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(running(fabric).name) as attached:
+        attached.downgrade(instance, destination, force=force)
+    typer.echo(f"{instance}: acks do not wait for {destination} any more")
+
+
+def upgrade(
+    instance: Annotated[str, typer.Argument(help="The instance whose acks are meant.")],
+    destination: Annotated[str, typer.Argument(help="A destination that was downgraded.")],
+    fabric: FabricOption = "",
+) -> None:
+    """Let persisted acks wait again for a destination that is configured sync."""
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(running(fabric).name) as attached:
+        attached.upgrade(instance, destination)
+    typer.echo(f"{instance}: acks wait for {destination} again, if it is configured sync")
+
+
+def admit(
+    instance: Annotated[str, typer.Argument(help="An instance with a new disk that waits.")],
+    fabric: FabricOption = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where its group may hold what it lacks.")
+    ] = False,
+) -> None:
+    """Let an instance admit clients although no peer of its group has brought what it has."""
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(running(fabric).name) as attached:
+        attached.admit(instance, force=force)
+    typer.echo(f"{instance}: clients are admitted")
+
+
+def restart(
+    instances: Annotated[
+        list[str] | None, typer.Argument(help="In this order; default: all of the fabric.")
+    ] = None,
+    fabric: FabricOption = "",
+    timeout: Annotated[float, typer.Option(help="Seconds for each.")] = RESTART_TIMEOUT_S,
+) -> None:
+    """Restart instances one after the other while clients go on, each when every link has caught up
+    behind the one before: to bring a release into use that was installed. One that is named and
+    down is started, with a configuration written anew where its disk was lost."""
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(running(fabric).name) as attached:
+        attached.rolling_restart(
+            instances or (), timeout, done=lambda name: typer.echo(f"{name}: restarted, caught up")
+        )
+
+
+def relocate(
+    instance: Annotated[str, typer.Argument(help="An instance whose host is lost.")],
+    to: Annotated[
+        str, typer.Option("--to", help="A host's name, or labels: key=value,…; default: any.")
+    ] = "",
+    fabric: FabricOption = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where it lives, or nobody can fill it.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds until it is ready; a large journal takes longer.")
+    ] = RESTART_TIMEOUT_S,
+) -> None:
+    """Move an instance to another node of its region: a new data directory, filled from its group.
+    What it was before is retired for good. What was done is shown before it is ready."""
+    from raylay.services.fabric import Fabric
+
+    labels = parse_target(to)
+    with Fabric.attach(running(fabric).name) as attached:
+        attached.relocate(instance, labels, force=force, timeout_s=timeout, moved=_show_relocation)
+
+
+def _show_relocation(done: Relocation) -> None:
+    for line in relocation_lines(done):
+        typer.echo(line)
+    sys.stdout.flush()
+
+
+def watch(fabric: FabricOption = "") -> None:
+    """Move instances whose host is away for longer than `relocate_after` of the settings, until it
+    is stopped. Start it where Ray's head can be reached, once; without the setting it refuses."""
+    from raylay.services.fabric import Fabric
+
+    stopping = threading.Event()
+    told: list[str] = []
+    with stop_signals(stopping), Fabric.attach(running(fabric).name) as attached:
+        after_ms = attached.declared.relocate_after_ms
+        if after_ms is None:
+            raise ConfigurationError(
+                f"fabric {attached.name} has no `relocate_after`: nothing is to be moved by itself"
+            )
+        typer.echo(f"watching {attached.name}: moved is who is away for {after_ms / 1000:g} s")
+        while not stopping.wait(WATCH_S):
+            try:
+                attached.relocate_due(_show_relocation)
+            except FabricError as error:
+                lines = str(error).splitlines()
+                for line in lines:
+                    if line not in told:
+                        typer.echo(line)
+                told = lines
+                sys.stdout.flush()

@@ -1,0 +1,50 @@
+"""What several commands take, and the fabric that they mean."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from raylay.services.fabric import registry
+
+CONNECT_TIMEOUT_S = 30.0
+FILE_COLUMNS = 160
+"""A table that is written to a file or a pipe has room for what it says."""
+FabricOption = Annotated[
+    str, typer.Option("--fabric", "-f", help="Which fabric; needed where several run.")
+]
+GroupOption = Annotated[str, typer.Option("--group", "-g", help="Region whose instances to use.")]
+ServerOption = Annotated[
+    list[str] | None, typer.Option("--server", help="host:port instead of a fabric; repeatable.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+
+
+def running(name: str) -> registry.Entry:
+    """The fabric that a command means."""
+    # Late: the command line is there at once.
+    from raylay.services.fabric import find_running
+
+    return find_running(name)
+
+
+@contextmanager
+def stop_signals(stopping: threading.Event) -> Iterator[None]:
+    """In the block the first Ctrl-C or SIGTERM sets `stopping`; a second one interrupts."""
+
+    def stop(*_: object) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
