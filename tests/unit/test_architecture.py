@@ -90,6 +90,46 @@ VALUE_TYPES = (
     "raylay.services.errors",
     "raylay.services.messages",
 )
+# Which rooms of services a room may import; errors.py always. What is missing here is forbidden.
+ROOMS: dict[str, frozenset[str]] = {
+    room: frozenset(others.split())
+    for room, others in {
+        "messages": "",
+        "replication": "messages",
+        # Beside what clients speak, it packs what links and their instances tell one another.
+        "protocol": "messages replication",
+        "subscriptions": "messages replication",
+        "topology": "messages replication",
+        "telemetry": "messages",
+        "client": "messages protocol storage",
+        "configuration": "messages replication storage",
+        "server": "messages protocol replication storage subscriptions telemetry",
+        "fabric": "client configuration messages replication server telemetry topology",
+        "reports": "",
+        "hosts": "",
+        "drills": (
+            "client configuration fabric messages protocol replication reports server storage "
+            "telemetry"
+        ),
+        "pipeline": (
+            "client configuration fabric messages replication reports server storage "
+            "subscriptions topology"
+        ),
+        "commands": (
+            "client configuration drills fabric hosts messages reports server storage telemetry "
+            "topology"
+        ),
+    }.items()
+}
+# Files that stand in no room, and the rooms that they may import.
+DOORS = {
+    "cli.py": frozenset({"commands", "pipeline", "telemetry"}),
+    # Former names of what travels between nodes (fabric/travelling.py).
+    "fabric_ray.py": frozenset({"fabric"}),
+    "fabric_registry.py": frozenset({"fabric"}),
+    "errors.py": frozenset(),
+    "__init__.py": frozenset(),
+}
 LAUNCHERS = ("services/fabric/",)
 
 FUNCTION_LINES_MAX = 90
@@ -233,6 +273,59 @@ def wrong_imports(path: Path) -> Iterator[str]:
                 yield f"{where}: a pure file has no I/O, clock, chance or actor"
             if is_within(module, "raylay") and not is_pure(file_of(module)):
                 yield f"{where}: a pure file imports pure files only"
+
+
+def room_of(name: str) -> str:
+    """The room of a file: `storage` and `actors` are one each."""
+    part, _, rest = name.partition("/")
+    return rest.partition("/")[0] if part == "services" else part
+
+
+def wrong_rooms(graph: dict[str, set[str]]) -> Iterator[str]:
+    """What a file of services imports from a room that its own may not know."""
+    for name, others in graph.items():
+        room = room_of(name)
+        if not name.startswith("services/"):
+            continue
+        if room not in ROOMS and room not in DOORS:
+            yield f"{name}: {room} is in no table of this test"
+            continue
+        allowed = ROOMS[room] if room in ROOMS else DOORS[room]
+        for other in sorted(others):
+            there = room_of(other)
+            # Who may import actors is looked at above, file by file; a package of its own names
+            # what travels.
+            known = (room, "errors.py", "actors") + (
+                ("fabric_ray.py", "fabric_registry.py") if room == "fabric" else ()
+            )
+            if there not in allowed and there not in known:
+                yield f"{name} imports {other}: {room} may not know {there}"
+
+
+def test_rooms_know_whom_they_may() -> None:
+    graph = import_graph()
+    wrong = list(wrong_rooms(graph))
+    assert not wrong, "\n".join(wrong)
+    used = {(room_of(name), room_of(other)) for name, found in graph.items() for other in found}
+    unused = [f"{a} {b}" for a, allowed in ROOMS.items() for b in allowed if (a, b) not in used]
+    assert not unused, f"take out of ROOMS what nobody needs any more: {unused}"
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "wrong"),
+    [
+        ("services/server/x.py", "services/replication/y.py", False),
+        ("services/server/x.py", "services/fabric/y.py", True),
+        ("services/messages/x.py", "services/replication/y.py", True),
+        ("services/messages/x.py", "services/errors.py", False),
+        ("services/subscriptions/x.py", "storage/journal.py", True),
+        ("services/nowhere/x.py", "services/errors.py", True),
+        ("services/loose.py", "services/errors.py", True),
+        ("services/cli.py", "services/server/y.py", True),
+    ],
+)
+def test_the_table_of_rooms_is_checked(name: str, other: str, wrong: bool) -> None:
+    assert bool(list(wrong_rooms({name: {other}}))) == wrong
 
 
 def test_imports_follow_the_arrows() -> None:

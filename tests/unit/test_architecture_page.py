@@ -1,0 +1,56 @@
+"""docs/architecture.md names what is there: files, folders, and what is defined in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from unit.test_architecture import ROOMS
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+GUIDE = ROOT / "CONTRIBUTING.md"
+PLACE = re.compile(r"`((?:actors|docs|services|storage|tests)/[\w./-]*)(?:::(\w+))?`")
+
+
+def unknown(text: str) -> Iterator[str]:
+    """The places that a text names and that are not there."""
+    for place, name in PLACE.findall(text):
+        path = ROOT / place
+        if not (path.is_dir() if place.endswith("/") else path.exists()):
+            yield place
+        elif name:
+            files = sorted(path.glob("*.py")) if path.is_dir() else [path]
+            defined = re.compile(rf"^\s*(?:async def|def|class) {name}\b", re.MULTILINE)
+            if not any(defined.search(file.read_text(encoding="utf-8")) for file in files):
+                yield f"{place}::{name}"
+
+
+@pytest.mark.parametrize("page", [PAGE, GUIDE], ids=lambda path: path.name)
+def test_what_the_page_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(PLACE.findall(text)) >= 5
+    assert not list(unknown(text))
+
+
+def test_every_room_is_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    missing = [room for room in ROOMS if f"services/{room}/" not in text]
+    assert not missing, f"not on the page: {missing}"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("`services/nowhere/`", ["services/nowhere/"]),
+        ("`services/messages/ranges.py::PublisherRanges`", []),
+        ("`services/messages/ranges.py::Nothing`", ["services/messages/ranges.py::Nothing"]),
+        ("`services/replication/instance/::committed`", []),
+        ("`services/replication/instance/::nothing`", ["services/replication/instance/::nothing"]),
+        ("`storage/nothing.py`", ["storage/nothing.py"]),
+    ],
+)
+def test_a_name_that_is_not_there_is_found(text: str, found: list[str]) -> None:
+    assert list(unknown(text)) == found
