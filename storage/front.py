@@ -45,6 +45,7 @@ from raylay.storage.front_entries import (
     recover,
     scan,
 )
+from raylay.storage.segments import OpenSegment
 
 FRONT_NAMES = tuple(f"front-{number}" for number in range(FILES))
 END_NAME = "front-end"
@@ -326,6 +327,20 @@ class FrontReader:
             if found:
                 return found
         return None  # it goes on faster than it can be read: by now it is in the store
+
+    def behind(self, segment: OpenSegment, txid: int, bytes_max: int) -> Blocks:
+        """Blocks of a segment, and where it is the one that is being written of what is in front.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        for _ in range(LOOKS_MAX):
+            found: Blocks | None = segment.blocks(txid, bytes_max)
+            if not found and segment.file.suffix == ".live":
+                found = self.blocks(txid, bytes_max, segment.last_txid)
+            if found is not None:
+                return found
+        return []  # it is in the next segment
 
     def last_txid(self, stored_txid: int) -> int:
         """The last transaction id that is durable; `stored_txid`: the store's a moment ago."""

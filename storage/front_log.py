@@ -83,16 +83,16 @@ class FrontLog:
         self.work = threading.Event()
         """Set while something is pending."""
 
-    def recover(self, stored_txid: int) -> list[Fronted]:
+    def recover(self, stored_txid: int, *, damaged: bool = False) -> list[Fronted]:
         """What an earlier life left in front of a store that ends with this transaction id. It is
-        pending from now on.
+        pending from now on. `damaged`: what is sound is taken, whatever is lost.
 
         Raises:
             StorageError: a file cannot be read.
             CorruptRecord: something that was there is missing before something that is.
         """
         found = recovered(self._directory, stored_txid)
-        if found.lost_after_txid:
+        if found.lost_after_txid and not damaged:
             path = str(front_files(self._directory)[0])
             raise CorruptRecord(
                 f"{path}, or its neighbour, is damaged: what followed transaction id "

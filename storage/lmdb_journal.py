@@ -4,8 +4,7 @@ What lies where is told in segments.py, segment_index.py, compressed.py and fron
 is durable in the front log; it is moved into the active segment some milliseconds later, with
 others, and everything else that is written there takes along what is in front. Besides segments a
 directory holds `lock` (one owner), `maintenance.lock` (one process changes files at a time),
-`removable` (the floor for removal, for tools) and `spare-N.live` (the next segment, made
-ahead).
+`removable` (the floor for removal, for tools) and `spare-N.live` (the next segment, made ahead).
 """
 
 from __future__ import annotations
@@ -108,6 +107,7 @@ class LmdbJournal(OwnReading):
         storage_bytes_max: commits that would make the directory (without the archive) larger fail
             with StorageFull. None: the disk is the limit. Segments count, the front does not.
         front_log: whether small commits go to the front log.
+        take_damaged_front: a front that lost something is taken as far as it is sound.
 
     Raises:
         StorageLocked: another process owns the directory.
@@ -126,6 +126,7 @@ class LmdbJournal(OwnReading):
         archive_directory: str | Path | None = None,
         storage_bytes_max: int | None = None,
         front_log: bool = False,
+        take_damaged_front: bool = False,
     ) -> None:
         if durability not in ("fsync", "interval"):
             raise ValueError(f"durability is {durability!r}: give fsync or interval")
@@ -176,6 +177,7 @@ class LmdbJournal(OwnReading):
 
         self._store_lock = threading.Lock()
         self._front = FrontLog(self._directory, wanted=front_log)
+        self._take_damaged_front = take_damaged_front
         self._move_error: Exception | None = None
         self._mover: threading.Thread | None = None
         self._moving_ends = threading.Event()
@@ -231,7 +233,7 @@ class LmdbJournal(OwnReading):
     def _recover_front(self, active: ActiveSegment) -> None:
         """What an earlier life left in front goes into the store. Where there is no space it stays
         in front, and publishers are refused."""
-        left = self._front.recover(self._last_txid)
+        left = self._front.recover(self._last_txid, damaged=self._take_damaged_front)
         for commit in left:
             active.take(commit.runs, commit.lengths)
             self._last_txid = commit.last_txid

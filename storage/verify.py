@@ -13,6 +13,7 @@ from raylay.services.errors import CorruptRecord, StorageError
 from raylay.services.messages import records
 from raylay.services.messages.records import Kind, Run, decode_record, decode_run
 from raylay.storage.compressed import Container
+from raylay.storage.front import END_NAME, FRONT_NAMES, FrontReader, recovered
 from raylay.storage.journal import BLOCK_BYTES_MAX
 from raylay.storage.segment_index import (
     HELD_PREFIX,
@@ -27,6 +28,8 @@ from raylay.storage.segments import (
     read_meta,
 )
 
+FRONT_LOOKS = 3
+"""Its writer may be at work: what is damaged is so each time."""
 _KEY_BYTES = 8
 _KEY_MAX = (1 << 8 * _KEY_BYTES) - 1
 
@@ -95,6 +98,31 @@ def verify_journal(
             yield Damage(file.path, error.offset, str(error))
         except (StorageError, lmdb.Error) as error:
             yield Damage(file.path, 0, str(error))
+    if expected is not None:
+        yield from _verify_front(directory, expected, verified)
+
+
+def _verify_front(directory: Path, expected: int, verified: Verified) -> Iterator[Damage]:
+    """What is in front of the newest segment, which ends before `expected`."""
+    reader = FrontReader(directory)
+    path = directory / END_NAME
+    file = SegmentFile(expected, ".live", False, path)
+    stored_txid = expected - 1
+    try:
+        # None: it was moved meanwhile, and is verified in the segment the next time.
+        while blocks := reader.blocks(expected, BLOCK_BYTES_MAX, lambda: stored_txid):
+            for key, content in blocks:
+                for result in _verify_block(file, _Block(key, content, 0, False), verified):
+                    if isinstance(result, Damage):
+                        yield result
+                        return
+                    expected = result[0].last_txid + 1
+    finally:
+        reader.close()
+    lost = [recovered(directory, stored_txid).lost_after_txid for _ in range(FRONT_LOOKS)]
+    if min(lost):
+        text = f"what followed transaction id {lost[-1]} was there and is damaged"
+        yield Damage(directory / FRONT_NAMES[0], 0, text)
 
 
 def _verify_segment(file: SegmentFile, verified: Verified) -> Iterator[Damage | int]:

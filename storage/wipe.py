@@ -6,6 +6,7 @@ from pathlib import Path
 
 from raylay.services.errors import StorageError
 from raylay.storage.files import FileLock, sync_directory
+from raylay.storage.front import front_files, remove_front
 from raylay.storage.segments import all_files
 
 LOCK_FILE = "lock"
@@ -21,11 +22,19 @@ def wipe_journal(directory: Path, archive: Path | None) -> int:
         StorageError: a file cannot be removed; names it.
     """
     with FileLock(directory / LOCK_FILE):
+        # What is in front of the newest segment goes before it: without it, it would seem damaged.
+        in_front = len(front_files(directory))
+        try:
+            remove_front(directory)
+        except OSError as error:
+            raise StorageError(
+                f"{directory}: the front log cannot be removed: {error}", str(directory)
+            ) from error
         found = [file.path for file in all_files(directory, archive)]
         # The newest first: what is left by a crash in between is a log without a gap.
         found.reverse()
         found += [path for path in directory.iterdir() if path not in found]
-        removed = 0
+        removed = in_front
         for path in found:
             if path.name in _KEPT or not path.is_file():
                 continue

@@ -1,4 +1,5 @@
-"""`raylay journal dump|grep|verify|compress|archive|remove|reunite`: a journal beside its instance.
+"""`raylay journal dump|grep|verify|repair|compress|archive|remove|reunite`: a journal beside its
+instance.
 
 Reading needs no lock and disturbs nobody. Compressing, archiving and removing touch sealed
 segments that no reader uses; what may be removed, the instance has written down.
@@ -27,6 +28,7 @@ from raylay.services.server.reuniting import reunite as reunite_directory
 from raylay.storage.journal import Outcome, SegmentInfo
 from raylay.storage.lmdb_journal import LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance
+from raylay.storage.repair import repair_front
 from raylay.storage.segments import list_segments
 from raylay.storage.verify import Verified, verify_journal
 
@@ -325,6 +327,17 @@ def verify(
         )
     if damages:
         raise typer.Exit(1)
+
+
+@journal_app.command()
+def repair(journal: JournalArgument, archive: ArchiveOption = None) -> None:
+    """Takes what is sound of a front log that is damaged, and puts its files aside. The instance
+    must be stopped."""
+    target = _Target(journal, archive)
+    try:
+        typer.echo(repair_front(target.directory, archive))
+    except StorageError as error:
+        _fail(str(error))
 
 
 def _report(outcomes: list[Outcome], as_json: bool) -> None:

@@ -439,13 +439,13 @@ def instance_config(
         first=instance.name not in record.settled,
         durability=journal.durability,
         flush_interval_ms=journal.flush_interval_ms,
+        front_log=journal.front_log,
         segment_bytes=journal.segment_bytes,
         archive_directory=_archive_directory(record, instance, journal.archive_directory),
         retention_bytes=journal.retention.size_bytes,
         retention_age_s=None if age_ms is None else age_ms / 1000,
         journal_actions=tuple(
-            JournalAction(action.do, action.age_ms, occasions(action.every))
-            for action in journal.actions
+            JournalAction(each.do, each.age_ms, occasions(each.every)) for each in journal.actions
         ),
         policy=DowngradePolicy(
             downgrade.age_ms,

@@ -27,6 +27,7 @@ from raylay.services.fabric.plan import FABRIC_FILE, FabricRecord, data_director
 from raylay.services.messages.bookmarks import Point, parse_position
 from raylay.services.messages.records import Kind, Run, iterate_records
 from raylay.services.pipeline.tables.predicates import Predicate
+from raylay.storage.front import FrontReader
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.segment_index import SegmentIndex, read_header
 from raylay.storage.segments import (
@@ -539,6 +540,7 @@ class StretchReader:
         self._stretch = stretch
         self._skips = on_corrupt == "skip"
         self._segment: OpenSegment | None = None
+        self._front = FrontReader(Path(stretch.place.journal))
 
     def _open(self) -> OpenSegment | None:
         """The segment, whatever form it has by now; None where it is damaged and left out."""
@@ -584,7 +586,7 @@ class StretchReader:
         damaged = False
         while at <= last:
             try:
-                found = segment.blocks(at, READ_BYTES)
+                found = self._front.behind(segment, at, READ_BYTES)
             except CorruptRecord as error:
                 if not self._skips:
                     raise
@@ -635,3 +637,4 @@ class StretchReader:
         if self._segment is not None:
             self._segment.close()
             self._segment = None
+        self._front.close()

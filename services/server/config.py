@@ -162,6 +162,7 @@ class InstanceConfig:
             reach it by; None: host and port.
         first: an empty data directory admits clients at once, without a peer to catch up with.
         durability: `fsync` or `interval` (a commit waits up to flush_interval_ms to fill).
+        front_log: whether small commits become durable in the front log (docs/journal.md).
         check_interval_ms: how often ages are looked at for downgrade and upgrade.
         client_buffer_bytes_max: unsent bytes of one client, then it is disconnected.
         staged_bytes_max: bytes waiting for the disk, then publishers are read no further.
@@ -220,6 +221,7 @@ class InstanceConfig:
     client_message_types: tuple[str, ...] = ()
     client_transports: tuple[ClientTransportConfig, ...] = ()
     fabric_key: str = ""
+    front_log: bool = False
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -281,7 +283,11 @@ class InstanceConfig:
 
     def to_json(self) -> str:
         """As the text of `instance.json`."""
-        return json.dumps(asdict(self), indent=2)
+        values = asdict(self)
+        if not self.front_log:
+            # The release before does not know it: it may be started again on this file.
+            del values["front_log"]
+        return json.dumps(values, indent=2)
 
     @classmethod
     def from_json(cls, text: str, where: str = INSTANCE_FILE) -> InstanceConfig:

@@ -359,6 +359,7 @@ class InstanceServer:
             retention_age_s=config.retention_age_s,
             archive_directory=config.archive_directory,
             storage_bytes_max=config.storage_bytes_max,
+            front_log=config.front_log,
         )
 
     def _incarnation(self) -> int:

@@ -1,0 +1,288 @@
+"""The front log's files: what readers beside the writer see, a write that fails, a full disk,
+damage, and the tools that know them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from journal_cases import StepJournal, a_run
+from typer.testing import CliRunner
+
+from raylay.services.commands.journal import journal_app
+from raylay.services.errors import CorruptRecord, StorageFull
+from raylay.services.messages.records import Run
+from raylay.services.pipeline.journals import Place, Stretch, StretchReader, last_txid
+from raylay.storage import front, lmdb_journal
+from raylay.storage.front import END_NAME, FRONT_NAMES, FrontReader
+from raylay.storage.front_entries import PAGE_BYTES
+from raylay.storage.journal_reader import LmdbJournalReader
+from raylay.storage.lmdb_journal import LmdbJournal
+from raylay.storage.verify import Verified, verify_journal
+from raylay.storage.wipe import wipe_journal
+
+
+@pytest.fixture(autouse=True)
+def _nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in front stays there until something else takes it along."""
+    monkeypatch.setattr(lmdb_journal, "MOVE_S", 3_600.0)
+    monkeypatch.setattr(front, "FILE_BYTES", 16 * PAGE_BYTES)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[StepJournal]:
+    made = StepJournal(tmp_path / "journal", front_log=True)
+    yield made
+    made.close()
+
+
+def put(journal: StepJournal, upto: int) -> None:
+    """A commit a message, from the next transaction id on."""
+    for txid in range(journal.last_txid + 1, upto + 1):
+        journal.stage(a_run(txid, range(txid, txid + 1)))
+        assert journal.commit() == txid
+
+
+def all_of(reader: LmdbJournalReader | LmdbJournal) -> list[int]:
+    """The transaction ids that it reads."""
+    found: list[Run] = []
+    while runs := reader.read(found[-1].last_txid if found else 0, 500):
+        found += runs
+    return [run.first_txid for run in found]
+
+
+def killed(journal: StepJournal, directory: Path) -> Path:
+    """The directory as a SIGKILL leaves it now."""
+    copy = directory / f"killed at {journal.last_txid}"
+    shutil.copytree(journal.directory, copy)
+    return copy
+
+
+def in_store(directory: Path) -> int:
+    """Where LMDB ends."""
+    with LmdbJournalReader(directory) as reader:
+        return reader._stored_txid()
+
+
+def full_disk(*_: object) -> None:
+    raise lmdb_journal.lmdb.DiskError("No space left on device")
+
+
+def other_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "boot_id", lambda: b"another boot")
+
+
+def test_readers_of_other_processes_see_commits_at_once(journal: StepJournal) -> None:
+    with LmdbJournalReader(journal.directory) as reader:
+        for last in (1, 2, 5, 9):
+            put(journal, last)
+            assert in_store(journal.directory) <= 1, "it is in front"
+            assert reader.last_txid == last
+            assert all_of(reader) == list(range(1, last + 1))
+            assert [run.first_txid for run in reader.read(last - 1)] == [last]
+            assert reader.find_sequence(7, last) == last
+            assert reader.first_held(7, 1, 99) == 1
+            assert reader.find_time(last * 10) == last
+            assert reader.highest_on_topic(7, b"orders", journal.recovered.held.of(7)) == 0
+            assert reader.segments()[-1].records == last
+        with journal._store_lock:
+            journal._move()
+        assert in_store(journal.directory) == 9
+        put(journal, 12)
+        assert all_of(reader) == list(range(1, 13))
+        assert reader.segments()[-1].records == 12
+
+
+def test_spark_reads_what_is_in_front(journal: StepJournal) -> None:
+    put(journal, 9)
+    place = Place("a", "", str(journal.directory))
+    assert last_txid(place) == 9
+    reader = StretchReader(Stretch(place, 1, 1, 9))
+    assert [key for blocks in reader.blocks() for key, _ in blocks] == list(range(1, 10))
+    reader.close()
+
+
+def test_what_a_machine_left_is_read_as_a_restart_would(
+    journal: StepJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(journal, 9)
+    copy = killed(journal, tmp_path)
+    other_boot(monkeypatch)
+    with LmdbJournalReader(copy) as reader:
+        assert (reader.last_txid, all_of(reader)) == (9, list(range(1, 10)))
+    for content in (b"", bytes(4096), os.urandom(4096)):
+        (copy / END_NAME).write_bytes(content)
+        with LmdbJournalReader(copy) as reader:
+            assert (reader.last_txid, all_of(reader)) == (9, list(range(1, 10)))
+
+
+def test_a_restart_takes_it_and_raises_the_generation(journal: StepJournal, tmp_path: Path) -> None:
+    put(journal, 9)
+    copy = killed(journal, tmp_path)
+    again = StepJournal(copy, front_log=True)
+    assert again.recovered.next_txid == 10 and in_store(copy) == 9
+    assert list(again.recovered.held.of(7)) == [(1, 9)]
+    assert again._front._front is not None and again._front._front.space.generation == 2
+    put(again, 12)
+    again.close()
+    assert in_store(copy) == 12, "a clean stop leaves nothing in front"
+
+
+def test_a_journal_without_a_front_gets_one_and_without_the_setting_loses_it(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "journal"
+    without = StepJournal(directory)
+    put(without, 3)
+    without.close()
+    assert not front.front_files(directory)
+    with_front = StepJournal(directory, front_log=True)
+    put(with_front, 6)
+    assert in_store(directory) == 3
+    copy = killed(with_front, tmp_path)
+    with_front.close()
+    again = StepJournal(copy)
+    again.settle()
+    assert again.last_txid == in_store(copy) == 6
+    assert not front.front_files(copy)
+    again.close()
+
+
+def test_files_are_used_again_and_again(journal: StepJournal) -> None:
+    put(journal, 100)
+    with LmdbJournalReader(journal.directory) as reader:
+        assert all_of(reader) == list(range(1, 101))
+
+
+def test_a_failed_write_retires_its_file_and_loses_nothing(
+    journal: StepJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(journal, 4)
+    real = os.pwrite
+
+    def torn(descriptor: int, content: bytes | memoryview, offset: int) -> int:
+        if isinstance(content, memoryview):
+            real(descriptor, content, offset)
+            raise OSError(errno.EIO, "it says so")
+        return real(descriptor, content, offset)
+
+    monkeypatch.setattr(os, "pwrite", torn)
+    put(journal, 5)
+    monkeypatch.undo()
+    assert in_store(journal.directory) == 5, "the store took it, and all before it"
+    assert isinstance(journal._front.error, OSError)
+    put(journal, 8)
+    assert in_store(journal.directory) == 5, "the other file is in use"
+    again = LmdbJournal(killed(journal, tmp_path))
+    assert again.last_txid == 8
+    again.close()
+
+
+def test_ids_of_a_failed_commit_are_used_again(
+    journal: StepJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither front nor store take it, though all of it is on the front's pages."""
+    put(journal, 4)
+    real = os.pwrite
+
+    def failing(descriptor: int, content: bytes | memoryview, offset: int) -> int:
+        real(descriptor, content, offset)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", failing)
+        patched.setattr(journal, "_put", full_disk)
+        journal.stage(a_run(5, range(50, 60)))
+        assert journal.commit() == 4
+    assert isinstance(journal.failures[0][1], StorageFull)
+    with LmdbJournalReader(journal.directory) as reader:
+        assert all_of(reader) == [1, 2, 3, 4], "nobody sees what failed"
+    journal.stage(a_run(5, range(5, 6)))
+    assert journal.commit() == 5
+    put(journal, 7)
+    again = LmdbJournal(killed(journal, tmp_path))
+    assert list(again.recovered.held.of(7)) == [(1, 7)]
+    again.close()
+
+
+def test_without_space_behind_it_the_front_is_kept_and_publishers_are_refused(
+    journal: StepJournal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(journal, 4)
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "_put", full_disk)
+        with journal._store_lock, pytest.raises(lmdb_journal.lmdb.DiskError):
+            journal._move()
+        journal._move_error = StorageFull("no space", "")
+        journal.stage(a_run(5, range(5, 6)))
+        assert journal.commit() == 4
+        assert isinstance(journal.failures[0][1], StorageFull)
+        with LmdbJournalReader(journal.directory) as reader:
+            assert all_of(reader) == [1, 2, 3, 4]
+        copy = killed(journal, tmp_path)
+        patched.setattr(LmdbJournal, "_put", full_disk)
+        again = LmdbJournal(copy)
+        assert again.recovered.next_txid == 5, "it opens, what it has is in front"
+        assert all_of(again) == [1, 2, 3, 4]
+        again.close()
+    assert in_store(copy) == 1
+    journal.stage(a_run(5, range(5, 6)))
+    assert journal.commit() == 5
+    assert in_store(journal.directory) == 5
+    put(journal, 6)
+    assert in_store(journal.directory) == 5, "small commits go in front again"
+
+
+@pytest.mark.parametrize("page", range(8))
+def test_every_missing_page_is_found_and_what_precedes_it_taken(
+    page: int, journal: StepJournal, tmp_path: Path
+) -> None:
+    """The first commit went to the store, the others lie on pages of their own."""
+    put(journal, 9)
+    copy = killed(journal, tmp_path)
+    with open(copy / FRONT_NAMES[0], "r+b") as file:
+        file.seek(page * PAGE_BYTES)
+        file.write(bytes(PAGE_BYTES))
+    if page == 7:
+        again = LmdbJournal(copy)  # as if it had never been written
+        assert again.last_txid == 8
+        again.close()
+        return
+    with pytest.raises(CorruptRecord, match=f"transaction id {page + 1} was there"):
+        LmdbJournal(copy)
+    (copy / END_NAME).unlink()
+    damages = list(verify_journal(copy, None, Verified()))
+    assert [damage.path.name for damage in damages] == [FRONT_NAMES[0]]
+    shown = CliRunner().invoke(journal_app, ["repair", str(copy)])
+    assert shown.exit_code == 0 and f"ends with transaction id {page + 1}," in shown.stdout
+    assert (copy / "front-0.damaged").exists()
+    again = LmdbJournal(copy)
+    assert again.last_txid == page + 1
+    again.close()
+
+
+def test_tools_know_it(journal: StepJournal, tmp_path: Path) -> None:
+    put(journal, 9)
+    run = CliRunner().invoke
+    for directory in (journal.directory, killed(journal, tmp_path)):
+        verified = Verified()
+        assert list(verify_journal(directory, None, verified)) == []
+        assert (verified.runs, verified.records) == (9, 9)
+        dumped = run(journal_app, ["dump", str(directory), "--json"])
+        assert len(dumped.stdout.splitlines()) == 9
+    directory = killed(journal, tmp_path / "again")
+    assert "nothing to repair" in run(journal_app, ["repair", str(directory)]).stdout
+    assert wipe_journal(directory, None) >= 4
+    again = LmdbJournal(directory)
+    assert again.recovered.next_txid == 1
+    again.close()
+
+
+def test_nothing_in_front_is_known_where_there_is_no_file(tmp_path: Path) -> None:
+    reader = FrontReader(tmp_path)
+    assert reader.blocks(1, 100, lambda: 0) == []
+    assert reader.last_txid(7) == 7
