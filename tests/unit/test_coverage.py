@@ -43,7 +43,7 @@ def names_in(path: str) -> tuple[str, ...]:
 def named(kind: str) -> tuple[str, ...]:
     """All that there is of a kind."""
     if kind == "checker":
-        laws = Path(checkers.__file__).parent.glob("*.py")
+        laws = Path(checkers.__file__).parent.rglob("*.py")
         texts = [path.read_text(encoding="utf-8") for path in sorted(laws)]
         found = (re.findall(r"^def (\w+)\(history: History\)", t, re.MULTILINE) for t in texts)
         return tuple(name for names in found for name in names)

@@ -1,0 +1,1 @@
+"""The laws that checkers.py lists, and what is where in a history."""

@@ -1,0 +1,314 @@
+"""The laws of journals and links: once, in order, round no circle, and in the end everywhere."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from raylay.services.drills.history import (
+    Crashed,
+    Delivered,
+    History,
+    Journaled,
+    Lacked,
+    ModeSet,
+    Moved,
+    Owing,
+    Published,
+    Recovered,
+    Removed,
+    Returned,
+    Started,
+    Took,
+)
+from raylay.services.drills.laws.logs import (
+    Logs,
+    whole,
+)
+from raylay.services.drills.verdicts import VIOLATIONS_MAX, Key, Violation, at, listed, named
+
+
+def once(history: History) -> list[Violation]:
+    """Law 2, and no subscriber gets a message twice."""
+    journaled: set[tuple[int, int, int]] = set()
+    delivered: set[tuple[str, int, int]] = set()
+    found = []
+    for operation in history.operations:
+        if isinstance(operation, Journaled):
+            for sequence in operation.sequences:
+                entry = (operation.incarnation, operation.publisher, sequence)
+                if entry in journaled:
+                    found.append(
+                        Violation(
+                            "once",
+                            f"{at(operation.time_us)} {operation.instance} journaled "
+                            f"{named(entry[1:])} again",
+                        )
+                    )
+                journaled.add(entry)
+        elif isinstance(operation, Crashed) and operation.lost:
+            # What an old copy holds that is put back is written again.
+            journaled = {entry for entry in journaled if entry[0] != operation.incarnation}
+        elif isinstance(operation, Delivered):
+            for sequence in operation.sequences:
+                got = (operation.subscriber, operation.publisher, sequence)
+                if got in delivered:
+                    found.append(
+                        Violation(
+                            "once",
+                            f"{at(operation.time_us)} {operation.subscriber} was given "
+                            f"{named(got[1:])} again, by {operation.instance}",
+                        )
+                    )
+                delivered.add(got)
+    return found[:VIOLATIONS_MAX]
+
+
+def order(history: History) -> list[Violation]:
+    """Law 3. Late is what comes behind a higher sequence of its publisher on its topic.
+
+    Where no paths split nothing comes late, but what a retired disk brings that is reunited, and
+    what two things bring about together. One: somebody begins anew (a disk was lost, an instance
+    moved) or goes on to another server of a list. The other: somebody has removed segments, so that
+    this link brings less than another one does; or a link was async, so that who begins anew may
+    admit clients by a peer that has not got what they published before. Alone it is enough that an
+    older copy was put in place of a data directory: until a peer finds that out, its instance
+    admits clients, and what it lost comes behind what they publish.
+
+    An instance that has removed segments may flag more: it cannot know any more what was in them.
+    So may one that began as the copy of such a one. Two clients of one name have no order between
+    them, and each instance has some messages of each."""
+    highest: dict[tuple[int, int, str], int] = {}
+    clients: defaultdict[int, set[str]] = defaultdict(set)
+    lists = any(
+        len(history.topology.servers(destination)) > 1
+        for member in history.topology.members.values()
+        for destination in member.destinations
+    )
+    began_anew = any_removed = reunited = put_back = False
+    any_async = not all(
+        destination.sync
+        for member in history.topology.members.values()
+        for destination in member.destinations
+    )
+    removed: set[int] = set()
+    started: set[int] = set()
+    lost: set[int] = set()
+    found = []
+    for operation in history.operations:
+        if isinstance(operation, Published):
+            clients[operation.publisher].add(operation.client)
+        elif isinstance(operation, Removed):
+            removed.add(operation.incarnation)
+            any_removed = True
+        elif isinstance(operation, ModeSet) and not operation.sync:
+            any_async = True
+        elif isinstance(operation, Started):
+            started.add(operation.incarnation)
+            put_back = put_back or operation.incarnation in lost
+        elif isinstance(operation, Moved):
+            began_anew = True
+        elif isinstance(operation, Crashed) and operation.lost:
+            began_anew = True
+            lost.add(operation.incarnation)
+            started.discard(operation.incarnation)
+            highest = {
+                key: value for key, value in highest.items() if key[0] != operation.incarnation
+            }
+        elif isinstance(operation, Took) and operation.reunites:
+            reunited = True
+        elif isinstance(operation, Journaled) and operation.incarnation not in started:
+            removed.add(operation.incarnation)
+        if not isinstance(operation, Journaled):
+            continue
+        entry = (operation.incarnation, operation.publisher, operation.topic)
+        before = highest.get(entry, 0)
+        first, last = operation.sequences[0], operation.sequences[-1]
+        text = (
+            f"{at(operation.time_us)} {operation.instance} journaled sequences {first} to {last} "
+            f"of publisher {operation.publisher} on {operation.topic}"
+        )
+        if list(operation.sequences) != sorted(operation.sequences):
+            found.append(Violation("order", f"{text}, which are not ascending"))
+        behind = first < before
+        if behind != operation.late and (behind or operation.incarnation not in removed):
+            word = "not flagged late" if behind else "flagged late"
+            found.append(Violation("order", f"{text} {word}, {before} came before"))
+        split = reunited or (any_removed and lists) or (began_anew and (any_removed or any_async))
+        split = split or put_back or not history.topology.uniform
+        if operation.late and not split and len(clients[operation.publisher]) < 2:
+            found.append(Violation("order", f"{text} late though no paths split"))
+        highest[entry] = max(before, last)
+    return found[:VIOLATIONS_MAX]
+
+
+def removal(history: History) -> list[Violation]:
+    """Law 4: a removed record is on disk at the server of each destination it is routed to: the
+    connected one, or the last one that was reached, for its acks stay with a link that is cut, and
+    what it was seen to hold with one that never began. A disk that
+    it has lost excuses as long as the link has not caught up with it since. Where another server
+    may be the next one, it is persisted there: at the sync destinations of that server, too, if
+    that one's answer waited for them."""
+    logs = Logs(history.topology)
+    found = []
+    for operation in history.operations:
+        before = logs.removed_to[operation.instance] if isinstance(operation, Removed) else 0
+        logs.take(operation)
+        if not isinstance(operation, Removed):
+            continue
+        name = operation.instance
+        servers = dict(operation.servers)
+        for key, copy in logs.copies[name].items():
+            if not before < copy.txid <= operation.up_to_txid:
+                continue
+            for destination in history.topology.members[name].destinations:
+                if not logs.routed(name, destination, copy, -1):
+                    continue
+                link = (name, destination.name)
+                several = history.topology.servers(destination)
+                reached = logs.reached.get(link)
+                server = servers[destination.name] or logs.server.get(link, several[0])
+                server = reached or server
+                lacking = [server] if logs.lacks(link, (server,), key, reached=reached) else []
+                if len(several) > 1 and not lacking:
+                    lacking = logs.lacking_behind(server, key, operation.incarnation)
+                for lacks in lacking:
+                    at_server = f" (at {server} now)" if lacks != server else ""
+                    found.append(
+                        Violation(
+                            "removal",
+                            f"{at(operation.time_us)} {name} removed {named(key)}, routed to its "
+                            f"destination {destination.name}{at_server}: {lacks} has it not",
+                        )
+                    )
+    return found[:VIOLATIONS_MAX]
+
+
+def loops(history: History) -> list[Violation]:
+    """Law 5. What an incarnation has in its path is not even sent there: whoever sends it waits for
+    an answer that stands for nothing."""
+    found = []
+    for operation in history.operations:
+        if isinstance(operation, Journaled):
+            path = operation.path
+            if operation.incarnation in path or len(set(path)) < len(path):
+                found.append(
+                    Violation(
+                        "loops",
+                        f"{at(operation.time_us)} {operation.instance} journaled "
+                        f"{named((operation.publisher, operation.sequences[0]))} that came round "
+                        f"in a circle: its path is {path}",
+                    )
+                )
+        elif isinstance(operation, Returned):
+            found.append(
+                Violation(
+                    "loops",
+                    f"{at(operation.time_us)} {operation.instance} was sent "
+                    f"{named((operation.publisher, operation.sequences[0]))} by "
+                    f"{operation.sender}, though it came from it: its path is {operation.path}",
+                )
+            )
+    return found[:VIOLATIONS_MAX]
+
+
+def liveness(history: History) -> list[Violation]:
+    """Law 7, after healing: every ack is given, and what a log holds is at every destination to
+    which it is routed. Whoever got it there passes it on by the same rule: that is the fixpoint.
+    """
+    found = []
+    for client, left in history.unacked.items():
+        if left:
+            where = history.waiting.get(client, "")
+            text = f"{client} waits for {left} acks" + (f": {where}" if where else "")
+            found.append(Violation("liveness", text))
+    logs = Logs(history.topology)
+    for operation in history.operations:
+        logs.take(operation)
+    for name, final in history.final.items():
+        if final.owed or final.pending:
+            which = "; ".join(map(_owing, final.owing))
+            text = f"{name} is owed {final.owed} messages, pending are {final.pending}"
+            found.append(Violation("liveness", text + (f": {which}" if which else "")))
+        for destination in history.topology.members[name].destinations:
+            to = f"destination {destination.name} of {name}"
+            server = final.servers.get(destination.name, "")
+            if not server:
+                wanted = " or ".join(history.topology.servers(destination))
+                found.append(Violation("liveness", f"{to} is not connected to {wanted}"))
+                continue
+            if server not in history.final:
+                text = f"{to} is connected to {server}, which is over"
+                found.append(Violation("liveness", text))
+                continue
+            there = history.final[server]
+            for key in sorted(final.present - there.ever):
+                copy = logs.copies[name][key]
+                # It never had it: then its own path on it is none of this journal, but of a later
+                # state of what it was given back an old copy of.
+                if logs.routed(name, destination, copy, -1):
+                    way = " <- ".join(
+                        logs.name_of.get(each, str(each)) for each in reversed(copy.path)
+                    )
+                    came = f"came from {way}" if way else "was published there"
+                    text = f"{server} never got {named(key)} on {copy.topic} over {to}, where it"
+                    found.append(Violation("liveness", f"{text} {came} {at(copy.time_us)}"))
+    return found[:VIOLATIONS_MAX]
+
+
+def _owing(owing: Owing) -> str:
+    by = f"by destination {owing.destination}" if owing.destination else "pending"
+    return (
+        f"{by} {owing.messages} of publisher {owing.publisher}, sequences {owing.first} to "
+        f"{owing.last}"
+    )
+
+
+def unavailable(history: History) -> list[Violation]:
+    """What an instance lacks in the end, and an upstream had whose link carries everything, it has
+    recorded. It records nothing that it has, and takes back what comes after all."""
+    logs = Logs(history.topology)
+    found = []
+    lacked: defaultdict[int, set[Key]] = defaultdict(set)
+    for operation in history.operations:
+        logs.take(operation)
+        if isinstance(operation, Crashed) and operation.lost:
+            lacked.pop(operation.incarnation, None)
+        elif isinstance(operation, Lacked):
+            for sequence in operation.sequences:
+                key = (operation.publisher, sequence)
+                lacked[operation.incarnation].add(key)
+                copy = logs.copies[operation.instance].get(key)
+                if copy is not None:
+                    text = f"{at(operation.time_us)} {operation.instance} says that nobody has "
+                    text += f"{named(key)}, but it has it itself"
+                    found.append(Violation("unavailable", text))
+    for name, final in history.final.items():
+        if final.unavailable != lacked[final.incarnation] - final.ever:
+            wrong = final.unavailable ^ (lacked[final.incarnation] - final.ever)
+            text = f"{name} is wrong of what it says that nobody has: {listed(wrong)}"
+            found.append(Violation("unavailable", text))
+        for destination in history.topology.members[name].destinations:
+            server = final.servers.get(destination.name, "")
+            if server not in history.final or not whole(history, destination):
+                continue
+            there = history.final[server]
+            gone = (final.ever - final.present) | final.unavailable
+            missing = gone - there.ever - there.unavailable
+            if missing:
+                text = f"{server} does not say that it lacks {listed(missing)}, which {name} had"
+                text += f" and would have sent over destination {destination.name}"
+                found.append(Violation("unavailable", text))
+    return found[:VIOLATIONS_MAX]
+
+
+def settled(history: History) -> list[Violation]:
+    """What was durable when a recovery point was written does not wait again after a restart."""
+    return [
+        Violation(
+            "settled",
+            f"at {operation.time_us / 1000:.3f} ms {operation.instance} came up and waits again "
+            f"for {len(operation.again)} messages that were durable: {operation.again[:5]}",
+        )
+        for operation in history.operations
+        if isinstance(operation, Recovered) and operation.again
+    ][:VIOLATIONS_MAX]
