@@ -671,7 +671,7 @@ class Instance:
         """As status and metrics do, at any moment: what only reads must only read."""
         machine = self.machine
         ledgers = list(machine.destinations.values())
-        logs = [machine._pending_ages, *(ledger._ages for ledger in ledgers)]
+        logs = [machine.durability._ages, *(ledger._ages for ledger in ledgers)]
         before = repr([(log._buckets, log._again) for log in logs])
         machine.fully_durable_txid()
         machine.removable_before()

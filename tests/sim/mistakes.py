@@ -35,6 +35,7 @@ from raylay.services.replication.instance import (
     decode_note,
 )
 from raylay.services.replication.instance.admission import Admission
+from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.machine import _Upstream
 from raylay.services.replication.journal_answers import Answers, Fetch, Questions
 from raylay.services.replication.outbound import OutboundLink
@@ -58,6 +59,7 @@ class PrefixAcks(InstanceMachine):
     def _flush(self) -> None:
         floor_txid = self.durable_floor()
         kept_back: dict[int, RootedRanges] = {}
+        self._take_answers()
         for connection, upstream in self._upstreams.items():
             back = kept_back[connection] = RootedRanges()
             for root, answers in upstream.persisted.roots.items():
@@ -151,7 +153,7 @@ class OneWaiterForAllRoots(InstanceMachine):
 
     def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
         super().__init__(*arguments, **named)
-        self.own_root = 1
+        self.durability.own_root = 1
 
     def _root_of(self, run: Run) -> int:
         return min(1, super()._root_of(run))
@@ -677,13 +679,14 @@ class FreesNotesUntold(InstanceMachine):
 
 
 # -- what only a test below the simulator saw, or nothing ---------------------------------------
-class RefusedIsDurable(InstanceMachine):
+class RefusedIsDurable(Durability):
     """What a destination refused for good counts as durable when its client logs on again."""
 
-    def _refused_downstream(self, ledger: DestinationLedger, conflicts: Ranges) -> None:
+    def refuse(self, publisher: int, ranges: list[Range]) -> SequenceSet:
         awaited = self.awaited.copy()
-        super()._refused_downstream(ledger, conflicts)
+        refused = super().refuse(publisher, ranges)
         self.awaited = awaited
+        return refused
 
 
 class ShowsWhatClientsPublished(InstanceMachine):

@@ -265,7 +265,7 @@ def test_what_a_destination_refused_is_not_forgotten_by_a_restart() -> None:
     before.commit()
     found = before.take(before.machine.link_answered("peer", {OWN: {P: [(2, 2)]}}, {P: [(1, 1)]}))
     assert acks(found) == [(1, "sequence_conflict"), (2, "")]
-    refused = before.machine.refused
+    refused = before.machine.durability.refused
     for point in (RecoveryPoint(refused=refused.copy()), before.machine.recovery_point()):
         bench = before.restarted(point)
         bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 2)]}}, {}))

@@ -42,10 +42,8 @@ from raylay.services.replication import gap_limit
 from raylay.services.replication.acknowledgment import (
     CLIENT,
     UNAWAITED,
-    AgeLog,
     DestinationLedger,
     RootedRanges,
-    WaiterTable,
     Waiting,
     route_of,
 )
@@ -69,6 +67,8 @@ from raylay.services.replication.effects import (
     rooted_of,
 )
 from raylay.services.replication.instance.admission import Admission
+from raylay.services.replication.instance.answers import AnswerBook, Refusal
+from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.outgoing import Outgoing
 from raylay.services.replication.journal_answers import (
     Answers,
@@ -147,6 +147,7 @@ class Parts:
 
     ledger: type[DestinationLedger] = DestinationLedger
     admission: type[Admission] = Admission
+    durability: type[Durability] = Durability
 
 
 class InstanceMachine:
@@ -192,21 +193,10 @@ class InstanceMachine:
         self._out = Outgoing()
         self._emit = self._out.emit
         self.identity = identity
-        self.own_root = identity.incarnation
-        """The root of what clients publish here."""
         self.journaled = journaled
         self.next_txid = next_txid
-        self.committed_txid = next_txid - 1
         self.known = held if held is not None else PublisherRanges()
-        self.awaited = awaited if awaited is not None else RootedRanges()
-        self.pending = RootedRanges()
-        self.refused = refused if refused is not None else PublisherRanges()
-        """What a destination refused for good before it was durable here: never acknowledged."""
-        for publisher, ranges in self.refused.sets.items():
-            for root in self.awaited.roots:
-                self.awaited.remove_ranges(root, publisher, ranges)
         self.missing = UnavailableMessages(unavailable or PublisherRanges(), self.known)
-        self.waiters = WaiterTable()
         self._former = frozenset(former)
         self.wall_offset_us = 0
         """What the clock on the wall is ahead of `now_us`, which no setting of the clock moves:
@@ -215,6 +205,19 @@ class InstanceMachine:
         self.counters = Counters()
         kind = parts.ledger
         self.destinations = self._ledgers(kind, destinations, incarnations or {}, servers or {})
+        for ledger in self.destinations.values():
+            ledger.must_prove(next_txid - 1)
+        self._book = AnswerBook()
+        self.durability = parts.durability(
+            identity.incarnation,
+            self.destinations,
+            self._book,
+            committed_txid=next_txid - 1,
+            awaited=awaited,
+            refused=refused,
+        )
+        self.pending = self.durability.pending
+        self.waiters = self.durability.waiters
         self.placements = known = placements if placements is not None else Placements()
         self.admission = parts.admission(identity, known, self.destinations, self._out, ready=ready)
         self._lookup = lookup
@@ -227,9 +230,6 @@ class InstanceMachine:
                 self._highest[publisher] = last
         self._staged = StagedLog(recent_bytes_max)
         self._asking = Asking(self.known, self._highest, self._topic_highest, self._staged)
-        self._pending_ages = AgeLog()
-        self.settlements = 0
-        """How often something became durable or was refused: what is written down has changed."""
         self._sessions: dict[int, _Session] = {}
         self._session_of: dict[int, _Session] = {}
         self._upstreams: dict[int, _Upstream] = {}
@@ -249,7 +249,7 @@ class InstanceMachine:
         incarnations: Mapping[str, int],
         servers: Mapping[str, Iterable[str]],
     ) -> dict[str, DestinationLedger]:
-        found = {
+        return {
             destination.name: ledger(
                 destination,
                 incarnations.get(destination.name, 0),
@@ -258,9 +258,6 @@ class InstanceMachine:
             )
             for destination in destinations
         }
-        for each in found.values():
-            each.must_prove(self.committed_txid)
-        return found
 
     # -- recovery ----------------------------------------------------------------------------
     def restore(self, waiting: Iterable[Waiting], durable_txid: int, now_us: int) -> None:
@@ -270,27 +267,25 @@ class InstanceMachine:
         for each in waiting:
             publisher = each.publisher
             root = self._root_recovered(each.root, each.route.sender)
-            ranges = self._acceptable(publisher, list(each.ranges))
+            ranges = self.durability.acceptable(publisher, list(each.ranges))
             if not ranges:
                 continue
-            if root != UNAWAITED:
-                self.awaited.of(root).add_ranges(publisher, ranges)
-            self.pending.of(root).add_ranges(publisher, ranges)
+            self.durability.stage_ranges(root, publisher, ranges)
             waits = False
             for ledger in self.destinations.values():
                 if ledger.router.routed(each.route, ledger.incarnation):
                     ledger.owe_again(root, publisher, ranges, now_us, durable_txid + 1)
                     waits = waits or ledger.sync
             if not waits:
-                self._durable(root, publisher, ranges)
+                self.durability.durable(root, publisher, ranges)
                 continue
-            self.waiters.assign(root, each.route, publisher, ranges)
-            for a, b in ranges:
-                self._pending_ages.add_again(now_us, durable_txid + 1, publisher, a, b)
+            first_txid = durable_txid + 1
+            self.durability.wait_again(root, each.route, publisher, ranges, now_us, first_txid)
         self._forget_effects()
 
     def _forget_effects(self) -> None:
         self._out.forget()
+        self._book.forget()
         self._dirty_sessions.clear()
         self._dirty_upstreams.clear()
 
@@ -306,20 +301,17 @@ class InstanceMachine:
             if run.kind == Kind.RECORDS:
                 sender = run.path[-1] if run.path else CLIENT
                 ranges = run.ranges() if run.contiguous or run.payload else self._held_of(run)
-                ranges = self._acceptable(run.publisher, ranges)
+                ranges = self.durability.acceptable(run.publisher, ranges)
                 root = self._root_of(run)
-                if root != UNAWAITED:
-                    self.awaited.of(root).add_ranges(run.publisher, ranges)
-                self.pending.of(root).add_ranges(run.publisher, ranges)
+                self.durability.stage_ranges(root, run.publisher, ranges)
                 self._commit_run(run, root, sender, ranges, now_us)
             elif run.kind == Kind.WAITER:
                 root, sender, noted = decode_note(run)
                 root = self._root_recovered(root, sender)
-                noted = self._acceptable(run.publisher, noted)
+                noted = self.durability.acceptable(run.publisher, noted)
                 if not noted:
                     continue
-                self.awaited.of(root).add_ranges(run.publisher, noted)
-                self.pending.of(root).add_ranges(run.publisher, noted)
+                self.durability.stage_ranges(root, run.publisher, noted)
                 questions = Questions()
                 questions.routed.add_ranges(run.publisher, noted)
                 self._answers = read_all(questions, self._lookup)
@@ -335,11 +327,6 @@ class InstanceMachine:
         it for its own would close a circle over the peer that waits."""
         return self.own_root if sender == CLIENT and root in self._former else root
 
-    def _acceptable(self, publisher: int, ranges: list[Range]) -> list[Range]:
-        """Those of the ranges that no destination refused."""
-        refused = self.refused.get(publisher)
-        return ranges if refused is None else [p for a, b in ranges for p in refused.missing(a, b)]
-
     def _root_of(self, run: Run) -> int:
         if not run.flags & Flag.AWAITED:
             return UNAWAITED
@@ -351,8 +338,7 @@ class InstanceMachine:
 
     def durable_floor(self) -> int:
         """Every record up to this transaction id is durable."""
-        oldest = self._pending_ages.oldest(self.pending)
-        return self.committed_txid if oldest is None else min(oldest[1] - 1, self.committed_txid)
+        return self.durability.floor_txid()
 
     def recovery_point(self) -> RecoveryPoint:
         """What the shell writes down from time to time, so that a restart need not read the whole
@@ -364,9 +350,9 @@ class InstanceMachine:
             elif isinstance(entry, NoteStaged):
                 awaited.remove_ranges(entry.root, entry.publisher, entry.ranges)
         return RecoveryPoint(
-            self.durable_floor(),
+            self.durability.floor_txid(),
             awaited,
-            self.refused.copy(),
+            self.durability.refused.copy(),
             self.missing.ranges.copy(),
             self.committed_txid,
             self.waiters.copy(),
@@ -391,10 +377,8 @@ class InstanceMachine:
         questions = self._asking.of(runs, answers)
         for root, asked in (noted or {}).items():
             for publisher, ranges in asked.items():
-                awaited = self.awaited.get(root, publisher)
-                if awaited is not None:
-                    ranges = [piece for a, b in ranges for piece in awaited.missing(a, b)]
-                acceptable = self._acceptable(publisher, ranges)
+                ranges = self.durability.not_awaited(root, publisher, ranges)
+                acceptable = self.durability.acceptable(publisher, ranges)
                 self._asking.routes(questions, publisher, acceptable, answers)
         return questions
 
@@ -406,14 +390,8 @@ class InstanceMachine:
         self._session_of[publisher] = found
         highest = self._highest.get(publisher, 0)
         durable: list[Range] = []
-        own = self.own_root
-        awaited = self.awaited.get(own, publisher)
-        if awaited is not None and low and highest >= low:
-            settled = SequenceSet(awaited.within(low, highest))
-            pending = self.pending.get(own, publisher)
-            if pending is not None:
-                settled.difference_update(pending)
-            durable = list(settled)
+        if low and highest >= low:
+            durable = self.durability.durable_of(publisher, low, highest)
         return LogonAnswer(publisher, durable, highest)
 
     def client_left(self, session: int) -> None:
@@ -683,12 +661,12 @@ class InstanceMachine:
                 if known is None:
                     continue
                 asked = [piece for a, b in ranges for piece in known.within(a, b)]
-                refused = self.refused.get(publisher)
+                refused = self.durability.refused.get(publisher)
                 if refused is not None:
                     theirs = [piece for a, b in asked for piece in refused.within(a, b)]
                     upstream.conflicts.add_ranges(publisher, theirs)
                     self._dirty_upstreams.add(upstream.connection)
-                    asked = self._acceptable(publisher, asked)
+                    asked = self.durability.acceptable(publisher, asked)
                 contested = upstream.contested.get(publisher)
                 if contested is not None:
                     asked = [piece for a, b in asked for piece in contested.missing(a, b)]
@@ -813,15 +791,11 @@ class InstanceMachine:
             topics[run.topic] = run.last_sequence
         if run.flags & Flag.CONTIGUOUS:
             self.known.add(publisher, run.first_sequence, run.last_sequence)
-            self.pending.of(root).add(publisher, run.first_sequence, run.last_sequence)
-            if root != UNAWAITED:
-                self.awaited.of(root).add(publisher, run.first_sequence, run.last_sequence)
+            self.durability.stage(root, publisher, run.first_sequence, run.last_sequence)
         else:
             ranges = run.ranges()
             self.known.add_ranges(publisher, ranges)
-            self.pending.of(root).add_ranges(publisher, ranges)
-            if root != UNAWAITED:
-                self.awaited.of(root).add_ranges(publisher, ranges)
+            self.durability.stage_ranges(root, publisher, ranges)
         self._staged.append(RunStaged(run.last_txid, run, root, sender))
         self._emit(Append(run))
 
@@ -861,8 +835,7 @@ class InstanceMachine:
     ) -> None:
         """An awaited arrival of messages that are known: where none was awaited before for this
         root, the sender becomes their waiter, on disk first."""
-        awaited = self.awaited.of(root).of(publisher)
-        news = [piece for a, b in ranges for piece in awaited.missing(a, b)]
+        news = self.durability.not_awaited(root, publisher, ranges)
         if not news:
             return
         news = list(SequenceSet(news))
@@ -870,9 +843,7 @@ class InstanceMachine:
         run.first_txid = self.next_txid
         run.receive_time_us = now_us + self.wall_offset_us
         self.next_txid += 1
-        for a, b in news:
-            awaited.add(a, b)
-        self.pending.of(root).add_ranges(publisher, news)
+        self.durability.stage_ranges(root, publisher, news)
         routes = self._routes_of(sender, publisher, news)
         self._staged.append(NoteStaged(run.first_txid, run, root, sender, publisher, news, routes))
         self._emit(Append(run))
@@ -919,18 +890,19 @@ class InstanceMachine:
     # -- the journal -------------------------------------------------------------------------
     def committed(self, last_txid: int, now_us: int) -> list[Effect]:
         """Everything up to this transaction id is on disk."""
-        self.committed_txid = max(self.committed_txid, last_txid)
+        durability = self.durability
+        durability.committed_txid = max(durability.committed_txid, last_txid)
         self.counters.commits += 1
         self._drain(now_us)
         self._flush()
         return self._take()
 
     def _drain(self, now_us: int) -> None:
-        staged = self._staged
+        staged, committed_txid = self._staged, self.durability.committed_txid
         runs: list[Run] = []
         # Told first, so that a link and a subscriber hear of a commit before the acks it releases.
         at = len(self._out)
-        while staged and staged.oldest_txid() <= self.committed_txid:
+        while staged and staged.oldest_txid() <= committed_txid:
             entry = staged.popleft()
             if isinstance(entry, RunStaged):
                 runs.append(entry.run)
@@ -960,7 +932,7 @@ class InstanceMachine:
             else:
                 self._batch_done(entry)
         if runs:
-            self._out.insert(at, Committed(runs, self.committed_txid))
+            self._out.insert(at, Committed(runs, committed_txid))
 
     def _commit_run(
         self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int
@@ -977,11 +949,10 @@ class InstanceMachine:
                 ledger.owe(root, run.publisher, ranges, time_us, run.first_txid)
                 waits = waits or ledger.sync
         if waits:
-            self.waiters.assign(root, route_of(run, sender), run.publisher, ranges)
-            for a, b in ranges:
-                self._pending_ages.add(time_us, run.first_txid, run.publisher, a, b)
+            route = route_of(run, sender)
+            self.durability.wait(root, route, run.publisher, ranges, time_us, run.first_txid)
         else:
-            self._durable(root, run.publisher, ranges)
+            self.durability.durable(root, run.publisher, ranges)
 
     def _commit_note(
         self,
@@ -1001,13 +972,11 @@ class InstanceMachine:
         left.difference_update(asked)
         for route, first_txid, part in routes:
             if waiting := part.intersection(asked):
-                self.waiters.assign(root, route, publisher, waiting)
-                for a, b in waiting:
-                    self._pending_ages.add_again(now_us, first_txid, publisher, a, b)
+                self.durability.wait_again(root, route, publisher, waiting, now_us, first_txid)
         if asked:
             self._release()
         if left:
-            self._durable(root, publisher, list(left))
+            self.durability.durable(root, publisher, list(left))
 
     def _strand(self, publisher: int, routes: list[Routed]) -> None:
         """A client that failed over published these again. They are acknowledged here, but to where
@@ -1042,15 +1011,8 @@ class InstanceMachine:
 
     def _ask_again(self, ledger: DestinationLedger, now_us: int) -> None:
         """Asks a destination for all that waits and is routed there."""
-        self._owe_and_ask(ledger, self._waiting_for(ledger), now_us, self.durable_floor() + 1)
-
-    def _waiting_for(self, ledger: DestinationLedger) -> RootedRanges:
-        """What somebody is awaited for, and is routed to this destination, whatever it answered."""
-        found = RootedRanges()
-        for root, publisher, route, ranges in self.waiters:
-            if root != UNAWAITED and ledger.router.routed(route, ledger.incarnation):
-                found.of(root).of(publisher).update(ranges)
-        return found
+        waiting = self.durability.waiting_for(ledger)
+        self._owe_and_ask(ledger, waiting, now_us, self.durability.floor_txid() + 1)
 
     def _owe_and_ask(
         self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
@@ -1132,7 +1094,8 @@ class InstanceMachine:
         """The journal could not write what is staged from `first_txid` on: all of it is forgotten,
         and whoever sent it is told and sends it again later. What is below is on disk, whether or
         not that was told before."""
-        self.committed_txid = max(self.committed_txid, first_txid - 1)
+        durability = self.durability
+        durability.committed_txid = max(durability.committed_txid, first_txid - 1)
         self._asking.failures += 1
         self._drain(now_us)
         senders: set[int] = set()
@@ -1154,8 +1117,7 @@ class InstanceMachine:
                 if entry.run.kind == Kind.UNAVAILABLE:
                     self.missing.not_noted(entry.run)
                 # A note stands only for what was not awaited before.
-                self.awaited.remove_ranges(entry.root, entry.publisher, entry.ranges)
-                self.pending.remove_ranges(entry.root, entry.publisher, entry.ranges)
+                self.durability.undo(entry.root, entry.publisher, entry.ranges)
                 found = self._session_of.get(entry.publisher)
                 if entry.sender == CLIENT and found is not None:
                     sessions.add(found.number)
@@ -1169,8 +1131,7 @@ class InstanceMachine:
         self.next_txid = self.committed_txid + 1
         for root, publisher, ranges in dropped:
             self.known.remove_ranges(publisher, ranges)
-            self.awaited.remove_ranges(root, publisher, ranges)
-            self.pending.remove_ranges(root, publisher, ranges)
+            self.durability.undo(root, publisher, ranges)
             known = self.known.get(publisher)
             last = known.last() if known is not None else None
             self._highest[publisher] = last or 0
@@ -1187,21 +1148,61 @@ class InstanceMachine:
         self._flush()
         return self._take()
 
-    # -- durability --------------------------------------------------------------------------
-    def _durable(self, root: int, publisher: int, ranges: list[Range]) -> None:
-        """These are on disk here and at every sync destination they are routed to, for this root:
-        the tree that grew from here is complete."""
-        self.settlements += 1
-        self.pending.remove_ranges(root, publisher, ranges)
-        for sender, answered in self.waiters.settle(root, publisher, ranges):
-            self._answer(sender, root, publisher, answered)
-        if root != self.own_root:
-            return
+    # -- answers -----------------------------------------------------------------------------
+    def _take_answers(self) -> None:
+        """What durability wrote down for sessions and upstreams."""
+        book = self._book
+        if book.durable:
+            for publisher, ranges in book.durable:
+                session = self._session_of.get(publisher)
+                if session is not None:
+                    self._dirty_sessions.add(session.number)
+                if self._unnumbered:
+                    self._answer_unnumbered(publisher, ranges)
+            book.durable.clear()
+        if book.persisted:
+            for sender, root, publisher, ranges in book.persisted:
+                upstream = self._upstream_of.get(sender)
+                if upstream is not None:
+                    upstream.persisted.of(root).add_ranges(publisher, ranges)
+                    self._dirty_upstreams.add(upstream.connection)
+            book.persisted.clear()
+        if book.refused:
+            for refusal in book.refused:
+                self._refused(refusal)
+            book.refused.clear()
+        if book.conflicts:
+            for sender, publisher, ranges in book.conflicts:
+                upstream = self._upstream_of.get(sender)
+                if upstream is not None:
+                    upstream.conflicts.add_ranges(publisher, ranges)
+                    self._dirty_upstreams.add(upstream.connection)
+            book.conflicts.clear()
+
+    def _refused(self, refusal: Refusal) -> None:
+        """Tells those who published these that a destination holds other contents."""
+        destination, publisher, ranges, undone = refusal
         session = self._session_of.get(publisher)
-        if session is not None:
+        if session is not None and session.received:
+            # What came on this session and is not answered. What an earlier one was told it has
+            # forgotten, and what it will send again is refused then.
+            for a, b in ranges:
+                for sequence in range(a, b + 1):
+                    if sequence > session.counted:
+                        session.failures[sequence] = (
+                            "sequence_conflict",
+                            f"{destination} holds sequence {sequence} of "
+                            f"{session.client} with another content",
+                        )
             self._dirty_sessions.add(session.number)
         if self._unnumbered:
-            self._answer_unnumbered(publisher, ranges)
+            self._answer_unnumbered(
+                publisher,
+                list(undone),
+                "sequence_conflict",
+                f"{destination} holds another content under the number that "
+                f"{self.identity.name} gave it: publish it again",
+            )
 
     def _answer_unnumbered(
         self, publisher: int, ranges: list[Range], reason: str = "", text: str = ""
@@ -1213,44 +1214,15 @@ class InstanceMachine:
                     self.counters.persisted += not reason
                     self._emit(AckClient(found[0], sequence, reason, text, found[1]))
 
-    def _answer(self, sender: int, root: int, publisher: int, ranges: list[Range]) -> None:
-        upstream = self._upstream_of.get(sender)
-        if upstream is not None:
-            upstream.persisted.of(root).add_ranges(publisher, ranges)
-            self._dirty_upstreams.add(upstream.connection)
-
-    def _unhindered(self, root: int, publisher: int, candidates: list[Range]) -> list[Range]:
-        """Those of the candidates that nothing keeps from being durable: pending, owed by no sync
-        destination."""
-        pending = self.pending.get(root, publisher)
-        if pending is None:
-            return []
-        left = SequenceSet(piece for a, b in candidates for piece in pending.within(a, b))
-        for ledger in self.destinations.values():
-            if not left:
-                break
-            if ledger.sync:
-                owed = ledger.owed.get(root, publisher)
-                if owed is not None:
-                    left.difference_update(owed)
-        return list(left)
-
-    def _settle_all(self) -> None:
-        """After a change of what sync destinations there are: releases what waited only for it."""
-        waiting = [(each.root, each.publisher, list(each.ranges)) for each in self.waiters]
-        for root, publisher, ranges in waiting:
-            durable = self._unhindered(root, publisher, ranges)
-            if durable:
-                self._durable(root, publisher, durable)
-
     def _settle_ages(self, *ledgers: DestinationLedger) -> None:
         """After something was answered, released or refused. What asks for ages only reads."""
         for ledger in ledgers:
             ledger.settle_ages()
-        self._pending_ages.settle(self.pending)
+        self.durability.settle_ages()
 
     def _flush(self) -> None:
         """Says to sessions and upstreams what there is to say, once per call from outside."""
+        self._take_answers()
         for number in self._dirty_sessions:
             session = self._sessions.get(number)
             if session is not None:
@@ -1433,8 +1405,8 @@ class InstanceMachine:
             # because nobody knew that, it holds: it answers.)
             ledger.incarnation = incarnation
             if ledger.sync:
-                floor = self.durable_floor() + 1
-                self._owe_again(ledger, self._waiting_for(ledger), now_us, floor)
+                floor = self.durability.floor_txid() + 1
+                self._owe_again(ledger, self.durability.waiting_for(ledger), now_us, floor)
         if server and server not in ledger.servers:
             self._meet(ledger, server)
         ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
@@ -1541,62 +1513,24 @@ class InstanceMachine:
         if ledger.sync:
             for root, settled_of in settled.items():
                 for publisher, ranges in settled_of.items():
-                    durable = self._unhindered(root, publisher, ranges)
-                    if durable:
-                        self._durable(root, publisher, durable)
+                    self.durability.answered(root, publisher, ranges)
         self._settle_ages(ledger)
         self._update_proof(ledger, was_safe)
 
     def _refused_downstream(self, ledger: DestinationLedger, conflicts: Ranges) -> None:
         """The destination holds other contents under these identities: their publisher is told,
         they are never acknowledged."""
-        self.settlements += 1
         ledger.forget(conflicts)
         for other in self.destinations.values():
             other.brought({UNAWAITED: conflicts})
         for publisher, ranges in conflicts.items():
             self._report_conflict(ledger.destination.name, publisher, ranges)
-            session = self._session_of.get(publisher)
-            refused = SequenceSet()
-            for root in self.pending.roots:
-                waiting = self.pending.get(root, publisher)
-                if waiting is not None:
-                    # Off the pending ones, they must not pass for durable: at no logon, and when
-                    # they come again.
-                    undone = [piece for a, b in ranges for piece in waiting.within(a, b)]
-                    refused.update(SequenceSet(undone))
-                    self.awaited.remove_ranges(root, publisher, undone)
-                self.pending.remove_ranges(root, publisher, ranges)
-                for sender, theirs in self.waiters.settle(root, publisher, ranges):
-                    upstream = self._upstream_of.get(sender)
-                    if upstream is not None:
-                        upstream.conflicts.add_ranges(publisher, theirs)
-                        self._dirty_upstreams.add(upstream.connection)
-            self.refused.add_ranges(publisher, refused)
-            for connection, theirs in self._staged.refuse(publisher, refused):
+            undone = self.durability.refuse(publisher, ranges)
+            for connection, theirs in self._staged.refuse(publisher, undone):
                 if connection in self._upstreams:
                     self._upstreams[connection].conflicts.add_ranges(publisher, theirs)
                     self._dirty_upstreams.add(connection)
-            if session is not None and session.received:
-                # What came on this session and is not answered. What an earlier one was told it has
-                # forgotten, and what it will send again is refused then.
-                for a, b in ranges:
-                    for sequence in range(a, b + 1):
-                        if sequence > session.counted:
-                            session.failures[sequence] = (
-                                "sequence_conflict",
-                                f"{ledger.destination.name} holds sequence {sequence} of "
-                                f"{session.client} with another content",
-                            )
-                self._dirty_sessions.add(session.number)
-            if self._unnumbered:
-                self._answer_unnumbered(
-                    publisher,
-                    list(refused),
-                    "sequence_conflict",
-                    f"{ledger.destination.name} holds another content under the number that "
-                    f"{self.identity.name} gave it: publish it again",
-                )
+            self._book.refused.append(Refusal(ledger.destination.name, publisher, ranges, undone))
 
     def link_progressed(
         self,
@@ -1684,7 +1618,7 @@ class InstanceMachine:
         self._out.report("downgraded", destination=destination, why=why)
         self._emit(SafetyChanged())
         self._emit(SetLinkMode(destination, False))
-        self._settle_all()
+        self.durability.release()
         self._settle_ages(ledger)
         self._flush()
 
@@ -1755,6 +1689,26 @@ class InstanceMachine:
             self._downgrade(ledger, now_us, why)
 
     # -- questions ---------------------------------------------------------------------------
+    @property
+    def own_root(self) -> int:
+        """The root of what clients publish here."""
+        return self.durability.own_root
+
+    @property
+    def awaited(self) -> RootedRanges:
+        """What this instance is awaited for, root by root."""
+        return self.durability.awaited
+
+    @property
+    def committed_txid(self) -> int:
+        """Up to here everything is on disk, as far as this machine was told."""
+        return self.durability.committed_txid
+
+    @property
+    def settlements(self) -> int:
+        """How often something became durable or was refused: what is written down has changed."""
+        return self.durability.settlements
+
     def held(self) -> PublisherRanges:
         """Every sequence that is on disk here: a copy."""
         held = self.known.copy()
@@ -1773,7 +1727,7 @@ class InstanceMachine:
         Where a destination has several servers, *stored* by one that then dies would be stored
         nowhere: there *persisted* counts. And what is unavailable is told by a recovery point.
         """
-        floor = self.durable_floor() + 1
+        floor = self.durability.floor_txid() + 1
         noted_txid = self.missing.removable_before
         if noted_txid is not None:
             floor = min(floor, noted_txid)
@@ -1796,7 +1750,7 @@ class InstanceMachine:
 
     def fully_durable_txid(self) -> int:
         """Every record up to here is durable: a bookmark subscriber's persisted ack."""
-        return self.durable_floor()
+        return self.durability.floor_txid()
 
     def received_of(self, session: int) -> int:
         """The highest sequence that came over this session; 0 for none, or where it is gone."""
@@ -1856,7 +1810,7 @@ class InstanceMachine:
             comparison = Comparison(Compared(run, SequenceSet(old)))
             comparison.look(staged)
             found.update(comparison.differing)
-        refused = self.refused.get(run.publisher)
+        refused = self.durability.refused.get(run.publisher)
         if refused is not None:
             # The same as here, and another than at a destination: it is acknowledged to nobody.
             for a, b in old:
