@@ -21,6 +21,10 @@ import coverage
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PURE = (
+    "services/messages/ranges.py",
+    "services/messages/shared.py",
+    "services/messages/topic_sets.py",
+    "services/messages/topics.py",
     "services/replication/**/*.py",
     "services/subscriptions/*.py",
     "services/client/failover.py",
