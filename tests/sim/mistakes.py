@@ -36,6 +36,7 @@ from raylay.services.replication.instance import (
 )
 from raylay.services.replication.instance.admission import Admission
 from raylay.services.replication.instance.durability import Durability
+from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.machine import _Upstream
 from raylay.services.replication.journal_answers import Answers, Fetch, Questions
 from raylay.services.replication.outbound import OutboundLink
@@ -169,11 +170,11 @@ class OneRoot(OutboundLink):
         return min(1, super()._root_of(run))
 
 
-class HighWaterMark(InstanceMachine):
+class HighWaterMark(Intake):
     """Takes everything below the highest sequence that it has for a duplicate."""
 
-    def _append(self, run: Run, root: int, sender: int, now_us: int) -> None:
-        super()._append(run, root, sender, now_us)
+    def append(self, run: Run, root: int, sender: int, now_us: int) -> None:
+        super().append(run, root, sender, now_us)
         self.known.add(run.publisher, 1, run.last_sequence)
 
 
@@ -245,7 +246,7 @@ class SkipsWhatItSees(OutboundLink):
         pass
 
 
-class ForgetsTopics(InstanceMachine):
+class ForgetsTopics(Intake):
     """Knows only since its start what came on a topic, and so does not see what is late."""
 
     def _highest_in_journal(self, run: Run) -> int:
@@ -619,12 +620,10 @@ class NotesNotRecovered(InstanceMachine):
 class ConflictToldAhead(InstanceMachine):
     """Tells an upstream of a conflict with what is only staged."""
 
-    def _report_conflict(self, source: str, publisher: int, ranges: list[Range]) -> None:
-        super()._report_conflict(source, publisher, ranges)
-        for upstream in self._upstreams.values():
-            if upstream.name == source:
-                upstream.conflicts.add_ranges(publisher, ranges)
-                self._dirty_upstreams.add(upstream.connection)
+    def _take_replicated(self, upstream: _Upstream, *arguments: Any) -> None:
+        super()._take_replicated(upstream, *arguments)
+        upstream.conflicts.update(upstream.contested)
+        self._dirty_upstreams.add(upstream.connection)
 
 
 class WhatComesBackIsItsOwn(InstanceMachine):
@@ -702,10 +701,10 @@ class ShowsWhatClientsPublished(InstanceMachine):
                 self._dirty_upstreams.add(upstream.connection)
 
 
-class ContentsNotCompared(InstanceMachine):
+class ContentsNotCompared(Intake):
     """Takes every message of a known identity for the same message."""
 
-    def _conflicts(self, run: Run, old: list[Range]) -> list[Range]:
+    def conflicts(self, run: Run, old: list[Range]) -> list[Range]:
         return []
 
 
@@ -808,7 +807,7 @@ MISTAKES: dict[str, Machines] = {
     "old answers kept": Machines(instance=OldAnswersKept),
     "one waiter for all roots": Machines(instance=OneWaiterForAllRoots, link=OneRoot),
     "windows freed by persisted": Machines(link=WindowFreedByPersisted),
-    "high-water-mark duplicates": Machines(instance=HighWaterMark),
+    "high-water-mark duplicates": Machines(parts=Parts(intake=HighWaterMark)),
     "path by name": Machines(link=PathByName),
     "one logon number": Machines(durable_is_highest=True),
     "safe by link": Machines(instance=SafeByLink),
@@ -832,13 +831,13 @@ MISTAKES: dict[str, Machines] = {
     "new ones first": Machines(client=NewOnesFirst),
     "sent twice": Machines(client=SentTwice),
     "durable is a number": Machines(client=DurableSentAgainOnly),
-    "contents not compared": Machines(instance=ContentsNotCompared),
+    "contents not compared": Machines(parts=Parts(intake=ContentsNotCompared)),
     "unread is the same": Machines(instance=UnreadIsTheSame),
     "frames overtake": Machines(arrivals=FramesOvertake),
     "last hop only": Machines(instance=OwesByLastHop, link=SendsByLastHop),
     "found: held is the same": Machines(link=HeldIsTheSame),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
-    "found: forgets topics": Machines(instance=ForgetsTopics),
+    "found: forgets topics": Machines(parts=Parts(intake=ForgetsTopics)),
     "found: asks only the sender": Machines(link=AsksOnlyTheSender),
 }
 

@@ -138,7 +138,7 @@ def test_who_gives_in_what_was_not_read_ends_the_step() -> None:
     bench = Bench()
     bench.take(1, Answers(), run(1, 2, 5))
     bench.journal.commit()
-    bench.machine._topic_highest.clear()
+    bench.machine.intake._topic_highest.clear()
     with pytest.raises(RuntimeError, match="highest on b'orders' of publisher 7 were not read"):
         bench.take(2, Answers(), run(3))
 
@@ -210,7 +210,7 @@ def test_a_message_that_fills_a_hole_is_late_by_what_the_journal_says() -> None:
     bench = Bench()
     bench.take(1, Answers(), run(1, 2), run(5, 6), run(8, topic="trades"))
     bench.journal.commit()
-    bench.machine._topic_highest.clear()
+    bench.machine.intake._topic_highest.clear()
     for connection, came in ((1, run(7)), (2, run(4)), (1, run(9, topic="rare"))):
         answers = Answers()
         questions = bench.asks(answers, came)
@@ -226,7 +226,7 @@ def test_what_was_highest_before_a_failed_commit_is_asked_again() -> None:
     bench.take(1, Answers(), run(1), run(2, topic="trades"))
     bench.take(1, Answers(), run(9, topic="trades"))
     bench.journal.commit()
-    bench.machine._topic_highest.clear()
+    bench.machine.intake._topic_highest.clear()
     late, answers = run(4), Answers()
     Fetch(bench.asks(answers, late), answers).step(bench.lookup)
     assert answers.highest_on(P, b"orders") == 0

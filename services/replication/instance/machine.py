@@ -52,7 +52,6 @@ from raylay.services.replication.downgrade import DowngradePolicy, DowngradeSche
 from raylay.services.replication.effects import (
     AckClient,
     AckUpstream,
-    Append,
     CloseSession,
     CloseUpstream,
     Committed,
@@ -69,17 +68,15 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.instance.admission import Admission
 from raylay.services.replication.instance.answers import AnswerBook, Refusal
 from raylay.services.replication.instance.durability import Durability
+from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.outgoing import Outgoing
 from raylay.services.replication.journal_answers import (
     Answers,
-    Asking,
-    Compared,
-    Comparison,
     JournalLookup,
     Questions,
     read_all,
 )
-from raylay.services.replication.notes import decode_note, encode_note
+from raylay.services.replication.notes import decode_note
 from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.routing import Destination
@@ -88,7 +85,6 @@ from raylay.services.replication.staged import (
     NoteStaged,
     Routed,
     RunStaged,
-    StagedLog,
 )
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.replication.values import (
@@ -148,6 +144,7 @@ class Parts:
     ledger: type[DestinationLedger] = DestinationLedger
     admission: type[Admission] = Admission
     durability: type[Durability] = Durability
+    intake: type[Intake] = Intake
 
 
 class InstanceMachine:
@@ -194,13 +191,9 @@ class InstanceMachine:
         self._emit = self._out.emit
         self.identity = identity
         self.journaled = journaled
-        self.next_txid = next_txid
         self.known = held if held is not None else PublisherRanges()
         self.missing = UnavailableMessages(unavailable or PublisherRanges(), self.known)
         self._former = frozenset(former)
-        self.wall_offset_us = 0
-        """What the clock on the wall is ahead of `now_us`, which no setting of the clock moves:
-        ages count by the latter, records bear the former."""
         self.schedule = DowngradeSchedule(policy or DowngradePolicy())
         self.counters = Counters()
         kind = parts.ledger
@@ -221,15 +214,15 @@ class InstanceMachine:
         self.placements = known = placements if placements is not None else Placements()
         self.admission = parts.admission(identity, known, self.destinations, self._out, ready=ready)
         self._lookup = lookup
-        self._answers = Answers()  # To what the arrival that is being taken made it ask.
-        self._highest: dict[int, int] = {}
-        self._topic_highest: dict[int, dict[bytes, int]] = {}
-        for publisher, ranges in self.known.sets.items():
-            last = ranges.last()
-            if last is not None:
-                self._highest[publisher] = last
-        self._staged = StagedLog(recent_bytes_max)
-        self._asking = Asking(self.known, self._highest, self._topic_highest, self._staged)
+        self.intake = parts.intake(
+            self.durability,
+            self._out,
+            self.counters,
+            next_txid=next_txid,
+            known=self.known,
+            missing=self.missing,
+            recent_bytes_max=recent_bytes_max,
+        )
         self._sessions: dict[int, _Session] = {}
         self._session_of: dict[int, _Session] = {}
         self._upstreams: dict[int, _Upstream] = {}
@@ -314,8 +307,8 @@ class InstanceMachine:
                 self.durability.stage_ranges(root, run.publisher, noted)
                 questions = Questions()
                 questions.routed.add_ranges(run.publisher, noted)
-                self._answers = read_all(questions, self._lookup)
-                routes = self._routes_of(sender, run.publisher, noted)
+                self.intake.begin(read_all(questions, self._lookup))
+                routes = self.intake.routes_of(sender, run.publisher, noted)
                 self._commit_note(root, sender, run.publisher, noted, routes, now_us)
             elif run.kind == Kind.UNAVAILABLE:
                 self.missing.noted(run)
@@ -344,7 +337,7 @@ class InstanceMachine:
         """What the shell writes down from time to time, so that a restart need not read the whole
         journal. Nothing that is only staged is in it: it may never come to be."""
         awaited = self.awaited.copy()
-        for entry in self._staged:
+        for entry in self.intake.staged:
             if isinstance(entry, RunStaged):
                 awaited.remove_ranges(entry.root, entry.run.publisher, entry.run.ranges())
             elif isinstance(entry, NoteStaged):
@@ -374,13 +367,7 @@ class InstanceMachine:
         Args:
             noted: what an upstream asks for in a notice.
         """
-        questions = self._asking.of(runs, answers)
-        for root, asked in (noted or {}).items():
-            for publisher, ranges in asked.items():
-                ranges = self.durability.not_awaited(root, publisher, ranges)
-                acceptable = self.durability.acceptable(publisher, ranges)
-                self._asking.routes(questions, publisher, acceptable, answers)
-        return questions
+        return self.intake.asks(runs, answers, noted)
 
     # -- clients -----------------------------------------------------------------------------
     def client_logged_on(self, session: int, client: str, low: int) -> LogonAnswer:
@@ -388,7 +375,7 @@ class InstanceMachine:
         publisher = publisher_id(client)
         self._sessions[session] = found = _Session(session, client, publisher)
         self._session_of[publisher] = found
-        highest = self._highest.get(publisher, 0)
+        highest = self.intake.highest.get(publisher, 0)
         durable: list[Range] = []
         if low and highest >= low:
             durable = self.durability.durable_of(publisher, low, highest)
@@ -459,7 +446,7 @@ class InstanceMachine:
         """
         found = self._sessions[session]
         publisher = found.publisher
-        self._answers = answers
+        self.intake.begin(answers)
         transient: list[Run] = []
         for run in runs:
             if not found.received:
@@ -467,18 +454,18 @@ class InstanceMachine:
             if run.last_sequence > found.received:
                 found.received = run.last_sequence
             if not self.journaled.matches(run.topic, run.message_type):
-                run.receive_time_us = now_us + self.wall_offset_us
+                run.receive_time_us = now_us + self.intake.wall_offset_us
                 transient.append(run)
                 continue
             self.counters.published += run.count
-            if run.first_sequence > self._highest.get(publisher, 0):
+            if run.first_sequence > self.intake.highest.get(publisher, 0):
                 run.flags |= Flag.AWAITED
-                self._append(run, self.own_root, CLIENT, now_us)
+                self.intake.append(run, self.own_root, CLIENT, now_us)
             else:
                 self._published_again(found, run, now_us)
-        if transient or not self._staged:
+        if transient or not self.intake.staged:
             self._dirty_sessions.add(session)
-            if not self._staged:
+            if not self.intake.staged:
                 self._flush()
         return self._take(), transient
 
@@ -490,7 +477,7 @@ class InstanceMachine:
         self.counters.published += 1
         if command_id:
             self._unnumbered[(run.publisher, run.first_sequence)] = (session, command_id)
-        self._append(run, self.own_root, CLIENT, now_us)
+        self.intake.append(run, self.own_root, CLIENT, now_us)
         return self._take()
 
     def number_for(self, client: str) -> tuple[int, int]:
@@ -500,7 +487,7 @@ class InstanceMachine:
             RemoteProtocolError: there is no next one: a client of that very name took the last.
         """
         publisher = publisher_id(f"{client}|{self.identity.incarnation}")
-        sequence = self._highest.get(publisher, 0) + 1
+        sequence = self.intake.highest.get(publisher, 0) + 1
         if sequence > SEQUENCE_MAX:
             raise RemoteProtocolError(
                 f"client {client} has no sequence left here, the highest is {SEQUENCE_MAX}: number "
@@ -519,7 +506,7 @@ class InstanceMachine:
         old = [piece for a, b in ranges for piece in known.within(a, b)]
         if old:
             self.counters.duplicates += sum(b - a + 1 for a, b in old)
-            conflicts = self._conflicts(run, old)
+            conflicts = self.intake.conflicts(run, old)
             if conflicts:
                 for a, b in conflicts:
                     for sequence in range(a, b + 1):
@@ -530,15 +517,15 @@ class InstanceMachine:
                             "have this name",
                         )
                 self._dirty_sessions.add(session.number)
-                self._report_conflict(session.client, publisher, conflicts)
+                self.intake.report_conflict(session.client, publisher, conflicts)
                 unsound = SequenceSet(conflicts)
                 old = [piece for a, b in old for piece in unsound.missing(a, b)]
-            self._note(self.own_root, CLIENT, publisher, old, now_us)
+            self.intake.note(self.own_root, CLIENT, publisher, old, now_us)
         if fresh:
             part = run.select(fresh)
             assert part is not None
             part.flags |= Flag.AWAITED
-            self._append(part, self.own_root, CLIENT, now_us)
+            self.intake.append(part, self.own_root, CLIENT, now_us)
         self._dirty_sessions.add(session.number)
 
     # -- upstream instances ------------------------------------------------------------------
@@ -634,7 +621,7 @@ class InstanceMachine:
         upstream = self._upstreams.get(connection)
         if upstream is None:
             return self._take()
-        self._answers = answers
+        self.intake.begin(answers)
         if number != upstream.number + 1:
             return self._refuse(
                 upstream, "gap", f"batch {number} came where {upstream.number + 1} was due"
@@ -675,10 +662,8 @@ class InstanceMachine:
                     touched.setdefault(root, {}).setdefault(publisher, []).extend(asked)
         for root, noted in notes.items():
             for publisher, ranges in noted.items():
-                self._note(root, sender, publisher, ranges, now_us)
-        # The other contents may only be staged: of them, too, nothing is told before its commit.
-        told = self.next_txid - 1, connection, number, touched, caught_up
-        self._staged.append(BatchStaged(*told, ranges_of(upstream.contested)))
+                self.intake.note(root, sender, publisher, ranges, now_us)
+        self.intake.batch(connection, number, touched, caught_up, ranges_of(upstream.contested))
         upstream.contested = PublisherRanges()
         self._drain(now_us)
         self._flush()
@@ -700,7 +685,7 @@ class InstanceMachine:
         arrived = touched.setdefault(root, {})
         arrived.setdefault(publisher, []).extend(ranges)
         part: Run | None = run
-        if run.first_sequence <= self._highest.get(publisher, 0):
+        if run.first_sequence <= self.intake.highest.get(publisher, 0):
             known = self.known.of(publisher)
             old = [piece for a, b in ranges for piece in known.within(a, b)]
             if old:
@@ -709,11 +694,12 @@ class InstanceMachine:
                 fresh = [piece for a, b in ranges for piece in known.missing(a, b)]
                 part = run.select(fresh) if fresh else None
                 self.counters.duplicates += count - (part.count if part else 0)
-                conflicts = self._conflicts(run, old)
+                conflicts = self.intake.conflicts(run, old)
                 if conflicts:
                     upstream.contested.add_ranges(publisher, conflicts)
-                    self._report_conflict(upstream.name, publisher, conflicts)
-                    self._keep_conflict(upstream, run, conflicts, now_us)
+                    self.intake.report_conflict(upstream.name, publisher, conflicts)
+                    by = upstream.incarnation
+                    self.intake.keep_conflict(run, conflicts, by, upstream.group, now_us)
                     unsound = SequenceSet(conflicts)
                     old = [piece for a, b in old for piece in unsound.missing(a, b)]
                     arrived[publisher] = [
@@ -739,7 +725,7 @@ class InstanceMachine:
             payload_checksum=part.payload_checksum,
         )
         self.counters.replicated_in += part.count
-        self._append(part, root, upstream.incarnation, now_us)
+        self.intake.append(part, root, upstream.incarnation, now_us)
 
     def _root_of_arrival(self, run: Run, upstream: _Upstream) -> int:
         if not run.flags & Flag.AWAITED:
@@ -766,126 +752,7 @@ class InstanceMachine:
     def _judge_missing(self) -> None:
         """Those that catch up may still bring it; nobody waits for one that is away."""
         if all(upstream.caught_up for upstream in self._upstreams.values()):
-            for run in self.missing.judged():
-                run.first_txid = self.next_txid
-                self.next_txid += 1
-                note = NoteStaged(run.first_txid, run, UNAWAITED, CLIENT, run.publisher, [])
-                self._staged.append(note)
-                self._emit(Append(run))
-
-    # -- staging -----------------------------------------------------------------------------
-    def _append(self, run: Run, root: int, sender: int, now_us: int) -> None:
-        publisher = run.publisher
-        run.first_txid = self.next_txid
-        run.receive_time_us = now_us + self.wall_offset_us
-        self.next_txid += run.count
-        highest = self._highest.get(publisher, 0)
-        if run.first_sequence <= highest:
-            self._mark_late(run)
-        if run.last_sequence > highest:
-            self._highest[publisher] = run.last_sequence
-        topics = self._topic_highest.get(publisher)
-        if topics is None:
-            topics = self._topic_highest[publisher] = {}
-        if run.last_sequence > topics.get(run.topic, 0):
-            topics[run.topic] = run.last_sequence
-        if run.flags & Flag.CONTIGUOUS:
-            self.known.add(publisher, run.first_sequence, run.last_sequence)
-            self.durability.stage(root, publisher, run.first_sequence, run.last_sequence)
-        else:
-            ranges = run.ranges()
-            self.known.add_ranges(publisher, ranges)
-            self.durability.stage_ranges(root, publisher, ranges)
-        self._staged.append(RunStaged(run.last_txid, run, root, sender))
-        self._emit(Append(run))
-
-    def _mark_late(self, run: Run) -> None:
-        """Late: behind a higher sequence of its publisher on its topic (law 3)."""
-        topics = self._topic_highest.setdefault(run.publisher, {})
-        highest = topics.get(run.topic)
-        if highest is None:
-            # Not seen since the start, or since a failed commit: the journal knows.
-            highest = topics[run.topic] = self._highest_in_journal(run)
-        if run.first_sequence < highest:
-            run.flags |= Flag.LATE
-            self.counters.late += run.count
-            self._out.report(
-                "late",
-                topic=run.topic.decode("utf-8", "replace"),
-                publisher=run.publisher,
-                first=run.first_sequence,
-                last=run.last_sequence,
-            )
-
-    def _highest_in_journal(self, run: Run) -> int:
-        """The highest journaled sequence of the run's publisher on its topic, as far as it lies
-        above the run. Where segments were removed it may be any that was in them: better flagged
-        late for nothing than not flagged."""
-        publisher, topic = run.publisher, run.topic
-        found = self._answers.highest_on(publisher, topic)
-        if found is None:
-            behind = [(run.first_sequence, self._highest[publisher])]
-            if self._asking.on_disk(publisher, behind):
-                raise _unread(f"the highest on {topic!r}", publisher)
-            return 0  # What lies above it is in memory, on other topics.
-        return found
-
-    def _note(
-        self, root: int, sender: int, publisher: int, ranges: list[Range], now_us: int
-    ) -> None:
-        """An awaited arrival of messages that are known: where none was awaited before for this
-        root, the sender becomes their waiter, on disk first."""
-        news = self.durability.not_awaited(root, publisher, ranges)
-        if not news:
-            return
-        news = list(SequenceSet(news))
-        run = encode_note(root, sender, publisher, news)
-        run.first_txid = self.next_txid
-        run.receive_time_us = now_us + self.wall_offset_us
-        self.next_txid += 1
-        self.durability.stage_ranges(root, publisher, news)
-        routes = self._routes_of(sender, publisher, news)
-        self._staged.append(NoteStaged(run.first_txid, run, root, sender, publisher, news, routes))
-        self._emit(Append(run))
-
-    def _routes_of(self, sender: int, publisher: int, ranges: list[Range]) -> list[Routed]:
-        """Where these go to, as far as they are staged or in the journal."""
-        wanted = SequenceSet(ranges)
-        found = []
-        for run in self._staged.runs(publisher, *_span(ranges)):
-            part = SequenceSet(run.ranges()).intersection(wanted)
-            if part:
-                found.append(Routed(route_of(run, sender), run.first_txid, part))
-        on_disk = self._asking.on_disk(publisher, ranges)
-        if on_disk:
-            found += self._answers.routes(publisher, sender, on_disk)
-            if self._answers.not_routed(publisher, on_disk):
-                raise _unread("the routes", publisher)
-        return found
-
-    def _keep_conflict(
-        self, upstream: _Upstream, run: Run, ranges: list[Range], now_us: int
-    ) -> None:
-        part = run.select(ranges)
-        assert part is not None
-        note = Run(
-            run.publisher,
-            part.first_sequence,
-            part.last_sequence,
-            1,
-            part.payload,
-            run.topic,
-            run.message_type,
-            path_through(run.path, upstream.incarnation),
-            upstream.group,
-            0,
-            Kind.CONFLICT,
-            self.next_txid,
-            now_us,
-        )
-        self.next_txid += 1
-        self._staged.append(NoteStaged(note.first_txid, note, UNAWAITED, CLIENT, run.publisher, []))
-        self._emit(Append(note))
+            self.intake.judge_missing()
 
     # -- the journal -------------------------------------------------------------------------
     def committed(self, last_txid: int, now_us: int) -> list[Effect]:
@@ -898,7 +765,7 @@ class InstanceMachine:
         return self._take()
 
     def _drain(self, now_us: int) -> None:
-        staged, committed_txid = self._staged, self.durability.committed_txid
+        staged, committed_txid = self.intake.staged, self.durability.committed_txid
         runs: list[Run] = []
         # Told first, so that a link and a subscriber hear of a commit before the acks it releases.
         at = len(self._out)
@@ -1096,46 +963,23 @@ class InstanceMachine:
         not that was told before."""
         durability = self.durability
         durability.committed_txid = max(durability.committed_txid, first_txid - 1)
-        self._asking.failures += 1
         self._drain(now_us)
         senders: set[int] = set()
         sessions: set[int] = set()
-        dropped: list[tuple[int, int, list[Range]]] = []
-        for entry in self._staged:
+        for entry in self.intake.undo():
+            if isinstance(entry, BatchStaged):
+                upstream = self._upstreams.get(entry.connection)
+                senders.add(upstream.incarnation if upstream is not None else CLIENT)
+                continue
+            senders.add(entry.sender)
+            found = self._session_of.get(entry.run.publisher)
+            if entry.sender == CLIENT and found is not None:
+                sessions.add(found.number)
             if isinstance(entry, RunStaged):
-                dropped.append((entry.root, entry.run.publisher, entry.run.ranges()))
-                senders.add(entry.sender)
-                found = self._session_of.get(entry.run.publisher)
-                if entry.sender == CLIENT and found is not None:
-                    sessions.add(found.number)
                 # Numbered here: its publisher has no session, its command has one.
                 asked = self._unnumbered.pop((entry.run.publisher, entry.run.first_sequence), None)
                 if asked is not None:
                     sessions.add(asked[0])
-            elif isinstance(entry, NoteStaged):
-                senders.add(entry.sender)
-                if entry.run.kind == Kind.UNAVAILABLE:
-                    self.missing.not_noted(entry.run)
-                # A note stands only for what was not awaited before.
-                self.durability.undo(entry.root, entry.publisher, entry.ranges)
-                found = self._session_of.get(entry.publisher)
-                if entry.sender == CLIENT and found is not None:
-                    sessions.add(found.number)
-            else:
-                senders.add(
-                    self._upstreams[entry.connection].incarnation
-                    if entry.connection in self._upstreams
-                    else CLIENT
-                )
-        self._staged.clear()
-        self.next_txid = self.committed_txid + 1
-        for root, publisher, ranges in dropped:
-            self.known.remove_ranges(publisher, ranges)
-            self.durability.undo(root, publisher, ranges)
-            known = self.known.get(publisher)
-            last = known.last() if known is not None else None
-            self._highest[publisher] = last or 0
-            self._topic_highest.pop(publisher, None)
         for session in sessions:
             self._emit(CloseSession(session, reason, text))
             self.client_left(session)
@@ -1324,11 +1168,7 @@ class InstanceMachine:
                     "anew (docs/operations.md)",
                 )
             return self._take()
-        lacking = PublisherRanges()
-        for publisher, ranges in yours.items():
-            known = self.known.get(publisher)
-            for a, b in ranges:
-                lacking.add_ranges(publisher, known.missing(a, b) if known else [(a, b)])
+        lacking = self.intake.lacked(yours)
         if lacking:
             publisher, (first, last) = next(iter(lacking.items()))
             self._go_back(
@@ -1524,9 +1364,9 @@ class InstanceMachine:
         for other in self.destinations.values():
             other.brought({UNAWAITED: conflicts})
         for publisher, ranges in conflicts.items():
-            self._report_conflict(ledger.destination.name, publisher, ranges)
+            self.intake.report_conflict(ledger.destination.name, publisher, ranges)
             undone = self.durability.refuse(publisher, ranges)
-            for connection, theirs in self._staged.refuse(publisher, undone):
+            for connection, theirs in self.intake.staged.refuse(publisher, undone):
                 if connection in self._upstreams:
                     self._upstreams[connection].conflicts.add_ranges(publisher, theirs)
                     self._dirty_upstreams.add(connection)
@@ -1648,7 +1488,8 @@ class InstanceMachine:
         if self.missing.is_judging:
             self._judge_missing()
         self._release()
-        downgrade_age_ms, upgrade_age_ms = self.schedule.due(now_us, now_us + self.wall_offset_us)
+        wall_us = now_us + self.intake.wall_offset_us
+        downgrade_age_ms, upgrade_age_ms = self.schedule.due(now_us, wall_us)
         if downgrade_age_ms is None and upgrade_age_ms is None:
             return self._take()
         for ledger in self.destinations.values():
@@ -1690,6 +1531,20 @@ class InstanceMachine:
 
     # -- questions ---------------------------------------------------------------------------
     @property
+    def next_txid(self) -> int:
+        """The transaction id of what comes next."""
+        return self.intake.next_txid
+
+    @property
+    def wall_offset_us(self) -> int:
+        """What the clock on the wall is ahead of the steady one."""
+        return self.intake.wall_offset_us
+
+    @wall_offset_us.setter
+    def wall_offset_us(self, offset_us: int) -> None:
+        self.intake.wall_offset_us = offset_us
+
+    @property
     def own_root(self) -> int:
         """The root of what clients publish here."""
         return self.durability.own_root
@@ -1711,15 +1566,11 @@ class InstanceMachine:
 
     def held(self) -> PublisherRanges:
         """Every sequence that is on disk here: a copy."""
-        held = self.known.copy()
-        for entry in self._staged:
-            if isinstance(entry, RunStaged):
-                held.remove_ranges(entry.run.publisher, entry.run.ranges())
-        return held
+        return self.intake.held()
 
     def staged_runs(self) -> list[Run]:
         """Runs and notes on their way to the disk, in the journal's order."""
-        return [entry.run for entry in self._staged if not isinstance(entry, BatchStaged)]
+        return [entry.run for entry in self.intake.staged if not isinstance(entry, BatchStaged)]
 
     def removable_before(self) -> int:
         """Law 4: every destination has what is routed to it from below this transaction id.
@@ -1780,7 +1631,7 @@ class InstanceMachine:
         waiting = RootedRanges()
         for each in self.waiters:
             waiting.of(each.root).of(each.publisher).update(each.ranges)
-        for entry in self._staged:
+        for entry in self.intake.staged:
             if isinstance(entry, RunStaged):
                 waiting.of(entry.root).add_ranges(entry.run.publisher, entry.run.ranges())
             elif isinstance(entry, NoteStaged):
@@ -1788,7 +1639,7 @@ class InstanceMachine:
         for root in waiting.roots.keys() | self.pending.roots.keys():
             assert waiting.of(root) == self.pending.of(root), "pending is not what waits"
         assert self.committed_txid < self.next_txid, "a commit beyond what was staged"
-        if not self._staged:
+        if not self.intake.staged:
             assert self.committed_txid == self.next_txid - 1, "staged entries were lost"
         for ledger in self.destinations.values():
             if not ledger.sync:
@@ -1797,31 +1648,6 @@ class InstanceMachine:
                 ), "an async destination owes for a root"
 
     # -- helpers -----------------------------------------------------------------------------
-    def _conflicts(self, run: Run, old: list[Range]) -> list[Range]:
-        """Those of `old` that are held with another content than the run's records have."""
-        on_disk = self._asking.on_disk(run.publisher, old)
-        found = SequenceSet()
-        if on_disk:
-            found.update(self._answers.differing(run))
-            if self._answers.not_compared(run, on_disk):
-                raise _unread("the contents", run.publisher)
-        staged = self._staged.runs(run.publisher, *_span(old))
-        if staged:
-            comparison = Comparison(Compared(run, SequenceSet(old)))
-            comparison.look(staged)
-            found.update(comparison.differing)
-        refused = self.durability.refused.get(run.publisher)
-        if refused is not None:
-            # The same as here, and another than at a destination: it is acknowledged to nobody.
-            for a, b in old:
-                for piece in refused.within(a, b):
-                    found.add(*piece)
-        return list(found)
-
-    def _report_conflict(self, source: str, publisher: int, ranges: list[Range]) -> None:
-        self.counters.conflicts += sum(b - a + 1 for a, b in ranges)
-        self._out.report("conflict", source=source, publisher=publisher, ranges=ranges[:8])
-
     def _take(self) -> list[Effect]:
         return self._out.take()
 
@@ -1837,13 +1663,3 @@ def _check_text(topic: bytes, message_type: bytes) -> None:
             f"topic {topic[:200]!r} of type {message_type!r} is no UTF-8: {error.reason}",
             "bad_record",
         ) from None
-
-
-def _span(ranges: list[Range]) -> Range:
-    return ranges[0][0], ranges[-1][1]
-
-
-def _unread(what: str, publisher: int) -> RuntimeError:
-    """An error of the shell: `asks` would have said so. There is no going on from here: it is in
-    the middle of a step of the machine."""
-    return RuntimeError(f"{what} of publisher {publisher} were not read before it came in")

@@ -1,0 +1,327 @@
+"""What the machine takes in: is it known, late, or another content than what is here; and what of
+it goes to the journal, which may fail to write it.
+
+Of what came the shell asks `asks` first, has that read aside, and hands the answers in: `begin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.messages.records import Flag, Kind, Run, path_through
+from raylay.services.replication.acknowledgment import CLIENT, UNAWAITED, route_of
+from raylay.services.replication.effects import Append, Ranges, Rooted
+from raylay.services.replication.instance.durability import Durability
+from raylay.services.replication.instance.outgoing import Outgoing
+from raylay.services.replication.journal_answers import (
+    Answers,
+    Asking,
+    Compared,
+    Comparison,
+    Questions,
+)
+from raylay.services.replication.notes import encode_note
+from raylay.services.replication.staged import (
+    BatchStaged,
+    Entry,
+    NoteStaged,
+    Routed,
+    RunStaged,
+    StagedLog,
+)
+from raylay.services.replication.unavailable import UnavailableMessages
+from raylay.services.replication.values import Counters
+
+
+class Intake:
+    """See the file's docstring.
+
+    Invariants: known = held (committed) + staged; transaction ids are given in the order of
+    `staged`, and `next_txid` is the next one.
+    Owner: the instance's machine. Lifecycle: as long as that.
+
+    Args:
+        next_txid, known: what the journal recovered.
+        missing: what no upstream has any more.
+        recent_bytes_max: of what was committed last, kept to answer in the journal's stead.
+
+    Attributes:
+        known: all that is on disk here or staged; others only read.
+        highest: the highest sequence of each publisher; others only read.
+        staged: what is on its way to the disk; the machine takes out what is committed.
+        wall_offset_us: what the clock on the wall is ahead of `now_us`, which no setting of the
+            clock moves: ages count by the latter, records bear the former.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_asking",
+        "_counters",
+        "_durability",
+        "_out",
+        "_topic_highest",
+        "highest",
+        "known",
+        "missing",
+        "next_txid",
+        "staged",
+        "wall_offset_us",
+    )
+
+    def __init__(
+        self,
+        durability: Durability,
+        out: Outgoing,
+        counters: Counters,
+        *,
+        next_txid: int = 1,
+        known: PublisherRanges,
+        missing: UnavailableMessages,
+        recent_bytes_max: int = 0,
+    ) -> None:
+        self._durability = durability
+        self._out = out
+        self._counters = counters
+        self.next_txid = next_txid
+        self.known = known
+        self.missing = missing
+        self.wall_offset_us = 0
+        self.highest: dict[int, int] = {}
+        for publisher, ranges in known.sets.items():
+            last = ranges.last()
+            if last is not None:
+                self.highest[publisher] = last
+        self._topic_highest: dict[int, dict[bytes, int]] = {}
+        self.staged = StagedLog(recent_bytes_max)
+        self._asking = Asking(known, self.highest, self._topic_highest, self.staged)
+        self._answers = Answers()  # To what the arrival that is being taken made it ask.
+
+    # -- asking ------------------------------------------------------------------------------
+    def asks(self, runs: Iterable[Run], answers: Answers, noted: Rooted | None) -> Questions:
+        """What must be read of the journal before these come in, beside what is among the
+        answers."""
+        questions = self._asking.of(runs, answers)
+        for root, asked in (noted or {}).items():
+            for publisher, ranges in asked.items():
+                news = self._durability.not_awaited(root, publisher, ranges)
+                acceptable = self._durability.acceptable(publisher, news)
+                self._asking.routes(questions, publisher, acceptable, answers)
+        return questions
+
+    def begin(self, answers: Answers) -> None:
+        """What comes in now made the shell read these."""
+        self._answers = answers
+
+    # -- what comes in -----------------------------------------------------------------------
+    def append(self, run: Run, root: int, sender: int, now_us: int) -> None:
+        """Takes what is new: it is known from here on, and goes to the journal."""
+        publisher = run.publisher
+        run.first_txid = self.next_txid
+        run.receive_time_us = now_us + self.wall_offset_us
+        self.next_txid += run.count
+        highest = self.highest.get(publisher, 0)
+        if run.first_sequence <= highest:
+            self._mark_late(run)
+        if run.last_sequence > highest:
+            self.highest[publisher] = run.last_sequence
+        topics = self._topic_highest.get(publisher)
+        if topics is None:
+            topics = self._topic_highest[publisher] = {}
+        if run.last_sequence > topics.get(run.topic, 0):
+            topics[run.topic] = run.last_sequence
+        if run.flags & Flag.CONTIGUOUS:
+            self.known.add(publisher, run.first_sequence, run.last_sequence)
+            self._durability.stage(root, publisher, run.first_sequence, run.last_sequence)
+        else:
+            ranges = run.ranges()
+            self.known.add_ranges(publisher, ranges)
+            self._durability.stage_ranges(root, publisher, ranges)
+        self.staged.append(RunStaged(run.last_txid, run, root, sender))
+        self._out.emit(Append(run))
+
+    def _mark_late(self, run: Run) -> None:
+        """Late: behind a higher sequence of its publisher on its topic (law 3)."""
+        topics = self._topic_highest.setdefault(run.publisher, {})
+        highest = topics.get(run.topic)
+        if highest is None:
+            # Not seen since the start, or since a failed commit: the journal knows.
+            highest = topics[run.topic] = self._highest_in_journal(run)
+        if run.first_sequence < highest:
+            run.flags |= Flag.LATE
+            self._counters.late += run.count
+            self._out.report(
+                "late",
+                topic=run.topic.decode("utf-8", "replace"),
+                publisher=run.publisher,
+                first=run.first_sequence,
+                last=run.last_sequence,
+            )
+
+    def _highest_in_journal(self, run: Run) -> int:
+        """The highest journaled sequence of the run's publisher on its topic, as far as it lies
+        above the run. Where segments were removed it may be any that was in them: better flagged
+        late for nothing than not flagged."""
+        publisher, topic = run.publisher, run.topic
+        found = self._answers.highest_on(publisher, topic)
+        if found is None:
+            behind = [(run.first_sequence, self.highest[publisher])]
+            if self._asking.on_disk(publisher, behind):
+                raise _unread(f"the highest on {topic!r}", publisher)
+            return 0  # What lies above it is in memory, on other topics.
+        return found
+
+    def note(
+        self, root: int, sender: int, publisher: int, ranges: list[Range], now_us: int
+    ) -> None:
+        """An awaited arrival of messages that are known: where none was awaited before for this
+        root, the sender becomes their waiter, on disk first."""
+        news = self._durability.not_awaited(root, publisher, ranges)
+        if not news:
+            return
+        news = list(SequenceSet(news))
+        run = encode_note(root, sender, publisher, news)
+        run.first_txid = self.next_txid
+        run.receive_time_us = now_us + self.wall_offset_us
+        self.next_txid += 1
+        self._durability.stage_ranges(root, publisher, news)
+        routes = self.routes_of(sender, publisher, news)
+        self.staged.append(NoteStaged(run.first_txid, run, root, sender, publisher, news, routes))
+        self._out.emit(Append(run))
+
+    def routes_of(self, sender: int, publisher: int, ranges: list[Range]) -> list[Routed]:
+        """Where these go to, as far as they are staged or in the journal."""
+        wanted = SequenceSet(ranges)
+        found = []
+        for run in self.staged.runs(publisher, *_span(ranges)):
+            part = SequenceSet(run.ranges()).intersection(wanted)
+            if part:
+                found.append(Routed(route_of(run, sender), run.first_txid, part))
+        on_disk = self._asking.on_disk(publisher, ranges)
+        if on_disk:
+            found += self._answers.routes(publisher, sender, on_disk)
+            if self._answers.not_routed(publisher, on_disk):
+                raise _unread("the routes", publisher)
+        return found
+
+    def batch(
+        self, connection: int, number: int, touched: Rooted, caught_up: bool, contested: Ranges
+    ) -> None:
+        """All of an upstream's batch came in: it is stored when all that is staged is."""
+        # The other contents may only be staged: of them, too, nothing is told before its commit.
+        last_txid = self.next_txid - 1
+        self.staged.append(
+            BatchStaged(last_txid, connection, number, touched, caught_up, contested)
+        )
+
+    def conflicts(self, run: Run, old: list[Range]) -> list[Range]:
+        """Those of `old` that are held with another content than the run's records have."""
+        on_disk = self._asking.on_disk(run.publisher, old)
+        found = SequenceSet()
+        if on_disk:
+            found.update(self._answers.differing(run))
+            if self._answers.not_compared(run, on_disk):
+                raise _unread("the contents", run.publisher)
+        staged = self.staged.runs(run.publisher, *_span(old))
+        if staged:
+            comparison = Comparison(Compared(run, SequenceSet(old)))
+            comparison.look(staged)
+            found.update(comparison.differing)
+        refused = self._durability.refused.get(run.publisher)
+        if refused is not None:
+            # The same as here, and another than at a destination: it is acknowledged to nobody.
+            for a, b in old:
+                for piece in refused.within(a, b):
+                    found.add(*piece)
+        return list(found)
+
+    def keep_conflict(
+        self, run: Run, ranges: list[Range], upstream: int, group: str, now_us: int
+    ) -> None:
+        """Writes down what an upstream brought with another content than there is here."""
+        part = run.select(ranges)
+        assert part is not None
+        note = Run(
+            run.publisher,
+            part.first_sequence,
+            part.last_sequence,
+            1,
+            part.payload,
+            run.topic,
+            run.message_type,
+            path_through(run.path, upstream),
+            group,
+            0,
+            Kind.CONFLICT,
+            self.next_txid,
+            now_us,
+        )
+        self.next_txid += 1
+        self.staged.append(NoteStaged(note.first_txid, note, UNAWAITED, CLIENT, run.publisher, []))
+        self._out.emit(Append(note))
+
+    def report_conflict(self, source: str, publisher: int, ranges: list[Range]) -> None:
+        """Counts and tells what a source, a client or an instance, has with another content."""
+        self._counters.conflicts += sum(b - a + 1 for a, b in ranges)
+        self._out.report("conflict", source=source, publisher=publisher, ranges=ranges[:8])
+
+    def judge_missing(self) -> None:
+        """Nobody brings any more what is missing: writes that down."""
+        for run in self.missing.judged():
+            run.first_txid = self.next_txid
+            self.next_txid += 1
+            note = NoteStaged(run.first_txid, run, UNAWAITED, CLIENT, run.publisher, [])
+            self.staged.append(note)
+            self._out.emit(Append(run))
+
+    # -- what did not come to the disk -------------------------------------------------------
+    def undo(self) -> list[Entry]:
+        """The journal could not write what is staged: forgets all of it, and returns it. What was
+        the highest on a topic is read of the journal then."""
+        self._asking.failures += 1
+        undone = list(self.staged)
+        self.staged.clear()
+        self.next_txid = self._durability.committed_txid + 1
+        for entry in undone:
+            if isinstance(entry, NoteStaged):
+                if entry.run.kind == Kind.UNAVAILABLE:
+                    self.missing.not_noted(entry.run)
+                # A note stands only for what was not awaited before.
+                self._durability.undo(entry.root, entry.publisher, entry.ranges)
+            elif isinstance(entry, RunStaged):
+                publisher, ranges = entry.run.publisher, entry.run.ranges()
+                self.known.remove_ranges(publisher, ranges)
+                self._durability.undo(entry.root, publisher, ranges)
+                known = self.known.get(publisher)
+                last = known.last() if known is not None else None
+                self.highest[publisher] = last or 0
+                self._topic_highest.pop(publisher, None)
+        return undone
+
+    # -- questions ---------------------------------------------------------------------------
+    def held(self) -> PublisherRanges:
+        """Every sequence that is on disk here: a copy."""
+        held = self.known.copy()
+        for entry in self.staged:
+            if isinstance(entry, RunStaged):
+                held.remove_ranges(entry.run.publisher, entry.run.ranges())
+        return held
+
+    def lacked(self, theirs: Ranges) -> PublisherRanges:
+        """Those of the ranges that are not known here."""
+        found = PublisherRanges()
+        for publisher, ranges in theirs.items():
+            known = self.known.get(publisher)
+            for a, b in ranges:
+                found.add_ranges(publisher, known.missing(a, b) if known else [(a, b)])
+        return found
+
+
+def _span(ranges: list[Range]) -> Range:
+    return ranges[0][0], ranges[-1][1]
+
+
+def _unread(what: str, publisher: int) -> RuntimeError:
+    """An error of the shell: `asks` would have said so. There is no going on from here: it is in
+    the middle of a step of the machine."""
+    return RuntimeError(f"{what} of publisher {publisher} were not read before it came in")
