@@ -42,7 +42,7 @@ from raylay.services.messages.records import (
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.commit_place import SLOW_COMMIT_NS
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.instance import machine as machine_module
+from raylay.services.replication.instance import publishers as publishers_module
 from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.routing import Destination
 from sim import instance as instance_module
@@ -2336,7 +2336,7 @@ def test_a_journal_that_holds_such_a_sequence_stops_no_link(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Earlier releases let it in where it came behind the highest that there is, in one batch."""
-    monkeypatch.setattr(machine_module, "scan", partial(scan, sequence_max=SEQUENCE_HELD_MAX))
+    monkeypatch.setattr(publishers_module, "scan", partial(scan, sequence_max=SEQUENCE_HELD_MAX))
     monkeypatch.setattr(client_module, "SEQUENCE_MAX", SEQUENCE_HELD_MAX)
     play = Play(fabric(a=(to("b"),), b=(to("a"),)))
     old = play.client("old", "a", "b")

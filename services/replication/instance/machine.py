@@ -17,28 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 
-from raylay.services.errors import DowngradeRefused, RemoteProtocolError
+from raylay.services.errors import DowngradeRefused
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import (
-    PUBLISHED,
-    RECORD_BYTES_MAX,
-    SEQUENCE_MAX,
     Flag,
     Kind,
     Run,
     path_through,
-    publisher_id,
-    run_of,
-    scan,
 )
 from raylay.services.messages.topic_sets import carries_all
 from raylay.services.messages.topics import (
     TopicMatcher,
-    not_of_transport,
 )
-from raylay.services.replication import gap_limit
 from raylay.services.replication.acknowledgment import (
     CLIENT,
     UNAWAITED,
@@ -50,9 +41,7 @@ from raylay.services.replication.acknowledgment import (
 from raylay.services.replication.connecting import SLICE_PUBLISHERS, LinkPlan
 from raylay.services.replication.downgrade import DowngradePolicy, DowngradeSchedule
 from raylay.services.replication.effects import (
-    AckClient,
     AckUpstream,
-    CloseSession,
     CloseUpstream,
     Committed,
     Effect,
@@ -70,6 +59,7 @@ from raylay.services.replication.instance.answers import AnswerBook, Refusal
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.outgoing import Outgoing
+from raylay.services.replication.instance.publishers import Publishers
 from raylay.services.replication.journal_answers import (
     Answers,
     JournalLookup,
@@ -96,18 +86,6 @@ from raylay.services.replication.values import (
 )
 
 _FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
-
-
-@dataclass(slots=True)
-class _Session:
-    number: int
-    client: str
-    publisher: int
-    received: int = 0
-    acked: int = 0
-    counted: int = 0
-    """Up to here its publishes are in the counter of persisted ones; from its first one on."""
-    failures: dict[int, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -145,6 +123,7 @@ class Parts:
     admission: type[Admission] = Admission
     durability: type[Durability] = Durability
     intake: type[Intake] = Intake
+    publishers: type[Publishers] = Publishers
 
 
 class InstanceMachine:
@@ -223,15 +202,20 @@ class InstanceMachine:
             missing=self.missing,
             recent_bytes_max=recent_bytes_max,
         )
-        self._sessions: dict[int, _Session] = {}
-        self._session_of: dict[int, _Session] = {}
+        self._publishers = parts.publishers(
+            identity,
+            journaled,
+            self.intake,
+            self.durability,
+            self._book,
+            self._out,
+            self.counters,
+        )
         self._upstreams: dict[int, _Upstream] = {}
         self._upstream_of: dict[int, _Upstream] = {}
         self._duplicating: set[int] = set()
         """Upstream incarnations that sent what was here already."""
-        self._dirty_sessions: set[int] = set()
         self._dirty_upstreams: set[int] = set()
-        self._unnumbered: dict[tuple[int, int], tuple[int, str]] = {}
         self._removable_before = 0
         """The floor for removal that the journal was told last; of an earlier life none holds."""
 
@@ -279,7 +263,7 @@ class InstanceMachine:
     def _forget_effects(self) -> None:
         self._out.forget()
         self._book.forget()
-        self._dirty_sessions.clear()
+        self._publishers.forget()
         self._dirty_upstreams.clear()
 
     def recover(self, runs: Iterable[Run], now_us: int) -> None:
@@ -372,23 +356,11 @@ class InstanceMachine:
     # -- clients -----------------------------------------------------------------------------
     def client_logged_on(self, session: int, client: str, low: int) -> LogonAnswer:
         """A client logged on. `low`: its lowest sequence that it does not know to be durable."""
-        publisher = publisher_id(client)
-        self._sessions[session] = found = _Session(session, client, publisher)
-        self._session_of[publisher] = found
-        highest = self.intake.highest.get(publisher, 0)
-        durable: list[Range] = []
-        if low and highest >= low:
-            durable = self.durability.durable_of(publisher, low, highest)
-        return LogonAnswer(publisher, durable, highest)
+        return self._publishers.logged_on(session, client, low)
 
     def client_left(self, session: int) -> None:
         """A client's connection ended."""
-        found = self._sessions.pop(session, None)
-        if found is not None and self._session_of.get(found.publisher) is found:
-            del self._session_of[found.publisher]
-        self._dirty_sessions.discard(session)
-        if self._unnumbered:
-            self._unnumbered = {k: v for k, v in self._unnumbered.items() if v[0] != session}
+        self._publishers.left(session)
 
     def client_runs(
         self,
@@ -397,44 +369,9 @@ class InstanceMachine:
         count: int = 0,
         types: frozenset[bytes] = frozenset(),
     ) -> list[Run]:
-        """The runs of a client's records that came in, for `client_published`.
-
-        Args:
-            count: how many, where it is given.
-            types: the message types that its transport is for; none: any.
-
-        Raises:
-            CorruptRecord, RemoteProtocolError: nothing of the payload may be taken.
-        """
-        found = self._sessions[session]
-        publisher = found.publisher
-        chunks = scan(payload, record_bytes_max=RECORD_BYTES_MAX, commands=PUBLISHED)
-        for chunk in chunks:
-            if chunk.publisher != publisher:
-                raise RemoteProtocolError(
-                    f"client {found.client} sent a record of another publisher, "
-                    f"{chunk.publisher}: build records with the id from the logon answer",
-                    "foreign_publisher",
-                )
-            _check_text(chunk.topic, chunk.message_type)
-            if types and chunk.message_type not in types:
-                raise RemoteProtocolError(
-                    not_of_transport(chunk.message_type.decode(), types), "bad_message_type"
-                )
-        found_count = sum(chunk.records for chunk in chunks)
-        if count and found_count != count:
-            raise RemoteProtocolError(
-                f"client {found.client} sent {found_count} records and said {count}: "
-                "`n` of a publish batch is the number of its records",
-                "bad_record",
-            )
-        runs = [run_of(chunk, payload) for chunk in chunks]
-        known = self.known.get(publisher)
-        if found_count + (known.pieces if known is not None else 0) > gap_limit.PIECES_MAX:
-            journaled = self.journaled.matches
-            kept = (run.ranges() for run in runs if journaled(run.topic, run.message_type))
-            gap_limit.check_gaps(found.client, known, chain.from_iterable(kept))
-        return runs
+        """The runs of a client's records that came in, for `client_published`. `Publishers.runs`
+        tells what the values mean."""
+        return self._publishers.runs(session, payload, count, types)
 
     def client_published(
         self, session: int, runs: list[Run], now_us: int, answers: Answers
@@ -444,40 +381,16 @@ class InstanceMachine:
         Returns the effects, and the runs of topics that are not journaled: they are delivered at
         once and count as durable.
         """
-        found = self._sessions[session]
-        publisher = found.publisher
-        self.intake.begin(answers)
-        transient: list[Run] = []
-        for run in runs:
-            if not found.received:
-                found.counted = run.first_sequence - 1
-            if run.last_sequence > found.received:
-                found.received = run.last_sequence
-            if not self.journaled.matches(run.topic, run.message_type):
-                run.receive_time_us = now_us + self.intake.wall_offset_us
-                transient.append(run)
-                continue
-            self.counters.published += run.count
-            if run.first_sequence > self.intake.highest.get(publisher, 0):
-                run.flags |= Flag.AWAITED
-                self.intake.append(run, self.own_root, CLIENT, now_us)
-            else:
-                self._published_again(found, run, now_us)
-        if transient or not self.intake.staged:
-            self._dirty_sessions.add(session)
-            if not self.intake.staged:
-                self._flush()
+        transient = self._publishers.published(session, runs, now_us, answers)
+        if not self.intake.staged:
+            self._flush()
         return self._take(), transient
 
     def client_published_unnumbered(
         self, session: int, run: Run, command_id: str, now_us: int
     ) -> list[Effect]:
         """One publish that the server numbered (`number_for`)."""
-        run.flags |= Flag.AWAITED
-        self.counters.published += 1
-        if command_id:
-            self._unnumbered[(run.publisher, run.first_sequence)] = (session, command_id)
-        self.intake.append(run, self.own_root, CLIENT, now_us)
+        self._publishers.published_unnumbered(session, run, command_id, now_us)
         return self._take()
 
     def number_for(self, client: str) -> tuple[int, int]:
@@ -486,47 +399,7 @@ class InstanceMachine:
         Raises:
             RemoteProtocolError: there is no next one: a client of that very name took the last.
         """
-        publisher = publisher_id(f"{client}|{self.identity.incarnation}")
-        sequence = self.intake.highest.get(publisher, 0) + 1
-        if sequence > SEQUENCE_MAX:
-            raise RemoteProtocolError(
-                f"client {client} has no sequence left here, the highest is {SEQUENCE_MAX}: number "
-                "its publishes, or choose another client name",
-                "sequence_exhausted",
-            )
-        return publisher, sequence
-
-    def _published_again(self, session: _Session, run: Run, now_us: int) -> None:
-        """A client's run of which a part may be known already: it is never answered as a duplicate,
-        but when it is durable here."""
-        publisher = run.publisher
-        ranges = run.ranges()
-        known = self.known.of(publisher)
-        fresh = [piece for a, b in ranges for piece in known.missing(a, b)]
-        old = [piece for a, b in ranges for piece in known.within(a, b)]
-        if old:
-            self.counters.duplicates += sum(b - a + 1 for a, b in old)
-            conflicts = self.intake.conflicts(run, old)
-            if conflicts:
-                for a, b in conflicts:
-                    for sequence in range(a, b + 1):
-                        session.failures[sequence] = (
-                            "sequence_conflict",
-                            f"sequence {sequence} of {session.client} is held with another content"
-                            ", command or expiration: a publisher lost its store, or two clients "
-                            "have this name",
-                        )
-                self._dirty_sessions.add(session.number)
-                self.intake.report_conflict(session.client, publisher, conflicts)
-                unsound = SequenceSet(conflicts)
-                old = [piece for a, b in old for piece in unsound.missing(a, b)]
-            self.intake.note(self.own_root, CLIENT, publisher, old, now_us)
-        if fresh:
-            part = run.select(fresh)
-            assert part is not None
-            part.flags |= Flag.AWAITED
-            self.intake.append(part, self.own_root, CLIENT, now_us)
-        self._dirty_sessions.add(session.number)
+        return self._publishers.number_for(client)
 
     # -- upstream instances ------------------------------------------------------------------
     def refuse_upstream(
@@ -972,17 +845,9 @@ class InstanceMachine:
                 senders.add(upstream.incarnation if upstream is not None else CLIENT)
                 continue
             senders.add(entry.sender)
-            found = self._session_of.get(entry.run.publisher)
-            if entry.sender == CLIENT and found is not None:
-                sessions.add(found.number)
-            if isinstance(entry, RunStaged):
-                # Numbered here: its publisher has no session, its command has one.
-                asked = self._unnumbered.pop((entry.run.publisher, entry.run.first_sequence), None)
-                if asked is not None:
-                    sessions.add(asked[0])
+            sessions |= self._publishers.senders_of(entry)
         for session in sessions:
-            self._emit(CloseSession(session, reason, text))
-            self.client_left(session)
+            self._publishers.close(session, reason, text)
         for sender in senders:
             upstream = self._upstream_of.get(sender)
             if upstream is not None:
@@ -994,16 +859,8 @@ class InstanceMachine:
 
     # -- answers -----------------------------------------------------------------------------
     def _take_answers(self) -> None:
-        """What durability wrote down for sessions and upstreams."""
+        """What durability wrote down for upstreams."""
         book = self._book
-        if book.durable:
-            for publisher, ranges in book.durable:
-                session = self._session_of.get(publisher)
-                if session is not None:
-                    self._dirty_sessions.add(session.number)
-                if self._unnumbered:
-                    self._answer_unnumbered(publisher, ranges)
-            book.durable.clear()
         if book.persisted:
             for sender, root, publisher, ranges in book.persisted:
                 upstream = self._upstream_of.get(sender)
@@ -1011,10 +868,6 @@ class InstanceMachine:
                     upstream.persisted.of(root).add_ranges(publisher, ranges)
                     self._dirty_upstreams.add(upstream.connection)
             book.persisted.clear()
-        if book.refused:
-            for refusal in book.refused:
-                self._refused(refusal)
-            book.refused.clear()
         if book.conflicts:
             for sender, publisher, ranges in book.conflicts:
                 upstream = self._upstream_of.get(sender)
@@ -1022,41 +875,6 @@ class InstanceMachine:
                     upstream.conflicts.add_ranges(publisher, ranges)
                     self._dirty_upstreams.add(upstream.connection)
             book.conflicts.clear()
-
-    def _refused(self, refusal: Refusal) -> None:
-        """Tells those who published these that a destination holds other contents."""
-        destination, publisher, ranges, undone = refusal
-        session = self._session_of.get(publisher)
-        if session is not None and session.received:
-            # What came on this session and is not answered. What an earlier one was told it has
-            # forgotten, and what it will send again is refused then.
-            for a, b in ranges:
-                for sequence in range(a, b + 1):
-                    if sequence > session.counted:
-                        session.failures[sequence] = (
-                            "sequence_conflict",
-                            f"{destination} holds sequence {sequence} of "
-                            f"{session.client} with another content",
-                        )
-            self._dirty_sessions.add(session.number)
-        if self._unnumbered:
-            self._answer_unnumbered(
-                publisher,
-                list(undone),
-                "sequence_conflict",
-                f"{destination} holds another content under the number that "
-                f"{self.identity.name} gave it: publish it again",
-            )
-
-    def _answer_unnumbered(
-        self, publisher: int, ranges: list[Range], reason: str = "", text: str = ""
-    ) -> None:
-        for a, b in ranges:
-            for sequence in range(a, b + 1):
-                found = self._unnumbered.pop((publisher, sequence), None)
-                if found is not None:
-                    self.counters.persisted += not reason
-                    self._emit(AckClient(found[0], sequence, reason, text, found[1]))
 
     def _settle_ages(self, *ledgers: DestinationLedger) -> None:
         """After something was answered, released or refused. What asks for ages only reads."""
@@ -1066,12 +884,8 @@ class InstanceMachine:
 
     def _flush(self) -> None:
         """Says to sessions and upstreams what there is to say, once per call from outside."""
+        self._publishers.flush()
         self._take_answers()
-        for number in self._dirty_sessions:
-            session = self._sessions.get(number)
-            if session is not None:
-                self._ack_session(session)
-        self._dirty_sessions.clear()
         for connection in self._dirty_upstreams:
             upstream = self._upstreams.get(connection)
             if upstream is None:
@@ -1091,31 +905,6 @@ class InstanceMachine:
                 upstream.told = upstream.stored
                 self._emit(ack)
         self._dirty_upstreams.clear()
-
-    def _ack_session(self, session: _Session) -> None:
-        pending = self.pending.get(self.own_root, session.publisher)
-        if session.failures and pending is not None:
-            pending = pending.copy()
-            for sequence in session.failures:
-                pending.remove(sequence, sequence)
-        lowest = pending.first() if pending is not None else None
-        settled = session.received if lowest is None else min(lowest - 1, session.received)
-        if session.failures:
-            for sequence in sorted(session.failures):
-                if sequence > settled:
-                    break
-                reason, text = session.failures.pop(sequence)
-                if sequence - 1 > session.acked:
-                    self._emit(AckClient(session.number, sequence - 1))
-                self._emit(AckClient(session.number, sequence, reason, text))
-                session.acked = max(session.acked, sequence)
-                self.counters.persisted += max(sequence - 1 - session.counted, 0)
-                session.counted = max(session.counted, sequence)
-        if settled > session.acked:
-            self.counters.persisted += max(settled - session.counted, 0)
-            session.counted = max(session.counted, settled)
-            session.acked = settled
-            self._emit(AckClient(session.number, settled))
 
     # -- moved instances ---------------------------------------------------------------------
     def placed(self, told: Mapping[str, Placement]) -> list[Effect]:
@@ -1140,9 +929,7 @@ class InstanceMachine:
         self.admission.retire(text)
 
     def _close_all(self, to_clients: str, text: str, to_links: str) -> None:
-        for session in list(self._sessions):
-            self._emit(CloseSession(session, to_clients, text))
-            self.client_left(session)
+        self._publishers.close_all(to_clients, text)
         for connection in list(self._upstreams):
             self._emit(CloseUpstream(connection, to_links, text))
             self.upstream_left(connection)
@@ -1605,12 +1392,11 @@ class InstanceMachine:
 
     def received_of(self, session: int) -> int:
         """The highest sequence that came over this session; 0 for none, or where it is gone."""
-        found = self._sessions.get(session)
-        return found.received if found is not None else 0
+        return self._publishers.received_of(session)
 
     def sessions(self) -> int:
         """How many clients are logged on."""
-        return len(self._sessions)
+        return len(self._publishers)
 
     def upstreams(self) -> list[tuple[str, str, int]]:
         """(name, group, incarnation) of the connected upstream instances."""
@@ -1650,16 +1436,3 @@ class InstanceMachine:
     # -- helpers -----------------------------------------------------------------------------
     def _take(self) -> list[Effect]:
         return self._out.take()
-
-
-def _check_text(topic: bytes, message_type: bytes) -> None:
-    """Raises RemoteProtocolError where a topic or a type is no text: whoever looks at it later, a
-    subscriber or a tool, takes it for one."""
-    try:
-        topic.decode()
-        message_type.decode()
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError(
-            f"topic {topic[:200]!r} of type {message_type!r} is no UTF-8: {error.reason}",
-            "bad_record",
-        ) from None

@@ -1,0 +1,382 @@
+"""Client sessions: what each of them published, what is numbered for those who do not number, and
+what they are told of it.
+
+A client is never answered as a duplicate: what it sends again is acknowledged when it is durable
+here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import chain
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import Range, SequenceSet
+from raylay.services.messages.records import (
+    PUBLISHED,
+    RECORD_BYTES_MAX,
+    SEQUENCE_MAX,
+    Flag,
+    Run,
+    publisher_id,
+    run_of,
+    scan,
+)
+from raylay.services.messages.topics import TopicMatcher, not_of_transport
+from raylay.services.replication import gap_limit
+from raylay.services.replication.acknowledgment import CLIENT
+from raylay.services.replication.effects import AckClient, CloseSession
+from raylay.services.replication.instance.answers import AnswerBook, Refusal
+from raylay.services.replication.instance.durability import Durability
+from raylay.services.replication.instance.intake import Intake
+from raylay.services.replication.instance.outgoing import Outgoing
+from raylay.services.replication.journal_answers import Answers
+from raylay.services.replication.staged import NoteStaged, RunStaged
+from raylay.services.replication.values import Counters, Identity, LogonAnswer
+
+
+@dataclass(slots=True)
+class _Session:
+    number: int
+    client: str
+    publisher: int
+    received: int = 0
+    acked: int = 0
+    counted: int = 0
+    """Up to here its publishes are in the counter of persisted ones; from its first one on."""
+    failures: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+class Publishers:
+    """See the file's docstring.
+
+    Invariant: a session's `acked` is below every sequence of it that is pending.
+    Owner: the instance's machine. Lifecycle: as long as that; a session from its logon to its end.
+
+    Args:
+        journaled: which topics are.
+        book: from which it takes what is durable and what was refused.
+    """
+
+    __slots__ = (
+        "_book",
+        "_counters",
+        "_dirty",
+        "_durability",
+        "_identity",
+        "_intake",
+        "_journaled",
+        "_out",
+        "_session_of",
+        "_sessions",
+        "_unnumbered",
+    )
+
+    def __init__(
+        self,
+        identity: Identity,
+        journaled: TopicMatcher,
+        intake: Intake,
+        durability: Durability,
+        book: AnswerBook,
+        out: Outgoing,
+        counters: Counters,
+    ) -> None:
+        self._identity = identity
+        self._journaled = journaled
+        self._intake = intake
+        self._durability = durability
+        self._book = book
+        self._out = out
+        self._counters = counters
+        self._sessions: dict[int, _Session] = {}
+        self._session_of: dict[int, _Session] = {}
+        self._dirty: set[int] = set()
+        """Sessions that may have to be told something."""
+        self._unnumbered: dict[tuple[int, int], tuple[int, str]] = {}
+        """(publisher, sequence) of what was numbered here: (session, its command)."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def received_of(self, session: int) -> int:
+        """The highest sequence that came over this session; 0 for none, or where it is gone."""
+        found = self._sessions.get(session)
+        return found.received if found is not None else 0
+
+    # -- sessions ----------------------------------------------------------------------------
+    def logged_on(self, session: int, client: str, low: int) -> LogonAnswer:
+        """A client logged on. `low`: its lowest sequence that it does not know to be durable."""
+        publisher = publisher_id(client)
+        self._sessions[session] = found = _Session(session, client, publisher)
+        self._session_of[publisher] = found
+        highest = self._intake.highest.get(publisher, 0)
+        durable: list[Range] = []
+        if low and highest >= low:
+            durable = self._durability.durable_of(publisher, low, highest)
+        return LogonAnswer(publisher, durable, highest)
+
+    def left(self, session: int) -> None:
+        """A client's connection ended."""
+        found = self._sessions.pop(session, None)
+        if found is not None and self._session_of.get(found.publisher) is found:
+            del self._session_of[found.publisher]
+        self._dirty.discard(session)
+        if self._unnumbered:
+            self._unnumbered = {k: v for k, v in self._unnumbered.items() if v[0] != session}
+
+    def runs(
+        self,
+        session: int,
+        payload: bytes,
+        count: int = 0,
+        types: frozenset[bytes] = frozenset(),
+    ) -> list[Run]:
+        """The runs of a client's records that came in, for `client_published`.
+
+        Args:
+            count: how many, where it is given.
+            types: the message types that its transport is for; none: any.
+
+        Raises:
+            CorruptRecord, RemoteProtocolError: nothing of the payload may be taken.
+        """
+        found = self._sessions[session]
+        publisher = found.publisher
+        chunks = scan(payload, record_bytes_max=RECORD_BYTES_MAX, commands=PUBLISHED)
+        for chunk in chunks:
+            if chunk.publisher != publisher:
+                raise RemoteProtocolError(
+                    f"client {found.client} sent a record of another publisher, "
+                    f"{chunk.publisher}: build records with the id from the logon answer",
+                    "foreign_publisher",
+                )
+            _check_text(chunk.topic, chunk.message_type)
+            if types and chunk.message_type not in types:
+                raise RemoteProtocolError(
+                    not_of_transport(chunk.message_type.decode(), types), "bad_message_type"
+                )
+        found_count = sum(chunk.records for chunk in chunks)
+        if count and found_count != count:
+            raise RemoteProtocolError(
+                f"client {found.client} sent {found_count} records and said {count}: "
+                "`n` of a publish batch is the number of its records",
+                "bad_record",
+            )
+        runs = [run_of(chunk, payload) for chunk in chunks]
+        known = self._intake.known.get(publisher)
+        if found_count + (known.pieces if known is not None else 0) > gap_limit.PIECES_MAX:
+            journaled = self._journaled.matches
+            kept = (run.ranges() for run in runs if journaled(run.topic, run.message_type))
+            gap_limit.check_gaps(found.client, known, chain.from_iterable(kept))
+        return runs
+
+    def published(self, session: int, runs: list[Run], now_us: int, answers: Answers) -> list[Run]:
+        """A client's records came in, and all that `asks` asked is answered.
+
+        Returns the runs of topics that are not journaled: they are delivered at once and count as
+        durable.
+        """
+        found = self._sessions[session]
+        publisher = found.publisher
+        self._intake.begin(answers)
+        transient: list[Run] = []
+        for run in runs:
+            if not found.received:
+                found.counted = run.first_sequence - 1
+            if run.last_sequence > found.received:
+                found.received = run.last_sequence
+            if not self._journaled.matches(run.topic, run.message_type):
+                run.receive_time_us = now_us + self._intake.wall_offset_us
+                transient.append(run)
+                continue
+            self._counters.published += run.count
+            if run.first_sequence > self._intake.highest.get(publisher, 0):
+                run.flags |= Flag.AWAITED
+                self._intake.append(run, self._durability.own_root, CLIENT, now_us)
+            else:
+                self._published_again(found, run, now_us)
+        if transient or not self._intake.staged:
+            self._dirty.add(session)
+        return transient
+
+    def published_unnumbered(self, session: int, run: Run, command_id: str, now_us: int) -> None:
+        """One publish that the server numbered (`number_for`)."""
+        run.flags |= Flag.AWAITED
+        self._counters.published += 1
+        if command_id:
+            self._unnumbered[(run.publisher, run.first_sequence)] = (session, command_id)
+        self._intake.append(run, self._durability.own_root, CLIENT, now_us)
+
+    def number_for(self, client: str) -> tuple[int, int]:
+        """Publisher id and next sequence for a client that does not number its publishes.
+
+        Raises:
+            RemoteProtocolError: there is no next one: a client of that very name took the last.
+        """
+        publisher = publisher_id(f"{client}|{self._identity.incarnation}")
+        sequence = self._intake.highest.get(publisher, 0) + 1
+        if sequence > SEQUENCE_MAX:
+            raise RemoteProtocolError(
+                f"client {client} has no sequence left here, the highest is {SEQUENCE_MAX}: number "
+                "its publishes, or choose another client name",
+                "sequence_exhausted",
+            )
+        return publisher, sequence
+
+    def _published_again(self, session: _Session, run: Run, now_us: int) -> None:
+        """A client's run of which a part may be known already: it is never answered as a duplicate,
+        but when it is durable here."""
+        publisher = run.publisher
+        ranges = run.ranges()
+        known = self._intake.known.of(publisher)
+        fresh = [piece for a, b in ranges for piece in known.missing(a, b)]
+        old = [piece for a, b in ranges for piece in known.within(a, b)]
+        if old:
+            self._counters.duplicates += sum(b - a + 1 for a, b in old)
+            conflicts = self._intake.conflicts(run, old)
+            if conflicts:
+                for a, b in conflicts:
+                    for sequence in range(a, b + 1):
+                        session.failures[sequence] = (
+                            "sequence_conflict",
+                            f"sequence {sequence} of {session.client} is held with another content"
+                            ", command or expiration: a publisher lost its store, or two clients "
+                            "have this name",
+                        )
+                self._dirty.add(session.number)
+                self._intake.report_conflict(session.client, publisher, conflicts)
+                unsound = SequenceSet(conflicts)
+                old = [piece for a, b in old for piece in unsound.missing(a, b)]
+            self._intake.note(self._durability.own_root, CLIENT, publisher, old, now_us)
+        if fresh:
+            part = run.select(fresh)
+            assert part is not None
+            part.flags |= Flag.AWAITED
+            self._intake.append(part, self._durability.own_root, CLIENT, now_us)
+        self._dirty.add(session.number)
+
+    # -- ends --------------------------------------------------------------------------------
+    def senders_of(self, undone: RunStaged | NoteStaged) -> set[int]:
+        """The sessions that sent what never came to the disk."""
+        found: set[int] = set()
+        run = undone.run
+        session = self._session_of.get(run.publisher)
+        if undone.sender == CLIENT and session is not None:
+            found.add(session.number)
+        if isinstance(undone, RunStaged):
+            # Numbered here: its publisher has no session, its command has one.
+            asked = self._unnumbered.pop((run.publisher, run.first_sequence), None)
+            if asked is not None:
+                found.add(asked[0])
+        return found
+
+    def close(self, session: int, reason: str, text: str) -> None:
+        """Ends a session."""
+        self._out.emit(CloseSession(session, reason, text))
+        self.left(session)
+
+    def close_all(self, reason: str, text: str) -> None:
+        """Ends all sessions."""
+        for session in list(self._sessions):
+            self.close(session, reason, text)
+
+    def forget(self) -> None:
+        """Nobody is to be told anything."""
+        self._dirty.clear()
+
+    # -- answers -----------------------------------------------------------------------------
+    def flush(self) -> None:
+        """Tells sessions what there is to tell, once a step."""
+        book = self._book
+        if book.durable:
+            for publisher, ranges in book.durable:
+                session = self._session_of.get(publisher)
+                if session is not None:
+                    self._dirty.add(session.number)
+                if self._unnumbered:
+                    self._answer_unnumbered(publisher, ranges)
+            book.durable.clear()
+        if book.refused:
+            for refusal in book.refused:
+                self._refused(refusal)
+            book.refused.clear()
+        if self._dirty:
+            for number in self._dirty:
+                session = self._sessions.get(number)
+                if session is not None:
+                    self._ack(session)
+            self._dirty.clear()
+
+    def _refused(self, refusal: Refusal) -> None:
+        """Tells those who published these that a destination holds other contents."""
+        destination, publisher, ranges, undone = refusal
+        session = self._session_of.get(publisher)
+        if session is not None and session.received:
+            # What came on this session and is not answered. What an earlier one was told it has
+            # forgotten, and what it will send again is refused then.
+            for a, b in ranges:
+                for sequence in range(a, b + 1):
+                    if sequence > session.counted:
+                        session.failures[sequence] = (
+                            "sequence_conflict",
+                            f"{destination} holds sequence {sequence} of "
+                            f"{session.client} with another content",
+                        )
+            self._dirty.add(session.number)
+        if self._unnumbered:
+            self._answer_unnumbered(
+                publisher,
+                list(undone),
+                "sequence_conflict",
+                f"{destination} holds another content under the number that "
+                f"{self._identity.name} gave it: publish it again",
+            )
+
+    def _answer_unnumbered(
+        self, publisher: int, ranges: list[Range], reason: str = "", text: str = ""
+    ) -> None:
+        for a, b in ranges:
+            for sequence in range(a, b + 1):
+                found = self._unnumbered.pop((publisher, sequence), None)
+                if found is not None:
+                    self._counters.persisted += not reason
+                    self._out.emit(AckClient(found[0], sequence, reason, text, found[1]))
+
+    def _ack(self, session: _Session) -> None:
+        pending = self._durability.pending.get(self._durability.own_root, session.publisher)
+        if session.failures and pending is not None:
+            pending = pending.copy()
+            for sequence in session.failures:
+                pending.remove(sequence, sequence)
+        lowest = pending.first() if pending is not None else None
+        settled = session.received if lowest is None else min(lowest - 1, session.received)
+        if session.failures:
+            for sequence in sorted(session.failures):
+                if sequence > settled:
+                    break
+                reason, text = session.failures.pop(sequence)
+                if sequence - 1 > session.acked:
+                    self._out.emit(AckClient(session.number, sequence - 1))
+                self._out.emit(AckClient(session.number, sequence, reason, text))
+                session.acked = max(session.acked, sequence)
+                self._counters.persisted += max(sequence - 1 - session.counted, 0)
+                session.counted = max(session.counted, sequence)
+        if settled > session.acked:
+            self._counters.persisted += max(settled - session.counted, 0)
+            session.counted = max(session.counted, settled)
+            session.acked = settled
+            self._out.emit(AckClient(session.number, settled))
+
+
+def _check_text(topic: bytes, message_type: bytes) -> None:
+    """Raises RemoteProtocolError where a topic or a type is no text: whoever looks at it later, a
+    subscriber or a tool, takes it for one."""
+    try:
+        topic.decode()
+        message_type.decode()
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(
+            f"topic {topic[:200]!r} of type {message_type!r} is no UTF-8: {error.reason}",
+            "bad_record",
+        ) from None
