@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from raylay.services.drills import drill as drill_module
+from raylay.services.drills import recorded
 from raylay.services.drills.drill import Drill
 from raylay.services.drills.recorded import alarms, now_us
 from raylay.services.drills.scenario import find
@@ -100,4 +100,4 @@ def test_what_an_instance_said_last_is_a_complaint_once(
         "near-1 reports fatal: text near-1 42",
         "near-1 reports conflict: ranges [[1, 2]]",
     ]
-    assert {"fatal", "conflict"} <= drill_module.ALARMS
+    assert {"fatal", "conflict"} <= recorded.ALARMS
