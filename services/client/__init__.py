@@ -17,7 +17,7 @@ Stores: anything with the methods of `PublishStore` and `BookmarkStore`; `Memory
 
 from __future__ import annotations
 
-from raylay.services.client.client import Client, Tracer
+from raylay.services.client.client import Client
 from raylay.services.client.events import (
     ClientEvent,
     Connected,
@@ -33,6 +33,7 @@ from raylay.services.client.events import (
 from raylay.services.client.failover import Server
 from raylay.services.client.machine import ClientMachine, ClientOptions, PublishStore
 from raylay.services.client.messages import Message, MessageBatch
+from raylay.services.client.performing import Tracer
 from raylay.services.client.resumption import BookmarkStore
 from raylay.services.client.subscription import Merged, Subscription
 from raylay.services.client.sync import SyncClient, SyncSubscription

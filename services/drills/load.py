@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raylay.services.client import NOW, Client, Subscription
-from raylay.services.client.client import QUEUE_BYTES_MAX_DEFAULT
 from raylay.services.client.events import ClientEvent, Connected, Disconnected
 from raylay.services.client.messages import ranges_of
+from raylay.services.client.performing import QUEUE_BYTES_MAX_DEFAULT
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.drills.measure import Ack, Failover
 from raylay.services.drills.recorded import ClientRecorder, Said, SubscriberRecorder, now_us

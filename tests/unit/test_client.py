@@ -262,7 +262,7 @@ async def test_tracing_samples_and_closes() -> None:
 async def test_nothing_is_sent_that_the_store_could_not_keep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("raylay.services.client.client.STORE_RETRY_S", 0.01)
+    monkeypatch.setattr("raylay.services.client.performing.STORE_RETRY_S", 0.01)
     server = await FakeServer().start()
     server.auto_ack = True
     events = Events()

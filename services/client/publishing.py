@@ -1,0 +1,157 @@
+"""Publishing by a client: with or without waiting, and waiting for what was published."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from raylay.services.client.performing import (
+    Performing,
+)
+from raylay.services.errors import (
+    PublishStoreFull,
+    RaylayError,
+)
+
+
+class Publishing(Performing):
+    """The publisher's side of a client."""
+
+    def publish_nowait(
+        self,
+        topic: str,
+        body: bytes,
+        message_type: str = "json",
+        *,
+        expiration_s: int = 0,
+        key: bytes = b"",
+        correlation: bytes = b"",
+    ) -> int:
+        """Publishes without waiting. Returns the sequence; it is sent in this turn of the loop.
+
+        Raises:
+            PublishStoreFull: there is no room in the store; nothing was published.
+            LocalProtocolError: topic, message type or size break a limit; nothing was published.
+        """
+        trace = b""
+        if self._until_sample:
+            self._until_sample -= 1
+            if not self._until_sample:
+                trace = self._sample(topic)
+        try:
+            sequence = self._machine.publish(
+                topic,
+                body,
+                message_type,
+                time.time_ns() // 1000,
+                trace,
+                expiration_s,
+                key,
+                correlation,
+            )
+        except RaylayError as error:
+            if trace and self._tracer is not None:
+                self._tracer.publish_failed(self._machine.next_sequence, str(error))
+            raise self._error or error from None
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            assert self._loop is not None
+            self._loop.call_soon(self._pump)
+        return sequence
+
+    async def publish(
+        self,
+        topic: str,
+        body: bytes,
+        message_type: str = "json",
+        *,
+        expiration_s: int = 0,
+        key: bytes = b"",
+        correlation: bytes = b"",
+    ) -> int:
+        """Publishes. Returns the sequence at once; waits only for room in the store.
+
+        Raises:
+            PublishStoreFull: no room within `publish_timeout_s`; nothing was published.
+            LocalProtocolError: topic, message type or size break a limit; nothing was published.
+        """
+        try:
+            sequence = self.publish_nowait(
+                topic,
+                body,
+                message_type,
+                expiration_s=expiration_s,
+                key=key,
+                correlation=correlation,
+            )
+        except PublishStoreFull:
+            deadline_s = time.monotonic() + self._publish_timeout_s
+            while True:
+                await self.room(deadline_s - time.monotonic())
+                try:
+                    return self.publish_nowait(
+                        topic,
+                        body,
+                        message_type,
+                        expiration_s=expiration_s,
+                        key=key,
+                        correlation=correlation,
+                    )
+                except PublishStoreFull:
+                    continue
+        self._until_yield -= 1
+        if not self._until_yield:
+            self._until_yield = self._publishes_a_turn
+            await asyncio.sleep(0)
+        return sequence
+
+    async def room(self, timeout_s: float | None = None) -> None:
+        """Waits until the publish store has room; `publish_timeout_s` when no time is given.
+
+        Raises:
+            PublishStoreFull: it stayed full.
+            RaylayError: what ended the client.
+        """
+        if timeout_s is None:
+            timeout_s = self._publish_timeout_s
+        deadline_s = time.monotonic() + timeout_s
+        while self._store.full:
+            self._raise_if_ended()
+            assert self._loop is not None
+            waiter = self._loop.create_future()
+            self._room_waiters.append(waiter)
+            try:
+                await self._while_reading(waiter, max(0.0, deadline_s - time.monotonic()))
+            except TimeoutError:
+                raise PublishStoreFull(
+                    f"publish store of {self.name} stayed full with {self._store.messages} "
+                    f"messages: no acknowledgment made room within {timeout_s:.3g} s; {self.status}"
+                ) from None
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Waits until everything published so far is durable.
+
+        Raises:
+            CommandFailed: a publish was refused, and there is no `on_publish_failed` to tell. Each
+                refusal is raised once; `SequenceConflict` is one kind.
+            TimeoutError: not within `timeout_s`.
+            RaylayError: what ended the client.
+        """
+        await self._until_settled(timeout_s)
+        failures = self._machine.failures
+        if failures and self.on_publish_failed is None:
+            raise failures.popleft().error
+
+    async def _until_settled(self, timeout_s: float | None) -> None:
+        target = self._machine.next_sequence - 1
+        if target <= self._machine.settled_upto:
+            return
+        self._raise_if_ended()
+        assert self._loop is not None
+        waiter = self._loop.create_future()
+        self._settled_waiters.append((target, waiter))
+        if self._machine.options.ack_conflation_ms and self._connection is not None:
+            # Somebody waits: the server need not keep the ack back any longer.
+            self._pump()
+            self._connection.send({"c": "flush", "cid": "flush", "a": "persisted"})
+        await self._while_reading(waiter, timeout_s)

@@ -1,0 +1,190 @@
+"""Subscribing by a client: begun, paused, resumed and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from raylay.services.client.events import (
+    PauseWanted,
+    ResumeWanted,
+    SubscriptionUnwanted,
+    SubscriptionWanted,
+)
+from raylay.services.client.performing import (
+    QUEUE_BYTES_MAX_DEFAULT,
+    Performing,
+)
+from raylay.services.client.resumption import Resumption
+from raylay.services.client.subscription import Subscription
+from raylay.services.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    NoSafeInstance,
+)
+
+
+class Subscribing(Performing):
+    """The subscriber's side of a client."""
+
+    async def subscribe(
+        self,
+        topic: str,
+        *,
+        message_type: str = "",
+        bookmark: str = "",
+        bookmark_not_found: str = "",
+        subscription_id: str = "",
+        explicit_discard: bool = False,
+        fully_durable: bool = False,
+        live: bool = False,
+        rate: str = "",
+        rate_max_gap: str = "",
+        pause: bool = False,
+        persisted_ms: int | None = None,
+        queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
+        timeout_s: float = 30.0,
+        **options: Any,
+    ) -> Subscription:
+        """Subscribes to a topic, or to the topics that a regular expression matches.
+
+        Args:
+            topic: literal, or a regular expression where it has regex characters.
+            message_type: only messages of this type; empty: any.
+            bookmark: where to start in the log: `EPOCH`, `NOW`, a bookmark, a list, a time or a
+                range (services/messages/bookmarks.py). Empty: an ordinary subscription, whose
+                messages are not replayed. What the bookmark store knows of this subscription id
+                goes before: then it resumes there.
+            bookmark_not_found: `now`, `epoch` or `fail`.
+            subscription_id: the name under which the bookmark store remembers; made from topic and
+                type when it is not given.
+            explicit_discard: messages count as seen by `Subscription.discard` only.
+            fully_durable: messages come only once every sync destination has them as well; while
+                one is down, none come, until it is downgraded.
+            live: at the end of the log messages come before they are on disk. Not with the others
+                of these options.
+            rate: at most so much: `500` messages a second, `500KB` of records a second, `2X` or
+                `.5X` the speed at which the instance received them.
+            rate_max_gap: with a multiple of the original speed, the longest idle: `10s`.
+            pause: nothing comes until `resume`.
+            persisted_ms: the longest pause between two persisted acks.
+            queue_bytes_max: bytes that wait for the consumer before reading stops.
+            timeout_s: for the server's answer.
+            options: further options of the protocol's `subscribe`.
+
+        Raises:
+            CommandFailed: the server refused, with its reason (`bad_regex`, `not_journaled`, …).
+            BookmarkNotFound: with `bookmark_not_found="fail"`.
+            ConnectionLost: no server answered within `timeout_s`; NoSafeInstance where the only
+                ones left must not be failed over to.
+        """
+        self._raise_if_ended()
+        assert self._loop is not None, "connect first"
+        if persisted_ms is not None:
+            options["persisted_ms"] = persisted_ms
+        given = {
+            "bookmark_not_found": bookmark_not_found,
+            "rate": rate,
+            "rate_max_gap": rate_max_gap,
+            "fully_durable": fully_durable,
+            "live": live,
+        }
+        options.update((key, value) for key, value in given.items() if value)
+        if not subscription_id:
+            self._subscription_number += 1
+            subscription_id = (
+                f"{topic}|{message_type}"
+                if bookmark and self._bookmark_store is not None
+                else f"sub-{self._subscription_number}"
+            )
+        resumption = Resumption(
+            subscription_id,
+            topic,
+            message_type,
+            bookmark,
+            options,
+            self._bookmark_store,
+            explicit_discard=explicit_discard,
+            paused=pause,
+        )
+        subscription = Subscription(
+            resumption,
+            queue_bytes_max,
+            self._congestion_changed,
+            self._unsubscribe,
+            self._bookmarks_changed if bookmark and self._bookmark_store is not None else None,
+            self._tell_tracer if self._tracer is not None else None,
+        )
+        await self._begin(subscription, resumption, timeout_s)
+        return subscription
+
+    async def _begin(
+        self, subscription: Subscription, resumption: Resumption, timeout_s: float
+    ) -> None:
+        """Asks for a subscription and waits for the answer."""
+        assert self._loop is not None, "connect first"
+        subscription_id = subscription.id
+        if subscription_id in self._subscriptions:
+            raise LocalProtocolError(
+                f"subscription id {subscription_id!r} is in use: give each its own",
+                "sub_id_in_use",
+            )
+        answered = self._loop.create_future()
+        self._subscribing[subscription_id] = answered
+        self._subscriptions[subscription_id] = subscription
+        self._step(SubscriptionWanted(resumption))
+        try:
+            await self._while_reading(answered, timeout_s)
+        except BaseException as error:
+            subscription.unsubscribe()
+            if isinstance(error, TimeoutError):
+                kind = NoSafeInstance if self._machine.waits_for_safe_instance else ConnectionLost
+                raise kind(
+                    f"no answer to the subscribe of {subscription.topic!r} within {timeout_s} s: "
+                    f"{self.status}"
+                ) from None
+            raise
+        finally:
+            self._subscribing.pop(subscription_id, None)
+
+    async def pause(self, *subscriptions: Subscription) -> None:
+        """Has the server deliver no more of these until `resume`. What is on its way, and what is
+        queued here, still comes. It holds across reconnects.
+
+        Raises:
+            LocalProtocolError: one has ended, has no bookmark, or is live; nothing was changed.
+            CommandFailed: the server refused it.
+        """
+        await self._ask(PauseWanted, subscriptions)
+
+    async def resume(self, *subscriptions: Subscription) -> None:
+        """Goes on with paused subscriptions. Those of one call that have the same bookmark and
+        rate are one replay: what they get stands in the order of the log across them too, also
+        after a reconnect (`Merged` reads them in that order).
+
+        Raises:
+            LocalProtocolError: one has ended or is not paused; nothing was changed.
+            CommandFailed: the server refused it.
+        """
+        await self._ask(ResumeWanted, subscriptions)
+
+    async def _ask(
+        self,
+        kind: type[PauseWanted] | type[ResumeWanted],
+        subscriptions: Sequence[Subscription],
+    ) -> None:
+        self._raise_if_ended()
+        if not subscriptions:
+            return
+        assert self._loop is not None, "connect first"
+        self._asked_number = number = self._asked_number + 1
+        answered = self._asking[number] = self._loop.create_future()
+        try:
+            self._step(kind(number, tuple(dict.fromkeys(one.id for one in subscriptions))))
+            await self._while_reading(answered, None)
+        finally:
+            self._asking.pop(number, None)
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        if self._subscriptions.pop(subscription.id, None) is not None:
+            self._step(SubscriptionUnwanted(subscription.id))
