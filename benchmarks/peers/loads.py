@@ -38,7 +38,7 @@ class Size:
     kills: int = 5
 
 
-QUICK = Size(0.5, 1, 100, 2.0, 1.0, 0.5, 5_000, 5.0, 1)
+QUICK = Size(1.0, 1, 300, 2.0, 2.0, 0.5, 50_000, 5.0, 1)
 
 
 @dataclass(frozen=True)
