@@ -37,7 +37,7 @@ from raylay.services.replication.instance import (
 from raylay.services.replication.instance.admission import Admission
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
-from raylay.services.replication.instance.machine import _Upstream
+from raylay.services.replication.instance.upstreams import Upstream, Upstreams
 from raylay.services.replication.journal_answers import Answers, Fetch, Questions
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
@@ -60,9 +60,9 @@ class PrefixAcks(InstanceMachine):
     def _flush(self) -> None:
         floor_txid = self.durable_floor()
         kept_back: dict[int, RootedRanges] = {}
-        self._take_answers()
-        for connection, upstream in self._upstreams.items():
-            back = kept_back[connection] = RootedRanges()
+        self._upstreams.take()
+        for upstream in self._upstreams.values():
+            back = kept_back[upstream.connection] = RootedRanges()
             for root, answers in upstream.persisted.roots.items():
                 for publisher, (a, b) in answers.items():
                     for run in self._looked_up(publisher, a, b):
@@ -70,12 +70,11 @@ class PrefixAcks(InstanceMachine):
                             for first, last in run.ranges():
                                 back.of(root).add(publisher, max(a, first), min(b, last))
                 answers.difference_update(back.of(root))
-            self._dirty_upstreams.add(connection)
+            self._upstreams._dirty.add(upstream.connection)
         super()._flush()
-        for connection, back in kept_back.items():
-            if connection in self._upstreams:
-                for root, answers in back.roots.items():
-                    self._upstreams[connection].persisted.of(root).update(answers)
+        for upstream in self._upstreams.values():
+            for root, answers in kept_back[upstream.connection].roots.items():
+                upstream.persisted.of(root).update(answers)
 
     def _looked_up(self, publisher: int, first: int, last: int) -> list[Run]:
         found, wanted = [], SequenceSet([(first, last)])
@@ -84,8 +83,8 @@ class PrefixAcks(InstanceMachine):
         return found
 
 
-class DuplicatesAnsweredAtOnce(InstanceMachine):
-    """Answers what it holds already as soon as it comes again, whoever waits for it."""
+class WaitsToldToNobody(InstanceMachine):
+    """The machine of `DuplicatesAnsweredAtOnce`."""
 
     def upstream_logged_on(
         self, *arguments: Any, **named: Any
@@ -93,26 +92,33 @@ class DuplicatesAnsweredAtOnce(InstanceMachine):
         effects, answer = super().upstream_logged_on(*arguments, **named)
         return effects, UpstreamAnswer(answer.held, RootedRanges())
 
+
+class DuplicatesAnsweredAtOnce(Upstreams):
+    """Answers what it holds already as soon as it comes again, whoever waits for it."""
+
+    __slots__ = ("came_again",)
+
     def _take_replicated(
         self,
-        upstream: _Upstream,
+        upstream: Upstream,
         run: Run,
         marked: bool,
         touched: Rooted,
         notes: Rooted,
         now_us: int,
     ) -> None:
-        held = self.known.of(run.publisher)
+        held = self._intake.known.of(run.publisher)
         again = [piece for a, b in run.ranges() for piece in held.within(a, b)]
         self._again().add_ranges(run.publisher, again)
         super()._take_replicated(upstream, run, marked, touched, notes, now_us)
 
     def _again(self) -> PublisherRanges:
-        found: PublisherRanges = self.__dict__.setdefault("came_again", PublisherRanges())
-        return found
+        if not hasattr(self, "came_again"):
+            self.came_again = PublisherRanges()
+        return self.came_again
 
     def _answer_stored(
-        self, upstream: _Upstream, root: int, publisher: int, ranges: list[Range]
+        self, upstream: Upstream, root: int, publisher: int, ranges: list[Range]
     ) -> None:
         super()._answer_stored(upstream, root, publisher, ranges)
         again = self._again().get(publisher)
@@ -159,7 +165,11 @@ class OneWaiterForAllRoots(InstanceMachine):
     def _root_of(self, run: Run) -> int:
         return min(1, super()._root_of(run))
 
-    def _root_of_arrival(self, run: Run, upstream: _Upstream) -> int:
+
+class OneRootBrought(Upstreams):
+    """What upstreams bring to `OneWaiterForAllRoots`."""
+
+    def _root_of_arrival(self, run: Run, upstream: Upstream) -> int:
         return min(1, super()._root_of_arrival(run, upstream))
 
 
@@ -369,14 +379,14 @@ class FindsWhatWasRemoved(RunLookup):
         pass
 
 
-class ReadyByAnyGroup(InstanceMachine):
+class ReadyByAnyGroup(Upstreams):
     """Having lost its disk it admits clients as soon as any upstream has caught up, though those of
     its own group may hold more."""
 
-    def _batch_done(self, entry: BatchStaged) -> None:
-        super()._batch_done(entry)
+    def stored(self, entry: BatchStaged) -> None:
+        super().stored(entry)
         if entry.caught_up:
-            self.admission.become_ready()
+            self._admission.become_ready()
 
 
 # -- who may be failed over to ---------------------------------------------------------------------
@@ -617,13 +627,13 @@ class NotesNotRecovered(InstanceMachine):
                 self.awaited.of(root).add_ranges(run.publisher, ranges)
 
 
-class ConflictToldAhead(InstanceMachine):
+class ConflictToldAhead(Upstreams):
     """Tells an upstream of a conflict with what is only staged."""
 
-    def _take_replicated(self, upstream: _Upstream, *arguments: Any) -> None:
+    def _take_replicated(self, upstream: Upstream, *arguments: Any) -> None:
         super()._take_replicated(upstream, *arguments)
         upstream.conflicts.update(upstream.contested)
-        self._dirty_upstreams.add(upstream.connection)
+        self._dirty.add(upstream.connection)
 
 
 class WhatComesBackIsItsOwn(InstanceMachine):
@@ -695,10 +705,8 @@ class ShowsWhatClientsPublished(InstanceMachine):
         self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int
     ) -> None:
         super()._commit_run(run, root, sender, ranges, time_us)
-        for upstream in self._upstreams.values():
-            if sender == CLIENT and upstream.sends_duplicates:
-                upstream.held.add_ranges(run.publisher, ranges)
-                self._dirty_upstreams.add(upstream.connection)
+        if sender == CLIENT:
+            self._upstreams.came_elsewhere(sender, run.publisher, ranges)
 
 
 class ContentsNotCompared(Intake):
@@ -803,9 +811,13 @@ MISTAKES: dict[str, Machines] = {
     "notes freed untold": Machines(instance=FreesNotesUntold),
     "journal freed without asking": Machines(instance=FreesWithoutAsking),
     "prefix acks": Machines(instance=PrefixAcks),
-    "duplicates answered at once": Machines(instance=DuplicatesAnsweredAtOnce),
+    "duplicates answered at once": Machines(
+        instance=WaitsToldToNobody, parts=Parts(upstreams=DuplicatesAnsweredAtOnce)
+    ),
     "old answers kept": Machines(instance=OldAnswersKept),
-    "one waiter for all roots": Machines(instance=OneWaiterForAllRoots, link=OneRoot),
+    "one waiter for all roots": Machines(
+        instance=OneWaiterForAllRoots, parts=Parts(upstreams=OneRootBrought), link=OneRoot
+    ),
     "windows freed by persisted": Machines(link=WindowFreedByPersisted),
     "high-water-mark duplicates": Machines(parts=Parts(intake=HighWaterMark)),
     "path by name": Machines(link=PathByName),
@@ -821,7 +833,7 @@ MISTAKES: dict[str, Machines] = {
     "old copy served": Machines(instance=ServesAnOldCopy, copies_are_the_same=True),
     "trust is proof": Machines(link=TrustIsProof),
     "stored is enough": Machines(parts=Parts(ledger=StoredIsEnough)),
-    "ready by another group": Machines(instance=ReadyByAnyGroup),
+    "ready by another group": Machines(parts=Parts(upstreams=ReadyByAnyGroup)),
     "a whole list is safe": Machines(peers=WholeListIsSafe),
     "notices are news": Machines(peers=NamesTheConnected, client=NoticesAreNews),
     "only the last word counts": Machines(client=OnlyTheLastCounts),
@@ -854,7 +866,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "finds what was removed": Machines(lookup=FindsWhatWasRemoved),
     "notes not recovered": Machines(instance=NotesNotRecovered),
     "what comes back is its own": Machines(instance=WhatComesBackIsItsOwn),
-    "conflict told ahead": Machines(instance=ConflictToldAhead),
+    "conflict told ahead": Machines(parts=Parts(upstreams=ConflictToldAhead)),
     "next server not asked": Machines(instance=NextServerNotAsked),
     "shows what clients published": Machines(instance=ShowsWhatClientsPublished),
 }

@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from raylay.services.errors import DowngradeRefused
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
@@ -24,7 +24,6 @@ from raylay.services.messages.records import (
     Flag,
     Kind,
     Run,
-    path_through,
 )
 from raylay.services.messages.topic_sets import carries_all
 from raylay.services.messages.topics import (
@@ -41,8 +40,6 @@ from raylay.services.replication.acknowledgment import (
 from raylay.services.replication.connecting import SLICE_PUBLISHERS, LinkPlan
 from raylay.services.replication.downgrade import DowngradePolicy, DowngradeSchedule
 from raylay.services.replication.effects import (
-    AckUpstream,
-    CloseUpstream,
     Committed,
     Effect,
     NotifyLink,
@@ -51,7 +48,6 @@ from raylay.services.replication.effects import (
     Rooted,
     SafetyChanged,
     SetLinkMode,
-    ranges_of,
     rooted_of,
 )
 from raylay.services.replication.instance.admission import Admission
@@ -60,6 +56,7 @@ from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.outgoing import Outgoing
 from raylay.services.replication.instance.publishers import Publishers
+from raylay.services.replication.instance.upstreams import Upstreams
 from raylay.services.replication.journal_answers import (
     Answers,
     JournalLookup,
@@ -85,35 +82,6 @@ from raylay.services.replication.values import (
     UpstreamAnswer,
 )
 
-_FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
-
-
-@dataclass(slots=True)
-class _Upstream:
-    connection: int
-    name: str
-    group: str
-    incarnation: int
-    destination: str
-    epoch: int
-    generation: int = 0
-    reunites: bool = False
-    """It brings what a retired data directory holds, and is no peer."""
-    proven: bool = False
-    """It has proved that it is of this instance's fabric."""
-    doubted: bool = False
-    """What it says is not believed, which was reported."""
-    number: int = 0
-    stored: int = 0
-    told: int = 0
-    sends_duplicates: bool = False
-    caught_up: bool = False
-    held: PublisherRanges = field(default_factory=PublisherRanges)
-    persisted: RootedRanges = field(default_factory=RootedRanges)
-    conflicts: PublisherRanges = field(default_factory=PublisherRanges)
-    contested: PublisherRanges = field(default_factory=PublisherRanges)
-    """What the batch at hand brings with another content than there is here."""
-
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -124,6 +92,7 @@ class Parts:
     durability: type[Durability] = Durability
     intake: type[Intake] = Intake
     publishers: type[Publishers] = Publishers
+    upstreams: type[Upstreams] = Upstreams
 
 
 class InstanceMachine:
@@ -202,20 +171,9 @@ class InstanceMachine:
             missing=self.missing,
             recent_bytes_max=recent_bytes_max,
         )
-        self._publishers = parts.publishers(
-            identity,
-            journaled,
-            self.intake,
-            self.durability,
-            self._book,
-            self._out,
-            self.counters,
-        )
-        self._upstreams: dict[int, _Upstream] = {}
-        self._upstream_of: dict[int, _Upstream] = {}
-        self._duplicating: set[int] = set()
-        """Upstream incarnations that sent what was here already."""
-        self._dirty_upstreams: set[int] = set()
+        taken = journaled, self.intake, self.durability, self._book, self._out, self.counters
+        self._publishers = parts.publishers(identity, *taken)
+        self._upstreams = parts.upstreams(identity, *taken, self.admission)
         self._removable_before = 0
         """The floor for removal that the journal was told last; of an earlier life none holds."""
 
@@ -264,7 +222,7 @@ class InstanceMachine:
         self._out.forget()
         self._book.forget()
         self._publishers.forget()
-        self._dirty_upstreams.clear()
+        self._upstreams.forget()
 
     def recover(self, runs: Iterable[Run], now_us: int) -> None:
         """Takes the committed runs behind the recovery point, in order, headers being enough.
@@ -418,7 +376,6 @@ class InstanceMachine:
     ) -> tuple[str, str] | None:
         """(reason, sentence) when this upstream may not connect; None when it may.
         `Admission.refuse_upstream` tells what the values mean."""
-        connected = self._upstream_of.get(incarnation)
         return self.admission.refuse_upstream(
             name,
             group_expected,
@@ -426,7 +383,7 @@ class InstanceMachine:
             destination,
             epoch,
             epoch_seen,
-            connected_as=connected.destination if connected is not None else None,
+            connected_as=self._upstreams.connected_as(incarnation),
             generation=generation,
             reunites=reunites,
             address=address,
@@ -448,35 +405,28 @@ class InstanceMachine:
         proven: bool = False,
     ) -> tuple[list[Effect], UpstreamAnswer]:
         """An upstream link logged on; its epoch is on disk. An older connection of it ends."""
-        older = self._upstream_of.get(incarnation)
-        if older is not None:
-            self._emit(CloseUpstream(older.connection, "replaced", f"{name} connected again"))
-            self.upstream_left(older.connection)
-        found = _Upstream(
-            connection, name, group, incarnation, destination, epoch, generation, reunites, proven
+        self._upstreams.logged_on(
+            connection,
+            name,
+            group,
+            incarnation,
+            destination,
+            epoch,
+            generation=generation,
+            reunites=reunites,
+            address=address,
+            proven=proven,
         )
-        # It would send them again before it were told what it need not send.
-        found.sends_duplicates = incarnation in self._duplicating
-        self._upstreams[connection] = self._upstream_of[incarnation] = found
-        if not reunites:
-            self.admission.meetings.met(
-                connection, name, incarnation, generation, address, proven=proven
-            )
         ledger = self.destinations.get(name) if not reunites else None
         if ledger is not None and not ledger.incarnation and ledger.destination.group == group:
             # Two-way replication, the other direction first: what comes from there need not go
             # back, and its sender need not wait for our own link to have connected once.
             ledger.incarnation = incarnation
-        self._out.report("upstream_connected", peer=name, group=group, epoch=epoch)
         return self._take(), UpstreamAnswer(self.held(), self.waiters.waited_by(incarnation))
 
     def upstream_left(self, connection: int) -> None:
         """An upstream connection ended."""
-        found = self._upstreams.pop(connection, None)
-        self.admission.meetings.left(connection)
-        if found is not None and self._upstream_of.get(found.incarnation) is found:
-            del self._upstream_of[found.incarnation]
-        self._dirty_upstreams.discard(connection)
+        self._upstreams.left(connection)
 
     def upstream_batch(
         self,
@@ -491,141 +441,18 @@ class InstanceMachine:
     ) -> list[Effect]:
         """A batch came over an upstream connection, and all that `asks` asked is answered.
         `SendBatch` tells what the values mean."""
-        upstream = self._upstreams.get(connection)
-        if upstream is None:
-            return self._take()
         self.intake.begin(answers)
-        if number != upstream.number + 1:
-            return self._refuse(
-                upstream, "gap", f"batch {number} came where {upstream.number + 1} was due"
-            )
-        for run in runs:
-            if run.kind != Kind.RECORDS:
-                return self._refuse(upstream, "bad_record", f"a run of kind {run.kind} was sent")
-            if not self.journaled.matches(run.topic, run.message_type):
-                return self._refuse(
-                    upstream,
-                    "not_journaled",
-                    f"topic {run.topic.decode('utf-8', 'replace')!r} is not in the transaction log"
-                    f" of {self.identity.name}: add it there, or take it out of the Destination",
-                )
-        upstream.number = number
-        sender = upstream.incarnation
-        touched: Rooted = {}
-        notes: Rooted = {}
-        for run in runs:
-            self._take_replicated(upstream, run, marked, touched, notes, now_us)
-        for root, asked_of in awaited.items():
-            for publisher, ranges in asked_of.items():
-                known = self.known.get(publisher)
-                if known is None:
-                    continue
-                asked = [piece for a, b in ranges for piece in known.within(a, b)]
-                refused = self.durability.refused.get(publisher)
-                if refused is not None:
-                    theirs = [piece for a, b in asked for piece in refused.within(a, b)]
-                    upstream.conflicts.add_ranges(publisher, theirs)
-                    self._dirty_upstreams.add(upstream.connection)
-                    asked = self.durability.acceptable(publisher, asked)
-                contested = upstream.contested.get(publisher)
-                if contested is not None:
-                    asked = [piece for a, b in asked for piece in contested.missing(a, b)]
-                if asked:
-                    notes.setdefault(root, {}).setdefault(publisher, []).extend(asked)
-                    touched.setdefault(root, {}).setdefault(publisher, []).extend(asked)
-        for root, noted in notes.items():
-            for publisher, ranges in noted.items():
-                self.intake.note(root, sender, publisher, ranges, now_us)
-        self.intake.batch(connection, number, touched, caught_up, ranges_of(upstream.contested))
-        upstream.contested = PublisherRanges()
-        self._drain(now_us)
-        self._flush()
-        return self._take()
-
-    def _take_replicated(
-        self,
-        upstream: _Upstream,
-        run: Run,
-        marked: bool,
-        touched: Rooted,
-        notes: Rooted,
-        now_us: int,
-    ) -> None:
-        publisher = run.publisher
-        count = run.count
-        root = self._root_of_arrival(run, upstream) if marked else UNAWAITED
-        ranges = run.ranges()
-        arrived = touched.setdefault(root, {})
-        arrived.setdefault(publisher, []).extend(ranges)
-        part: Run | None = run
-        if run.first_sequence <= self.intake.highest.get(publisher, 0):
-            known = self.known.of(publisher)
-            old = [piece for a, b in ranges for piece in known.within(a, b)]
-            if old:
-                upstream.sends_duplicates = True
-                self._duplicating.add(upstream.incarnation)
-                fresh = [piece for a, b in ranges for piece in known.missing(a, b)]
-                part = run.select(fresh) if fresh else None
-                self.counters.duplicates += count - (part.count if part else 0)
-                conflicts = self.intake.conflicts(run, old)
-                if conflicts:
-                    upstream.contested.add_ranges(publisher, conflicts)
-                    self.intake.report_conflict(upstream.name, publisher, conflicts)
-                    by = upstream.incarnation
-                    self.intake.keep_conflict(run, conflicts, by, upstream.group, now_us)
-                    unsound = SequenceSet(conflicts)
-                    old = [piece for a, b in old for piece in unsound.missing(a, b)]
-                    arrived[publisher] = [
-                        piece for a, b in arrived[publisher] for piece in unsound.missing(a, b)
-                    ]
-                if root != UNAWAITED and old:
-                    notes.setdefault(root, {}).setdefault(publisher, []).extend(old)
-        if part is None:
-            return
-        part = Run(
-            publisher,
-            part.first_sequence,
-            part.last_sequence,
-            part.count,
-            part.payload,
-            part.topic,
-            part.message_type,
-            path_through(run.path, upstream.incarnation),
-            upstream.group,
-            (part.flags & _FLAGS_CARRIED_ON)
-            | (Flag.AWAITED if root else 0)
-            | (Flag.CROSSED if upstream.group != self.identity.group else 0),
-            payload_checksum=part.payload_checksum,
-        )
-        self.counters.replicated_in += part.count
-        self.intake.append(part, root, upstream.incarnation, now_us)
-
-    def _root_of_arrival(self, run: Run, upstream: _Upstream) -> int:
-        if not run.flags & Flag.AWAITED:
-            return UNAWAITED
-        return run.path[0] if run.path else upstream.incarnation
-
-    def _refuse(self, upstream: _Upstream, reason: str, text: str) -> list[Effect]:
-        self._emit(CloseUpstream(upstream.connection, reason, text))
-        self._out.report("upstream_refused", peer=upstream.name, reason=reason, text=text)
-        self.upstream_left(upstream.connection)
+        upstreams = self._upstreams
+        if upstreams.batch(connection, number, runs, marked, awaited, caught_up, now_us):
+            self._drain(now_us)
+            self._flush()
         return self._take()
 
     def upstream_lacks(self, connection: int, lacks: PublisherRanges, whole: bool) -> list[Effect]:
         """An upstream says what it once had, has removed, and believes to be missing here. `whole`:
         everything that it has is routed here."""
-        upstream = self._upstreams.get(connection)
-        if upstream is not None:
-            name, incarnation = upstream.name, upstream.incarnation
-            told = self.missing.upstream_lacks(name, incarnation, lacks, whole)
-            if told is not None:
-                self._emit(told)
+        self._upstreams.lacks(connection, lacks, whole)
         return self._take()
-
-    def _judge_missing(self) -> None:
-        """Those that catch up may still bring it; nobody waits for one that is away."""
-        if all(upstream.caught_up for upstream in self._upstreams.values()):
-            self.intake.judge_missing()
 
     # -- the journal -------------------------------------------------------------------------
     def committed(self, last_txid: int, now_us: int) -> list[Effect]:
@@ -651,10 +478,8 @@ class InstanceMachine:
                 self._commit_run(run, entry.root, entry.sender, ranges, now_us)
                 # What clients published is not shown: an upstream may have what another client of
                 # that name did, which is seen only where the records meet.
-                for upstream in self._upstreams.values() if entry.sender != CLIENT else ():
-                    if upstream.sends_duplicates and upstream.incarnation != entry.sender:
-                        upstream.held.add_ranges(run.publisher, ranges)
-                        self._dirty_upstreams.add(upstream.connection)
+                if entry.sender != CLIENT:
+                    self._upstreams.came_elsewhere(entry.sender, run.publisher, ranges)
             elif isinstance(entry, NoteStaged):
                 runs.append(entry.run)
                 if entry.run.kind == Kind.UNAVAILABLE:
@@ -670,7 +495,7 @@ class InstanceMachine:
                         now_us,
                     )
             else:
-                self._batch_done(entry)
+                self._upstreams.stored(entry)
         if runs:
             self._out.insert(at, Committed(runs, committed_txid))
 
@@ -773,31 +598,6 @@ class InstanceMachine:
             for publisher, ranges in sets.sets.items():
                 ledger.owe_again(root, publisher, ranges, now_us, first_txid)
 
-    def _batch_done(self, entry: BatchStaged) -> None:
-        upstream = self._upstreams.get(entry.connection)
-        if upstream is None:
-            return
-        upstream.stored = entry.number
-        self._dirty_upstreams.add(entry.connection)
-        for publisher, ranges in entry.conflicts.items():
-            upstream.conflicts.add_ranges(publisher, ranges)
-        for root, arrived in entry.touched.items():
-            for publisher, ranges in arrived.items():
-                self._answer_stored(upstream, root, publisher, ranges)
-        if entry.caught_up:
-            upstream.caught_up = True
-            self._out.report("upstream_caught_up", peer=upstream.name)
-            if upstream.group == self.identity.group and not upstream.reunites:
-                self.admission.become_ready()
-
-    def _answer_stored(
-        self, upstream: _Upstream, root: int, publisher: int, ranges: list[Range]
-    ) -> None:
-        """The answer to a batch: all that its sender does not wait for is answered now."""
-        answered = self.waiters.not_waited(root, upstream.incarnation, publisher, ranges)
-        if answered:
-            upstream.persisted.of(root).add_ranges(publisher, answered)
-
     def admit(self, senders: Iterable[str], *, force: bool = False) -> list[Effect]:
         """By hand: admits clients although no peer of the group has brought what it has.
 
@@ -849,33 +649,12 @@ class InstanceMachine:
         for session in sessions:
             self._publishers.close(session, reason, text)
         for sender in senders:
-            upstream = self._upstream_of.get(sender)
-            if upstream is not None:
-                self._emit(CloseUpstream(upstream.connection, reason, text))
-                self.upstream_left(upstream.connection)
+            self._upstreams.close_sender(sender, reason, text)
         self._out.report("storage_failed", reason=reason, text=text)
         self._flush()
         return self._take()
 
     # -- answers -----------------------------------------------------------------------------
-    def _take_answers(self) -> None:
-        """What durability wrote down for upstreams."""
-        book = self._book
-        if book.persisted:
-            for sender, root, publisher, ranges in book.persisted:
-                upstream = self._upstream_of.get(sender)
-                if upstream is not None:
-                    upstream.persisted.of(root).add_ranges(publisher, ranges)
-                    self._dirty_upstreams.add(upstream.connection)
-            book.persisted.clear()
-        if book.conflicts:
-            for sender, publisher, ranges in book.conflicts:
-                upstream = self._upstream_of.get(sender)
-                if upstream is not None:
-                    upstream.conflicts.add_ranges(publisher, ranges)
-                    self._dirty_upstreams.add(upstream.connection)
-            book.conflicts.clear()
-
     def _settle_ages(self, *ledgers: DestinationLedger) -> None:
         """After something was answered, released or refused. What asks for ages only reads."""
         for ledger in ledgers:
@@ -885,26 +664,7 @@ class InstanceMachine:
     def _flush(self) -> None:
         """Says to sessions and upstreams what there is to say, once per call from outside."""
         self._publishers.flush()
-        self._take_answers()
-        for connection in self._dirty_upstreams:
-            upstream = self._upstreams.get(connection)
-            if upstream is None:
-                continue
-            ack = AckUpstream(connection, upstream.stored)
-            if upstream.persisted.roots:
-                ack.persisted.update(rooted_of(upstream.persisted.roots))
-                upstream.persisted.roots.clear()
-            for mine, theirs in (
-                (upstream.held, ack.held),
-                (upstream.conflicts, ack.conflicts),
-            ):
-                if mine.sets:
-                    theirs.update({key: list(value) for key, value in mine.sets.items()})
-                    mine.sets.clear()
-            if upstream.stored > upstream.told or ack.held or ack.persisted or ack.conflicts:
-                upstream.told = upstream.stored
-                self._emit(ack)
-        self._dirty_upstreams.clear()
+        self._upstreams.flush()
 
     # -- moved instances ---------------------------------------------------------------------
     def placed(self, told: Mapping[str, Placement]) -> list[Effect]:
@@ -916,12 +676,7 @@ class InstanceMachine:
         if text:
             self._retire(text)
             return self._take()
-        for upstream in list(self._upstreams.values()):
-            retired = self.placements.is_retired(upstream.name, upstream.generation)
-            if retired and not upstream.reunites:
-                why = self.admission.refusal_by_placement(upstream.name, reunites=False)
-                self._emit(CloseUpstream(upstream.connection, *why))
-                self.upstream_left(upstream.connection)
+        self._upstreams.close_retired()
         return self._take()
 
     def _retire(self, text: str) -> None:
@@ -930,38 +685,15 @@ class InstanceMachine:
 
     def _close_all(self, to_clients: str, text: str, to_links: str) -> None:
         self._publishers.close_all(to_clients, text)
-        for connection in list(self._upstreams):
-            self._emit(CloseUpstream(connection, to_links, text))
-            self.upstream_left(connection)
+        self._upstreams.close_all(to_links, text)
 
     # -- an old copy of the data directory ---------------------------------------------------
     def upstream_shows(self, connection: int, yours: Ranges) -> list[Effect]:
         """An upstream holds these, they came by way of this incarnation, and this instance did not
-        say that it has them when the link connected. It may have got them meanwhile. Else it was
-        given back an old copy of its data: its own path would keep its tail from it."""
-        upstream = self._upstreams.get(connection)
-        if upstream is None or upstream.reunites:
-            return self._take()
-        if self.identity.in_fabric and not upstream.proven:
-            # Anybody could make it begin anew.
-            if not upstream.doubted:
-                upstream.doubted = True
-                self._out.report(
-                    "old_copy_unproven",
-                    peer=upstream.name,
-                    text=f"{upstream.name} says that it holds what went through this data directory"
-                    f" of {self.identity.name} and is not in it, and does not prove that it is of "
-                    "the fabric: not believed; where the directory may be an old copy, begin it "
-                    "anew (docs/operations.md)",
-                )
-            return self._take()
-        lacking = self.intake.lacked(yours)
-        if lacking:
-            publisher, (first, last) = next(iter(lacking.items()))
-            self._go_back(
-                f"{upstream.name} has messages that went through this data directory and are not "
-                f"in it, {publisher}|{first}| to {publisher}|{last}| among them"
-            )
+        say that it has them when the link connected."""
+        found = self._upstreams.shows(connection, yours)
+        if found:
+            self._go_back(found)
         return self._take()
 
     def epoch_refused(self, destination: str) -> list[Effect]:
@@ -1154,9 +886,7 @@ class InstanceMachine:
             self.intake.report_conflict(ledger.destination.name, publisher, ranges)
             undone = self.durability.refuse(publisher, ranges)
             for connection, theirs in self.intake.staged.refuse(publisher, undone):
-                if connection in self._upstreams:
-                    self._upstreams[connection].conflicts.add_ranges(publisher, theirs)
-                    self._dirty_upstreams.add(connection)
+                self._upstreams.contested(connection, publisher, theirs)
             self._book.refused.append(Refusal(ledger.destination.name, publisher, ranges, undone))
 
     def link_progressed(
@@ -1272,8 +1002,9 @@ class InstanceMachine:
         all is stored there but not persisted, the fault is further on: the instance nearest to it
         acts first, so this one waits for one look more.
         """
-        if self.missing.is_judging:
-            self._judge_missing()
+        if self.missing.is_judging and self._upstreams.all_caught_up:
+            # Those that catch up may still bring it; nobody waits for one that is away.
+            self.intake.judge_missing()
         self._release()
         wall_us = now_us + self.intake.wall_offset_us
         downgrade_age_ms, upgrade_age_ms = self.schedule.due(now_us, wall_us)

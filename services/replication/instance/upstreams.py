@@ -1,0 +1,462 @@
+"""Links of upstreams: what they bring, and what they are told of it.
+
+A batch is answered when all of it is on disk: what is stored, what of it nobody waits for any more,
+what came here by other ways, and what is here with another content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.messages.records import Flag, Kind, Run, path_through
+from raylay.services.messages.topics import TopicMatcher
+from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
+from raylay.services.replication.effects import (
+    AckUpstream,
+    CloseUpstream,
+    Ranges,
+    Rooted,
+    ranges_of,
+    rooted_of,
+)
+from raylay.services.replication.instance.admission import Admission
+from raylay.services.replication.instance.answers import AnswerBook
+from raylay.services.replication.instance.durability import Durability
+from raylay.services.replication.instance.intake import Intake
+from raylay.services.replication.instance.outgoing import Outgoing
+from raylay.services.replication.staged import BatchStaged
+from raylay.services.replication.values import Counters, Identity
+
+_FLAGS_CARRIED_ON = Flag.CONTIGUOUS | Flag.TRACED | Flag.CROSSED
+
+
+@dataclass(slots=True)
+class Upstream:
+    """One connection of an upstream's link."""
+
+    connection: int
+    name: str
+    group: str
+    incarnation: int
+    destination: str
+    epoch: int
+    generation: int = 0
+    reunites: bool = False
+    """It brings what a retired data directory holds, and is no peer."""
+    proven: bool = False
+    """It has proved that it is of this instance's fabric."""
+    doubted: bool = False
+    """What it says is not believed, which was reported."""
+    number: int = 0
+    stored: int = 0
+    told: int = 0
+    sends_duplicates: bool = False
+    caught_up: bool = False
+    held: PublisherRanges = field(default_factory=PublisherRanges)
+    persisted: RootedRanges = field(default_factory=RootedRanges)
+    conflicts: PublisherRanges = field(default_factory=PublisherRanges)
+    contested: PublisherRanges = field(default_factory=PublisherRanges)
+    """What the batch at hand brings with another content than there is here."""
+
+
+class Upstreams:
+    """See the file's docstring.
+
+    Invariant: of an incarnation one connection counts, the last one.
+    Owner: the instance's machine. Lifecycle: as long as that; an upstream from its logon to the end
+    of its connection.
+
+    Args:
+        journaled: which topics are.
+        book: from which it takes what upstreams waited for.
+        admission: told who is connected, and that one has caught up.
+    """
+
+    __slots__ = (
+        "_admission",
+        "_book",
+        "_connected",
+        "_counters",
+        "_dirty",
+        "_duplicating",
+        "_durability",
+        "_identity",
+        "_intake",
+        "_journaled",
+        "_of",
+        "_out",
+    )
+
+    def __init__(
+        self,
+        identity: Identity,
+        journaled: TopicMatcher,
+        intake: Intake,
+        durability: Durability,
+        book: AnswerBook,
+        out: Outgoing,
+        counters: Counters,
+        admission: Admission,
+    ) -> None:
+        self._identity = identity
+        self._journaled = journaled
+        self._intake = intake
+        self._durability = durability
+        self._admission = admission
+        self._book = book
+        self._out = out
+        self._counters = counters
+        self._connected: dict[int, Upstream] = {}
+        self._of: dict[int, Upstream] = {}
+        """By incarnation."""
+        self._duplicating: set[int] = set()
+        """Incarnations that sent what was here already."""
+        self._dirty: set[int] = set()
+        """Connections that may have to be told something."""
+
+    def get(self, connection: int) -> Upstream | None:
+        """The upstream of a connection; None: it has left."""
+        return self._connected.get(connection)
+
+    def values(self) -> Collection[Upstream]:
+        """All that are connected."""
+        return self._connected.values()
+
+    def connected_as(self, incarnation: int) -> str | None:
+        """The Destination, at the upstream, by which it is connected; None: it is not."""
+        found = self._of.get(incarnation)
+        return found.destination if found is not None else None
+
+    @property
+    def all_caught_up(self) -> bool:
+        """Whether each that is connected has brought what it had."""
+        return all(upstream.caught_up for upstream in self._connected.values())
+
+    # -- connections -------------------------------------------------------------------------
+    def logged_on(
+        self,
+        connection: int,
+        name: str,
+        group: str,
+        incarnation: int,
+        destination: str,
+        epoch: int,
+        *,
+        generation: int = 0,
+        reunites: bool = False,
+        address: str = "",
+        proven: bool = False,
+    ) -> None:
+        """An upstream link logged on; its epoch is on disk. An older connection of it ends."""
+        older = self._of.get(incarnation)
+        if older is not None:
+            self._out.emit(CloseUpstream(older.connection, "replaced", f"{name} connected again"))
+            self.left(older.connection)
+        found = Upstream(
+            connection, name, group, incarnation, destination, epoch, generation, reunites, proven
+        )
+        # It would send them again before it were told what it need not send.
+        found.sends_duplicates = incarnation in self._duplicating
+        self._connected[connection] = self._of[incarnation] = found
+        if not reunites:
+            self._admission.meetings.met(
+                connection, name, incarnation, generation, address, proven=proven
+            )
+        self._out.report("upstream_connected", peer=name, group=group, epoch=epoch)
+
+    def left(self, connection: int) -> None:
+        """An upstream connection ended."""
+        found = self._connected.pop(connection, None)
+        self._admission.meetings.left(connection)
+        if found is not None and self._of.get(found.incarnation) is found:
+            del self._of[found.incarnation]
+        self._dirty.discard(connection)
+
+    def close(self, connection: int, reason: str, text: str) -> None:
+        """Ends a connection."""
+        self._out.emit(CloseUpstream(connection, reason, text))
+        self.left(connection)
+
+    def close_all(self, reason: str, text: str) -> None:
+        """Ends all connections."""
+        for connection in list(self._connected):
+            self.close(connection, reason, text)
+
+    def close_retired(self) -> None:
+        """Ends the connections of those that are known to be moved by now."""
+        admission = self._admission
+        for upstream in list(self._connected.values()):
+            retired = admission.placements.is_retired(upstream.name, upstream.generation)
+            if retired and not upstream.reunites:
+                why = admission.refusal_by_placement(upstream.name, reunites=False)
+                self.close(upstream.connection, *why)
+
+    def close_sender(self, incarnation: int, reason: str, text: str) -> None:
+        """Ends the connection of one that has to send again."""
+        upstream = self._of.get(incarnation)
+        if upstream is not None:
+            self.close(upstream.connection, reason, text)
+
+    # -- what they bring ---------------------------------------------------------------------
+    def batch(
+        self,
+        connection: int,
+        number: int,
+        runs: list[Run],
+        marked: bool,
+        awaited: Rooted,
+        caught_up: bool,
+        now_us: int,
+    ) -> bool:
+        """A batch came over an upstream connection. Whether it was taken. `SendBatch` tells what
+        the values mean."""
+        upstream = self._connected.get(connection)
+        if upstream is None:
+            return False
+        if number != upstream.number + 1:
+            return self._refuse(
+                upstream, "gap", f"batch {number} came where {upstream.number + 1} was due"
+            )
+        for run in runs:
+            if run.kind != Kind.RECORDS:
+                return self._refuse(upstream, "bad_record", f"a run of kind {run.kind} was sent")
+            if not self._journaled.matches(run.topic, run.message_type):
+                return self._refuse(
+                    upstream,
+                    "not_journaled",
+                    f"topic {run.topic.decode('utf-8', 'replace')!r} is not in the transaction log"
+                    f" of {self._identity.name}: add it there, or take it out of the Destination",
+                )
+        upstream.number = number
+        sender = upstream.incarnation
+        touched: Rooted = {}
+        notes: Rooted = {}
+        for run in runs:
+            self._take_replicated(upstream, run, marked, touched, notes, now_us)
+        for root, asked_of in awaited.items():
+            for publisher, ranges in asked_of.items():
+                known = self._intake.known.get(publisher)
+                if known is None:
+                    continue
+                asked = [piece for a, b in ranges for piece in known.within(a, b)]
+                refused = self._durability.refused.get(publisher)
+                if refused is not None:
+                    theirs = [piece for a, b in asked for piece in refused.within(a, b)]
+                    upstream.conflicts.add_ranges(publisher, theirs)
+                    self._dirty.add(upstream.connection)
+                    asked = self._durability.acceptable(publisher, asked)
+                contested = upstream.contested.get(publisher)
+                if contested is not None:
+                    asked = [piece for a, b in asked for piece in contested.missing(a, b)]
+                if asked:
+                    notes.setdefault(root, {}).setdefault(publisher, []).extend(asked)
+                    touched.setdefault(root, {}).setdefault(publisher, []).extend(asked)
+        for root, noted in notes.items():
+            for publisher, ranges in noted.items():
+                self._intake.note(root, sender, publisher, ranges, now_us)
+        self._intake.batch(connection, number, touched, caught_up, ranges_of(upstream.contested))
+        upstream.contested = PublisherRanges()
+        return True
+
+    def _take_replicated(
+        self,
+        upstream: Upstream,
+        run: Run,
+        marked: bool,
+        touched: Rooted,
+        notes: Rooted,
+        now_us: int,
+    ) -> None:
+        publisher = run.publisher
+        count = run.count
+        root = self._root_of_arrival(run, upstream) if marked else UNAWAITED
+        ranges = run.ranges()
+        arrived = touched.setdefault(root, {})
+        arrived.setdefault(publisher, []).extend(ranges)
+        part: Run | None = run
+        if run.first_sequence <= self._intake.highest.get(publisher, 0):
+            known = self._intake.known.of(publisher)
+            old = [piece for a, b in ranges for piece in known.within(a, b)]
+            if old:
+                upstream.sends_duplicates = True
+                self._duplicating.add(upstream.incarnation)
+                fresh = [piece for a, b in ranges for piece in known.missing(a, b)]
+                part = run.select(fresh) if fresh else None
+                self._counters.duplicates += count - (part.count if part else 0)
+                conflicts = self._intake.conflicts(run, old)
+                if conflicts:
+                    upstream.contested.add_ranges(publisher, conflicts)
+                    self._intake.report_conflict(upstream.name, publisher, conflicts)
+                    by = upstream.incarnation
+                    self._intake.keep_conflict(run, conflicts, by, upstream.group, now_us)
+                    unsound = SequenceSet(conflicts)
+                    old = [piece for a, b in old for piece in unsound.missing(a, b)]
+                    arrived[publisher] = [
+                        piece for a, b in arrived[publisher] for piece in unsound.missing(a, b)
+                    ]
+                if root != UNAWAITED and old:
+                    notes.setdefault(root, {}).setdefault(publisher, []).extend(old)
+        if part is None:
+            return
+        part = Run(
+            publisher,
+            part.first_sequence,
+            part.last_sequence,
+            part.count,
+            part.payload,
+            part.topic,
+            part.message_type,
+            path_through(run.path, upstream.incarnation),
+            upstream.group,
+            (part.flags & _FLAGS_CARRIED_ON)
+            | (Flag.AWAITED if root else 0)
+            | (Flag.CROSSED if upstream.group != self._identity.group else 0),
+            payload_checksum=part.payload_checksum,
+        )
+        self._counters.replicated_in += part.count
+        self._intake.append(part, root, upstream.incarnation, now_us)
+
+    def _root_of_arrival(self, run: Run, upstream: Upstream) -> int:
+        if not run.flags & Flag.AWAITED:
+            return UNAWAITED
+        return run.path[0] if run.path else upstream.incarnation
+
+    def _refuse(self, upstream: Upstream, reason: str, text: str) -> bool:
+        self._out.emit(CloseUpstream(upstream.connection, reason, text))
+        self._out.report("upstream_refused", peer=upstream.name, reason=reason, text=text)
+        self.left(upstream.connection)
+        return False
+
+    def lacks(self, connection: int, lacks: PublisherRanges, whole: bool) -> None:
+        """An upstream says what it once had, has removed, and believes to be missing here. `whole`:
+        everything that it has is routed here."""
+        upstream = self._connected.get(connection)
+        if upstream is not None:
+            name, incarnation = upstream.name, upstream.incarnation
+            told = self._intake.missing.upstream_lacks(name, incarnation, lacks, whole)
+            if told is not None:
+                self._out.emit(told)
+
+    def shows(self, connection: int, yours: Ranges) -> str:
+        """An upstream holds these, they came by way of this incarnation, and this instance did not
+        say that it has them when the link connected. It may have got them meanwhile. Else it was
+        given back an old copy of its data: its own path would keep its tail from it. Returns what
+        proves that; empty: nothing does."""
+        upstream = self._connected.get(connection)
+        if upstream is None or upstream.reunites:
+            return ""
+        if self._identity.in_fabric and not upstream.proven:
+            # Anybody could make it begin anew.
+            if not upstream.doubted:
+                upstream.doubted = True
+                self._out.report(
+                    "old_copy_unproven",
+                    peer=upstream.name,
+                    text=f"{upstream.name} says that it holds what went through this data directory"
+                    f" of {self._identity.name} and is not in it, and does not prove that it is of "
+                    "the fabric: not believed; where the directory may be an old copy, begin it "
+                    "anew (docs/operations.md)",
+                )
+            return ""
+        lacking = self._intake.lacked(yours)
+        if not lacking:
+            return ""
+        publisher, (first, last) = next(iter(lacking.items()))
+        return (
+            f"{upstream.name} has messages that went through this data directory and are not "
+            f"in it, {publisher}|{first}| to {publisher}|{last}| among them"
+        )
+
+    # -- what is on disk ---------------------------------------------------------------------
+    def stored(self, entry: BatchStaged) -> None:
+        """All of a batch is on disk."""
+        upstream = self._connected.get(entry.connection)
+        if upstream is None:
+            return
+        upstream.stored = entry.number
+        self._dirty.add(entry.connection)
+        for publisher, ranges in entry.conflicts.items():
+            upstream.conflicts.add_ranges(publisher, ranges)
+        for root, arrived in entry.touched.items():
+            for publisher, ranges in arrived.items():
+                self._answer_stored(upstream, root, publisher, ranges)
+        if entry.caught_up:
+            upstream.caught_up = True
+            self._out.report("upstream_caught_up", peer=upstream.name)
+            if upstream.group == self._identity.group and not upstream.reunites:
+                self._admission.become_ready()
+
+    def _answer_stored(
+        self, upstream: Upstream, root: int, publisher: int, ranges: list[Range]
+    ) -> None:
+        """The answer to a batch: all that its sender does not wait for is answered now."""
+        answered = self._durability.waiters.not_waited(
+            root, upstream.incarnation, publisher, ranges
+        )
+        if answered:
+            upstream.persisted.of(root).add_ranges(publisher, answered)
+
+    def came_elsewhere(self, sender: int, publisher: int, ranges: list[Range]) -> None:
+        """A sender brought these: others that send what is here already need not."""
+        for upstream in self._connected.values():
+            if upstream.sends_duplicates and upstream.incarnation != sender:
+                upstream.held.add_ranges(publisher, ranges)
+                self._dirty.add(upstream.connection)
+
+    def contested(self, connection: int, publisher: int, ranges: list[Range]) -> None:
+        """What a batch on its way to the disk brings is refused for good."""
+        upstream = self._connected.get(connection)
+        if upstream is not None:
+            upstream.conflicts.add_ranges(publisher, ranges)
+            self._dirty.add(connection)
+
+    def forget(self) -> None:
+        """Nobody is to be told anything."""
+        self._dirty.clear()
+
+    # -- answers -----------------------------------------------------------------------------
+    def take(self) -> None:
+        """What durability wrote down for upstreams."""
+        book = self._book
+        if book.persisted:
+            for sender, root, publisher, ranges in book.persisted:
+                upstream = self._of.get(sender)
+                if upstream is not None:
+                    upstream.persisted.of(root).add_ranges(publisher, ranges)
+                    self._dirty.add(upstream.connection)
+            book.persisted.clear()
+        if book.conflicts:
+            for sender, publisher, ranges in book.conflicts:
+                upstream = self._of.get(sender)
+                if upstream is not None:
+                    upstream.conflicts.add_ranges(publisher, ranges)
+                    self._dirty.add(upstream.connection)
+            book.conflicts.clear()
+
+    def flush(self) -> None:
+        """Tells upstreams what there is to tell, once a step."""
+        if self._book.persisted or self._book.conflicts:
+            self.take()
+        if not self._dirty:
+            return
+        for connection in self._dirty:
+            upstream = self._connected.get(connection)
+            if upstream is None:
+                continue
+            ack = AckUpstream(connection, upstream.stored)
+            if upstream.persisted.roots:
+                ack.persisted.update(rooted_of(upstream.persisted.roots))
+                upstream.persisted.roots.clear()
+            for mine, theirs in (
+                (upstream.held, ack.held),
+                (upstream.conflicts, ack.conflicts),
+            ):
+                if mine.sets:
+                    theirs.update({key: list(value) for key, value in mine.sets.items()})
+                    mine.sets.clear()
+            if upstream.stored > upstream.told or ack.held or ack.persisted or ack.conflicts:
+                upstream.told = upstream.stored
+                self._out.emit(ack)
+        self._dirty.clear()

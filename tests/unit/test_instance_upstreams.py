@@ -1,0 +1,159 @@
+"""What upstreams bring and are told, decided apart from the rest of the machine."""
+
+from __future__ import annotations
+
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.records import Flag, RecordBuilder, Run, run_of, scan
+from raylay.services.messages.topics import TopicMatcher, TopicRule
+from raylay.services.replication.acknowledgment import UNAWAITED, Route
+from raylay.services.replication.effects import AckUpstream, Append, CloseUpstream, Effect, Rooted
+from raylay.services.replication.instance.admission import Admission
+from raylay.services.replication.instance.answers import AnswerBook
+from raylay.services.replication.instance.durability import Durability
+from raylay.services.replication.instance.intake import Intake
+from raylay.services.replication.instance.outgoing import Outgoing
+from raylay.services.replication.instance.upstreams import Upstreams
+from raylay.services.replication.placement import Placement, Placements
+from raylay.services.replication.staged import BatchStaged, RunStaged
+from raylay.services.replication.unavailable import UnavailableMessages
+from raylay.services.replication.values import Counters, Identity
+
+OWN, ONE, TWO, P = 0xA, 0xB, 0xC, 7
+
+
+class Bench:
+    """Two upstreams of another group, on connections 1 and 2."""
+
+    def __init__(self, *, in_fabric: bool = False, ready: bool = True) -> None:
+        known, identity = PublisherRanges(), Identity("own", "g", OWN, in_fabric=in_fabric)
+        self.book, self.out = AnswerBook(), Outgoing()
+        self.durability = Durability(OWN, {}, self.book)
+        missing = UnavailableMessages(PublisherRanges(), known)
+        counters = Counters()
+        self.intake = Intake(
+            self.durability,
+            self.out,
+            counters,
+            known=known,
+            missing=missing,
+            recent_bytes_max=1_000_000,
+        )
+        self.admission = Admission(identity, Placements(), {}, self.out, ready=ready)
+        self.upstreams = Upstreams(
+            identity,
+            TopicMatcher((TopicRule("^orders$"),)),
+            self.intake,
+            self.durability,
+            self.book,
+            self.out,
+            counters,
+            self.admission,
+        )
+        self.upstreams.logged_on(1, "one", "f", ONE, "to-own", 1)
+        self.upstreams.logged_on(2, "two", "g", TWO, "to-own", 1)
+        self.out.take()
+
+    def bring(
+        self, connection: int, number: int, run: Run, *, caught_up: bool = False
+    ) -> tuple[bool, list[Effect]]:
+        taken = self.upstreams.batch(connection, number, [run], True, {}, caught_up, 0)
+        return taken, self.out.take()
+
+    def store(self) -> list[Effect]:
+        while self.intake.staged:
+            entry = self.intake.staged.popleft()
+            if isinstance(entry, RunStaged):
+                self.durability.committed_txid = entry.txid
+                run, ranges = entry.run, entry.run.ranges()
+                route = Route(entry.sender, run.topic, run.message_type, run.path, run.group, 0)
+                self.durability.wait(entry.root, route, P, ranges, 0, run.first_txid)
+                self.upstreams.came_elsewhere(entry.sender, P, ranges)
+            elif isinstance(entry, BatchStaged):
+                self.upstreams.stored(entry)
+        self.upstreams.flush()
+        return self.out.take()
+
+
+def records(*sequences: int, topic: str = "orders", awaited: bool = True) -> Run:
+    builder = RecordBuilder(P, topic, "json")
+    payload = b"".join(builder.build(sequence, b"x", 0) for sequence in sequences)
+    (chunk,) = scan(payload)
+    run = run_of(chunk, payload)
+    run.flags |= Flag.AWAITED if awaited else 0
+    return run
+
+
+def persisted(root: int, first: int, last: int) -> Rooted:
+    return {root: {P: [(first, last)]}}
+
+
+def test_who_waits_is_answered_when_it_is_durable_and_others_when_it_is_stored() -> None:
+    bench = Bench()
+    taken, (append,) = bench.bring(1, 1, records(1, 2))
+    assert taken and isinstance(append, Append) and append.run.path == (ONE,)
+    assert append.run.flags & Flag.CROSSED, "it is of another group"
+    assert bench.store() == [AckUpstream(1, 1)]
+    bench.durability.durable(ONE, P, [(1, 2)])
+    bench.upstreams.flush()
+    assert bench.out.take() == [AckUpstream(1, 1, persisted=persisted(ONE, 1, 2))]
+    assert bench.bring(1, 2, records(1, 2)) == (True, [])
+    assert bench.store() == [AckUpstream(1, 2, persisted=persisted(ONE, 1, 2))]
+
+
+def test_one_that_sends_what_is_here_is_told_what_came_by_others() -> None:
+    bench = Bench()
+    bench.bring(1, 1, records(1, awaited=False))
+    bench.store()
+    bench.bring(2, 1, records(1, awaited=False))
+    bench.store()
+    bench.bring(1, 2, records(2, awaited=False))
+    told = {ack.connection: ack for ack in bench.store() if isinstance(ack, AckUpstream)}
+    assert told[2].held == {P: [(2, 2)]} and not told[1].held
+    assert UNAWAITED in bench.durability.pending.roots
+
+
+def test_a_gap_and_a_topic_that_is_not_journaled_end_a_connection() -> None:
+    for number, run, reason in (
+        (2, records(1), "gap"),
+        (1, records(1, topic="quotes"), "not_journaled"),
+    ):
+        bench = Bench()
+        taken, effects = bench.bring(1, number, run)
+        assert not taken and isinstance(effects[0], CloseUpstream)
+        assert effects[0].reason == reason and bench.upstreams.get(1) is None
+        assert not len(bench.intake.staged) and bench.bring(1, 1, records(1)) == (False, [])
+
+
+def test_clients_are_let_in_when_a_peer_of_the_group_has_caught_up() -> None:
+    bench = Bench(ready=False)
+    bench.bring(1, 1, records(1), caught_up=True)
+    bench.store()
+    assert not bench.admission.ready and not bench.upstreams.all_caught_up
+    bench.bring(2, 1, records(2), caught_up=True)
+    bench.store()
+    assert bench.admission.ready and bench.upstreams.all_caught_up
+
+
+def test_a_later_connection_of_an_incarnation_ends_the_earlier_one() -> None:
+    bench = Bench()
+    bench.upstreams.logged_on(3, "one", "f", ONE, "to-own", 2)
+    closed = bench.out.take()[0]
+    assert isinstance(closed, CloseUpstream) and closed.connection == 1
+    assert bench.upstreams.get(1) is None and bench.upstreams.connected_as(ONE) == "to-own"
+    bench.upstreams.left(1)
+    assert bench.upstreams.connected_as(ONE) == "to-own", "its end is not that of the later one"
+    bench.admission.learn({"two": Placement(1, "there:1", "there:2")})
+    bench.upstreams.close_retired()
+    assert [each.connection for each in bench.upstreams.values()] == [3]
+    bench.upstreams.close_sender(ONE, "storage_error", "full")
+    assert not bench.upstreams.values()
+
+
+def test_what_an_upstream_shows_counts_when_it_lacks_here_and_it_is_of_the_fabric() -> None:
+    bench = Bench()
+    assert "through this data directory" in bench.upstreams.shows(1, {P: [(1, 2)]})
+    bench.bring(1, 1, records(1, 2))
+    assert bench.upstreams.shows(1, {P: [(1, 2)]}) == "", "it has come meanwhile"
+    fabric = Bench(in_fabric=True)
+    assert fabric.upstreams.shows(1, {P: [(1, 2)]}) == "", "anybody could say so"
+    assert len(fabric.out) == 1, "which is told"
