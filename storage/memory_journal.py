@@ -21,6 +21,7 @@ from raylay.storage.journal import (
     Recovered,
     SegmentInfo,
 )
+from raylay.storage.memory_front import MemoryFront
 
 _RUN_OVERHEAD_BYTES = 96
 """About what a run's header costs on disk, so that segments rotate as they would there."""
@@ -100,9 +101,11 @@ class MemoryJournal:
         encode: runs are kept as bytes and decoded at each read, as on disk. Costs time.
         retention_bytes: sealed segments beyond this many bytes in all are removed, oldest first,
             as far as `removable` allows. None: nothing is removed by itself.
+        front: commits become durable there, and are in the store when `move_later` has called.
 
     Before `start`, `later` may be set to what puts off maintenance, which on disk a thread of its
-    own does, and `removed_by_retention` to who hears of each segment's last transaction id.
+    own does, `removed_by_retention` to who hears of each segment's last transaction id, and
+    `move_later` to what puts off a move from the front.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class MemoryJournal:
         *,
         encode: bool = False,
         retention_bytes: int | None = None,
+        front: MemoryFront | None = None,
     ) -> None:
         self.recovered = Recovered()
         self._segment_bytes = segment_bytes
@@ -129,6 +133,11 @@ class MemoryJournal:
         self._committed: Callable[[int, int], None] | None = None
         self._failed: Callable[[int, Exception], None] | None = None
         self._dead = False
+        self._front = front
+        self._stored_txid = 0
+        """What is in the store; what follows is in front."""
+        self._move_due = False
+        self.move_later: Callable[[Callable[[], None]], None] = lambda work: work()
 
     # -- writing -----------------------------------------------------------------------------
     def start(
@@ -199,6 +208,8 @@ class MemoryJournal:
         if self._fail_next is not None:
             error, self._fail_next = self._fail_next, None
             self._next_txid = self._refused_from = runs[0].first_txid
+            if self._front is not None:
+                self._front.failed(runs)
             # What was staged behind goes with it.
             self._staged, self._kept = [], []
             if self._failed is not None:
@@ -206,7 +217,20 @@ class MemoryJournal:
             return self._last_txid
         segment = self._segments[-1]
         if segment.bytes_used >= self._segment_bytes:
+            self._move()
             segment = self._rotate()
+        in_front = bool(segment.runs) and self._front is not None and self._front.take(runs)
+        self._append(segment, runs)
+        if not in_front:
+            self._move()
+        elif not self._move_due:
+            self._move_due = True
+            self.move_later(self._move)
+        if self._committed is not None:
+            self._committed(self._last_txid, 0)
+        return self._last_txid
+
+    def _append(self, segment: _Segment, runs: list[Run]) -> None:
         for run in runs:
             if self._encode:
                 run = decode_run(run.encode())
@@ -214,9 +238,14 @@ class MemoryJournal:
             segment.firsts.append(run.first_txid)
             segment.bytes_used += _RUN_OVERHEAD_BYTES + len(run.payload)
         self._last_txid = segment.last_txid
-        if self._committed is not None:
-            self._committed(self._last_txid, 0)
-        return self._last_txid
+
+    def _move(self) -> None:
+        """All that is committed is in the store, synced."""
+        self._move_due = False
+        if not self._dead:
+            self._stored_txid = self._last_txid
+            if self._front is not None:
+                self._front.moved()
 
     def _rotate(self) -> _Segment:
         old = self._segments[-1]
@@ -230,14 +259,24 @@ class MemoryJournal:
         return fresh
 
     def crash(self) -> MemoryJournal:
-        """Drops what is not committed; returns the journal as a restart finds it."""
+        """Drops what is not durable; returns the journal as a restart finds it. What was staged is
+        being written into the front, where there is one."""
         self._dead = True
         other = type(self)(
-            self._segment_bytes, encode=self._encode, retention_bytes=self._retention_bytes
+            self._segment_bytes,
+            encode=self._encode,
+            retention_bytes=self._retention_bytes,
+            front=self._front,
         )
         other._segments = self._segments
         other._last_txid = self._last_txid
-        other._next_txid = self._last_txid + 1
+        if self._front is not None:
+            staged = self._staged or self._kept
+            if staged and self._segments[-1].runs:
+                self._front.tear(staged)
+            other._find_front(self._stored_txid, self._front)
+        other._stored_txid = other._last_txid
+        other._next_txid = other._last_txid + 1
         newest = other._segments[-1]
         held = newest.snapshot.copy()
         for run in newest.runs:
@@ -252,11 +291,27 @@ class MemoryJournal:
         )
         return other
 
+    def _find_front(self, stored_txid: int, front: MemoryFront) -> None:
+        """The store ends there: takes what is in front of it."""
+        newest = self._segments[-1]
+        while newest.runs and newest.runs[-1].first_txid > stored_txid:
+            run = newest.runs.pop()
+            newest.firsts.pop()
+            newest.bytes_used -= _RUN_OVERHEAD_BYTES + len(run.payload)
+        self._last_txid = stored_txid
+        found = front.recover(stored_txid)
+        if found:
+            self._append(newest, found)
+
     def copied(self) -> MemoryJournal:
         """What a copy of its directory holds, taken now: as a restart finds it."""
         other = type(self)(
-            self._segment_bytes, encode=self._encode, retention_bytes=self._retention_bytes
+            self._segment_bytes,
+            encode=self._encode,
+            retention_bytes=self._retention_bytes,
+            front=self._front.copied() if self._front is not None else None,
         )
+        other._stored_txid = self._stored_txid
         other._segments = [segment.copied() for segment in self._segments]
         other._last_txid = self._last_txid
         return other.crash()

@@ -98,6 +98,8 @@ FOREVER_US = 1 << 60
 TOLD_LATER_US = 20_000
 TURN_US = 50
 """Of an instance's loop that commits itself, from the first message staged in it to its end."""
+MOVE_US = 20_000
+"""After a commit in front, until it is moved into the store."""
 BUSY_CHANCE = 0.1
 """Of an instance's loop being busy with something else when it is called."""
 HINT_WRITE_US = (100, 20_000)
@@ -152,7 +154,10 @@ class Disk:
         self._name_anew()
         self.former = []
         self.journal = world.machines.journal(
-            world.segment_bytes, encode=world.encode, retention_bytes=world.retention_bytes
+            world.segment_bytes,
+            encode=world.encode,
+            retention_bytes=world.retention_bytes,
+            front=world.front(),
         )
         self.epochs_seen: dict[tuple[int, str], int] = {}
         self.epochs_used: dict[str, int] = {}
@@ -456,6 +461,7 @@ class Instance:
             self._log_recovered()
         self.journal.later = self._maintain
         self.journal.removed_by_retention = self._removed_up_to
+        self.journal.move_later = lambda work: self.world.after(MOVE_US, work)
         self.journal.start(self._on_disk, self._commit_failed)
         world.log(Started(world.now_us, self.name, disk.incarnation, ready))
         for name in sorted(disk.downgraded):
@@ -547,8 +553,16 @@ class Instance:
         self.alive = False
         if self.journal.staged:
             world.probes["crash with an unsynced commit"] += 1
-        world.log(Crashed(world.now_us, self.name, self.disk.incarnation, lose_disk))
+        committed_txid = self.journal.last_txid
         self.disk.journal = self.journal.crash()
+        while runs := self.disk.journal.read(committed_txid):
+            # The write that the crash met, or one that had failed, was whole: nobody was told, and
+            # it is there.
+            world.probes["found in front what was not told"] += 1
+            for run in runs:
+                self._log_on_disk(run)
+            committed_txid = runs[-1].last_txid
+        world.log(Crashed(world.now_us, self.name, self.disk.incarnation, lose_disk))
         self.disk.was_ready = self.machine.ready and not lose_disk
         for link in self.links.values():
             link.die()
@@ -804,28 +818,30 @@ class Instance:
         if self.alive:
             self.journal.commit()
 
-    def _on_disk(self, last_txid: int, _: int) -> None:
+    def _log_on_disk(self, run: Run) -> None:
         world, disk = self.world, self.disk
+        if run.publisher in disk.numbered and not run.path and run.kind == Kind.RECORDS:
+            # Now nobody else gets this number any more.
+            sequences = tuple(_expanded(run.ranges()))
+            of = (run.publisher, sequences[0], run.topic.decode())
+            digests = world.digests(run, sequences)
+            world.log(Published(world.now_us, disk.numbered[run.publisher], *of, *digests))
+        disk.log_journaled(run)
+        if run.kind == Kind.RECORDS:
+            for sequence in _expanded(run.ranges()):
+                disk.index[run.publisher, sequence] = run
+            if run.flags & Flag.LATE:
+                world.probes["late record"] += 1
+                world.probes["gap filled later"] += 1
+            if not set(disk.former).isdisjoint(run.path):
+                world.probes["took back its own tail"] += 1
+        elif run.kind == Kind.CONFLICT:
+            world.probes["conflict kept"] += 1
+
+    def _on_disk(self, last_txid: int, _: int) -> None:
         staging = self.staging
         while staging and staging[0].last_txid <= last_txid:
-            run = staging.popleft()
-            if run.publisher in disk.numbered and not run.path and run.kind == Kind.RECORDS:
-                # Now nobody else gets this number any more.
-                sequences = tuple(_expanded(run.ranges()))
-                of = (run.publisher, sequences[0], run.topic.decode())
-                digests = world.digests(run, sequences)
-                world.log(Published(world.now_us, disk.numbered[run.publisher], *of, *digests))
-            disk.log_journaled(run)
-            if run.kind == Kind.RECORDS:
-                for sequence in _expanded(run.ranges()):
-                    disk.index[run.publisher, sequence] = run
-                if run.flags & Flag.LATE:
-                    world.probes["late record"] += 1
-                    world.probes["gap filled later"] += 1
-                if not set(disk.former).isdisjoint(run.path):
-                    world.probes["took back its own tail"] += 1
-            elif run.kind == Kind.CONFLICT:
-                world.probes["conflict kept"] += 1
+            self._log_on_disk(staging.popleft())
         calls, woken = self.news.committed(last_txid)
         if calls and not self._commits_here:
             self._callback(self._called)

@@ -49,6 +49,8 @@ from raylay.services.replication.staged import BatchStaged
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.durability import PendingMessages
+from raylay.storage import front_entries
+from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
 from sim.client import SimStore
 from sim.world import Machines
@@ -349,6 +351,35 @@ class FloorAtTheTick(InstanceMachine):
 
     def _release(self) -> None:
         pass
+
+
+class FrontForgotten(MemoryFront):
+    """What is in front of the store when a restart opens it stays there."""
+
+    def recover(self, stored_txid: int) -> list[Run]:
+        super().recover(stored_txid)
+        return []
+
+
+class _NothingWaits(front_entries.FrontSpace):
+    """Every file may be used again."""
+
+    def place(self, block_bytes: int) -> front_entries.Place | None:
+        self.moved(1 << 60)
+        return super().place(block_bytes)
+
+
+class FrontUsedAgainEarly(MemoryFront):
+    """A file is begun anew before what it holds is in the store."""
+
+    space_of = _NothingWaits
+
+
+class FrontGenerationKept(MemoryFront):
+    """A restart goes on in the generation that it found."""
+
+    def _begin(self, generation: int) -> None:
+        super()._begin(1)
 
 
 class FloorOfAnEarlierLife(MemoryJournal):
@@ -802,6 +833,9 @@ class SendsByLastHop(OutboundLink):
 
 MISTAKES: dict[str, Machines] = {
     "link one behind after removal": Machines(link=LinkOneBehindAfterRemoval),
+    "front forgotten": Machines(front=FrontForgotten),
+    "front used again early": Machines(front=FrontUsedAgainEarly),
+    "front's generation kept": Machines(front=FrontGenerationKept),
     "link before commits": Machines(news=LinkBeforeCommits),
     "told before its commit": Machines(journal=ToldBeforeItsCommit),
     "commit error swallowed": Machines(journal=CommitErrorSwallowed),
@@ -874,6 +908,9 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
 
 CAUGHT_BY: dict[str, frozenset[str]] = {
     "link one behind after removal": frozenset(("liveness", "unavailable", "readiness")),
+    "front forgotten": frozenset(("once", "order", "acknowledged")),
+    "front used again early": frozenset(("once", "order", "acknowledged")),
+    "front's generation kept": frozenset(("once", "order", "acknowledged")),
     "link before commits": frozenset(("liveness",)),
     "told before its commit": frozenset(("once", "acknowledged")),
     "commit error swallowed": frozenset(("liveness",)),

@@ -49,6 +49,7 @@ from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.durability import PendingMessages
+from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
 from sim.client import SimClient, SimStore
 from sim.copying import copy_log
@@ -82,6 +83,10 @@ class Timing:
     """A link's growing pauses: first and longest."""
 
 
+PAGE_IS_THERE = 0.3
+"""Of a write into the front that a crash met."""
+
+
 @dataclass(slots=True)
 class Machines:
     """What is under test; the planted mistakes replace one of them."""
@@ -92,6 +97,7 @@ class Machines:
     link: type[OutboundLink] = OutboundLink
     durability: type[PendingMessages] = PendingMessages
     journal: type[MemoryJournal] = MemoryJournal
+    front: type[MemoryFront] = MemoryFront
     news: type[CommitNews] = CommitNews
     place: type[CommitPlace] = CommitPlace
     subscription: type[BookmarkSubscription] = BookmarkSubscription
@@ -136,6 +142,8 @@ class World:
     ) -> None:
         self.rng = random.Random(seed)
         self.hint_rng = random.Random(seed)
+        self.front_rng = random.Random(seed)
+        self.has_front = seed % 2 == 1
         self.topology = topology
         self.timing = timing or Timing()
         self.machines = machines or Machines()
@@ -189,6 +197,12 @@ class World:
             self.disks[member.name] = Disk(self, member)
         for name, disk in self.disks.items():
             self.instances[name] = Instance(self, disk, ready=True)
+
+    def front(self) -> MemoryFront | None:
+        """The front log of a new disk: in half of the seeds."""
+        if not self.has_front:
+            return None
+        return self.machines.front(lambda: self.front_rng.random() < PAGE_IS_THERE)
 
     # -- the clock ---------------------------------------------------------------------------
     def at(self, time_us: int, call: Callable[..., None], *args: Any) -> None:

@@ -17,13 +17,14 @@ from raylay.services.errors import StorageError, StorageFull
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Kind, Run, iterate_records
 from raylay.storage.lmdb_journal import LmdbJournalReader
+from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
 
 AnyJournal = MemoryJournal | StepJournal
 SEGMENT_BYTES = 8 * 1024
 
 
-@pytest.fixture(params=["memory", "memory-encoded", "lmdb", "lmdb-front"])
+@pytest.fixture(params=["memory", "memory-encoded", "memory-front", "lmdb", "lmdb-front"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., AnyJournal]]:
     made: list[AnyJournal] = []
 
@@ -34,7 +35,10 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..
             options.setdefault("front_log", request.param == "lmdb-front")
             journal = StepJournal(tmp_path / "journal", **options)
         else:
-            journal = MemoryJournal(encode=request.param == "memory-encoded", **options)
+            front = MemoryFront() if request.param == "memory-front" else None
+            encode = request.param == "memory-encoded"
+            journal = MemoryJournal(encode=encode, front=front, **options)
+            journal.move_later = lambda work: None  # as far as it can, all of it stays in front
             journal.start(lambda last, ns: None, lambda first, error: None)
         made.append(journal)
         return journal
