@@ -15,13 +15,20 @@ from enum import Enum
 from raylay.services.messages.records import Run
 from raylay.services.replication.acknowledgment import DestinationLedger
 
+TOLD_LATER_US = 500_000
+"""Each telling wakes the link, its answer the instance, and on a fabric most of what is committed
+is routed to few of the links."""
+TOLD_LATER_RECORDS = 4_096
+"""That a link has not been told of: more would hold up what is routed there behind them."""
+
 
 class Tell(Enum):
     """How the loop tells a link of a commit."""
 
     NOW = 1
     LATER = 2
-    """Within a moment: nothing of it is routed there, it need only move on."""
+    """Within `TOLD_LATER_US`: nothing of it is routed there, it need only move on, so that the
+    journal may be removed. At once where it is far behind, or is asked something."""
     NOT = 3
     """The writer thread has told it."""
 

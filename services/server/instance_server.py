@@ -117,7 +117,6 @@ STATE_FILE = "state.lmdb"
 JOURNAL_DIRECTORY = "journal"
 PLACEMENTS_KEY = "placements"
 HINT_INTERVAL_S = 3.0
-REPLAY_TICK_S = 0.05
 SNAPSHOT_WAIT_S = 1.0
 _TRACED = int(Flag.TRACED)
 _RECORDS = int(Kind.RECORDS)
@@ -279,7 +278,6 @@ class InstanceServer:
         for link in self.links.values():
             link.start()
         self._every(self.config.check_interval_ms / 1000, self._check)
-        self._every(REPLAY_TICK_S, self._tick_replays)
         self._every(1.0, self._each_second)
         self._every(HINT_INTERVAL_S, self._write_hint)
         if self.config.announce_to and self.config.name in self.placements():
@@ -746,9 +744,7 @@ class InstanceServer:
         now_s = self.loop.time()
         for upstream in list(self.upstreams_connected.values()):
             upstream.beat(now_s)
-
-    def _tick_replays(self) -> None:
-        self.replays.tick(self.loop.time(), self.now_us())
+        self.replays.keep_ticking()
 
     def _each_second(self) -> None:
         self.spawn(self.in_reading_thread(self._tidy_readers))

@@ -21,6 +21,7 @@ from raylay.services.protocol.description import pack_description
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
 from raylay.services.protocol.replication import read_part
 from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.commit_news import TOLD_LATER_RECORDS, TOLD_LATER_US
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import Rooted
 from raylay.services.replication.incoming import Incoming, choose, uses_incoming
@@ -43,7 +44,6 @@ HELLO_TIMEOUT_S = 60.0
 """A link's process must have connected by then, or it is killed and another one started."""
 RESTART_S_MIN = 0.05
 RESTART_S_MAX = 5.0
-TOLD_LATER_S = 0.02
 FIRST_FRAME_BYTES_MAX = 64 * 1024
 STEADY_S = 10.0
 """A link that lived for so long is started again with the shortest pause."""
@@ -193,6 +193,8 @@ class LinkControl:
         self._dial_number = 0
         self._told_later = 0
         """Up to where it is told in a moment; 0: nothing is."""
+        self._told_txid = 0
+        self._told_timer = False
         self._destination = config.destination()
         self._started_with = config.addresses
         """What the last process was started with: whoever moves before it has come is not there."""
@@ -568,15 +570,23 @@ class LinkControl:
     # -- what the link is told ---------------------------------------------------------------
     def told(self, last_txid: int) -> None:
         """Tells of a commit."""
-        self._told_later = 0
+        self._told_later, self._told_txid = 0, last_txid
         if self.connection is not None and self.is_connected:
             self.connection.send(encode_frame({"c": "told", "tx": last_txid}))
 
     def told_later(self, last_txid: int) -> None:
-        """Tells of a commit within `TOLD_LATER_S`."""
-        if not self._told_later:
-            self._server.loop.call_later(TOLD_LATER_S, self._tell_late)
+        """Tells of a commit of which nothing is routed there; see `Tell.LATER`."""
+        if last_txid - max(self._told_txid, self.woken_txid) >= TOLD_LATER_RECORDS:
+            self.told(last_txid)
+            return
+        if not self._told_timer:
+            self._told_timer = True
+            self._server.loop.call_later(TOLD_LATER_US / 1e6, self._told_due)
         self._told_later = last_txid
+
+    def _told_due(self) -> None:
+        self._told_timer = False
+        self._tell_late()
 
     def _tell_late(self) -> None:
         if self._told_later:
@@ -622,6 +632,8 @@ class LinkControl:
 
     def notice(self, awaited: Rooted, last_txid: int) -> None:
         """Asks the destination."""
+        # It must have read all that it is asked about.
+        self._tell_late()
         self._say(control.notice(awaited, last_txid))
 
     def mode(self, sync: bool) -> None:

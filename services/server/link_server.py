@@ -58,6 +58,7 @@ from raylay.services.server.carried import CarriedStream, Carrier
 from raylay.services.server.config import DestinationConfig, LinkConfig, split_address
 from raylay.services.server.framed import FramedConnection, Outbox
 from raylay.services.server.impaired import Impairment, Line
+from raylay.services.server.link_telling import Telling
 from raylay.services.telemetry import logs
 from raylay.services.telemetry.tracing import Outstanding, Traced, start_tracing, traced
 from raylay.storage.journal_reader import LmdbJournalReader
@@ -67,7 +68,6 @@ HEADERS_IN_STEP = 1024
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 10.0
 COUNTS_S = 0.5
-PROGRESS_S = 0.02
 COMPRESSED_BYTES_MIN = 256
 _TRACED = int(Flag.TRACED)
 EARLY_ACKS_MAX = 16_384
@@ -266,11 +266,14 @@ class LinkServer:
         self._sends: deque[tuple[int, int, list[Traced]]] = deque()
         self._outstanding = Outstanding()
         self._sent_wire_bytes = 0
-        self._stored: int | None = None
+        self._telling = Telling(
+            self._tell,
+            lambda delay_s, call: self.loop.call_later(delay_s, call),
+            waited_for=config.destination.sync,
+        )
         self._unsent: list[Run] = []
         """Read, and not taken by the machine yet."""
         self._due_timer: asyncio.TimerHandle | None = None
-        self._skipped = 0
         self._shares = uses_incoming(config.destination.destination())
         self._incoming: _Incoming | None = None
         self._arrival = asyncio.Event()
@@ -532,8 +535,7 @@ class LinkServer:
 
     def _drop(self) -> None:
         downstream, self._downstream = self._downstream, None
-        self._started = False
-        self.machine.disconnected()
+        self._disconnected()
         self._sends.clear()
         if downstream is not None and downstream.is_open:
             downstream.abort("dropped")
@@ -720,11 +722,15 @@ class LinkServer:
             except TimeoutError:
                 pass
 
+    def _disconnected(self) -> None:
+        self._started = False
+        self._telling.disconnected()
+        self.machine.disconnected()
+
     def downstream_lost(self, downstream: _Downstream) -> None:
         """The connection downstream ended."""
         if downstream is self._downstream:
-            self._started = False
-            self.machine.disconnected()
+            self._disconnected()
             self._lost.set()
 
     # -- the data path -----------------------------------------------------------------------
@@ -880,36 +886,13 @@ class LinkServer:
         if isinstance(effect, SendBatch):
             self._send(effect)
         elif isinstance(effect, LinkAnswered):
-            self._tell(control.answered(effect, at_ns))
+            self._telling.answered(effect, at_ns)
         elif isinstance(effect, LinkProgress):
-            self._progress(effect)
+            self._telling.progress(effect)
         elif isinstance(effect, LinkLacks):
-            self._tell(control.lacks(effect))
+            self._telling.lacks(effect)
         elif isinstance(effect, Report):
             self.event(effect.event, **effect.details)
-
-    def _progress(self, effect: LinkProgress) -> None:
-        """Nobody waits for how far the link is: it is told soon, once for many batches. What it
-        sends again, and that it has caught up, is told at once, in order with the answers."""
-        self._skipped += effect.skipped
-        if effect.resending or effect.caught_up:
-            self._tell_progress(
-                LinkProgress(effect.stored_txid, effect.resending, effect.caught_up, self._skipped)
-            )
-            return
-        if self._stored is None:
-            self.loop.call_later(PROGRESS_S, self._progress_due)
-        self._stored = effect.stored_txid
-
-    def _progress_due(self) -> None:
-        stored, self._stored = self._stored, None
-        # Of the connection that it was said of: another one begins at its own.
-        if stored is not None and self._started:
-            self._tell_progress(LinkProgress(self.machine.stored_txid, {}, False, self._skipped))
-
-    def _tell_progress(self, progress: LinkProgress) -> None:
-        self._skipped = 0
-        self._tell(control.progress(progress))
 
     def _send(self, batch: SendBatch) -> None:
         downstream = self._downstream

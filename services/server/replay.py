@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from raylay.services.server.client_connection import ClientConnection
     from raylay.services.server.instance_server import InstanceServer
 
+TICK_S = 0.05
 TURN_S = 0.002
 READ_BYTES = 512 * 1024
 RECENT_BYTES_MAX = 1024 * 1024
@@ -135,6 +136,7 @@ class ReplayPump:
         self._server = server
         self._loop: asyncio.AbstractEventLoop = server.loop
         self._members: dict[BookmarkSubscription, _Member] = {}
+        self._is_ticking = False
         self._replays: dict[_Replay, None] = {}
         self._live: dict[_Replay, None] = {}
         self._fully_durable: dict[_Replay, None] = {}
@@ -350,6 +352,19 @@ class ReplayPump:
         for replay in self._fully_durable:
             if replay.plan.cursor < committed_txid:
                 self._kick(replay)
+
+    def keep_ticking(self) -> None:
+        """Called now and then: has `tick` called while there is anybody to be served, so that an
+        idle instance is not woken for it."""
+        if self._members and not self._is_ticking:
+            self._is_ticking = True
+            self._tick_on()
+
+    def _tick_on(self) -> None:
+        self._is_ticking = bool(self._members) and self._server.is_serving
+        if self._is_ticking:
+            self.tick(self._loop.time(), self._server.now_us())
+            self._loop.call_later(TICK_S, self._tick_on)
 
     def tick(self, now_s: float, now_us: int) -> None:
         """Persisted acks that are due, and ranges whose end time has passed."""

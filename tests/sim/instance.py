@@ -95,7 +95,6 @@ if TYPE_CHECKING:
 
 
 FOREVER_US = 1 << 60
-TOLD_LATER_US = 20_000
 TURN_US = 50
 """Of an instance's loop that commits itself, from the first message staged in it to its end."""
 MOVE_US = 20_000
@@ -943,7 +942,7 @@ class Instance:
                     self._tell(link, last_txid)
                 elif tell is Tell.LATER:
                     if not link.later_txid:
-                        self.world.after(TOLD_LATER_US, self._tell_late, link)
+                        self.world.after(self.world.timing.told_later_us, self._tell_late, link)
                     link.later_txid = last_txid
         for session in self.sessions.values():
             for cursor in session.subscriptions.values():
@@ -1046,6 +1045,9 @@ class Instance:
     def _perform_notify_link(self, effect: NotifyLink) -> None:
         link = self.links[effect.destination]
         self.world.probes["notice sent"] += 1
+        if link.later_txid:
+            # It must have read all that it is asked about.
+            self._tell(link, link.later_txid)
         held = link.machine._held
         if any(
             held.covers(publisher, ranges)

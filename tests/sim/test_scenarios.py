@@ -60,6 +60,7 @@ STEADY = Timing(
     commit_us=(500, 500),
     notice_us=(5_000, 5_000),
     maintenance_us=(100, 100),
+    told_later_us=20_000,
     busy_us=(0, 0),
 )
 """Every delay is the same: what happens is what the scenario says."""

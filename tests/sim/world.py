@@ -37,7 +37,7 @@ from raylay.services.messages.topics import (
     TopicRule,
 )
 from raylay.services.replication.arrivals import Arrivals
-from raylay.services.replication.commit_news import CommitNews
+from raylay.services.replication.commit_news import TOLD_LATER_US, CommitNews
 from raylay.services.replication.commit_place import SLOW_COMMIT_NS, CommitPlace
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.downgrade import DowngradePolicy
@@ -75,6 +75,8 @@ class Timing:
     """Until a side notices that its connection is dead."""
     restart_us: tuple[int, int] = (30_000, 600_000)
     tick_us: int = 50_000
+    told_later_us: int = TOLD_LATER_US
+    """Until a link hears of a commit of which nothing is routed there."""
     hint_us: int = 150_000
     """How often the durable floor is written down."""
     dial_us: int = 60_000

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from raylay.services.protocol.frames import FrameReader
+from raylay.services.replication.commit_news import TOLD_LATER_RECORDS
 from raylay.services.replication.placement import Placement
 from raylay.services.server.config import DestinationConfig, InstanceConfig
 from raylay.services.server.link_control import LinkControl
@@ -43,3 +44,56 @@ def test_a_link_that_starts_while_its_destination_moves_hears_where_it_is() -> N
     (told,) = greeted(moved=True)
     assert (told["c"], list(told["addresses"])) == ("aim", [NEW])
     assert greeted(moved=False) == []
+
+
+class Later:
+    """An event loop's `call_later`, called by hand."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def call_later(self, delay_s: float, call: Any) -> None:
+        self.calls.append(call)
+
+    def run(self) -> None:
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
+
+
+def connected_link() -> tuple[LinkControl, Connection, Later]:
+    to = DestinationConfig("B", "other", False, (OLD,), server_names=("B",))
+    loop = Later()
+    server: Any = SimpleNamespace(config=InstanceConfig("A", "pair", destinations=(to,)), loop=loop)
+    link = LinkControl(server, to)
+    connection = Connection()
+    link.connection = connection  # type: ignore[assignment]
+    link.is_connected = True
+    return link, connection, loop
+
+
+def test_a_link_is_not_woken_for_each_commit_that_does_not_concern_it() -> None:
+    link, connection, loop = connected_link()
+    for last_txid in range(1, 101):
+        link.told_later(last_txid)
+    assert (connection.sent, len(loop.calls)) == ([], 1), "one timer, whatever comes"
+    loop.run()
+    assert connection.sent == [{"c": "told", "tx": 100}]
+    assert not loop.calls, "and none while nothing comes"
+
+
+def test_a_link_that_falls_far_behind_is_told_at_once() -> None:
+    link, connection, _ = connected_link()
+    link.told_later(TOLD_LATER_RECORDS - 1)
+    assert connection.sent == []
+    link.told_later(TOLD_LATER_RECORDS)
+    assert connection.sent == [{"c": "told", "tx": TOLD_LATER_RECORDS}]
+
+
+def test_a_link_that_is_asked_something_has_heard_of_all_that_it_is_asked_about() -> None:
+    link, connection, loop = connected_link()
+    link.told_later(7)
+    link.notice({1: {2: [(3, 4)]}}, 7)
+    assert [frame["c"] for frame in connection.sent] == ["told", "notice"]
+    loop.run()
+    assert len(connection.sent) == 2
