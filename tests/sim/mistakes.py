@@ -624,19 +624,22 @@ class CommitErrorSwallowed(MemoryJournal):
 
 
 class IgnoresTheThread(CommitPlace):
-    """Commits on the loop what was staged behind what the writer thread still has."""
+    """Commits on the loop what was staged while the writer thread still has something."""
 
     def choose(self, *, thread_idle: bool, pending: bool) -> Place:
         return super().choose(thread_idle=True, pending=pending)
 
 
 class Overtaken(MemoryJournal):
-    """Lets it: what the writer thread has comes behind in the log, or never."""
+    """Does not look, either: what comes out of its order it takes for staged behind a commit that
+    failed, and drops it, and all behind it."""
 
     def commit_here(self) -> None:
-        handed, self._staged = self._staged, []
-        super().commit_here()
-        self._staged = handed
+        if self._staged and self._kept:
+            self._next_txid = self._refused_from = self._kept[0].first_txid
+            self._kept = []
+        elif not self._staged:
+            super().commit_here()
 
 
 class PointWithoutWhatWaits(InstanceMachine):
