@@ -35,6 +35,7 @@ from raylay.services.replication.instance import (
     decode_note,
 )
 from raylay.services.replication.instance.admission import Admission
+from raylay.services.replication.instance.destinations import Destinations
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.upstreams import Upstream, Upstreams
@@ -45,7 +46,7 @@ from raylay.services.replication.placement import GENERATION_MAX
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import Routable, Router
 from raylay.services.replication.run_lookup import RunLookup, _Piece
-from raylay.services.replication.staged import BatchStaged
+from raylay.services.replication.staged import BatchStaged, RunStaged
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.durability import PendingMessages
@@ -129,7 +130,7 @@ class DuplicatesAnsweredAtOnce(Upstreams):
             upstream.persisted.of(root).add_ranges(publisher, answered)
 
 
-class OldAnswersKept(InstanceMachine):
+class OldAnswersKept(Destinations):
     """When it becomes awaited after it forwarded a message, what was answered stays answered."""
 
     def _owe_and_ask(
@@ -145,15 +146,15 @@ class OldAnswersKept(InstanceMachine):
         return super()._owe_and_ask(ledger, left, now_us, first_txid)
 
 
-class NextServerNotAsked(InstanceMachine):
+class NextServerNotAsked(Destinations):
     """Takes what a server answered for the answer of the next one, or of what it is now that it has
     lost its disk."""
 
-    def link_connected(
+    def connected(
         self, destination: str, incarnation: int, *arguments: Any, **named: Any
-    ) -> tuple[list[Effect], LinkStart]:
-        self.destinations[destination].incarnation = incarnation
-        return super().link_connected(destination, incarnation, *arguments, **named)
+    ) -> LinkStart:
+        self.ledgers[destination].incarnation = incarnation
+        return super().connected(destination, incarnation, *arguments, **named)
 
 
 class OneWaiterForAllRoots(InstanceMachine):
@@ -335,21 +336,21 @@ class StoredIsEnough(DestinationLedger):
 
 
 # -- removal -----------------------------------------------------------------------------------
-class FreesWithoutAsking(InstanceMachine):
+class FreesWithoutAsking(Destinations):
     """Lets the journal remove what is committed, whoever lacks it."""
 
     def removable_before(self) -> int:
-        return self.committed_txid + 1
+        return self._durability.committed_txid + 1
 
 
-class FloorAtTheTick(InstanceMachine):
+class FloorAtTheTick(Destinations):
     """Looks at what may be removed from time to time only, whatever becomes of its links."""
 
-    def tick(self, now_us: int) -> list[Effect]:
-        super()._release()
+    def tick(self, now_us: int) -> bool:
+        super().release()
         return super().tick(now_us)
 
-    def _release(self) -> None:
+    def release(self) -> None:
         pass
 
 
@@ -567,7 +568,7 @@ class WhatCameRoundNotShown(OutboundLink):
 
 
 # -- the writer thread ---------------------------------------------------------------------------
-class UnmarkedNotAsked(InstanceMachine):
+class UnmarkedNotAsked(Destinations):
     """Waits for the answer to what a link sent unmarked, woken ahead of the news of an upgrade."""
 
     def _ask_for_what_went_unmarked(self, ledger: DestinationLedger, stored: Ranges) -> None:
@@ -735,12 +736,14 @@ class RefusedIsDurable(Durability):
 class ShowsWhatClientsPublished(InstanceMachine):
     """Tells upstreams to send nothing of what clients published here, whatever its content."""
 
-    def _commit_run(
-        self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int
-    ) -> None:
-        super()._commit_run(run, root, sender, ranges, time_us)
-        if sender == CLIENT:
-            self._upstreams.came_elsewhere(sender, run.publisher, ranges)
+    def _drain(self, now_us: int) -> None:
+        for entry in self.intake.staged:
+            if entry.txid > self.committed_txid:
+                break
+            if isinstance(entry, RunStaged) and entry.sender == CLIENT:
+                run = entry.run
+                self._upstreams.came_elsewhere(CLIENT, run.publisher, run.ranges())
+        super()._drain(now_us)
 
 
 class ContentsNotCompared(Intake):
@@ -846,12 +849,12 @@ MISTAKES: dict[str, Machines] = {
     "changes missed at a connect": Machines(plan=ChangesMissed),
     "unwritten passes for written": Machines(recovery=UnwrittenPassesForWritten),
     "notes freed untold": Machines(instance=FreesNotesUntold),
-    "journal freed without asking": Machines(instance=FreesWithoutAsking),
+    "journal freed without asking": Machines(parts=Parts(links=FreesWithoutAsking)),
     "prefix acks": Machines(instance=PrefixAcks),
     "duplicates answered at once": Machines(
         instance=WaitsToldToNobody, parts=Parts(upstreams=DuplicatesAnsweredAtOnce)
     ),
-    "old answers kept": Machines(instance=OldAnswersKept),
+    "old answers kept": Machines(parts=Parts(links=OldAnswersKept)),
     "one waiter for all roots": Machines(
         instance=OneWaiterForAllRoots, parts=Parts(upstreams=OneRootBrought), link=OneRoot
     ),
@@ -891,12 +894,12 @@ MISTAKES: dict[str, Machines] = {
 }
 
 SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
-    "unmarked not asked": Machines(instance=UnmarkedNotAsked),
+    "unmarked not asked": Machines(parts=Parts(links=UnmarkedNotAsked)),
     "one behind after removal": Machines(subscription=OneBehindAfterRemoval),
     "failure forgets commits": Machines(instance=FailureForgetsCommits),
     "gone and not asked for": Machines(link=GoneAndNotAskedFor),
     "what came round not shown": Machines(link=WhatCameRoundNotShown),
-    "floor at the tick": Machines(instance=FloorAtTheTick),
+    "floor at the tick": Machines(parts=Parts(links=FloorAtTheTick)),
     "floor of an earlier life": Machines(journal=FloorOfAnEarlierLife),
     "admits unasked": Machines(parts=Parts(admission=AdmitsUnasked)),
     "holes taken as held": Machines(lookup=HolesTakenAsHeld),
@@ -904,7 +907,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "notes not recovered": Machines(instance=NotesNotRecovered),
     "what comes back is its own": Machines(instance=WhatComesBackIsItsOwn),
     "conflict told ahead": Machines(parts=Parts(upstreams=ConflictToldAhead)),
-    "next server not asked": Machines(instance=NextServerNotAsked),
+    "next server not asked": Machines(parts=Parts(links=NextServerNotAsked)),
     "shows what clients published": Machines(instance=ShowsWhatClientsPublished),
 }
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""

@@ -58,7 +58,7 @@ def test_what_is_not_run_and_not_explained_is_told() -> None:
     lines = unseen.unseen({})
     known = unseen.explained(unseen.EXPLAINED.read_text())
     told = unseen.report(lines, known)
-    machine = "services/replication/instance/machine.py"
-    assert any(f"{machine} InstanceMachine.tick: " in line for line in told)
+    machine = "services/replication/instance/destinations.py"
+    assert any(f"{machine} Destinations.tick: " in line for line in told)
     assert not any("services/replication/validation.py" in line for line in told)
     assert not any(": raise " in line for line in told)

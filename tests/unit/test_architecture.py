@@ -154,7 +154,7 @@ LONG_FILES = {
     "services/pipeline/journals.py": 640,
     "services/protocol/replication.py": 620,
     "services/protocol/session.py": 670,
-    "services/replication/instance/machine.py": 1172,
+    "services/replication/instance/machine.py": 806,
     "services/replication/outbound.py": 710,
     "services/server/instance_server.py": 1390,
     "services/messages/ranges.py": 620,

@@ -32,17 +32,20 @@ class AnswerBook:
         refused: what destinations refused, for those who published it.
         persisted: (sender, root, publisher, ranges) of what senders, incarnations, waited for.
         conflicts: (sender, publisher, ranges) of what they waited for and is refused.
+        contested: (connection, publisher, ranges) of what a batch on its way to the disk brings,
+            and is refused.
     """
 
-    __slots__ = ("conflicts", "durable", "persisted", "refused")
+    __slots__ = ("conflicts", "contested", "durable", "persisted", "refused")
 
     def __init__(self) -> None:
         self.durable: list[tuple[int, list[Range]]] = []
         self.refused: list[Refusal] = []
         self.persisted: list[tuple[int, int, int, list[Range]]] = []
         self.conflicts: list[tuple[int, int, list[Range]]] = []
+        self.contested: list[tuple[int, int, list[Range]]] = []
 
     def forget(self) -> None:
         """Nobody is to be answered."""
-        for each in (self.durable, self.refused, self.persisted, self.conflicts):
+        for each in (self.durable, self.refused, self.persisted, self.conflicts, self.contested):
             each.clear()

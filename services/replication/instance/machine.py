@@ -4,6 +4,14 @@ Values in, values out: no socket, clock, disk or randomness. The shell stages wh
 tells `committed` what the journal synced, and performs the effects in order. It reads no journal,
 either: of what came the shell asks `asks` first, has that read aside, and hands the answers in.
 
+The machine is its doors, the way of a commit, recovery and what is true of the whole. Each part
+owns its own state and only adds to what is outgoing:
+
+  admission      who is let in                   publishers    client sessions
+  intake         what is known and staged        upstreams     links that bring
+  durability     what waits, and for whom        destinations  links that are sent to
+  answers        what durability has for publishers and upstreams, which take it when a step ends
+
 Invariants:
   known = held (committed) + staged; pending is part of known; durable = held - pending.
   Nothing is acknowledged, delivered or told to a link before its commit.
@@ -18,8 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from raylay.services.errors import DowngradeRefused
-from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.messages.records import (
     Flag,
     Kind,
@@ -35,23 +42,18 @@ from raylay.services.replication.acknowledgment import (
     DestinationLedger,
     RootedRanges,
     Waiting,
-    route_of,
 )
 from raylay.services.replication.connecting import SLICE_PUBLISHERS, LinkPlan
-from raylay.services.replication.downgrade import DowngradePolicy, DowngradeSchedule
+from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.effects import (
     Committed,
     Effect,
-    NotifyLink,
     Ranges,
-    Removable,
     Rooted,
-    SafetyChanged,
-    SetLinkMode,
-    rooted_of,
 )
 from raylay.services.replication.instance.admission import Admission
-from raylay.services.replication.instance.answers import AnswerBook, Refusal
+from raylay.services.replication.instance.answers import AnswerBook
+from raylay.services.replication.instance.destinations import Destinations
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.outgoing import Outgoing
@@ -70,7 +72,6 @@ from raylay.services.replication.routing import Destination
 from raylay.services.replication.staged import (
     BatchStaged,
     NoteStaged,
-    Routed,
     RunStaged,
 )
 from raylay.services.replication.unavailable import UnavailableMessages
@@ -93,6 +94,7 @@ class Parts:
     intake: type[Intake] = Intake
     publishers: type[Publishers] = Publishers
     upstreams: type[Upstreams] = Upstreams
+    links: type[Destinations] = Destinations
 
 
 class InstanceMachine:
@@ -142,7 +144,6 @@ class InstanceMachine:
         self.known = held if held is not None else PublisherRanges()
         self.missing = UnavailableMessages(unavailable or PublisherRanges(), self.known)
         self._former = frozenset(former)
-        self.schedule = DowngradeSchedule(policy or DowngradePolicy())
         self.counters = Counters()
         kind = parts.ledger
         self.destinations = self._ledgers(kind, destinations, incarnations or {}, servers or {})
@@ -174,8 +175,9 @@ class InstanceMachine:
         taken = journaled, self.intake, self.durability, self._book, self._out, self.counters
         self._publishers = parts.publishers(identity, *taken)
         self._upstreams = parts.upstreams(identity, *taken, self.admission)
-        self._removable_before = 0
-        """The floor for removal that the journal was told last; of an earlier life none holds."""
+        self._links = parts.links(
+            self.destinations, *taken[1:], self.admission, policy or DowngradePolicy()
+        )
 
     def _ledgers(
         self,
@@ -206,16 +208,7 @@ class InstanceMachine:
             if not ranges:
                 continue
             self.durability.stage_ranges(root, publisher, ranges)
-            waits = False
-            for ledger in self.destinations.values():
-                if ledger.router.routed(each.route, ledger.incarnation):
-                    ledger.owe_again(root, publisher, ranges, now_us, durable_txid + 1)
-                    waits = waits or ledger.sync
-            if not waits:
-                self.durability.durable(root, publisher, ranges)
-                continue
-            first_txid = durable_txid + 1
-            self.durability.wait_again(root, each.route, publisher, ranges, now_us, first_txid)
+            self._links.restore(root, each.route, publisher, ranges, now_us, durable_txid)
         self._forget_effects()
 
     def _forget_effects(self) -> None:
@@ -239,7 +232,7 @@ class InstanceMachine:
                 ranges = self.durability.acceptable(run.publisher, ranges)
                 root = self._root_of(run)
                 self.durability.stage_ranges(root, run.publisher, ranges)
-                self._commit_run(run, root, sender, ranges, now_us)
+                self._links.commit_run(run, root, sender, ranges, now_us)
             elif run.kind == Kind.WAITER:
                 root, sender, noted = decode_note(run)
                 root = self._root_recovered(root, sender)
@@ -251,7 +244,7 @@ class InstanceMachine:
                 questions.routed.add_ranges(run.publisher, noted)
                 self.intake.begin(read_all(questions, self._lookup))
                 routes = self.intake.routes_of(sender, run.publisher, noted)
-                self._commit_note(root, sender, run.publisher, noted, routes, now_us)
+                self._links.commit_note(root, sender, run.publisher, noted, routes, now_us)
             elif run.kind == Kind.UNAVAILABLE:
                 self.missing.noted(run)
         self._forget_effects()
@@ -297,7 +290,7 @@ class InstanceMachine:
     def recovery_written(self, point: RecoveryPoint) -> list[Effect]:
         """The shell has written this down: what only the journal told may be removed."""
         if self.missing.written(point.committed_txid):
-            self._release()
+            self._links.release()
         return self._take()
 
     # -- what came, and the journal ----------------------------------------------------------
@@ -475,7 +468,7 @@ class InstanceMachine:
                 runs.append(entry.run)
                 run = entry.run
                 ranges = run.ranges()
-                self._commit_run(run, entry.root, entry.sender, ranges, now_us)
+                self._links.commit_run(run, entry.root, entry.sender, ranges, now_us)
                 # What clients published is not shown: an upstream may have what another client of
                 # that name did, which is seen only where the records meet.
                 if entry.sender != CLIENT:
@@ -486,7 +479,7 @@ class InstanceMachine:
                     for told in self.missing.noted(entry.run):
                         self._emit(told)
                 elif entry.ranges:
-                    self._commit_note(
+                    self._links.commit_note(
                         entry.root,
                         entry.sender,
                         entry.publisher,
@@ -498,105 +491,6 @@ class InstanceMachine:
                 self._upstreams.stored(entry)
         if runs:
             self._out.insert(at, Committed(runs, committed_txid))
-
-    def _commit_run(
-        self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int
-    ) -> None:
-        if self.missing.ranges.sets:
-            came = self.missing.came(run.publisher, ranges)
-            if came is not None:
-                self._emit(came)
-                for ledger in self.destinations.values():
-                    ledger.came_late.add_ranges(run.publisher, ranges)
-        waits = False
-        for ledger in self.destinations.values():
-            if ledger.router.routed(run, ledger.incarnation):
-                ledger.owe(root, run.publisher, ranges, time_us, run.first_txid)
-                waits = waits or ledger.sync
-        if waits:
-            route = route_of(run, sender)
-            self.durability.wait(root, route, run.publisher, ranges, time_us, run.first_txid)
-        else:
-            self.durability.durable(root, run.publisher, ranges)
-
-    def _commit_note(
-        self,
-        root: int,
-        sender: int,
-        publisher: int,
-        ranges: list[Range],
-        routes: list[Routed],
-        now_us: int,
-    ) -> None:
-        """This instance became awaited for messages that it has: it asks its sync destinations for
-        this root, and the sender waits."""
-        asked = self._ask(root, publisher, routes, now_us)
-        if sender == CLIENT:
-            self._strand(publisher, routes)
-        left = SequenceSet(ranges)
-        left.difference_update(asked)
-        for route, first_txid, part in routes:
-            if waiting := part.intersection(asked):
-                self.durability.wait_again(root, route, publisher, waiting, now_us, first_txid)
-        if asked:
-            self._release()
-        if left:
-            self.durability.durable(root, publisher, list(left))
-
-    def _strand(self, publisher: int, routes: list[Routed]) -> None:
-        """A client that failed over published these again. They are acknowledged here, but to where
-        they are not routed, having come from elsewhere, nobody may fail over for them."""
-        changed = False
-        for ledger in self.destinations.values():
-            if not ledger.destination.sync:
-                continue
-            before = ledger.safe
-            for route, _, part in routes:
-                router, incarnation = ledger.router, ledger.incarnation
-                if not router.routed(route, incarnation) and incarnation not in route.path:
-                    ledger.stranded.add_ranges(publisher, part)
-            changed = changed or before != ledger.safe
-        if changed:
-            self._emit(SafetyChanged())
-
-    def _ask(self, root: int, publisher: int, routes: list[Routed], now_us: int) -> SequenceSet:
-        """Asks the sync destinations that these are routed to. Returns what waits."""
-        asked = SequenceSet()
-        for ledger in self.destinations.values():
-            if not ledger.sync or not routes:
-                continue
-            theirs = RootedRanges()
-            for route, _, part in routes:
-                if ledger.router.routed(route, ledger.incarnation):
-                    theirs.of(root).of(publisher).update(part)
-            first_txid = min(routed.first_txid for routed in routes)
-            for sets in self._owe_and_ask(ledger, theirs, now_us, first_txid).roots.values():
-                asked.update(sets.of(publisher))
-        return asked
-
-    def _ask_again(self, ledger: DestinationLedger, now_us: int) -> None:
-        """Asks a destination for all that waits and is routed there."""
-        waiting = self.durability.waiting_for(ledger)
-        self._owe_and_ask(ledger, waiting, now_us, self.durability.floor_txid() + 1)
-
-    def _owe_and_ask(
-        self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
-    ) -> RootedRanges:
-        """Makes a destination owe these, and sends it a notice. Returns what it owes by that."""
-        self._owe_again(ledger, asked, now_us, first_txid)
-        if asked:
-            self._notify(ledger, rooted_of(asked.roots))
-        return asked
-
-    def _notify(self, ledger: DestinationLedger, asked: Rooted) -> None:
-        self._emit(NotifyLink(ledger.destination.name, asked, self.committed_txid))
-
-    def _owe_again(
-        self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
-    ) -> None:
-        for root, sets in asked.roots.items():
-            for publisher, ranges in sets.sets.items():
-                ledger.owe_again(root, publisher, ranges, now_us, first_txid)
 
     def admit(self, senders: Iterable[str], *, force: bool = False) -> list[Effect]:
         """By hand: admits clients although no peer of the group has brought what it has.
@@ -655,12 +549,6 @@ class InstanceMachine:
         return self._take()
 
     # -- answers -----------------------------------------------------------------------------
-    def _settle_ages(self, *ledgers: DestinationLedger) -> None:
-        """After something was answered, released or refused. What asks for ages only reads."""
-        for ledger in ledgers:
-            ledger.settle_ages()
-        self.durability.settle_ages()
-
     def _flush(self) -> None:
         """Says to sessions and upstreams what there is to say, once per call from outside."""
         self._publishers.flush()
@@ -728,15 +616,9 @@ class InstanceMachine:
         enough left for another turn; if not, `link_connected` does the rest.
 
         What is there is answered, whether or not the link ever begins."""
-        ledger = self.destinations[destination]
-        published = self.awaited.of(self.own_root)
-        if not plan.left:
-            plan.look(ledger.owed, published)
-        answered = plan.work(slice_publishers)
+        answered, more = self._links.compare(destination, plan, slice_publishers)
         if answered:
-            self._answered(ledger, {UNAWAITED: answered})
             self._flush()
-        more = bool(plan.left) or plan.look(ledger.owed, published) > slice_publishers
         return self._take(), more
 
     def link_connected(
@@ -750,144 +632,30 @@ class InstanceMachine:
         generation: int = 0,
         address: str = "",
     ) -> tuple[list[Effect], LinkStart]:
-        """A link has connected and exchanged ranges with its destination.
-
-        Args:
-            plan: the comparison of what is here and there, as far as `compare` brought it.
-            server, generation, address: of the instance there; empty: it does not say.
-        """
-        ledger = self.destinations[destination]
-        self.admission.meetings.met(destination, server, incarnation, generation, address)
-        if ledger.incarnation != incarnation:
-            # Another server, or one that lost its disk. What came from the one before is routed to
-            # this one, so what still waits waits for it too. (What came from this one, and is owed
-            # because nobody knew that, it holds: it answers.)
-            ledger.incarnation = incarnation
-            if ledger.sync:
-                floor = self.durability.floor_txid() + 1
-                self._owe_again(ledger, self.durability.waiting_for(ledger), now_us, floor)
-        if server and server not in ledger.servers:
-            self._meet(ledger, server)
-        ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
-        ledger.came_late = PublisherRanges()
-        self._release()
-        ledger.at_connect = None if self.ready else plan.held.copy()
-        if ledger.safe:
-            self._emit(SafetyChanged())
-        ledger.must_prove(self.committed_txid)
-        # All that clients ever published here and that is not there. What is routed there is sent
-        # and answered; what is left then, nobody brings there from here.
-        plan.look(ledger.owed, self.awaited.of(self.own_root))
-        answered = plan.work()
-        ledger.stranded = plan.stranded
-        if answered:
-            self._answered(ledger, {UNAWAITED: answered})
-        if ledger.has_several_servers:
-            self._owe_what_waits(ledger, plan.waited, now_us)
-        self._out.report("link_connected", destination=destination, incarnation=incarnation)
-        self._flush()
-        return self._take(), LinkStart(
-            ledger.sync,
-            plan.notice,
-            plan.mark,
-            self.own_root,
-            self.committed_txid,
-            self.missing.ranges.copy(),
-            ledger.whole,
+        """A link has connected and exchanged ranges with its destination. `Destinations.connected`
+        tells what the values mean."""
+        start = self._links.connected(
+            destination,
+            incarnation,
+            plan,
+            now_us,
+            server,
+            generation=generation,
+            address=address,
         )
-
-    def _meet(self, ledger: DestinationLedger, server: str) -> None:
-        ledger.servers.add(server)
-        if len(ledger.servers) > 1 and not ledger.destination.has_several_servers:
-            destination = ledger.destination.name
-            self._out.report(
-                "several_servers",
-                destination=destination,
-                servers=sorted(ledger.servers),
-                text=f"more than one instance answers at the address of {destination}: from now on "
-                "the journal is kept until its answers are persisted; say so with wide_ip: true",
-            )
-
-    def _owe_what_waits(self, ledger: DestinationLedger, waited: RootedRanges, now_us: int) -> None:
-        """What the server holds and has not answered yet is owed, although this instance may have
-        forgotten that in a restart: the next server may not have it."""
-        for ranges in waited.roots.values():
-            for publisher, waits in ranges.sets.items():
-                known = self.known.get(publisher)
-                if known is None:
-                    continue
-                wanted = waits.intersection(known)
-                for owing in ledger.owed.roots.values():
-                    owed = owing.get(publisher)
-                    if owed is not None:
-                        wanted.difference_update(owed)
-                if wanted:
-                    ledger.owe(UNAWAITED, publisher, list(wanted), now_us)
+        self._flush()
+        return self._take(), start
 
     def link_disconnected(self, destination: str, why: str) -> list[Effect]:
         """A link lost its connection, or could not get one."""
-        ledger = self.destinations[destination]
-        if ledger.connected:
-            self._out.report("link_disconnected", destination=destination, why=why)
-        ledger.connected = False
-        ledger.caught_up = False
-        self.admission.meetings.left(destination)
-        self._release()
+        self._links.disconnected(destination, why)
         return self._take()
 
     def link_answered(self, destination: str, persisted: Rooted, conflicts: Ranges) -> list[Effect]:
         """A destination answered."""
-        ledger = self.destinations[destination]
-        if conflicts:
-            self._refused_downstream(ledger, conflicts)
-            self._settle_ages(*self.destinations.values())
-        self._answered(ledger, persisted)
-        if UNAWAITED in persisted:
-            self._ask_for_what_went_unmarked(ledger, persisted[UNAWAITED])
+        self._links.answered(destination, persisted, conflicts)
         self._flush()
         return self._take()
-
-    def _ask_for_what_went_unmarked(self, ledger: DestinationLedger, stored: Ranges) -> None:
-        """The destination has these, and did not know that an answer is waited for: they were sent
-        before the link heard of an upgrade, by a link that is woken ahead of this machine. It is
-        asked in a notice, or the answer would never come."""
-        for root, owing in ledger.owed.roots.items():
-            if root == UNAWAITED:
-                continue
-            asked: Ranges = {}
-            for publisher, ranges in stored.items():
-                owed = owing.get(publisher)
-                if owed is not None:
-                    found = [piece for a, b in ranges for piece in owed.within(a, b)]
-                    if found:
-                        asked[publisher] = found
-            if asked:
-                self._notify(ledger, {root: asked})
-
-    def _answered(self, ledger: DestinationLedger, answers: Rooted) -> None:
-        settled = ledger.answered(answers)
-        was_safe = ledger.safe
-        if ledger.stranded.sets:
-            ledger.brought(answers)
-        if ledger.sync:
-            for root, settled_of in settled.items():
-                for publisher, ranges in settled_of.items():
-                    self.durability.answered(root, publisher, ranges)
-        self._settle_ages(ledger)
-        self._update_proof(ledger, was_safe)
-
-    def _refused_downstream(self, ledger: DestinationLedger, conflicts: Ranges) -> None:
-        """The destination holds other contents under these identities: their publisher is told,
-        they are never acknowledged."""
-        ledger.forget(conflicts)
-        for other in self.destinations.values():
-            other.brought({UNAWAITED: conflicts})
-        for publisher, ranges in conflicts.items():
-            self.intake.report_conflict(ledger.destination.name, publisher, ranges)
-            undone = self.durability.refuse(publisher, ranges)
-            for connection, theirs in self.intake.staged.refuse(publisher, undone):
-                self._upstreams.contested(connection, publisher, theirs)
-            self._book.refused.append(Refusal(ledger.destination.name, publisher, ranges, undone))
 
     def link_progressed(
         self,
@@ -899,50 +667,13 @@ class InstanceMachine:
         now_us: int,
     ) -> list[Effect]:
         """A link tells how far it is. `LinkProgress` tells what the values mean."""
-        ledger = self.destinations[destination]
-        for publisher, ranges in resending.items():
-            ledger.owe(UNAWAITED, publisher, ranges, now_us)
-        ledger.stored_txid = max(ledger.stored_txid, stored_txid)
-        ledger.skipped += skipped
-        if caught_up and not ledger.caught_up:
-            ledger.caught_up = True
-            self._out.report("link_caught_up", destination=destination, stored_txid=stored_txid)
-        self._update_proof(ledger)
+        self._links.progressed(destination, stored_txid, resending, caught_up, skipped, now_us)
         return self._take()
 
     def link_lacks(self, destination: str, ranges: Ranges) -> list[Effect]:
-        """Its link will never send these, they are removed here. What the destination is owed
-        nevertheless was removed by force: it is not safe until it has them from elsewhere, and is
-        not waited for where no persisted ack waits. Where one does, it waits until a downgrade."""
-        ledger = self.destinations[destination]
-        was_safe = ledger.safe
-        lost = 0
-        for publisher, theirs in ranges.items():
-            came = ledger.came_late.get(publisher)
-            if came is not None:
-                # The link says what it was told when it connected.
-                theirs = [piece for a, b in theirs for piece in came.missing(a, b)]
-            if not ledger.has_met_several:
-                # Removed when the destination had it, on a disk that is lost: nobody is to have it
-                # any more. Of several servers another one may have been the one that had it.
-                ledger.stranded.remove_ranges(publisher, theirs)
-            owed = ledger.owed.get(UNAWAITED, publisher)
-            if owed is not None:
-                found = [piece for a, b in theirs for piece in owed.within(a, b)]
-                ledger.owed.remove_ranges(UNAWAITED, publisher, found)
-                ledger.stranded.add_ranges(publisher, found)
-                lost += sum(b - a + 1 for a, b in found)
-        if lost:
-            self._settle_ages(ledger)
-            self._out.report("messages_lost_to_destination", destination=destination, messages=lost)
-        self._update_proof(ledger, was_safe)
+        """Its link will never send these, they are removed here."""
+        self._links.lacks(destination, ranges)
         return self._take()
-
-    def _update_proof(self, ledger: DestinationLedger, was_safe: bool | None = None) -> None:
-        before = ledger.safe if was_safe is None else was_safe
-        ledger.update_proof()
-        if ledger.safe != before:
-            self._emit(SafetyChanged())
 
     # -- downgrade and upgrade ---------------------------------------------------------------
     def downgrade(
@@ -955,97 +686,23 @@ class InstanceMachine:
             DowngradeRefused: there would be fewer sync destinations than the policy asks for, and
                 it is not forced.
         """
-        ledger = self.destinations[destination]
-        if ledger.sync:
-            refusal = "" if force else self.schedule.refusal(destination, self._syncs())
-            if refusal:
-                raise DowngradeRefused(refusal)
-            self._downgrade(ledger, now_us, why)
+        if self._links.downgrade(destination, now_us, why, force=force):
+            self._flush()
         return self._take()
-
-    def _syncs(self) -> int:
-        return sum(1 for ledger in self.destinations.values() if ledger.sync)
-
-    def _downgrade(self, ledger: DestinationLedger, now_us: int, why: str) -> None:
-        destination = ledger.destination.name
-        ledger.stop_waiting()
-        ledger.downgraded_at_us = now_us
-        ledger.downgrade_refused = False
-        self.counters.downgrades += 1
-        self._out.report("downgraded", destination=destination, why=why)
-        self._emit(SafetyChanged())
-        self._emit(SetLinkMode(destination, False))
-        self.durability.release()
-        self._settle_ages(ledger)
-        self._flush()
 
     def upgrade(self, destination: str, now_us: int, why: str = "by hand") -> list[Effect]:
         """Back to the configured sync: new acks wait again, and what is pending is asked again."""
-        self._upgrade(self.destinations[destination], now_us, why)
+        self._links.upgrade(destination, now_us, why)
         return self._take()
 
-    def _upgrade(self, ledger: DestinationLedger, now_us: int, why: str) -> None:
-        if ledger.destination.sync and not ledger.sync:
-            destination = ledger.destination.name
-            ledger.sync = True
-            ledger.must_prove(self.committed_txid)
-            self.counters.upgrades += 1
-            self._out.report("upgraded", destination=destination, why=why)
-            self._emit(SetLinkMode(destination, True))
-            self._ask_again(ledger, now_us)
-            self._update_proof(ledger)
-
     def tick(self, now_us: int) -> list[Effect]:
-        """Downgrades and upgrades by age, when that is due; call once per check interval.
-
-        The criterion is the age of the oldest message that the destination has not answered. Where
-        all is stored there but not persisted, the fault is further on: the instance nearest to it
-        acts first, so this one waits for one look more.
-        """
+        """Downgrades and upgrades by age, when that is due; call once per check interval."""
         if self.missing.is_judging and self._upstreams.all_caught_up:
             # Those that catch up may still bring it; nobody waits for one that is away.
             self.intake.judge_missing()
-        self._release()
-        wall_us = now_us + self.intake.wall_offset_us
-        downgrade_age_ms, upgrade_age_ms = self.schedule.due(now_us, wall_us)
-        if downgrade_age_ms is None and upgrade_age_ms is None:
-            return self._take()
-        for ledger in self.destinations.values():
-            if not ledger.destination.sync:
-                continue
-            oldest = ledger.oldest_owed()
-            age_ms = 0 if oldest is None else max(0, now_us - oldest[0]) // 1000
-            why = f"oldest is {age_ms} ms old"
-            if ledger.sync:
-                if downgrade_age_ms is None:
-                    continue
-                if oldest is None or age_ms <= downgrade_age_ms:
-                    ledger.further_on = ledger.downgrade_refused = False
-                    continue
-                stored = ledger.connected and ledger.stored_txid >= oldest[1]
-                self._downgrade_by_age(ledger, stored, now_us, why)
-            elif (
-                upgrade_age_ms is not None
-                and ledger.connected
-                and ledger.caught_up
-                and age_ms < upgrade_age_ms
-            ):
-                self._upgrade(ledger, now_us, why)
+        if self._links.tick(now_us):
+            self._flush()
         return self._take()
-
-    def _downgrade_by_age(
-        self, ledger: DestinationLedger, stored: bool, now_us: int, why: str
-    ) -> None:
-        name = ledger.destination.name
-        refusal = self.schedule.refusal(name, self._syncs())
-        if refusal:
-            if not ledger.downgrade_refused:
-                ledger.downgrade_refused = True
-                self._out.report("downgrade_refused", destination=name, why=f"{why}; {refusal}")
-        elif stored and not ledger.further_on:
-            ledger.further_on = True
-        else:
-            self._downgrade(ledger, now_us, why)
 
     # -- questions ---------------------------------------------------------------------------
     @property
@@ -1091,31 +748,8 @@ class InstanceMachine:
         return [entry.run for entry in self.intake.staged if not isinstance(entry, BatchStaged)]
 
     def removable_before(self) -> int:
-        """Law 4: every destination has what is routed to it from below this transaction id.
-
-        Where a destination has several servers, *stored* by one that then dies would be stored
-        nowhere: there *persisted* counts. And what is unavailable is told by a recovery point.
-        """
-        floor = self.durability.floor_txid() + 1
-        noted_txid = self.missing.removable_before
-        if noted_txid is not None:
-            floor = min(floor, noted_txid)
-        for ledger in self.destinations.values():
-            if not ledger.caught_up:
-                return 0
-            floor = min(floor, ledger.stored_txid + 1)
-            if ledger.has_several_servers:
-                oldest = ledger.oldest_owed()
-                if oldest is not None:
-                    floor = min(floor, oldest[1])
-        return floor
-
-    def _release(self) -> None:
-        """Tells the journal what it may remove. A link that connects or is lost, and a note, do so
-        at once: what the other side, or the next server, has, nobody knows before it caught up."""
-        if (before_txid := self.removable_before()) != self._removable_before:
-            self._removable_before = before_txid
-            self._emit(Removable(before_txid))
+        """Law 4: every destination has what is routed to it from below this transaction id."""
+        return self._links.removable_before()
 
     def fully_durable_txid(self) -> int:
         """Every record up to here is durable: a bookmark subscriber's persisted ack."""

@@ -405,13 +405,6 @@ class Upstreams:
                 upstream.held.add_ranges(publisher, ranges)
                 self._dirty.add(upstream.connection)
 
-    def contested(self, connection: int, publisher: int, ranges: list[Range]) -> None:
-        """What a batch on its way to the disk brings is refused for good."""
-        upstream = self._connected.get(connection)
-        if upstream is not None:
-            upstream.conflicts.add_ranges(publisher, ranges)
-            self._dirty.add(connection)
-
     def forget(self) -> None:
         """Nobody is to be told anything."""
         self._dirty.clear()
@@ -434,10 +427,18 @@ class Upstreams:
                     upstream.conflicts.add_ranges(publisher, ranges)
                     self._dirty.add(upstream.connection)
             book.conflicts.clear()
+        if book.contested:
+            for connection, publisher, ranges in book.contested:
+                upstream = self._connected.get(connection)
+                if upstream is not None:
+                    upstream.conflicts.add_ranges(publisher, ranges)
+                    self._dirty.add(connection)
+            book.contested.clear()
 
     def flush(self) -> None:
         """Tells upstreams what there is to tell, once a step."""
-        if self._book.persisted or self._book.conflicts:
+        book = self._book
+        if book.persisted or book.conflicts or book.contested:
             self.take()
         if not self._dirty:
             return

@@ -1,0 +1,559 @@
+"""Destinations and the links to them: what each owes, what a link begins with, who is safe, and
+downgrade and upgrade.
+
+A destination owes from the commit of what is routed there to its answer. Safe to fail over to is
+one that is proved, since its link connected, to have everything that is acknowledged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raylay.services.errors import DowngradeRefused
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.messages.records import Run
+from raylay.services.replication.acknowledgment import (
+    CLIENT,
+    UNAWAITED,
+    DestinationLedger,
+    RootedRanges,
+    Route,
+    route_of,
+)
+from raylay.services.replication.connecting import SLICE_PUBLISHERS, LinkPlan
+from raylay.services.replication.downgrade import DowngradePolicy, DowngradeSchedule
+from raylay.services.replication.effects import (
+    NotifyLink,
+    Ranges,
+    Removable,
+    Rooted,
+    SafetyChanged,
+    SetLinkMode,
+    rooted_of,
+)
+from raylay.services.replication.instance.admission import Admission
+from raylay.services.replication.instance.answers import AnswerBook, Refusal
+from raylay.services.replication.instance.durability import Durability
+from raylay.services.replication.instance.intake import Intake
+from raylay.services.replication.instance.outgoing import Outgoing
+from raylay.services.replication.staged import Routed
+from raylay.services.replication.values import Counters, LinkStart
+
+
+class Destinations:
+    """See the file's docstring.
+
+    Invariant: what waits is owed by some sync destination.
+    Owner: the instance's machine. Lifecycle: as long as that.
+
+    Args:
+        ledgers: by the name of the destination; others only read them.
+        book: where it writes what a destination refused.
+        admission: told who is connected.
+    """
+
+    __slots__ = (
+        "_admission",
+        "_book",
+        "_counters",
+        "_durability",
+        "_intake",
+        "_out",
+        "_removable_before",
+        "_schedule",
+        "ledgers",
+    )
+
+    def __init__(
+        self,
+        ledgers: Mapping[str, DestinationLedger],
+        intake: Intake,
+        durability: Durability,
+        book: AnswerBook,
+        out: Outgoing,
+        counters: Counters,
+        admission: Admission,
+        policy: DowngradePolicy,
+    ) -> None:
+        self.ledgers = ledgers
+        self._intake = intake
+        self._durability = durability
+        self._book = book
+        self._out = out
+        self._counters = counters
+        self._admission = admission
+        self._schedule = DowngradeSchedule(policy)
+        self._removable_before = 0
+        """The floor for removal that the journal was told last; of an earlier life none holds."""
+
+    # -- what is on disk ---------------------------------------------------------------------
+    def restore(
+        self,
+        root: int,
+        route: Route,
+        publisher: int,
+        ranges: list[Range],
+        now_us: int,
+        durable_txid: int,
+    ) -> None:
+        """These waited at the recovery point; none has a transaction id below `durable_txid`, or
+        that one."""
+        waits, first_txid = False, durable_txid + 1
+        for ledger in self.ledgers.values():
+            if ledger.router.routed(route, ledger.incarnation):
+                ledger.owe_again(root, publisher, ranges, now_us, first_txid)
+                waits = waits or ledger.sync
+        if waits:
+            self._durability.wait_again(root, route, publisher, ranges, now_us, first_txid)
+        else:
+            self._durability.durable(root, publisher, ranges)
+
+    def commit_run(
+        self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int
+    ) -> None:
+        """A run is on disk: who is owed by whom, or that it is durable."""
+        if self._intake.missing.ranges.sets:
+            came = self._intake.missing.came(run.publisher, ranges)
+            if came is not None:
+                self._out.emit(came)
+                for ledger in self.ledgers.values():
+                    ledger.came_late.add_ranges(run.publisher, ranges)
+        waits = False
+        for ledger in self.ledgers.values():
+            if ledger.router.routed(run, ledger.incarnation):
+                ledger.owe(root, run.publisher, ranges, time_us, run.first_txid)
+                waits = waits or ledger.sync
+        if waits:
+            route = route_of(run, sender)
+            self._durability.wait(root, route, run.publisher, ranges, time_us, run.first_txid)
+        else:
+            self._durability.durable(root, run.publisher, ranges)
+
+    def commit_note(
+        self,
+        root: int,
+        sender: int,
+        publisher: int,
+        ranges: list[Range],
+        routes: list[Routed],
+        now_us: int,
+    ) -> None:
+        """This instance became awaited for messages that it has: it asks its sync destinations for
+        this root, and the sender waits."""
+        asked = self._ask(root, publisher, routes, now_us)
+        if sender == CLIENT:
+            self._strand(publisher, routes)
+        left = SequenceSet(ranges)
+        left.difference_update(asked)
+        for route, first_txid, part in routes:
+            if waiting := part.intersection(asked):
+                self._durability.wait_again(root, route, publisher, waiting, now_us, first_txid)
+        if asked:
+            self.release()
+        if left:
+            self._durability.durable(root, publisher, list(left))
+
+    def _strand(self, publisher: int, routes: list[Routed]) -> None:
+        """A client that failed over published these again. They are acknowledged here, but to where
+        they are not routed, having come from elsewhere, nobody may fail over for them."""
+        changed = False
+        for ledger in self.ledgers.values():
+            if not ledger.destination.sync:
+                continue
+            before = ledger.safe
+            for route, _, part in routes:
+                router, incarnation = ledger.router, ledger.incarnation
+                if not router.routed(route, incarnation) and incarnation not in route.path:
+                    ledger.stranded.add_ranges(publisher, part)
+            changed = changed or before != ledger.safe
+        if changed:
+            self._out.emit(SafetyChanged())
+
+    def _ask(self, root: int, publisher: int, routes: list[Routed], now_us: int) -> SequenceSet:
+        """Asks the sync destinations that these are routed to. Returns what waits."""
+        asked = SequenceSet()
+        for ledger in self.ledgers.values():
+            if not ledger.sync or not routes:
+                continue
+            theirs = RootedRanges()
+            for route, _, part in routes:
+                if ledger.router.routed(route, ledger.incarnation):
+                    theirs.of(root).of(publisher).update(part)
+            first_txid = min(routed.first_txid for routed in routes)
+            for sets in self._owe_and_ask(ledger, theirs, now_us, first_txid).roots.values():
+                asked.update(sets.of(publisher))
+        return asked
+
+    def _ask_again(self, ledger: DestinationLedger, now_us: int) -> None:
+        """Asks a destination for all that waits and is routed there."""
+        waiting = self._durability.waiting_for(ledger)
+        self._owe_and_ask(ledger, waiting, now_us, self._durability.floor_txid() + 1)
+
+    def _owe_and_ask(
+        self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
+    ) -> RootedRanges:
+        """Makes a destination owe these, and sends it a notice. Returns what it owes by that."""
+        self._owe_again(ledger, asked, now_us, first_txid)
+        if asked:
+            self._notify(ledger, rooted_of(asked.roots))
+        return asked
+
+    def _notify(self, ledger: DestinationLedger, asked: Rooted) -> None:
+        self._out.emit(NotifyLink(ledger.destination.name, asked, self._durability.committed_txid))
+
+    def _owe_again(
+        self, ledger: DestinationLedger, asked: RootedRanges, now_us: int, first_txid: int
+    ) -> None:
+        for root, sets in asked.roots.items():
+            for publisher, ranges in sets.sets.items():
+                ledger.owe_again(root, publisher, ranges, now_us, first_txid)
+
+    # -- links -------------------------------------------------------------------------------
+    def compare(
+        self, destination: str, plan: LinkPlan, slice_publishers: int = SLICE_PUBLISHERS
+    ) -> tuple[bool, bool]:
+        """A link has reached its destination: works a slice of the comparison off. Whether anything
+        was answered by it, and whether there is enough left for another turn; if not, `connected`
+        does the rest.
+
+        What is there is answered, whether or not the link ever begins."""
+        ledger = self.ledgers[destination]
+        published = self._durability.awaited.of(self._durability.own_root)
+        if not plan.left:
+            plan.look(ledger.owed, published)
+        answered = plan.work(slice_publishers)
+        if answered:
+            self._answered(ledger, {UNAWAITED: answered})
+        more = bool(plan.left) or plan.look(ledger.owed, published) > slice_publishers
+        return bool(answered), more
+
+    def connected(
+        self,
+        destination: str,
+        incarnation: int,
+        plan: LinkPlan,
+        now_us: int,
+        server: str = "",
+        *,
+        generation: int = 0,
+        address: str = "",
+    ) -> LinkStart:
+        """A link has connected and exchanged ranges with its destination.
+
+        Args:
+            plan: the comparison of what is here and there, as far as `compare` brought it.
+            server, generation, address: of the instance there; empty: it does not say.
+        """
+        ledger = self.ledgers[destination]
+        self._admission.meetings.met(destination, server, incarnation, generation, address)
+        if ledger.incarnation != incarnation:
+            # Another server, or one that lost its disk. What came from the one before is routed to
+            # this one, so what still waits waits for it too. (What came from this one, and is owed
+            # because nobody knew that, it holds: it answers.)
+            ledger.incarnation = incarnation
+            if ledger.sync:
+                floor = self._durability.floor_txid() + 1
+                self._owe_again(ledger, self._durability.waiting_for(ledger), now_us, floor)
+        if server and server not in ledger.servers:
+            self._meet(ledger, server)
+        ledger.connected, ledger.caught_up, ledger.stored_txid = True, False, 0
+        ledger.came_late = PublisherRanges()
+        self.release()
+        ledger.at_connect = None if self._admission.ready else plan.held.copy()
+        if ledger.safe:
+            self._out.emit(SafetyChanged())
+        ledger.must_prove(self._durability.committed_txid)
+        # All that clients ever published here and that is not there. What is routed there is sent
+        # and answered; what is left then, nobody brings there from here.
+        plan.look(ledger.owed, self._durability.awaited.of(self._durability.own_root))
+        answered = plan.work()
+        ledger.stranded = plan.stranded
+        if answered:
+            self._answered(ledger, {UNAWAITED: answered})
+        if ledger.has_several_servers:
+            self._owe_what_waits(ledger, plan.waited, now_us)
+        self._out.report("link_connected", destination=destination, incarnation=incarnation)
+        return LinkStart(
+            ledger.sync,
+            plan.notice,
+            plan.mark,
+            self._durability.own_root,
+            self._durability.committed_txid,
+            self._intake.missing.ranges.copy(),
+            ledger.whole,
+        )
+
+    def _meet(self, ledger: DestinationLedger, server: str) -> None:
+        ledger.servers.add(server)
+        if len(ledger.servers) > 1 and not ledger.destination.has_several_servers:
+            destination = ledger.destination.name
+            self._out.report(
+                "several_servers",
+                destination=destination,
+                servers=sorted(ledger.servers),
+                text=f"more than one instance answers at the address of {destination}: from now on "
+                "the journal is kept until its answers are persisted; say so with wide_ip: true",
+            )
+
+    def _owe_what_waits(self, ledger: DestinationLedger, waited: RootedRanges, now_us: int) -> None:
+        """What the server holds and has not answered yet is owed, although this instance may have
+        forgotten that in a restart: the next server may not have it."""
+        for ranges in waited.roots.values():
+            for publisher, waits in ranges.sets.items():
+                known = self._intake.known.get(publisher)
+                if known is None:
+                    continue
+                wanted = waits.intersection(known)
+                for owing in ledger.owed.roots.values():
+                    owed = owing.get(publisher)
+                    if owed is not None:
+                        wanted.difference_update(owed)
+                if wanted:
+                    ledger.owe(UNAWAITED, publisher, list(wanted), now_us)
+
+    def disconnected(self, destination: str, why: str) -> None:
+        """A link lost its connection, or could not get one."""
+        ledger = self.ledgers[destination]
+        if ledger.connected:
+            self._out.report("link_disconnected", destination=destination, why=why)
+        ledger.connected = False
+        ledger.caught_up = False
+        self._admission.meetings.left(destination)
+        self.release()
+
+    def answered(self, destination: str, persisted: Rooted, conflicts: Ranges) -> None:
+        """A destination answered."""
+        ledger = self.ledgers[destination]
+        if conflicts:
+            self._refused_downstream(ledger, conflicts)
+            self._settle_ages(*self.ledgers.values())
+        self._answered(ledger, persisted)
+        if UNAWAITED in persisted:
+            self._ask_for_what_went_unmarked(ledger, persisted[UNAWAITED])
+
+    def _ask_for_what_went_unmarked(self, ledger: DestinationLedger, stored: Ranges) -> None:
+        """The destination has these, and did not know that an answer is waited for: they were sent
+        before the link heard of an upgrade, by a link that is woken ahead of this machine. It is
+        asked in a notice, or the answer would never come."""
+        for root, owing in ledger.owed.roots.items():
+            if root == UNAWAITED:
+                continue
+            asked: Ranges = {}
+            for publisher, ranges in stored.items():
+                owed = owing.get(publisher)
+                if owed is not None:
+                    found = [piece for a, b in ranges for piece in owed.within(a, b)]
+                    if found:
+                        asked[publisher] = found
+            if asked:
+                self._notify(ledger, {root: asked})
+
+    def _answered(self, ledger: DestinationLedger, answers: Rooted) -> None:
+        settled = ledger.answered(answers)
+        was_safe = ledger.safe
+        if ledger.stranded.sets:
+            ledger.brought(answers)
+        if ledger.sync:
+            for root, settled_of in settled.items():
+                for publisher, ranges in settled_of.items():
+                    self._durability.answered(root, publisher, ranges)
+        self._settle_ages(ledger)
+        self._update_proof(ledger, was_safe)
+
+    def _refused_downstream(self, ledger: DestinationLedger, conflicts: Ranges) -> None:
+        """The destination holds other contents under these identities: their publisher is told,
+        they are never acknowledged."""
+        ledger.forget(conflicts)
+        for other in self.ledgers.values():
+            other.brought({UNAWAITED: conflicts})
+        for publisher, ranges in conflicts.items():
+            self._intake.report_conflict(ledger.destination.name, publisher, ranges)
+            undone = self._durability.refuse(publisher, ranges)
+            for connection, theirs in self._intake.staged.refuse(publisher, undone):
+                self._book.contested.append((connection, publisher, theirs))
+            self._book.refused.append(Refusal(ledger.destination.name, publisher, ranges, undone))
+
+    def progressed(
+        self,
+        destination: str,
+        stored_txid: int,
+        resending: Ranges,
+        caught_up: bool,
+        skipped: int,
+        now_us: int,
+    ) -> None:
+        """A link tells how far it is. `LinkProgress` tells what the values mean."""
+        ledger = self.ledgers[destination]
+        for publisher, ranges in resending.items():
+            ledger.owe(UNAWAITED, publisher, ranges, now_us)
+        ledger.stored_txid = max(ledger.stored_txid, stored_txid)
+        ledger.skipped += skipped
+        if caught_up and not ledger.caught_up:
+            ledger.caught_up = True
+            self._out.report("link_caught_up", destination=destination, stored_txid=stored_txid)
+        self._update_proof(ledger)
+
+    def lacks(self, destination: str, ranges: Ranges) -> None:
+        """Its link will never send these, they are removed here. What the destination is owed
+        nevertheless was removed by force: it is not safe until it has them from elsewhere, and is
+        not waited for where no persisted ack waits. Where one does, it waits until a downgrade."""
+        ledger = self.ledgers[destination]
+        was_safe = ledger.safe
+        lost = 0
+        for publisher, theirs in ranges.items():
+            came = ledger.came_late.get(publisher)
+            if came is not None:
+                # The link says what it was told when it connected.
+                theirs = [piece for a, b in theirs for piece in came.missing(a, b)]
+            if not ledger.has_met_several:
+                # Removed when the destination had it, on a disk that is lost: nobody is to have it
+                # any more. Of several servers another one may have been the one that had it.
+                ledger.stranded.remove_ranges(publisher, theirs)
+            owed = ledger.owed.get(UNAWAITED, publisher)
+            if owed is not None:
+                found = [piece for a, b in theirs for piece in owed.within(a, b)]
+                ledger.owed.remove_ranges(UNAWAITED, publisher, found)
+                ledger.stranded.add_ranges(publisher, found)
+                lost += sum(b - a + 1 for a, b in found)
+        if lost:
+            self._settle_ages(ledger)
+            self._out.report("messages_lost_to_destination", destination=destination, messages=lost)
+        self._update_proof(ledger, was_safe)
+
+    def _update_proof(self, ledger: DestinationLedger, was_safe: bool | None = None) -> None:
+        before = ledger.safe if was_safe is None else was_safe
+        ledger.update_proof()
+        if ledger.safe != before:
+            self._out.emit(SafetyChanged())
+
+    # -- downgrade and upgrade ---------------------------------------------------------------
+    def downgrade(self, destination: str, now_us: int, why: str, *, force: bool) -> bool:
+        """From now on persisted acks do not wait for this destination; what waited only for it is
+        released. Without effect where it is async already. Whether there was any.
+
+        Raises:
+            DowngradeRefused: there would be fewer sync destinations than the policy asks for, and
+                it is not forced.
+        """
+        ledger = self.ledgers[destination]
+        if not ledger.sync:
+            return False
+        refusal = "" if force else self._schedule.refusal(destination, self._syncs())
+        if refusal:
+            raise DowngradeRefused(refusal)
+        self._downgrade(ledger, now_us, why)
+        return True
+
+    def _syncs(self) -> int:
+        return sum(1 for ledger in self.ledgers.values() if ledger.sync)
+
+    def _downgrade(self, ledger: DestinationLedger, now_us: int, why: str) -> None:
+        destination = ledger.destination.name
+        ledger.stop_waiting()
+        ledger.downgraded_at_us = now_us
+        ledger.downgrade_refused = False
+        self._counters.downgrades += 1
+        self._out.report("downgraded", destination=destination, why=why)
+        self._out.emit(SafetyChanged())
+        self._out.emit(SetLinkMode(destination, False))
+        self._durability.release()
+        self._settle_ages(ledger)
+
+    def upgrade(self, destination: str, now_us: int, why: str) -> None:
+        """Back to the configured sync: new acks wait again, and what is pending is asked again."""
+        self._upgrade(self.ledgers[destination], now_us, why)
+
+    def _upgrade(self, ledger: DestinationLedger, now_us: int, why: str) -> None:
+        if ledger.destination.sync and not ledger.sync:
+            destination = ledger.destination.name
+            ledger.sync = True
+            ledger.must_prove(self._durability.committed_txid)
+            self._counters.upgrades += 1
+            self._out.report("upgraded", destination=destination, why=why)
+            self._out.emit(SetLinkMode(destination, True))
+            self._ask_again(ledger, now_us)
+            self._update_proof(ledger)
+
+    def tick(self, now_us: int) -> bool:
+        """Downgrades and upgrades by age, when that is due. Whether any was downgraded.
+
+        The criterion is the age of the oldest message that the destination has not answered. Where
+        all is stored there but not persisted, the fault is further on: the instance nearest to it
+        acts first, so this one waits for one look more.
+        """
+        self.release()
+        before = self._counters.downgrades
+        wall_us = now_us + self._intake.wall_offset_us
+        downgrade_age_ms, upgrade_age_ms = self._schedule.due(now_us, wall_us)
+        if downgrade_age_ms is None and upgrade_age_ms is None:
+            return False
+        for ledger in self.ledgers.values():
+            if not ledger.destination.sync:
+                continue
+            oldest = ledger.oldest_owed()
+            age_ms = 0 if oldest is None else max(0, now_us - oldest[0]) // 1000
+            why = f"oldest is {age_ms} ms old"
+            if ledger.sync:
+                if downgrade_age_ms is None:
+                    continue
+                if oldest is None or age_ms <= downgrade_age_ms:
+                    ledger.further_on = ledger.downgrade_refused = False
+                    continue
+                stored = ledger.connected and ledger.stored_txid >= oldest[1]
+                self._downgrade_by_age(ledger, stored, now_us, why)
+            elif (
+                upgrade_age_ms is not None
+                and ledger.connected
+                and ledger.caught_up
+                and age_ms < upgrade_age_ms
+            ):
+                self._upgrade(ledger, now_us, why)
+        return self._counters.downgrades > before
+
+    def _downgrade_by_age(
+        self, ledger: DestinationLedger, stored: bool, now_us: int, why: str
+    ) -> None:
+        name = ledger.destination.name
+        refusal = self._schedule.refusal(name, self._syncs())
+        if refusal:
+            if not ledger.downgrade_refused:
+                ledger.downgrade_refused = True
+                self._out.report("downgrade_refused", destination=name, why=f"{why}; {refusal}")
+        elif stored and not ledger.further_on:
+            ledger.further_on = True
+        else:
+            self._downgrade(ledger, now_us, why)
+
+    # -- removal -----------------------------------------------------------------------------
+    def removable_before(self) -> int:
+        """Law 4: every destination has what is routed to it from below this transaction id.
+
+        Where a destination has several servers, *stored* by one that then dies would be stored
+        nowhere: there *persisted* counts. And what is unavailable is told by a recovery point.
+        """
+        floor = self._durability.floor_txid() + 1
+        noted_txid = self._intake.missing.removable_before
+        if noted_txid is not None:
+            floor = min(floor, noted_txid)
+        for ledger in self.ledgers.values():
+            if not ledger.caught_up:
+                return 0
+            floor = min(floor, ledger.stored_txid + 1)
+            if ledger.has_several_servers:
+                oldest = ledger.oldest_owed()
+                if oldest is not None:
+                    floor = min(floor, oldest[1])
+        return floor
+
+    def release(self) -> None:
+        """Tells the journal what it may remove. A link that connects or is lost, and a note, do so
+        at once: what the other side, or the next server, has, nobody knows before it caught up."""
+        if (before_txid := self.removable_before()) != self._removable_before:
+            self._removable_before = before_txid
+            self._out.emit(Removable(before_txid))
+
+    def _settle_ages(self, *ledgers: DestinationLedger) -> None:
+        """After something was answered, released or refused. What asks for ages only reads."""
+        for ledger in ledgers:
+            ledger.settle_ages()
+        self._durability.settle_ages()
