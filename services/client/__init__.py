@@ -7,8 +7,8 @@
         async for message in subscription:         # or: async for batch in subscription.batches()
             print(message.bookmark, message.body)
 
-`SyncClient` is the same for scripts without an event loop. `client.py` and `sync.py` perform what
-`machine.py`, `failover.py` and `resumption.py` decide; these three and `messages.py` are pure.
+`SyncClient` is the same for scripts without an event loop. `machine.py`, `failover.py` and
+`resumption.py` decide, and are pure as `messages.py` is; `performing.py` performs what they decide.
 
 Tracing: hand in an object with the four methods of `Tracer` (telemetry/tracing.py has one).
 Stores: anything with the methods of `PublishStore` and `BookmarkStore`; `MemoryPublishStore`,

@@ -183,7 +183,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 def _mend(scenario: str | None, fabric: str) -> int:
     from raylay.services.drills.drill import clean, refuse_running
-    from raylay.services.drills.faults import bring_head_back
+    from raylay.services.drills.head import bring_head_back
     from raylay.services.fabric import Fabric, find_running
     from raylay.services.fabric.plan import FabricRecord
 

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 from raylay.services.drills.collecting import THREADS, Collecting, Result
 from raylay.services.drills.faults import (
-    Head,
     Injector,
     Inside,
     KillInstances,
@@ -28,6 +27,7 @@ from raylay.services.drills.faults import (
     Places,
     Stop,
 )
+from raylay.services.drills.head import Head
 from raylay.services.drills.lease import RENEW_S
 from raylay.services.drills.load import Crowd
 from raylay.services.drills.marks import MARK_FILE, Mark, check_allowed, clean, refuse_running

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import shutil
 import signal
@@ -22,7 +21,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,11 +41,6 @@ END_S_MAX = 30.0
 POLL_S = 0.2
 LOST = ".lost-by-drill-"
 """Between the name of a data directory that was put aside and the number of the drill."""
-HEAD_FILE = "drill-head.json"
-"""In the fabric's directory while a drill keeps Ray's GCS dead."""
-GUARD_S_MAX = 5.0
-HEAD_S_MAX = 60.0
-"""How long a GCS that is started takes at most until it listens."""
 
 
 class Injector(Protocol):
@@ -431,115 +424,6 @@ class LoseDisk(Once):
             release(self._places.directory(hit.instances[0]))
 
 
-@dataclass(frozen=True, slots=True)
-class HeadCommand:
-    """How Ray's GCS is started again.
-
-    Attributes:
-        raylet: the head's: the GCS ends with it.
-    """
-
-    port: int
-    raylet: int
-    command: list[str]
-    environment: Mapping[str, str]
-
-    def keep(self, directory: Path) -> None:
-        """For whoever has to start it in place of this process. The environment may hold secrets:
-        nobody else may read it."""
-        path = directory / HEAD_FILE
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(asdict(self), file)
-
-
-class Head(Once):
-    """SIGKILL or SIGSTOP of Ray's GCS. One whose storage is durable is started again."""
-
-    def __init__(self, places: Places, *, kill: bool) -> None:
-        self._places = places
-        self._kill = kill
-        self._pid = 0
-        self._head: HeadCommand | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
-
-    def check(self) -> None:
-        """Refuses before anything runs.
-
-        Raises:
-            FabricError: it runs on another host, or would not come back.
-        """
-        _, command, environment = gcs_process(gcs_port())
-        if self._kill and not is_durable(command, environment):
-            raise FabricError(
-                "Ray's GCS keeps what it knows in memory only: killed, it would take this Ray "
-                "with it. Let it keep it in RocksDB or Redis (GCS_STORAGE of cluster.yaml; the "
-                "Ray of a fabric that is marked for drills when it starts does), or take stop_gcs"
-            )
-
-    def inject(self, step: Step, hit: Hit) -> list[str]:
-        """Kills or stops it."""
-        self.check()
-        port = gcs_port()
-        self._pid, command, environment = gcs_process(port)
-        away_s = step.lasts_ms / 1000
-        if not self._kill:
-            stop_for(self._pid, away_s)
-            return []
-        self._head = HeadCommand(port, raylet_pid(port), command, environment)
-        # Before the kill: a drill that dies in between leaves no Ray without its head.
-        self._head.keep(self._places.fabric.directory)
-        self._guard = guard_gcs(self._head, away_s + GUARD_S_MAX, self._pid)
-        _signal_all([self._pid], signal.SIGKILL)
-        return ["it is started again by the same command, on its storage"]
-
-    def heal(self, step: Step, hit: Hit) -> None:
-        """It goes on, or is started again."""
-        if self._head is None:
-            if self._pid:
-                _signal_all([self._pid], signal.SIGCONT)
-            return
-        if self._guard is not None and self._guard.poll() is None:
-            _let_start(self._guard)
-        elif not _listening(self._head.port):
-            _let_start(guard_gcs(self._head, 0.0, self._pid))
-        if _await_head(self._head.port, HEAD_S_MAX):
-            (self._places.fabric.directory / HEAD_FILE).unlink(missing_ok=True)
-        self._head = None
-
-
-def mend(places: Places) -> list[str]:
-    """Mends whatever may be broken; returns what was done."""
-    done = []
-    fabric = places.fabric
-    for instance in fabric.declared.instances:
-        name = instance.name
-        places.errand(name, release, places.directory(name))
-        done += [
-            f"{name}: what was on its lost disk is still in {path}: remove it if nobody misses it"
-            for path in places.errand(name, lost_disks, places.directory(name))
-        ]
-        pid = fabric.pid(name)
-        if pid:
-            places.errand(name, _signal_all, [pid], signal.SIGCONT)
-        try:
-            status = places.status(name)
-            for destination, to in status.get("destinations", {}).items():
-                fabric.inject(name, "line", 0.0, destination=destination)
-                if to.get("pid"):
-                    places.errand(name, _signal_all, [int(to["pid"])], signal.SIGCONT)
-            for kind in ("clock", "disk"):
-                fabric.inject(name, kind, 0.0)
-        except FabricError as error:
-            done.append(f"{name} cannot be asked: {error}")
-        else:
-            done.append(f"{name}: lines open, clock and disk as they were, running")
-    with contextlib.suppress(FabricError):
-        pid, *_ = gcs_process(gcs_port())
-        _signal_all([pid], signal.SIGCONT)
-    return done
-
-
 # -- on the host ---------------------------------------------------------------------------------
 def _who() -> tuple[int, str]:
     return os.getpid(), socket.gethostname()
@@ -570,137 +454,3 @@ def stop_for(pid: int, seconds: float) -> None:
     )
     # After the guard: a drill that dies in between leaves nothing stopped.
     os.kill(pid, signal.SIGSTOP)
-
-
-def gcs_port() -> int:
-    """Of the GCS of the Ray that this process is connected to."""
-    import ray
-
-    return int(str(ray.get_runtime_context().gcs_address).rpartition(":")[2])
-
-
-def gcs_process(port: int) -> tuple[int, list[str], dict[str, str]]:
-    """(pid, command, environment) of the GCS on this host.
-
-    Raises:
-        FabricError: it does not run here.
-    """
-    listening = _listening(port)
-    for path in Path("/proc").iterdir():
-        if not path.name.isdigit():
-            continue
-        try:
-            command = (path / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")[:-1]
-            if not command or not command[0].endswith("gcs_server"):
-                continue
-            if not any(os.readlink(each) in listening for each in (path / "fd").iterdir()):
-                continue
-            told = (path / "environ").read_bytes().decode("utf-8", "replace").split("\0")
-        except OSError:
-            continue
-        environment = dict(each.split("=", 1) for each in told if "=" in each)
-        # Where it was free to choose its port, it must find that one again.
-        chosen = "--gcs_server_port="
-        command = [chosen + str(port) if each.startswith(chosen) else each for each in command]
-        return int(path.name), command, environment
-    raise FabricError(f"no GCS with port {port} runs on this host: run this drill on Ray's head")
-
-
-def _listening(port: int) -> set[str]:
-    """How `/proc/PID/fd` shows the sockets that listen on a port of this host."""
-    found = set()
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]:
-                values = line.split()
-                if values[3] == "0A" and int(values[1].rpartition(":")[2], 16) == port:
-                    found.add(f"socket:[{values[9]}]")
-    return found
-
-
-def is_durable(command: list[str], environment: Mapping[str, str]) -> bool:
-    """Whether a GCS that is started so keeps what it knows in Redis or RocksDB."""
-    return environment.get("RAY_gcs_storage") == "rocksdb" or any(
-        each.startswith("--redis_address=") and len(each) > 16 for each in command
-    )
-
-
-def raylet_pid(port: int) -> int:
-    """The raylet on this host that belongs to the GCS with this port; 0: there is none."""
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            with contextlib.suppress(OSError):
-                command = (path / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-                if command[0].endswith("/raylet") and any(
-                    each.startswith("--gcs-address=") and each.endswith(f":{port}")
-                    for each in command
-                ):
-                    return int(path.name)
-    return 0
-
-
-GUARD = """
-timeout "$AWAY_S" cat >/dev/null
-for _ in 1 2 3 4 5 6 7 8 9 10; do [ -e "/proc/$KILLED/exe" ] || break; sleep 0.2; done
-[ -e "/proc/$KILLED/exe" ] && exit
-"$@" </dev/null &
-while kill -0 $! && kill -0 "$RAYLET"; do sleep 1; done
-kill $!
-"""
-"""Starts a GCS when its input ends (as it does with whoever holds the other end) or after AWAY_S,
-unless process KILLED is still there. Whoever began this Ray knows nothing of that GCS and does not
-end it: it ends when the head's raylet has."""
-
-
-def guard_gcs(head: HeadCommand, away_s: float, killed: int) -> subprocess.Popen[bytes]:
-    """A process of its own session that starts a killed GCS again: when its input is closed, when
-    this process has ended, or after so many seconds."""
-    values = f"AWAY_S={away_s:.3f}; KILLED={killed}; RAYLET={head.raylet}"
-    return subprocess.Popen(
-        ["/bin/sh", "-c", f"{values}\n{GUARD}", "raylay-gcs", *head.command],
-        env=dict(head.environment),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def _let_start(guard: subprocess.Popen[bytes]) -> None:
-    assert guard.stdin is not None
-    guard.stdin.close()
-
-
-def bring_head_back(directory: Path) -> list[str]:
-    """Starts Ray's GCS where a drill that was killed left none, by what it kept in the fabric's
-    directory. Returns what was done.
-
-    Raises:
-        FabricError: it did not start.
-    """
-    path = directory / HEAD_FILE
-    try:
-        head = HeadCommand(**json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError) as error:
-        return [f"{path} cannot be read: {error}"]
-    # The guard of that drill has most likely started it by itself.
-    if not _await_head(head.port, GUARD_S_MAX):
-        _let_start(guard_gcs(head, 0.0, 0))
-        if not _await_head(head.port, HEAD_S_MAX):
-            raise FabricError(
-                f"Ray's GCS did not start within {HEAD_S_MAX:.0f} s: start this Ray again, or see "
-                f"the command in {path}"
-            )
-    path.unlink(missing_ok=True)
-    return [f"Ray's GCS runs again, on port {head.port}"]
-
-
-def _await_head(port: int, wait_s: float) -> bool:
-    deadline_s = time.monotonic() + wait_s
-    while not _listening(port):
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(POLL_S)
-    return True

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 from raylay.services.drills.faults import (
     Places,
-    bring_head_back,
-    mend,
+    _signal_all,
+    lost_disks,
 )
+from raylay.services.drills.head import bring_head_back, gcs_port, gcs_process
 from raylay.services.drills.scenario import Scenario
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric
 from raylay.services.fabric.registry import process_start
-from raylay.services.server.injected import REFUSED
+from raylay.services.server.injected import REFUSED, release
 
 MARK_FILE = "drill.json"
 """In the fabric's directory while a drill goes on."""
@@ -114,4 +117,36 @@ def clean(fabric: Fabric) -> list[str]:
     if path.exists():
         path.unlink()
         done.append(f"{path} removed")
+    return done
+
+
+def mend(places: Places) -> list[str]:
+    """Mends whatever may be broken; returns what was done."""
+    done = []
+    fabric = places.fabric
+    for instance in fabric.declared.instances:
+        name = instance.name
+        places.errand(name, release, places.directory(name))
+        done += [
+            f"{name}: what was on its lost disk is still in {path}: remove it if nobody misses it"
+            for path in places.errand(name, lost_disks, places.directory(name))
+        ]
+        pid = fabric.pid(name)
+        if pid:
+            places.errand(name, _signal_all, [pid], signal.SIGCONT)
+        try:
+            status = places.status(name)
+            for destination, to in status.get("destinations", {}).items():
+                fabric.inject(name, "line", 0.0, destination=destination)
+                if to.get("pid"):
+                    places.errand(name, _signal_all, [int(to["pid"])], signal.SIGCONT)
+            for kind in ("clock", "disk"):
+                fabric.inject(name, kind, 0.0)
+        except FabricError as error:
+            done.append(f"{name} cannot be asked: {error}")
+        else:
+            done.append(f"{name}: lines open, clock and disk as they were, running")
+    with contextlib.suppress(FabricError):
+        pid, *_ = gcs_process(gcs_port())
+        _signal_all([pid], signal.SIGCONT)
     return done

@@ -14,7 +14,12 @@ import pytest
 
 from raylay.services.drills import report
 from raylay.services.drills.drill import MARK_FILE, Drill, clean
-from raylay.services.drills.faults import gcs_port, gcs_process, is_durable, raylet_pid
+from raylay.services.drills.head import (
+    gcs_port,
+    gcs_process,
+    is_durable,
+    raylet_pid,
+)
 from raylay.services.drills.scenario import parse
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric

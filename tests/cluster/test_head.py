@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 SCRIPT = """
 import json, os, signal, sys, time
-from raylay.services.drills.faults import gcs_port, gcs_process
+from raylay.services.drills.head import gcs_port, gcs_process
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
 

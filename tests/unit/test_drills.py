@@ -23,11 +23,12 @@ from raylay.services.commands import drill as drill_commands
 from raylay.services.configuration.yaml_file import load
 from raylay.services.drills import drill as drill_module
 from raylay.services.drills import faults
+from raylay.services.drills import head as head_faults
 from raylay.services.drills.drill import MARK_FILE, Drill, Mark, clean, to_the_end, unwhole
-from raylay.services.drills.faults import (
+from raylay.services.drills.faults import Places
+from raylay.services.drills.head import (
     HEAD_FILE,
     HeadCommand,
-    Places,
     bring_head_back,
     gcs_process,
     guard_gcs,
@@ -141,7 +142,7 @@ def test_the_head_comes_back_before_a_fabric_is_joined_to_be_cleaned(
     FabricRecord("shops", str(tmp_path / "place"), "{}").save()
     register(Entry("shops", str(tmp_path / "place"), "127.0.0.1:1"))
     calls: list[str] = []
-    monkeypatch.setattr(faults, "bring_head_back", lambda path: [f"back of {path.name}"])
+    monkeypatch.setattr(head_faults, "bring_head_back", lambda path: [f"back of {path.name}"])
 
     def attach(name: str) -> Any:
         calls.append(name)
@@ -324,7 +325,7 @@ def test_the_guard_starts_the_head_when_the_drill_was_killed(head: HeadCommand) 
     """A process that holds the guard's input, as the drill does, and is killed."""
     with subprocess.Popen(["sleep", "600"]) as killed:
         program = (
-            "import os, sys, time; from raylay.services.drills.faults import *\n"
+            "import os, sys, time; from raylay.services.drills.head import *\n"
             f"guard_gcs(HeadCommand({head.port}, {head.raylet}, {head.command!r}, "
             f"{head.environment!r}), 600.0, {killed.pid})\n"
             "print('begun', flush=True); time.sleep(600)\n"
@@ -332,25 +333,25 @@ def test_the_guard_starts_the_head_when_the_drill_was_killed(head: HeadCommand) 
         with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as drill:
             assert drill.stdout is not None and drill.stdout.readline()
             killed.kill()  # and nobody waits for it: a zombie is no GCS
-            assert not faults._await_head(head.port, 0.5)
+            assert not head_faults._await_head(head.port, 0.5)
             drill.kill()
             drill.stdout.read()
-        assert faults._await_head(head.port, WAIT_S)
+        assert head_faults._await_head(head.port, WAIT_S)
     assert began(head) == 1
 
 
 def test_the_guard_starts_none_beside_one_that_lives(head: HeadCommand) -> None:
     """The drill died before it killed it."""
     guard = guard_gcs(head, 600.0, head.raylet)
-    faults._let_start(guard)
+    head_faults._let_start(guard)
     assert guard.wait(WAIT_S) is not None
     assert not began(head)
 
 
 def test_the_guard_starts_the_head_after_its_time(head: HeadCommand) -> None:
     guard = guard_gcs(head, 0.1, 0)
-    assert faults._await_head(head.port, WAIT_S)
-    faults._let_start(guard)
+    assert head_faults._await_head(head.port, WAIT_S)
+    head_faults._let_start(guard)
 
 
 def test_a_killed_head_comes_back_when_the_step_is_over(
@@ -360,11 +361,12 @@ def test_a_killed_head_comes_back_when_the_step_is_over(
     step = Step.model_validate({"fault": "kill_gcs", "for": "60s"})
     with subprocess.Popen(["sleep", "600"]) as gcs:
         found = gcs.pid, head.command, environment
-        monkeypatch.setattr(faults, "gcs_port", lambda: head.port)
-        monkeypatch.setattr(faults, "gcs_process", lambda port: found)
-        monkeypatch.setattr(faults, "raylet_pid", lambda port: head.raylet)
+        monkeypatch.setattr(head_faults, "gcs_port", lambda: head.port)
+        monkeypatch.setattr(head_faults, "gcs_process", lambda port: found)
+        monkeypatch.setattr(head_faults, "raylet_pid", lambda port: head.raylet)
         fabric = SimpleNamespace(directory=tmp_path)
-        killer = faults.Head(SimpleNamespace(fabric=fabric), kill=True)  # type: ignore[arg-type]
+        places: Any = SimpleNamespace(fabric=fabric)
+        killer = head_faults.Head(places, kill=True)
         killer.inject(step, Hit(""))
         assert gcs.wait(WAIT_S) == -9 and (tmp_path / HEAD_FILE).exists() and not began(head)
     killer.heal(step, Hit(""))
@@ -374,7 +376,7 @@ def test_a_killed_head_comes_back_when_the_step_is_over(
 def test_what_a_killed_drill_and_its_guard_left_is_started_from_the_file(
     head: HeadCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faults, "GUARD_S_MAX", 0.1)
+    monkeypatch.setattr(head_faults, "GUARD_S_MAX", 0.1)
     assert bring_head_back(tmp_path) == []
     head.keep(tmp_path)
     path = tmp_path / HEAD_FILE
