@@ -24,6 +24,8 @@ from pipeline import pipeline, pipeline_audit, pipeline_audit_beside
 from pipeline_lag import pipeline_lag
 from publishers import NAMES as PUBLISHERS
 from publishers import many_publishers
+from regions import NAMES as REGIONS
+from regions import regions
 from throughput import (
     pair_persisted_1KiB_1pub,
     pair_persisted_128B_1pub,
@@ -43,6 +45,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (("pair_ack_window1_ms_p50", "pair_ack_window1_ms_p99"), pair_ack_window1_ms, ""),
     (("deliver_1000_ms_p50", "deliver_1000_ms_p99"), deliver_1000_ms, ""),
     (("deliver_10000_ms_p50", "deliver_10000_ms_p99"), deliver_10000_ms, ""),
+    (REGIONS, regions, ""),
     (("pair_persisted_128B_1pub",), pair_persisted_128B_1pub, ""),
     (("pair_persisted_128B_4pub",), pair_persisted_128B_4pub, ""),
     (("pair_persisted_1KiB_1pub",), pair_persisted_1KiB_1pub, ""),
