@@ -75,7 +75,10 @@ def test_a_bootstrap_survives_and_is_checked() -> None:
     for wrong, words in (
         (BootstrapConfig(()), "Bootstrap names no source"),
         (BootstrapConfig(("nowhere",)), "'nowhere' is not of the form host:port"),
-        (BootstrapConfig(("one:1",), (TopicRule("("),)), "Bootstrap Topic: '\\(' is no regular"),
+        (
+            BootstrapConfig(("one:1",), (TopicRule("("),)),
+            "Bootstrap Topic: '\\(' cannot be used as a regular",
+        ),
     ):
         config.bootstrap = wrong
         with pytest.raises(ConfigurationError, match=words):
