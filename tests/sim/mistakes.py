@@ -992,9 +992,10 @@ RARE: dict[str, int] = {
     "found: forgets topics": 1900,
     "notes freed untold": 830_011_433,
     "retirement forgotten": 1045,
+    "front's generation kept": 3561,
     "a whole list is safe": 8100,
 }
-"""Mistakes that show rarely, and where to begin: for the first it takes a restart between two
-parts of a stream that come by different paths; for the second one behind a removal, right after a
-note; for the last an ack before the link of a list has
-gone on to the next server and back."""
+"""Mistakes that show rarely, and where to begin: for that of topics it takes a restart between two
+parts of a stream that come by different paths; for that of notes one behind a removal, right after
+a note; for the front's two with few commits in between; for that of a list an ack before its link
+has gone on to the next server and back."""
