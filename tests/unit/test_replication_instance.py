@@ -288,6 +288,20 @@ def test_what_came_late_is_waited_for_whatever_its_link_believes_to_be_unavailab
     assert not bench.machine.pending.roots.get(UNAWAITED, PublisherRanges())
 
 
+def test_who_is_asked_for_its_own_root_waits_for_nobody() -> None:
+    """Its clients wait themselves. An older copy of a directory, put in place, does not know that
+    they did: it would wait for who waits for it, in a circle (seed 870005649)."""
+    bench = Bench(destination())
+    bench.log_on_upstream()
+    bench.batch(1, 1, marked=False)
+    bench.commit()
+    told = bench.batch(2, awaited={OWN: {P: [(1, 1)]}})
+    found = [*told, *(bench.commit() if bench.staged else [])]
+    assert not [each for each in found if isinstance(each, NotifyLink)]
+    told = [each.persisted for each in found if isinstance(each, AckUpstream)]
+    assert {OWN: {P: [(1, 1)]}} in told
+
+
 def test_who_asks_for_what_was_refused_is_told_so() -> None:
     bench = Bench(destination(), refused=PublisherRanges())
     bench.log_on()

@@ -254,6 +254,10 @@ class Upstreams:
                     notes.setdefault(root, {}).setdefault(publisher, []).extend(asked)
                     touched.setdefault(root, {}).setdefault(publisher, []).extend(asked)
         for root, noted in notes.items():
+            if root == self._durability.own_root:
+                # Clients here wait for it themselves. An older copy of this directory that was put
+                # in place has forgotten that: it would wait for who waits for it, in a circle.
+                continue
             for publisher, ranges in noted.items():
                 self._intake.note(root, sender, publisher, ranges, now_us)
         self._intake.batch(connection, number, touched, caught_up, ranges_of(upstream.contested))
