@@ -230,6 +230,10 @@ class Disk:
             after_txid = runs[-1].last_txid
             for run in runs:
                 self.log_journaled(run)
+                if run.kind == Kind.RECORDS:
+                    # The copy may have a commit in its front that nobody was told of yet.
+                    for sequence in _expanded(run.ranges()):
+                        self.index[run.publisher, sequence] = run
 
     def log_journaled(self, run: Run) -> None:
         """Tells the history of a run that is on the disk."""

@@ -329,6 +329,12 @@ def retired(history: History) -> list[Violation]:
         if isinstance(operation, Started):
             home = operation.instance.partition("#")[0]
             generation_of.setdefault(operation.incarnation, (home, generations[home]))
+        elif isinstance(operation, Journaled):
+            if operation.incarnation not in generation_of:
+                # An old copy was put back where a former instance lived, and begins anew there:
+                # it is reunited before anything starts on it.
+                home, _, former = operation.instance.partition("#")
+                generation_of[operation.incarnation] = home, int(former or generations[home])
         elif isinstance(operation, Moved):
             home = operation.instance
             # A disk that was lost and not used since: nothing has started there.
