@@ -75,13 +75,16 @@ class Connection(asyncio.Protocol):
 
     def send(self, header: Header, body: bytes = b"") -> None:
         """Writes one frame."""
-        if self.transport is not None:
-            self.transport.write(encode_frame(header, body))
+        self.write(encode_frame(header, body))
 
     def write(self, data: bytes) -> None:
-        """Writes bytes."""
-        if self.transport is not None:
-            self.transport.write(data)
+        """Writes bytes. A stream that ended takes nothing: it is told in `connection_lost`, a turn
+        later, and until then each write would be one more warning of asyncio's."""
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            transport.write(data)
+        else:
+            self.writable = False
 
     def set_reading(self, reading: bool) -> None:
         """Starts or stops reading from the socket."""

@@ -6,8 +6,7 @@ import asyncio
 import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -19,41 +18,9 @@ from raylay.services.commands.options import (
     ServerOption,
     running,
 )
+from raylay.services.commands.publishing import INTERRUPTED, publish_lines
+from raylay.services.commands.waiting_lines import WaitingLines
 from raylay.services.errors import ConfigurationError, FabricError
-
-
-def _waiting_lines() -> Callable[[object], None]:
-    """For a client's `on_event`: says on stderr why it waits, each reason once."""
-    from raylay.services.client.events import (
-        Connected,
-        Disconnected,
-        ServerRefused,
-        WaitingForSafeInstance,
-        WaitingForServer,
-    )
-
-    said: set[str] = set()
-
-    def tell(event: object) -> None:
-        if isinstance(event, Connected):
-            said.clear()
-            return
-        if isinstance(event, ServerRefused):
-            line = f"{event.address}: {event.reason}"
-        elif isinstance(event, Disconnected):
-            line = f"lost {event.instance} at {event.address}: {event.reason}"
-        elif isinstance(event, WaitingForServer):
-            line = "no server answers, trying again"
-        elif isinstance(event, WaitingForSafeInstance):
-            refused = "; ".join(f"{name}: {reason}" for name, reason in event.refused)
-            line = f"waiting for an instance that is safe to use ({refused})"
-        else:
-            return
-        if line not in said:
-            said.add(line)
-            typer.echo(f"raylay: {line}", err=True)
-
-    return tell
 
 
 @contextmanager
@@ -107,30 +74,18 @@ def publish(
     trace: Annotated[
         bool, typer.Option("--trace", help="Trace every message; then see `raylay trace`.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as one object.")] = False,
 ) -> None:
-    """Publish; returns when everything is persisted. Tells the last message's bookmark."""
+    """Publish; returns when everything is persisted. Tells the last message's bookmark. Ctrl-C ends
+    it with the sum so far."""
     name = client or f"raylay-publish-{os.getpid()}"
     with _client_options(fabric, group, server, name, trace_all=trace) as options:
-        count, seconds, bookmark = asyncio.run(_publish(options, topic, body, message_type))
-    last = f", the last one {bookmark}" if count > 1 else f": {bookmark}" if count else ""
-    typer.echo(f"{count:,} persisted in {seconds:.3f} s{last}", err=True)
-
-
-async def _publish(
-    options: dict[str, Any], topic: str, body: str | None, message_type: str
-) -> tuple[int, float, str]:
-    from raylay.services.client import Client
-
-    count = sequence = 0
-    started_s = time.monotonic()
-    async with Client(**options, on_event=_waiting_lines()) as client:
-        lines = sys.stdin.buffer if body is None else [body.encode()]
-        for line in lines:
-            sequence = await client.publish(topic, line.rstrip(b"\r\n"), message_type)
-            count += 1
-        await client.flush()
-        bookmark = f"{client.publisher}|{sequence}|"
-    return count, time.monotonic() - started_s, bookmark
+        done = asyncio.run(publish_lines(options, topic, body, message_type))
+    typer.echo(json.dumps(done.as_json()) if as_json else done.line())
+    if done.refusal is not None:
+        raise done.refusal
+    if done.interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def subscribe(
@@ -165,7 +120,7 @@ async def _subscribe(
     from raylay.services.client import Client
 
     left = count
-    async with Client(**options, on_event=_waiting_lines()) as client:
+    async with Client(**options, on_event=WaitingLines()) as client:
         subscription = await client.subscribe(
             topic, bookmark=bookmark, bookmark_not_found=not_found if bookmark else ""
         )

@@ -23,6 +23,8 @@ from raylay.services.errors import ConfigurationError, RaylayError
 
 _BOOKMARK = re.compile(r"\d+\|\d+\|?")
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
+LAST_DEFAULT = 20
+"""Traces that the list shows people when they say nothing else; JSON has all."""
 
 
 @dataclass(slots=True)
@@ -282,9 +284,15 @@ def _print_message(files: TraceFiles, message: str, out: TextIO, as_json: bool) 
             print_tree(spans, out)
 
 
-def _print_list(files: TraceFiles, out: TextIO, as_json: bool, slowest: int) -> None:
+def _print_list(
+    files: TraceFiles, out: TextIO, as_json: bool, slowest: int, last: int | None
+) -> None:
     summaries = files.summaries()
     total = len(summaries)
+    if last is None:
+        last = 0 if as_json or slowest else LAST_DEFAULT
+    if last:
+        del summaries[:-last]
     if slowest:
         # What the publisher waited for; without its publish span a trace counts whole.
         summaries.sort(key=lambda s: s.publish_ms or s.duration_ms, reverse=True)
@@ -315,20 +323,32 @@ def _print_list(files: TraceFiles, out: TextIO, as_json: bool, slowest: int) -> 
         out.write(f"{summary.bookmark:<{bookmark_width}}  {summary.topic:<{topic_width}}")
         out.write(f"  {persisted:>12}  {summary.duration_ms:10.3f}  {summary.spans:5}")
         out.write(f"  {len(summary.instances)}\n")
-    shown = "" if len(summaries) == total else f", the {len(summaries)} slowest shown"
-    out.write(f"{total} traces in {len(files.paths)} files{shown}\n")
+    shown = ""
+    if slowest and len(summaries) < total:
+        shown = f", the {len(summaries):,} slowest shown"
+    elif len(summaries) < total:
+        shown = f", the last {len(summaries):,} shown: --last 0 shows all"
+    out.write(f"{total:,} traces in {len(files.paths):,} files{shown}\n")
 
 
 def print_trace(
-    path: Path, message: str | None, out: TextIO, *, as_json: bool = False, slowest: int = 0
+    path: Path,
+    message: str | None,
+    out: TextIO,
+    *,
+    as_json: bool = False,
+    slowest: int = 0,
+    last: int | None = None,
 ) -> None:
-    """Prints one message's way, or without a message the list of all traces.
+    """Prints one message's way, or without a message the list of traces.
 
     Args:
         path: a trace file, or a directory of the files of all processes.
         message: `publisher|sequence|`, or a trace id.
         as_json: JSON instead of text, one object a line.
         slowest: of the list, only so many, the slowest first; 0: all, in the order of time.
+        last: only so many, those that began last; 0: all. None: 20 as text, all as JSON and
+            where the slowest are asked for.
 
     Raises:
         ConfigurationError: no file, or no trace of the message.
@@ -337,7 +357,7 @@ def print_trace(
     if message:
         _print_message(files, message, out, as_json)
     else:
-        _print_list(files, out, as_json, slowest)
+        _print_list(files, out, as_json, slowest, last)
     if files.bad_lines and not as_json:
         out.write(f"{files.bad_lines} lines are no spans (torn by a killed process?)\n")
 
@@ -348,11 +368,19 @@ def trace_command(
         str | None, typer.Option(help="One message: publisher|sequence| or a trace id.")
     ] = None,
     slowest: Annotated[int, typer.Option(min=0, help="List only the slowest N; 0: all.")] = 0,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help=f"List only the last N; 0: all. Default: {LAST_DEFAULT}, with --json or --slowest "
+            "all.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON, one object a line.")] = False,
 ) -> None:
     """Show the way of one message through all instances, or list the traces."""
     try:
-        print_trace(path, message, _stdout(), as_json=as_json, slowest=slowest)
+        print_trace(path, message, _stdout(), as_json=as_json, slowest=slowest, last=last)
     except RaylayError as error:
         typer.echo(f"raylay trace: {error}", err=True)
         raise typer.Exit(1) from error

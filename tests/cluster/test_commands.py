@@ -180,7 +180,7 @@ def test_one_trace_shows_the_whole_way_of_a_message(tmp_path: Path) -> None:
         ]:
             assert all(each["caught_up"] for each in instance["destinations"].values()), instance
         publish = ("publish", "flights/JFK", '{"flight": 1545}', "--group", "NewYork", "--trace")
-        bookmark = run(*RAYLAY, *publish, cwd=tmp_path).stderr.split()[-1]
+        bookmark = run(*RAYLAY, *publish, cwd=tmp_path).stdout.split()[-1]
         subscribe = ("subscribe", "flights/.*", "--bookmark", "0", "--count", "1", "--group")
         for group in ("Chicago", "NewYork", "London"):
             assert run(*RAYLAY, *subscribe, group, cwd=tmp_path).stdout == '{"flight": 1545}\n'

@@ -9,14 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from raylay.services.client.events import Connected, WaitingForSafeInstance, WaitingForServer
+from raylay.services.client.events import (
+    Connected,
+    Disconnected,
+    WaitingForSafeInstance,
+    WaitingForServer,
+)
 from raylay.services.commands.looking import (
     destination_row,
     disconnected_lines,
     event_line,
     unavailable_lines,
 )
-from raylay.services.commands.messages import _waiting_lines
+from raylay.services.commands.waiting_lines import STEADY_S, WaitingLines
 
 
 def run(*arguments: str, runtime: Path) -> subprocess.CompletedProcess[str]:
@@ -91,15 +96,41 @@ def test_what_is_unavailable_is_said_below_the_status() -> None:
     ]
 
 
-def test_a_client_that_waits_says_why_once(capsys: pytest.CaptureFixture[str]) -> None:
-    tell = _waiting_lines()
+def test_a_client_that_waits_says_why_once_and_how_often(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now_s = 0.0
+    tell = WaitingLines(lambda: now_s)
     for _ in range(3):
         tell(WaitingForServer(0.1))
         tell(WaitingForSafeInstance((("A-2", "it was downgraded"),), 0.1))
-    tell(Connected("A-1", "A", "host:1", 0))
+    tell.finish()
     tell(WaitingForServer(0.1))
     assert capsys.readouterr().err.splitlines() == [
         "raylay: no server answers, trying again",
         "raylay: waiting for an instance that is safe to use (A-2: it was downgraded)",
+        "raylay: no server answers, trying again (3 times)",
+        "raylay: waiting for an instance that is safe to use (A-2: it was downgraded) (3 times)",
         "raylay: no server answers, trying again",
     ]
+
+
+def test_a_server_that_takes_clients_and_loses_them_again_is_a_line_with_a_count(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now_s = 0.0
+    tell = WaitingLines(lambda: now_s)
+    for _ in range(120):
+        tell(Connected("A-1", "A", "host:1", 7))
+        tell(Disconnected("A-1", "host:1", "storage_full"))
+    lost = "raylay: lost A-1 at host:1: storage_full"
+    assert capsys.readouterr().err.splitlines() == [
+        lost,
+        f"{lost} (10 times)",
+        f"{lost} (100 times)",
+    ]
+    # A connection that lasted ends the count: the next loss is news.
+    tell(Connected("A-1", "A", "host:1", 7))
+    now_s = STEADY_S
+    tell(Disconnected("A-1", "host:1", "storage_full"))
+    assert capsys.readouterr().err.splitlines() == [f"{lost} (120 times)", lost]

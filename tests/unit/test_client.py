@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from raylay.services.client import (
     StoreFailed,
     WaitingForSafeInstance,
 )
+from raylay.services.client.performing import PUBLISH_FRAME_BYTES
 from raylay.services.errors import (
     CommandFailed,
     ConfigurationError,
@@ -211,6 +213,26 @@ async def test_the_socket_that_does_not_keep_up_stops_the_sending_not_the_client
         session.transport.resume_reading()
         await client.flush()
         assert len(session.published) == 400
+    await server.stop()
+
+
+@run
+async def test_a_stream_that_broke_is_not_written_to_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """asyncio says `socket.send() raised exception` for each write to one."""
+    server = await FakeServer().start()
+    async with client_of(server, pause_min_ms=10) as client:
+        transport = server.session.transport
+        assert transport is not None
+        server.auto_ack = True
+        # Nobody here is told before the first writes have failed.
+        transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        for _ in range(40):
+            client.publish_nowait("t", bytes(PUBLISH_FRAME_BYTES))
+        await client.flush()
+        assert len(server.session.published) == 40
+    assert not [each for each in caplog.records if each.name == "asyncio"]
     await server.stop()
 
 

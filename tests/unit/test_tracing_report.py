@@ -107,6 +107,22 @@ def test_the_list_shows_all_or_the_slowest(tmp_path: Path) -> None:
     assert objects[0]["instances"] == ["A1", "A2"]
 
 
+def test_the_list_shows_people_the_last_twenty_and_says_how_to_see_more(tmp_path: Path) -> None:
+    messages = [message(n) for n in range(1, 26)]
+    write_traces(tmp_path, *messages)
+    lines = printed(tmp_path).splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == [m.bookmark for m in messages[5:]]
+    assert lines[-1] == "25 traces in 3 files, the last 20 shown: --last 0 shows all"
+    lines = printed(tmp_path, last=0).splitlines()
+    assert (len(lines), lines[-1]) == (27, "25 traces in 3 files")
+    assert len(printed(tmp_path, last=3).splitlines()) == 5
+    # The slowest are looked for among all, and a program gets all.
+    lines = printed(tmp_path, slowest=2).splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == [m.bookmark for m in messages[:22:-1]]
+    assert len(printed(tmp_path, as_json=True).splitlines()) == 25
+    assert len(printed(tmp_path, as_json=True, last=4).splitlines()) == 4
+
+
 def test_a_killed_publisher_leaves_the_rest_readable(tmp_path: Path) -> None:
     m = message(1)
     write_traces(tmp_path, m, publish=False)
