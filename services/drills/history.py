@@ -475,6 +475,8 @@ class History:
     """Subscriber to (the instance it ended at, its topic or `.*`)."""
     unretired: list[str] = field(default_factory=list)
     """Former instances that are still alive at the end."""
+    unstarted: dict[str, str] = field(default_factory=dict)
+    """Instances that had not begun at the end, to what they waited to be copied from."""
     journaled: tuple[TopicRule, ...] = (TopicRule(".*"),)
     """What all instances have in their transaction logs."""
     transient: frozenset[str] = frozenset()

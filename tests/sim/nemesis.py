@@ -145,8 +145,8 @@ def _relocate(
     back after a while; `cut` off from all others, but not from clients, until somebody heals; or
     `alive` and connected, and moved by force. `reached`: peers that the operator can tell of it."""
     peer = world.instances[source]
-    if not peer.alive or not peer.machine.ready:
-        return
+    if not peer.alive or not peer.machine.ready or world.disks[source].is_old_copy:
+        return  # As `_all_are_whole`: it would have nobody to catch up with but whom it fills.
     if how == "down":
         world.crash(name)
     elif how == "cut":

@@ -531,7 +531,7 @@ def test_law_5_sees_a_circle() -> None:
     assert "loops" in laws(history)
 
 
-@pytest.mark.parametrize("what", ["unacked", "missing", "unconnected", "owed"])
+@pytest.mark.parametrize("what", ["unacked", "missing", "unconnected", "owed", "unstarted"])
 def test_law_7_sees_what_never_comes(what: str) -> None:
     history = sound()
     if what == "unacked":
@@ -541,6 +541,8 @@ def test_law_7_sees_what_never_comes(what: str) -> None:
         history.subscribed = {}
     elif what == "unconnected":
         history.final["b"].servers["to-c"] = ""
+    elif what == "unstarted":
+        history.unstarted["d"] = "c"
     else:
         history.final["b"].owed = 1
     assert laws(history) == {"liveness"}

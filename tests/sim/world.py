@@ -458,8 +458,12 @@ class World:
         history.unretired = [
             former for former, disk in self.former.items() if self.hosts[disk.host].alive
         ]
-        for name, instance in self.instances.items():
+        instances: dict[str, Instance | Absent] = {**self.instances}
+        for name, instance in instances.items():
             disk = self.disks[name]
+            if isinstance(instance, Absent):
+                history.unstarted[name] = disk.copies_from
+                continue
             machine = instance.machine
             first = disk.journal.first_txid
             history.final[name] = FinalLog(

@@ -221,6 +221,9 @@ def liveness(history: History) -> list[Violation]:
             where = history.waiting.get(client, "")
             text = f"{client} waits for {left} acks" + (f": {where}" if where else "")
             found.append(Violation("liveness", text))
+    for name, source in history.unstarted.items():
+        text = f"{name} never began: it waits to be copied from {source}"
+        found.append(Violation("liveness", text))
     logs = Logs(history.topology)
     for operation in history.operations:
         logs.take(operation)
