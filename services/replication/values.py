@@ -13,13 +13,15 @@ from raylay.services.replication.acknowledgment import RootedRanges
 class Identity:
     """Who an instance is. `incarnation`: 64 random bits, made with its data directory.
     `generation`: how often the instance had been moved when that was made. `in_fabric`: instances
-    of its fabric prove who they are, and what would end this incarnation counts from no other."""
+    of its fabric prove who they are, and what would end this incarnation counts from no other.
+    `life`: random bits, drawn anew at each start of its process."""
 
     name: str
     group: str
     incarnation: int
     generation: int = 0
     in_fabric: bool = False
+    life: int = 0
 
 
 class LogonAnswer(NamedTuple):

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import itertools
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -307,6 +308,7 @@ class InstanceServer:
             self._incarnation(),
             self.state.get_number(GENERATION_KEY),
             in_fabric=bool(config.fabric_key),
+            life=secrets.randbits(64),
         )
         self.bootstrap = bootstrap if copies else None
         await self._listen()

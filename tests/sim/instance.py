@@ -180,6 +180,12 @@ class Disk:
         self.incarnation = self.world.rng.getrandbits(63) | 1
         self.world.name_of[self.incarnation] = self.member.name
 
+    def identity(self) -> Identity:
+        """Of who lives on it from now on."""
+        world, member = self.world, self.member
+        life = 0 if world.machines.numbers_forgotten else world.now_us
+        return Identity(member.name, member.group, self.incarnation, self.generation, life=life)
+
     def keep(self) -> None:
         """Puts a copy of the data directory aside, as it is on the disk at this moment."""
         self.kept = {name: _copied(getattr(self, name)) for name in _IN_THE_DIRECTORY}
@@ -426,7 +432,7 @@ class Instance:
         point = self.recovery.point.read_by(disk.incarnation)
         point = point.within(recovered.held, disk.journal.removed())
         machine = self.machine = world.machines.instance(
-            Identity(disk.member.name, disk.member.group, disk.incarnation, disk.generation),
+            disk.identity(),
             disk.member.destinations,
             world.journaled,
             next_txid=recovered.next_txid,

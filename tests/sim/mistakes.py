@@ -906,6 +906,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "finds what was removed": Machines(lookup=FindsWhatWasRemoved),
     "notes not recovered": Machines(instance=NotesNotRecovered),
     "what comes back is its own": Machines(instance=WhatComesBackIsItsOwn),
+    "numbers forgotten": Machines(numbers_forgotten=True),
     "conflict told ahead": Machines(parts=Parts(upstreams=ConflictToldAhead)),
     "next server not asked": Machines(parts=Parts(links=NextServerNotAsked)),
     "shows what clients published": Machines(instance=ShowsWhatClientsPublished),

@@ -605,27 +605,6 @@ def test_a_number_is_used_once() -> None:
     assert laws(history) == {"store"}
 
 
-@pytest.mark.parametrize("gave", [False, True])
-def test_a_number_that_an_instance_gave_and_lost_may_be_given_again(gave: bool) -> None:
-    """Not one that it has still, nor one of a client, which has it in its store."""
-    history = History(chain())
-    number = 2 if gave else 1
-    history.operations += [
-        *up(),
-        *published(1, 2),
-        journaled(10, "a", 1),
-        journaled(10, "a", 2, txid=2),
-        Crashed(20, "a", A, True),
-        journaled(20, "a", 1),
-        Started(30, "a", A, True),
-        *published(number),
-        journaled(40, "a", number, txid=2),
-    ]
-    assert [found.law for found in checkers.store(history)] == ["store"] * (not gave)
-    history.operations.insert(0, Sent(2, "p", P, 1, (1, 2)))
-    assert [found.law for found in checkers.store(history)] == ["store"]
-
-
 def test_a_peer_that_was_called_safe_has_what_was_acked() -> None:
     """The downgrade's notice comes first, or the client would fail over to who has less."""
     history = sound()

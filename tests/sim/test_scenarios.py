@@ -1470,6 +1470,32 @@ def test_an_old_copy_takes_back_its_own_tail(in_place: bool) -> None:
     play.end()
 
 
+@pytest.mark.parametrize("planted", ["", "numbers forgotten"])
+def test_an_old_copy_numbers_no_message_as_its_lost_tail(planted: str) -> None:
+    """Before a peer has told it that it is one."""
+    play = Play(plans.mesh(2), machines=SHOWN_BY_A_SCENARIO[planted] if planted else None)
+    world, client = play.world, play.client("p", "m1")
+    play.until(50)
+    published(play, client, 20)
+    world.keep("m1")
+    client.publish_unnumbered("orders")
+    play.until(world.now_us // 1000 + 300)
+    world.put_back("m1", 30_000, in_place=True)
+    world.partition({("m1", "m2")})
+    play.until(world.now_us // 1000 + 500)
+    client.move()
+    play.until(world.now_us // 1000 + 100)
+    assert client.machine.instance == "m1"
+    client.publish_unnumbered("trades")
+    play.until(world.now_us // 1000 + 100)
+    world.heal()
+    history = play.end(check=not planted)
+    assert world.probes["unnumbered publish"] == 2
+    assert world.probes["old copy found by peers"] == (not planted)
+    found = {violation.law for violation in checkers.check_all(history)}
+    assert ("store" in found) == bool(planted)
+
+
 @pytest.mark.parametrize("planted", ["", "what comes back is its own"])
 def test_what_came_back_to_an_old_copy_waits_for_who_brought_it_after_a_restart(
     planted: str,

@@ -114,6 +114,8 @@ class Machines:
     """False: a mistake: nobody tells another one who was moved."""
     placements_forgotten: bool = False
     """Mistake: a restart knows of no moved instance."""
+    numbers_forgotten: bool = False
+    """Mistake: what an instance numbers for its clients goes on from what its disk has."""
     copies_are_the_same: bool = False
     """Mistake: a copy of a data directory is taken for the directory."""
     durable_is_highest: bool = False

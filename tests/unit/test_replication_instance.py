@@ -732,7 +732,7 @@ def test_a_link_that_is_lost_or_made_anew_takes_the_floor_for_removal_back_at_on
 def test_publishers_that_the_server_numbers_are_of_its_incarnation() -> None:
     bench = Bench()
     publisher, sequence = bench.machine.number_for("p")
-    assert sequence == 1 and publisher == publisher_id(f"p|{OWN}") != P
+    assert sequence == 1 and publisher == publisher_id(f"p|{OWN}|0") != P
 
 
 def test_an_address_of_two_servers_is_found_out_and_told_once() -> None:

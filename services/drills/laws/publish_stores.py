@@ -10,12 +10,9 @@ from raylay.services.drills.history import (
     Crashed,
     Failed,
     Heard,
-    HeldBefore,
     History,
-    Journaled,
     ModeSet,
     Published,
-    Sent,
 )
 from raylay.services.drills.verdicts import VIOLATIONS_MAX, Key, Violation, at, listed, named
 
@@ -79,24 +76,18 @@ def store(history: History) -> list[Violation]:
     than the one that acked it holds, or on another disk, and refuses it for. So may be what it is
     refused for where its ack was forgotten (`_Acks`).
 
-    A number is used once, but that an instance gave, lost when an older copy was put in place of
-    its directory, and gives again before a peer has found that out: where another one holds the
-    first, it refuses it."""
+    A number is used once, also what an instance gave and lost when an older copy was put in place
+    of its directory."""
     settled: set[Key] = set()
     acks = _Acks()
     published: set[tuple[Key, int]] = set()
     anybody: set[Key] = set()
     digests: dict[tuple[str, Key], int] = {}
-    by_clients = {each.publisher for each in history.operations if isinstance(each, Sent)}
-    given: defaultdict[int, set[Key]] = defaultdict(set)
-    lost: defaultdict[int, set[Key]] = defaultdict(set)
     found = []
     for operation in history.operations:
         if isinstance(operation, Published):
             key = (operation.publisher, operation.sequence)
-            if (key, operation.digest) in published and not any(
-                key in keys for keys in lost.values()
-            ):
+            if (key, operation.digest) in published:
                 text = f"{at(operation.time_us)} {operation.client} published {named(key)}, "
                 found.append(Violation("store", text + "a number that was used before"))
             published.add((key, operation.digest))
@@ -130,14 +121,6 @@ def store(history: History) -> list[Violation]:
             acks.mode_set(operation)
         elif isinstance(operation, Crashed):
             acks.crashed(operation)
-            if operation.lost:
-                lost[operation.incarnation] |= given.pop(operation.incarnation, set())
-        elif isinstance(operation, Journaled | HeldBefore):
-            if operation.publisher not in by_clients:
-                held = {(operation.publisher, sequence) for sequence in operation.sequences}
-                lost[operation.incarnation] -= held
-                if isinstance(operation, HeldBefore) or not operation.path:
-                    given[operation.incarnation] |= held
         elif isinstance(operation, Heard):
             for sequence in operation.sequences:
                 key = (operation.publisher, sequence)

@@ -211,10 +211,13 @@ class Publishers:
     def number_for(self, client: str) -> tuple[int, int]:
         """Publisher id and next sequence for a client that does not number its publishes.
 
+        Each life of the instance has ids of its own: an old copy of the data directory that was put
+        back knows neither that it is one nor which numbers its lost tail had, which peers hold.
+
         Raises:
             RemoteProtocolError: there is no next one: a client of that very name took the last.
         """
-        publisher = publisher_id(f"{client}|{self._identity.incarnation}")
+        publisher = publisher_id(f"{client}|{self._identity.incarnation}|{self._identity.life}")
         sequence = self._intake.highest.get(publisher, 0) + 1
         if sequence > SEQUENCE_MAX:
             raise RemoteProtocolError(
