@@ -4,60 +4,143 @@
 `--detach`); `raylay down` ends that process. `status`, `events`, `publish` and `subscribe` find the
 fabric through its entry in the user's runtime directory (services/fabric/registry.py); the last two
 talk to instances only and never to Ray.
+
+A command's module is imported when the command is called: all of them together take half a second
+of processor time, which `raylay --help` and `raylay publish` should not.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
-import importlib.util
 import os
 import re
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from raylay.services.commands import life, looking, mending, messages
-from raylay.services.commands.config import (
-    config_app,
-)
-from raylay.services.commands.drill import drill_command
-from raylay.services.commands.fabric import fabric_app
-from raylay.services.commands.host import check_app
-from raylay.services.commands.journal import journal_app
 from raylay.services.errors import RaylayError
-from raylay.services.pipeline.commands import pipeline_app
-from raylay.services.telemetry.trace_report import trace_command
 
 _PLACE = re.compile(r"[^\s:]+:\d+: ")
+_COMMANDS = "raylay.services.commands"
+# What `raylay --help` says of each is the beginning of its own help: a test compares them.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "up": (
+        f"{_COMMANDS}.life:up",
+        "Start the fabric of a file, or of its instances' files; again on the data that is there.",
+    ),
+    "apply": (
+        f"{_COMMANDS}.life:apply",
+        "Make a running fabric what its changed file says, while clients go on: start what is new, "
+        "restart what differs, one after the other.",
+    ),
+    "down": (f"{_COMMANDS}.life:down", "Stop a fabric: its data stays."),
+    "status": (
+        f"{_COMMANDS}.looking:status",
+        "Show every instance and its destinations. Exit code 1 where one is not ready.",
+    ),
+    "downgrade": (
+        f"{_COMMANDS}.mending:downgrade",
+        "Let persisted acks no longer wait for a destination, until an upgrade or a restart.",
+    ),
+    "upgrade": (
+        f"{_COMMANDS}.mending:upgrade",
+        "Let persisted acks wait again for a destination that is configured sync.",
+    ),
+    "admit": (
+        f"{_COMMANDS}.mending:admit",
+        "Let an instance admit clients although no peer of its group has brought what it has.",
+    ),
+    "restart": (
+        f"{_COMMANDS}.mending:restart",
+        "Restart instances one after the other while clients go on, each when every link has "
+        "caught up behind the one before: to bring a release into use that was installed. One that "
+        "is named and down is started, with a configuration written anew where its disk was lost.",
+    ),
+    "relocate": (
+        f"{_COMMANDS}.mending:relocate",
+        "Move an instance to another node of its region: a new data directory, filled from its "
+        "group. What it was before is retired for good. What was done is shown before it is ready.",
+    ),
+    "watch": (
+        f"{_COMMANDS}.mending:watch",
+        "Move instances whose host is away for longer than `relocate_after` of the settings, until "
+        "it is stopped. Start it where Ray's head can be reached, once; without the setting it "
+        "refuses.",
+    ),
+    "events": (
+        f"{_COMMANDS}.looking:events",
+        "Show what happened: connects, downgrades, resyncs, late or conflicting records, …",
+    ),
+    "publish": (
+        f"{_COMMANDS}.messages:publish",
+        "Publish; returns when everything is persisted. Tells the last message's bookmark.",
+    ),
+    "subscribe": (f"{_COMMANDS}.messages:subscribe", "Print messages, one a line, as they come."),
+    "trace": (
+        "raylay.services.telemetry.trace_report:trace_command",
+        "Show the way of one message through all instances, or list the traces.",
+    ),
+    "drill": (
+        f"{_COMMANDS}.drill:drill_command",
+        "Break a running fabric on purpose, judge what became of every message, write a report.",
+    ),
+    "fabric": (f"{_COMMANDS}.fabric:fabric_app", "Look at a fabric before it runs."),
+    "check": (f"{_COMMANDS}.host:check_app", "Check what a fabric stands on."),
+    "config": (f"{_COMMANDS}.config:config_app", "Check and show configuration files."),
+    "pipeline": (
+        "raylay.services.pipeline.commands:pipeline_app",
+        "Spark over journals: archive, audit, aggregate, latency, replay, publish.",
+    ),
+    "journal": (f"{_COMMANDS}.journal:journal_app", "Look at, verify and tidy a journal."),
+}
+"""Where each command is (module:name), and the first paragraph of its help."""
+
+
+class Commands(TyperGroup):
+    """The commands of COMMANDS: each is imported when it is called, none for the list of them."""
+
+    _listing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, in the order of COMMANDS."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | TyperGroup | None:
+        """The command of this name; None where there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        place, about = COMMANDS[cmd_name]
+        if self._listing:
+            return TyperCommand(cmd_name, help=about)
+        module, _, attribute = place.partition(":")
+        found: Any = getattr(importlib.import_module(module), attribute)
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            alone.command(cmd_name)(found)
+            found = alone
+        command: Any = typer.main.get_command(found)
+        command.name = cmd_name
+        made: TyperCommand | TyperGroup = command
+        return made
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """`raylay --help`."""
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
+
 
 app = typer.Typer(
+    cls=Commands,
     help="Raylay, a leaderless replicated message broker on Ray.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.command()(life.up)
-app.command()(life.apply)
-app.command()(life.down)
-app.command()(looking.status)
-app.command()(mending.downgrade)
-app.command()(mending.upgrade)
-app.command()(mending.admit)
-app.command()(mending.restart)
-app.command()(mending.relocate)
-app.command()(mending.watch)
-app.command()(looking.events)
-app.command()(messages.publish)
-app.command()(messages.subscribe)
-app.command("trace")(trace_command)
-app.command("drill")(drill_command)
-app.add_typer(fabric_app, name="fabric")
-app.add_typer(check_app, name="check")
-app.add_typer(config_app, name="config")
-app.add_typer(pipeline_app, name="pipeline")
-app.add_typer(journal_app, name="journal")
 
 
 def main() -> None:
@@ -77,6 +160,8 @@ def main() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        import importlib.metadata
+
         typer.echo(f"raylay {importlib.metadata.version('raylay')}")
         raise typer.Exit
 

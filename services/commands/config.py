@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from raylay.services.commands.options import DefineOption, FilesArgument
 from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import Document
 from raylay.services.configuration.amps.show import (
@@ -20,22 +20,6 @@ from raylay.services.configuration.amps.support import Finding, findings
 from raylay.services.configuration.amps.tree import parse_defines
 from raylay.services.configuration.files import load_files
 from raylay.services.configuration.model import FabricSettings
-
-FilesArgument = Annotated[
-    list[Path],
-    typer.Argument(help="The fabric's YAML file, or the AMPSConfig files of its instances."),
-]
-DefineOption = Annotated[
-    list[str] | None,
-    typer.Option("-D", "--define", help="VAR=VALUE for ${VAR} in AMPSConfig files; repeatable."),
-]
-NameOption = Annotated[
-    str, typer.Option("--name", help="Of the fabric, for AMPSConfig files, which do not say it.")
-]
-IgnoreOption = Annotated[
-    bool,
-    typer.Option("--ignore-unsupported", help="Leave out what does not run yet."),
-]
 
 config_app = typer.Typer(help="Check and show configuration files.", no_args_is_help=True)
 

@@ -13,11 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
-from raylay.services.configuration.files import load_fabric
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.fabric import registry
 
@@ -82,6 +78,10 @@ def drill_command(
 
 def print_list() -> None:
     """The scenarios that come with Raylay, a line each."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
     from raylay.services.drills.scenario import built_in
 
     table = Table(box=SIMPLE_HEAD)
@@ -144,6 +144,7 @@ def _drill(scenario: Scenario, fabric: str, topic: str, output: Path | None) -> 
 @contextmanager
 def _found(fabric: str, tell: object = None) -> Iterator[Fabric]:
     """The fabric: attached to, or started for the drill alone where a file is given."""
+    from raylay.services.configuration.files import load_fabric
     from raylay.services.drills.drill import check_allowed
     from raylay.services.fabric import Fabric, find_running
 
@@ -182,6 +183,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _mend(scenario: str | None, fabric: str) -> int:
+    from raylay.services.configuration.files import load_fabric
     from raylay.services.drills.drill import clean, refuse_running
     from raylay.services.drills.head import bring_head_back
     from raylay.services.fabric import Fabric, find_running

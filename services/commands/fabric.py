@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from raylay.services.commands.config import DefineOption, FilesArgument, IgnoreOption, NameOption
+from raylay.services.commands.options import DefineOption, FilesArgument, IgnoreOption, NameOption
 from raylay.services.configuration.amps.tree import parse_defines
 from raylay.services.configuration.files import load_all
 from raylay.services.errors import ConfigurationError

@@ -13,21 +13,17 @@ from typing import Annotated
 
 import typer
 
-from raylay.services.commands.config import (
-    DefineOption,
-    FilesArgument,
-    IgnoreOption,
-    NameOption,
-)
 from raylay.services.commands.looking import print_status
 from raylay.services.commands.options import (
     CONNECT_TIMEOUT_S,
+    DefineOption,
     FabricOption,
+    FilesArgument,
+    IgnoreOption,
+    NameOption,
     running,
     stop_signals,
 )
-from raylay.services.configuration.amps.tree import parse_defines
-from raylay.services.configuration.files import load_fabric
 from raylay.services.errors import FabricError
 from raylay.services.fabric import registry
 
@@ -58,6 +54,9 @@ def up(
     ignore_unsupported: IgnoreOption = False,
 ) -> None:
     """Start the fabric of a file, or of its instances' files; again on the data that is there."""
+    from raylay.services.configuration.amps.tree import parse_defines
+    from raylay.services.configuration.files import load_fabric
+
     settings = load_fabric(
         files, defines=parse_defines(define), name=name, ignore_unsupported=ignore_unsupported
     )
@@ -101,6 +100,8 @@ def apply(
 ) -> None:
     """Make a running fabric what its changed file says, while clients go on: start what is new,
     restart what differs, one after the other."""
+    from raylay.services.configuration.amps.tree import parse_defines
+    from raylay.services.configuration.files import load_fabric
     from raylay.services.fabric import Fabric
 
     settings = load_fabric(
@@ -148,10 +149,10 @@ def _ready_line(log: Path) -> str:
 
 def down(fabric: FabricOption = "") -> None:
     """Stop a fabric: its data stays."""
+    entry = running(fabric)
     from raylay.services.fabric import Fabric
     from raylay.services.fabric.ray_access import await_process_end
 
-    entry = running(fabric)
     if entry.host_pid:
         os.kill(entry.host_pid, signal.SIGTERM)
         await_process_end(entry.host_pid, STOP_TIMEOUT_S)

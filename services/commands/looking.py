@@ -9,9 +9,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
 
 from raylay.services.commands.options import (
     FILE_COLUMNS,
@@ -20,14 +17,14 @@ from raylay.services.commands.options import (
     running,
     stop_signals,
 )
-from raylay.services.fabric.left_over import left_over_lines
 
 
 def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
     """Show every instance and its destinations. Exit code 1 where one is not ready."""
+    entry = running(fabric)
     from raylay.services.fabric import Fabric
 
-    with Fabric.attach(running(fabric).name) as attached:
+    with Fabric.attach(entry.name) as attached:
         found = attached.status()
     print_status(found, as_json)
     if not all(instance["ready"] for instance in found["instances"]):
@@ -39,6 +36,12 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(found, default=str))
         return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from raylay.services.fabric.left_over import left_over_lines
+
     table = Table(title=f"fabric {found['fabric']}", title_justify="left", box=SIMPLE_HEAD)
     for column, right in (
         ("instance", False),
@@ -125,10 +128,11 @@ def events(
     as_json: JsonOption = False,
 ) -> None:
     """Show what happened: connects, downgrades, resyncs, late or conflicting records, …"""
+    entry = running(fabric)
     from raylay.services.fabric import Fabric
 
     stopping = threading.Event()
-    with stop_signals(stopping), Fabric.attach(running(fabric).name) as attached:
+    with stop_signals(stopping), Fabric.attach(entry.name) as attached:
         for event in attached.events(follow=follow, stop=stopping.is_set):
             typer.echo(json.dumps(event, default=str) if as_json else event_line(event))
             sys.stdout.flush()

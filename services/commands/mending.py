@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,9 @@ from raylay.services.commands.options import (
     stop_signals,
 )
 from raylay.services.errors import ConfigurationError, FabricError
-from raylay.services.fabric.relocation import Relocation, parse_target, relocation_lines
+
+if TYPE_CHECKING:
+    from raylay.services.fabric.relocation import Relocation
 
 RESTART_TIMEOUT_S = 300.0
 WATCH_S = 5.0
@@ -98,6 +100,7 @@ def relocate(
     """Move an instance to another node of its region: a new data directory, filled from its group.
     What it was before is retired for good. What was done is shown before it is ready."""
     from raylay.services.fabric import Fabric
+    from raylay.services.fabric.relocation import parse_target
 
     labels = parse_target(to)
     with Fabric.attach(running(fabric).name) as attached:
@@ -105,6 +108,8 @@ def relocate(
 
 
 def _show_relocation(done: Relocation) -> None:
+    from raylay.services.fabric.relocation import relocation_lines
+
     for line in relocation_lines(done):
         typer.echo(line)
     sys.stdout.flush()

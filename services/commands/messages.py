@@ -34,11 +34,11 @@ def _client_options(
             raise ConfigurationError("--trace needs a fabric: where traces go is in its settings")
         yield {"name": name, "servers": servers, "group": group}
         return
+    entry = running(fabric)
     from raylay.services.configuration.model import FabricSettings
     from raylay.services.fabric.plan import FabricRecord, client_options, tracing_options
     from raylay.services.telemetry.tracing import ClientTracer, start_tracing
 
-    entry = running(fabric)
     record = FabricRecord.load(entry.directory)
     if record is None:
         raise FabricError(f"{entry.directory} has no record of fabric {entry.name}")

@@ -6,11 +6,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raylay.services.fabric import registry
+if TYPE_CHECKING:
+    from raylay.services.fabric import registry
 
 CONNECT_TIMEOUT_S = 30.0
 FILE_COLUMNS = 160
@@ -21,6 +23,21 @@ FabricOption = Annotated[
 GroupOption = Annotated[str, typer.Option("--group", "-g", help="Region whose instances to use.")]
 ServerOption = Annotated[
     list[str] | None, typer.Option("--server", help="host:port instead of a fabric; repeatable.")
+]
+FilesArgument = Annotated[
+    list[Path],
+    typer.Argument(help="The fabric's YAML file, or the AMPSConfig files of its instances."),
+]
+DefineOption = Annotated[
+    list[str] | None,
+    typer.Option("-D", "--define", help="VAR=VALUE for ${VAR} in AMPSConfig files; repeatable."),
+]
+NameOption = Annotated[
+    str, typer.Option("--name", help="Of the fabric, for AMPSConfig files, which do not say it.")
+]
+IgnoreOption = Annotated[
+    bool,
+    typer.Option("--ignore-unsupported", help="Leave out what does not run yet."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 

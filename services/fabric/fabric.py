@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from raylay.services.configuration.files import load_fabric, refuse_not_running
 from raylay.services.configuration.model import (
     FabricSettings,
 )
@@ -93,6 +92,8 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         Raises:
             ConfigurationError: a file is wrong; names file and line.
         """
+        from raylay.services.configuration.files import load_fabric  # late: all of AMPSConfig
+
         return cls.of(
             load_fabric(paths, defines=defines, name=name, ignore_unsupported=ignore_unsupported)
         )
@@ -167,6 +168,8 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         """
         settings = self._settings or self.settings()
         if self._settings is None:
+            from raylay.services.configuration.files import refuse_not_running
+
             refuse_not_running(settings, f"fabric {self.name}")
         if self._handles:
             raise FabricError(f"fabric {self.name} was started before")

@@ -6,17 +6,6 @@ import os
 
 from raylay.services.errors import FabricError
 from raylay.services.fabric import registry
-from raylay.services.fabric.ray_access import (
-    HeadSilent,
-    join_ray,
-    leave_ray,
-    refuse_silent_head,
-)
-from raylay.services.fabric.record_store import (
-    remember,
-    stored_names,
-    stored_record,
-)
 
 
 def fetch(address: str) -> None:
@@ -26,6 +15,10 @@ def fetch(address: str) -> None:
     Raises:
         FabricError: no Ray can be reached there.
     """
+    # Late: who looks for a fabric of this machine needs an entry of the registry and no more.
+    from raylay.services.fabric.ray_access import join_ray, leave_ray
+    from raylay.services.fabric.record_store import remember, stored_names, stored_record
+
     started_ray = join_ray(address)
     try:
         for name in stored_names():
@@ -71,6 +64,8 @@ def runs_already(name: str, where: str) -> FabricError:
 
 def is_over(entry: registry.Entry) -> bool:
     """Whether the Ray of a fabric ended without it: nothing listens where its head was."""
+    from raylay.services.fabric.ray_access import HeadSilent, refuse_silent_head
+
     try:
         refuse_silent_head("" if entry.host_pid else entry.address)
     except HeadSilent:

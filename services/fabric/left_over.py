@@ -14,7 +14,6 @@ from raylay.services.configuration.model import FabricSettings
 from raylay.services.fabric.plan import FabricRecord, data_directory
 from raylay.services.fabric.record import LeftOver
 from raylay.services.server.config import INSTANCE_FILE
-from raylay.services.server.reuniting import read_mark
 
 STATE_FILE = "state.lmdb"
 
@@ -38,6 +37,10 @@ def left_over_status(record: FabricRecord, settings: FabricSettings) -> list[dic
 
 
 def _known(left_over: LeftOver) -> dict[str, Any]:
+    from raylay.services.server.reuniting import (
+        read_mark,  # late: it has half of the server with it
+    )
+
     directory = Path(left_over.directory)
     mark = read_mark(directory)
     reunited, lacking = left_over.reunited, left_over.lacking
