@@ -48,7 +48,8 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
         ("group", False),
         ("state", False),
         ("clients", True),
-        ("log", True),
+        ("messages", True),
+        ("notes", True),
         ("to", False),
         ("by", False),
         ("mode", False),
@@ -67,12 +68,12 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
             instance["group"],
             state,
             str(instance.get("sessions", "")),
-            f"{instance.get('committed_txid', 0):,}",
+            *logged(instance),
         )
         destinations = instance.get("destinations", {})
         rows = [destination_row(*each) for each in destinations.items()] or [("",) * 5]
         for number, row in enumerate(rows):
-            table.add_row(*(front if not number else ("",) * 5), *row)
+            table.add_row(*(front if not number else ("",) * len(front)), *row)
     console = Console()
     if not console.is_terminal:
         console = Console(width=FILE_COLUMNS)
@@ -83,6 +84,15 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
         *left_over_lines(found.get("left_over", [])),
     ):
         typer.echo(line)
+
+
+def logged(instance: dict[str, Any]) -> tuple[str, str]:
+    """Messages that an instance ever logged, and the notes that it keeps beside them (who waits for
+    what, conflicts, what is unavailable). An earlier release tells only both together."""
+    if "messages" not in instance:
+        both = instance.get("committed_txid")
+        return (f"{both:,} with notes" if both else "", "")
+    return f"{instance['messages']:,}", f"{instance['notes']:,}" if instance["notes"] else ""
 
 
 def disconnected_lines(instances: list[dict[str, Any]]) -> list[str]:

@@ -1217,6 +1217,7 @@ class InstanceServer:
             return found
         machine = self.machine
         counters = machine.counters
+        messages = machine.intake.messages_on_disk
         found.update(
             ready=machine.ready,
             incarnation=f"{self.identity.incarnation:016x}",
@@ -1227,6 +1228,8 @@ class InstanceServer:
             ],
             first_txid=self._first_txid,
             committed_txid=machine.committed_txid,
+            messages=messages,
+            notes=machine.committed_txid - messages,
             next_txid=machine.next_txid,
             durable_txid=machine.fully_durable_txid(),
             pending=len(machine.pending),

@@ -649,6 +649,12 @@ def test_a_sync_pair_has_all_on_both(servers: Servers, tmp_path: Path, compressi
     assert all(len(server.journal()) == 4_000 for server in (first, second))
     again = Client(second.address, "one", low=1)
     assert again.answer["durable"] == [[1, 2_000]]
+    assert second.stop() == 0
+    second.start()
+    # Who waits for what was sent again is in the log as notes: they are no messages.
+    told = second.status
+    assert (told["messages"], told["notes"] > 0) == (4_000, True)
+    assert told["messages"] + told["notes"] == told["committed_txid"]
 
 
 def test_a_scrape_counts_messages_whatever_their_sequences(

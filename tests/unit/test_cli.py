@@ -19,6 +19,8 @@ from raylay.services.commands.looking import (
     destination_row,
     disconnected_lines,
     event_line,
+    logged,
+    print_status,
     unavailable_lines,
 )
 from raylay.services.commands.waiting_lines import STEADY_S, WaitingLines
@@ -80,6 +82,19 @@ def test_a_destinations_row_tells_its_mode_and_its_way() -> None:
     assert destination_row("B", found) == ("B", "", "sync, disconnected", "0", "")
     found = {"connected": True, "sync": True, "owed": 0, "address": "over B's connection"}
     assert destination_row("B", found) == ("B", "over B's connection", "sync", "0", "")
+
+
+def test_notes_are_named_apart_from_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert logged({"messages": 1200, "notes": 3, "committed_txid": 1203}) == ("1,200", "3")
+    assert logged({"messages": 2, "notes": 0, "committed_txid": 2}) == ("2", "")
+    assert logged({"committed_txid": 1203}) == ("1,203 with notes", "")
+    assert logged({}) == ("", ""), "it does not serve yet"
+    told = {"name": "A-1", "group": "A", "ready": True, "messages": 1200, "notes": 3}
+    destinations = {name: {"connected": True, "sync": True} for name in ("A-2", "A-3")}
+    print_status({"fabric": "f", "instances": [{**told, "destinations": destinations}]}, False)
+    _, head, _, row, *_ = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert head.split()[4:6] == ["messages", "notes"]
+    assert row.split()[:5] == ["A-1", "A", "ready", "1,200", "3"]
 
 
 def test_why_a_destination_is_not_connected_stands_below_the_table() -> None:

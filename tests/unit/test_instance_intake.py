@@ -61,6 +61,22 @@ def test_what_comes_in_is_numbered_known_and_awaited() -> None:
     assert not bench.intake.held(), "nothing of it is on disk"
 
 
+def test_messages_on_disk_are_neither_notes_nor_what_is_on_its_way() -> None:
+    bench = Bench()
+    bench.append(1, 2)
+    bench.intake.staged.popleft()
+    bench.durability.committed_txid = 2
+    answers = Answers()
+    answers.was_routed(P, SequenceSet([(1, 2)]))
+    bench.intake.begin(answers)
+    bench.intake.note(0xB, UPSTREAM, P, [(1, 2)], 0)
+    bench.append(3)
+    assert bench.intake.messages_on_disk == 2
+    bench.intake.staged.popleft()
+    bench.intake.staged.popleft()
+    assert (bench.intake.messages_on_disk, bench.intake.next_txid) == (3, 5)
+
+
 def test_late_is_behind_a_higher_sequence_on_its_topic() -> None:
     bench = Bench()
     bench.append(5, topic="t")

@@ -307,6 +307,13 @@ class Intake:
                 held.remove_ranges(entry.run.publisher, entry.run.ranges())
         return held
 
+    @property
+    def messages_on_disk(self) -> int:
+        """How many sequences `held` has, without copying it: each is a message of the log, or was
+        one before its segment was removed."""
+        staged = sum(entry.run.count for entry in self.staged if isinstance(entry, RunStaged))
+        return len(self.known) - staged
+
     def lacked(self, theirs: Ranges) -> PublisherRanges:
         """Those of the ranges that are not known here."""
         found = PublisherRanges()
