@@ -9,6 +9,7 @@ import os
 
 import ray
 
+from raylay.actors.titles import carry_name
 from raylay.services.server.config import LinkConfig
 from raylay.services.server.runner import LinkThread
 
@@ -21,8 +22,10 @@ class DestinationLink:
     """
 
     def __init__(self, config: str) -> None:
-        self._thread = LinkThread(LinkConfig.from_json(config))
+        made = LinkConfig.from_json(config)
+        self._thread = LinkThread(made)
         self._thread.start()
+        carry_name(self, DestinationLink, f"{made.instance}→{made.destination.name}")
 
     @ray.method(num_returns=1)
     def pid(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import ray
 
 from raylay.actors.launch_link import LinkActor
+from raylay.actors.titles import carry_name
 from raylay.services.server.config import LinkConfig
 from raylay.services.server.link_control import LinkHandle
 from raylay.services.server.runner import InstanceThread
@@ -41,6 +42,7 @@ class Instance:
         # Nothing here may raise: Ray never retries a failed constructor.
         self._thread = InstanceThread(directory, name, start_link, node_address())
         self._thread.start()
+        carry_name(self, Instance, name)
 
     @ray.method(num_returns=1)
     def status(self) -> dict[str, Any]:

@@ -8,7 +8,9 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,32 @@ def test_a_message_reaches_every_region(whole: Fabric) -> None:
     assert asyncio.run(go()) == [b'{"sale": 1}']
     held = journal_of(whole, "near-2")
     assert any(stretch.topic == b"sales/one" for stretch in held)
+
+
+def title(pid: int) -> str:
+    """What `ps` says of a process."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode().rstrip()
+    except OSError:
+        return ""
+
+
+def await_title(wanted: str, pid: Callable[[], int]) -> None:
+    deadline_s = time.monotonic() + 30
+    while (found := title(pid())) != wanted:
+        # During a call it is the call's, as with any actor.
+        assert time.monotonic() < deadline_s, f"{found} is not {wanted}"
+        time.sleep(0.02)
+
+
+def test_processes_are_called_what_they_are(whole: Fabric) -> None:
+    for instance in whole.status()["instances"]:
+        await_title(f"ray::{instance['name']}", partial(int, instance["pid"]))
+        for name, link in instance["destinations"].items():
+            await_title(f"ray::{instance['name']}→{name}", partial(int, link["pid"]))
+    # And one that Ray starts again, although nobody calls it.
+    before = whole.kill("far-1")
+    await_title("ray::far-1", lambda: (pid := whole.pid("far-1")) * (pid != before))
 
 
 def test_sigkill_of_the_instance_under_load(whole: Fabric) -> None:

@@ -106,7 +106,7 @@ def cluster_pids(cluster: Cluster) -> dict[str, int]:
     """The processes of Chicago's instances on its host, by name, from their locks."""
     text = cluster.on(
         "Chicago",
-        "for pid in $(pgrep -f ray::Instance); do "
+        "for pid in $(pgrep -f 'ray::Chicago-[12]$'); do "
         f"echo $pid $(readlink /proc/$pid/fd/* | grep -o '{DIRECTORY}/Chicago-[12]' | head -1);"
         "done",
     )

@@ -38,7 +38,7 @@ def test_a_head_that_comes_back_knows_the_fabric_from_redis(cluster: Cluster) ->
         cluster.ground("kill", HOSTS["head"])
         load.await_progress(*GROUPS, messages=400)
         # Nobody starts it again while there is no head.
-        cluster.on("NewYork", "pkill -KILL -f ray::Instance")
+        cluster.on("NewYork", "pkill -KILL -f ray::NewYork-")
         load.await_progress("Chicago", "London", messages=400)
         cluster.ground("start", HOSTS["head"])
         cluster.on("head", "bash ~/raylay/deploy/start.sh")
