@@ -61,12 +61,18 @@ class TopicRule:
     exclude_validation: tuple[str, ...] = ()
 
 
-class TopicMatcher:
-    """Whether a topic of a type matches one of several rules. Answers are kept per topic."""
+TopicKey = tuple[bytes, bytes]
+"""Topic and message type, as records have them."""
 
-    __slots__ = ("_cache", "_literals", "_patterns", "rules")
+
+class TopicMatcher(dict[TopicKey, bool]):
+    """Whether a topic of a type matches one of several rules. Answers are kept per topic:
+    `matcher[topic, message_type]` is never missing, and costs no call once it was asked."""
+
+    __slots__ = ("_literals", "_patterns", "rules")
 
     def __init__(self, rules: tuple[TopicRule, ...], where: str = "Topic") -> None:
+        super().__init__()
         self.rules = rules
         self._literals = {(rule.name, rule.message_type) for rule in rules}
         self._patterns = [
@@ -74,19 +80,16 @@ class TopicMatcher:
             for rule in rules
             if is_regex(rule.name)
         ]
-        self._cache: dict[tuple[bytes, bytes], bool] = {}
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
         """Whether messages of this topic and type match."""
-        key = (topic, message_type)
-        found = self._cache.get(key)
-        if found is None:
-            found = self._matches(
-                topic.decode("utf-8", "replace"), message_type.decode("utf-8", "replace")
-            )
-            if len(self._cache) >= TOPIC_CACHE_MAX:
-                self._cache.clear()
-            self._cache[key] = found
+        return self[topic, message_type]
+
+    def __missing__(self, key: TopicKey) -> bool:
+        if len(self) >= TOPIC_CACHE_MAX:
+            self.clear()
+        topic, message_type = (each.decode("utf-8", "replace") for each in key)
+        found = self[key] = self._matches(topic, message_type)
         return found
 
     def _matches(self, topic: str, message_type: str) -> bool:

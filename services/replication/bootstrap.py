@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Kind, Run, path_through
+from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topic_sets import carries_all
 from raylay.services.messages.topics import (
     TopicMatcher,
@@ -35,14 +36,14 @@ class BootstrapCopy:
     begins with another copy.
     """
 
-    def __init__(self, identity: Identity, journaled: TopicMatcher, source: Identity) -> None:
+    def __init__(self, identity: Identity, topics: TopicBook, source: Identity) -> None:
         self.messages = 0
         self.bytes = 0
         self.source_txid = 0
         """The source's log is copied up to here."""
         self.next_txid = 1
         self._identity = identity
-        self._journaled = journaled
+        self._topics = topics
         self._source = source
         self._held = PublisherRanges()
         self._unavailable = PublisherRanges()
@@ -78,7 +79,7 @@ class BootstrapCopy:
         topic = run.topic.decode("utf-8", "replace")
         if run.kind != Kind.RECORDS:
             raise RemoteProtocolError(f"a run of kind {run.kind} was sent", "bad_record")
-        if not self._journaled.matches(run.topic, run.message_type):
+        if not self._topics[run.topic, run.message_type].journaled:
             raise RemoteProtocolError(
                 f"{self._source.name} sent topic {topic!r}, which is not in the transaction log "
                 f"of {self._identity.name} and was not asked for",

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
 from raylay.services.messages.records import Run, decode_runs
+from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
-    TopicMatcher,
     TopicRule,
 )
 from raylay.services.protocol import bootstrap as protocol
@@ -222,7 +222,7 @@ class Bootstrap:
         if command == protocol.BEGIN and copy is None:
             self._begin = protocol.read_begin(header)
             self._copy = BootstrapCopy(
-                server.identity, TopicMatcher(server.config.topics), self._begin.source
+                server.identity, TopicBook(server.config.topics), self._begin.source
             )
             self._commit_error = None
             self._staged.clear()

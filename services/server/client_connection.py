@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
@@ -17,10 +16,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.messages.topics import (
-    TopicMatcher,
-    not_of_transport,
-)
+from raylay.services.messages.topics import not_of_transport
 from raylay.services.protocol.frames import (
     LOGON_TIMEOUT_S,
     encode_front,
@@ -420,7 +416,7 @@ class ClientConnection(FramedConnection):
             return False
         run = run_of(scan(record, verify=False)[0], record)
         wanted = command.command_id if "persisted" in command.acks else ""
-        if not server.machine.journaled.matches(run.topic, run.message_type):
+        if not server.machine.topics[run.topic, run.message_type].journaled:
             run.receive_time_us = now_us
             server.deliver_transient([run])
             if wanted:
@@ -539,16 +535,11 @@ class ClientConnection(FramedConnection):
 
     def _subscribe_bookmark(self, command: Subscribe, filter_: TopicFilter) -> None:
         server = self.server
-        machine = server.machine
+        topics = server.machine.topics
         if filter_.pattern is None:
-            kind, matcher = command.message_type, machine.journaled
-            if not kind:
-                # Any journaled type of the topic will do.
-                rules = (replace(rule, message_type="*") for rule in matcher.rules)
-                kind, matcher = "any", TopicMatcher(tuple(rules))
-            journaled = matcher.matches(filter_.topic, kind.encode())
+            journaled = topics.journals(filter_.topic, command.message_type)
         else:
-            journaled = bool(machine.journaled.rules)
+            journaled = bool(topics.rules)
         if not journaled:
             raise RemoteProtocolError(
                 f"topic {command.topic[:200]!r} is not in the transaction log of "

@@ -30,7 +30,7 @@ from raylay.services.errors import (
 )
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Kind, Run
-from raylay.services.messages.topics import TopicMatcher
+from raylay.services.messages.topic_book import TopicBook
 from raylay.services.protocol.proof import proof_of
 from raylay.services.protocol.replication import UpstreamLogon
 from raylay.services.protocol.session import Logon, safety_notice
@@ -523,7 +523,7 @@ class InstanceServer:
         machine = InstanceMachine(
             self.identity,
             [item.destination() for item in config.destinations],
-            TopicMatcher(config.topics, f"{config.name} Topic"),
+            TopicBook(config.topics, f"{config.name} Topic"),
             next_txid=recovered.next_txid,
             held=recovered.held,
             awaited=point.awaited,

@@ -28,8 +28,8 @@ def copy_log(disk: Disk, source: Instance) -> bool:
     world.fault(f"{disk.member.name} begins as a copy of {source.name}")
     world.probes["began as a copy"] += 1
     identity = Identity(disk.member.name, disk.member.group, disk.incarnation)
-    copying = BootstrapCopy(identity, world.journaled, machine.identity)
-    choice = BootstrapChoice(ALL, world.journaled.rules)
+    copying = BootstrapCopy(identity, world.topics, machine.identity)
+    choice = BootstrapChoice(ALL, world.topics.rules)
     lacks = source.journal.removed()
     lacks.update(machine.missing.ranges)
     copying.lacks(lacks)

@@ -434,7 +434,7 @@ class Instance:
         machine = self.machine = world.machines.instance(
             disk.identity(),
             disk.member.destinations,
-            world.journaled,
+            world.topics,
             next_txid=recovered.next_txid,
             held=recovered.held,
             awaited=point.awaited,
@@ -1185,7 +1185,7 @@ class Instance:
         publisher, sequence = machine.number_for(session.client_name)
         record = RecordBuilder(publisher, topic, "json").build(sequence, body, world.now_us)
         run = run_of(scan(record)[0], record)
-        if not machine.journaled.matches(run.topic, run.message_type):
+        if not machine.topics[run.topic, run.message_type].journaled:
             world.probes["unnumbered publish of a transient topic"] += 1
             self._answer_command(session, command_id)
             return

@@ -32,8 +32,8 @@ from raylay.services.drills.history import (
     Topology,
 )
 from raylay.services.messages.records import Run, iterate_records
+from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
-    TopicMatcher,
     TopicRule,
 )
 from raylay.services.replication.arrivals import Arrivals
@@ -167,7 +167,7 @@ class World:
         self.check_every = check_every
         self.resolves = resolves
         """Whether clients look their servers up in the fabric's record."""
-        self.journaled = TopicMatcher(journaled)
+        self.topics = TopicBook(journaled)
         self.contents = contents
         """Whether clients publish different contents under one identity."""
         self.now_us = 0
@@ -455,7 +455,7 @@ class World:
             operation.topic
             for operation in history.operations
             if isinstance(operation, Published)
-            and not any(rule.name in (".*", operation.topic) for rule in self.journaled.rules)
+            and not any(rule.name in (".*", operation.topic) for rule in self.topics.rules)
         )
         history.unretired = [
             former for former, disk in self.former.items() if self.hosts[disk.host].alive

@@ -8,8 +8,8 @@ from unit.held_runs import HeldRuns
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import CHUNK, SequenceSet
 from raylay.services.messages.records import RecordBuilder, publisher_id
+from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
-    TopicMatcher,
     TopicRule,
 )
 from raylay.services.replication import gap_limit
@@ -35,7 +35,7 @@ def machine() -> InstanceMachine:
     made = InstanceMachine(
         Identity("own", "g", 1),
         [],
-        TopicMatcher((TopicRule("orders"),)),
+        TopicBook((TopicRule("orders"),)),
         lookup=HeldRuns(),
     )
     made.client_logged_on(1, "p", 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder, publisher_id, run_of, scan
-from raylay.services.messages.topics import TopicMatcher, TopicRule
+from raylay.services.messages.topic_book import TopicBook
+from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.acknowledgment import CLIENT
 from raylay.services.replication.effects import AckClient, Append, CloseSession, Effect
 from raylay.services.replication.instance.answers import AnswerBook, Refusal
@@ -31,7 +32,7 @@ class Bench:
         self.intake = Intake(self.durability, self.out, self.counters, known=known, missing=missing)
         self.publishers = Publishers(
             Identity("own", "g", OWN),
-            TopicMatcher((TopicRule("^orders$"),)),
+            TopicBook((TopicRule("^orders$"),)),
             self.intake,
             self.durability,
             self.book,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, RecordBuilder, Run, run_of, scan
-from raylay.services.messages.topics import TopicMatcher, TopicRule
+from raylay.services.messages.topic_book import TopicBook
+from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.acknowledgment import UNAWAITED, Route
 from raylay.services.replication.effects import AckUpstream, Append, CloseUpstream, Effect, Rooted
 from raylay.services.replication.instance.admission import Admission
@@ -41,7 +42,7 @@ class Bench:
         self.admission = Admission(identity, Placements(), {}, self.out, ready=ready)
         self.upstreams = Upstreams(
             identity,
-            TopicMatcher((TopicRule("^orders$"),)),
+            TopicBook((TopicRule("^orders$"),)),
             self.intake,
             self.durability,
             self.book,

@@ -12,8 +12,8 @@ from journal_cases import a_run
 
 from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.records import Run
+from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
-    TopicMatcher,
     TopicRule,
 )
 from raylay.services.replication.effects import AckClient, Append
@@ -41,7 +41,7 @@ class Bench:
         self.journal.start(self._committed, lambda first, error: None)
         self.lookup = RunLookup(self.journal, stretch_bytes=1)
         self.machine = InstanceMachine(
-            Identity("own", "g", 0xA), (), TopicMatcher((TopicRule(".*"),)), lookup=self.lookup
+            Identity("own", "g", 0xA), (), TopicBook((TopicRule(".*"),)), lookup=self.lookup
         )
         for connection, incarnation in ((1, UP), (2, OTHER)):
             name = f"up{connection}"

@@ -7,8 +7,8 @@ from typing import Any
 
 from unit.held_runs import HeldRuns
 
+from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
-    TopicMatcher,
     TopicRule,
 )
 from raylay.services.replication.admission import Admitted, Refused, decide, refused_before
@@ -20,7 +20,7 @@ def machine() -> InstanceMachine:
     return InstanceMachine(
         Identity("own", "g", 0xA),
         (),
-        TopicMatcher((TopicRule(".*"),)),
+        TopicBook((TopicRule(".*"),)),
         lookup=HeldRuns(),
     )
 
@@ -104,7 +104,7 @@ def test_only_the_fabric_says_that_a_directory_is_an_old_copy() -> None:
         made = InstanceMachine(
             Identity("own", "g", 0xA, in_fabric=known),
             (),
-            TopicMatcher((TopicRule(".*"),)),
+            TopicBook((TopicRule(".*"),)),
             lookup=HeldRuns(),
         )
         assert isinstance(decide(made, 9, logon(proven=proven), 4, is_open=True), Admitted)

@@ -9,8 +9,8 @@ import pytest
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Kind, RecordBuilder, Run
+from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
-    TopicMatcher,
     TopicRule,
 )
 from raylay.services.replication.bootstrap import BootstrapChoice, BootstrapCopy
@@ -33,7 +33,7 @@ def run(first: int, last: int, *, topic: str = "orders", path: tuple[int, ...] =
 
 
 def copy(identity: Identity = ME, topics: str = ".*") -> BootstrapCopy:
-    return BootstrapCopy(identity, TopicMatcher((TopicRule(topics),)), SOURCE)
+    return BootstrapCopy(identity, TopicBook((TopicRule(topics),)), SOURCE)
 
 
 def test_a_copied_message_took_one_hop_more_and_is_awaited_by_nobody() -> None:

@@ -19,8 +19,8 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
+from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
-    TopicMatcher,
     TopicRule,
 )
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges, Route, WaiterTable
@@ -69,7 +69,7 @@ class Bench:
         self.machine = InstanceMachine(
             Identity("own", "g", OWN, generation),
             destinations,
-            TopicMatcher((TopicRule("^(orders|trades)$"),)),
+            TopicBook((TopicRule("^(orders|trades)$"),)),
             lookup=self.journal,
             policy=policy,
             **named,
@@ -850,7 +850,7 @@ def begun_anew(bench: Bench, point: RecoveryPoint) -> InstanceMachine:
     return InstanceMachine(
         Identity("own", "g", 0xA2),
         [destination()],
-        TopicMatcher((TopicRule("orders"),)),
+        TopicBook((TopicRule("orders"),)),
         next_txid=5,
         held=held,
         awaited=point.read_by(0xA2).awaited,

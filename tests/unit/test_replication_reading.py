@@ -17,8 +17,8 @@ from unit.held_runs import HeldRuns
 
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, RecordBuilder, Run, publisher_id, run_of, scan
+from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
-    TopicMatcher,
     TopicRule,
 )
 from raylay.services.replication.acknowledgment import AGE_BUCKET_US, RootedRanges
@@ -85,7 +85,7 @@ class Working:
                 Destination(name, "g", True, pass_through=".*", addresses=(name,))
                 for name in ("near", "far")
             ],
-            TopicMatcher((TopicRule(".*"),)),
+            TopicBook((TopicRule(".*"),)),
             lookup=HeldRuns(self.committed),
         )
         for session, client in enumerate(CLIENTS, 1):

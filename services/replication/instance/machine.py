@@ -32,10 +32,8 @@ from raylay.services.messages.records import (
     Kind,
     Run,
 )
+from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topic_sets import carries_all
-from raylay.services.messages.topics import (
-    TopicMatcher,
-)
 from raylay.services.replication.acknowledgment import (
     CLIENT,
     UNAWAITED,
@@ -105,7 +103,7 @@ class InstanceMachine:
         self,
         identity: Identity,
         destinations: Iterable[Destination],
-        journaled: TopicMatcher,
+        topics: TopicBook,
         *,
         next_txid: int = 1,
         held: PublisherRanges | None = None,
@@ -124,6 +122,7 @@ class InstanceMachine:
     ) -> None:
         """
         Args:
+            topics: what holds for each of them.
             next_txid, held: what the journal recovered.
             awaited: what this instance is awaited for, up to where `recover` begins.
             refused: what destinations refused for good, in an earlier life.
@@ -140,7 +139,7 @@ class InstanceMachine:
         self._out = Outgoing()
         self._emit = self._out.emit
         self.identity = identity
-        self.journaled = journaled
+        self.topics = topics
         self.known = held if held is not None else PublisherRanges()
         self.missing = UnavailableMessages(unavailable or PublisherRanges(), self.known)
         self._former = frozenset(former)
@@ -172,7 +171,7 @@ class InstanceMachine:
             missing=self.missing,
             recent_bytes_max=recent_bytes_max,
         )
-        taken = journaled, self.intake, self.durability, self._book, self._out, self.counters
+        taken = topics, self.intake, self.durability, self._book, self._out, self.counters
         self._publishers = parts.publishers(identity, *taken)
         self._upstreams = parts.upstreams(identity, *taken, self.admission)
         self._links = parts.links(
@@ -190,7 +189,7 @@ class InstanceMachine:
             destination.name: ledger(
                 destination,
                 incarnations.get(destination.name, 0),
-                carries_all=carries_all(destination.topics, self.journaled.rules),
+                carries_all=carries_all(destination.topics, self.topics.rules),
                 servers=servers.get(destination.name, ()),
             )
             for destination in destinations

@@ -22,7 +22,8 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.messages.topics import TopicMatcher, not_of_transport
+from raylay.services.messages.topic_book import TopicBook
+from raylay.services.messages.topics import not_of_transport
 from raylay.services.replication import gap_limit
 from raylay.services.replication.acknowledgment import CLIENT
 from raylay.services.replication.effects import AckClient, CloseSession
@@ -54,7 +55,7 @@ class Publishers:
     Owner: the instance's machine. Lifecycle: as long as that; a session from its logon to its end.
 
     Args:
-        journaled: which topics are.
+        topics: what holds for each of them.
         book: from which it takes what is durable and what was refused.
     """
 
@@ -65,17 +66,17 @@ class Publishers:
         "_durability",
         "_identity",
         "_intake",
-        "_journaled",
         "_out",
         "_session_of",
         "_sessions",
+        "_topics",
         "_unnumbered",
     )
 
     def __init__(
         self,
         identity: Identity,
-        journaled: TopicMatcher,
+        topics: TopicBook,
         intake: Intake,
         durability: Durability,
         book: AnswerBook,
@@ -83,7 +84,7 @@ class Publishers:
         counters: Counters,
     ) -> None:
         self._identity = identity
-        self._journaled = journaled
+        self._topics = topics
         self._intake = intake
         self._durability = durability
         self._book = book
@@ -143,6 +144,7 @@ class Publishers:
         """
         found = self._sessions[session]
         publisher = found.publisher
+        topics = self._topics
         chunks = scan(payload, record_bytes_max=RECORD_BYTES_MAX, commands=PUBLISHED)
         for chunk in chunks:
             if chunk.publisher != publisher:
@@ -151,7 +153,9 @@ class Publishers:
                     f"{chunk.publisher}: build records with the id from the logon answer",
                     "foreign_publisher",
                 )
-            _check_text(chunk.topic, chunk.message_type)
+            refusal = topics[chunk.topic, chunk.message_type].refusal
+            if refusal:
+                raise RemoteProtocolError(refusal, "bad_record")
             if types and chunk.message_type not in types:
                 raise RemoteProtocolError(
                     not_of_transport(chunk.message_type.decode(), types), "bad_message_type"
@@ -166,8 +170,7 @@ class Publishers:
         runs = [run_of(chunk, payload) for chunk in chunks]
         known = self._intake.known.get(publisher)
         if found_count + (known.pieces if known is not None else 0) > gap_limit.PIECES_MAX:
-            journaled = self._journaled.matches
-            kept = (run.ranges() for run in runs if journaled(run.topic, run.message_type))
+            kept = (run.ranges() for run in runs if topics[run.topic, run.message_type].journaled)
             gap_limit.check_gaps(found.client, known, chain.from_iterable(kept))
         return runs
 
@@ -179,6 +182,7 @@ class Publishers:
         """
         found = self._sessions[session]
         publisher = found.publisher
+        topics = self._topics
         self._intake.begin(answers)
         transient: list[Run] = []
         for run in runs:
@@ -186,7 +190,7 @@ class Publishers:
                 found.counted = run.first_sequence - 1
             if run.last_sequence > found.received:
                 found.received = run.last_sequence
-            if not self._journaled.matches(run.topic, run.message_type):
+            if not topics[run.topic, run.message_type].journaled:
                 run.receive_time_us = now_us + self._intake.wall_offset_us
                 transient.append(run)
                 continue
@@ -370,16 +374,3 @@ class Publishers:
             session.counted = max(session.counted, settled)
             session.acked = settled
             self._out.emit(AckClient(session.number, settled))
-
-
-def _check_text(topic: bytes, message_type: bytes) -> None:
-    """Raises RemoteProtocolError where a topic or a type is no text: whoever looks at it later, a
-    subscriber or a tool, takes it for one."""
-    try:
-        topic.decode()
-        message_type.decode()
-    except UnicodeDecodeError as error:
-        raise RemoteProtocolError(
-            f"topic {topic[:200]!r} of type {message_type!r} is no UTF-8: {error.reason}",
-            "bad_record",
-        ) from None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, path_through
-from raylay.services.messages.topics import TopicMatcher
+from raylay.services.messages.topic_book import TopicBook
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
 from raylay.services.replication.effects import (
     AckUpstream,
@@ -69,7 +69,7 @@ class Upstreams:
     of its connection.
 
     Args:
-        journaled: which topics are.
+        topics: what holds for each of them.
         book: from which it takes what upstreams waited for.
         admission: told who is connected, and that one has caught up.
     """
@@ -84,15 +84,15 @@ class Upstreams:
         "_durability",
         "_identity",
         "_intake",
-        "_journaled",
         "_of",
         "_out",
+        "_topics",
     )
 
     def __init__(
         self,
         identity: Identity,
-        journaled: TopicMatcher,
+        topics: TopicBook,
         intake: Intake,
         durability: Durability,
         book: AnswerBook,
@@ -101,7 +101,7 @@ class Upstreams:
         admission: Admission,
     ) -> None:
         self._identity = identity
-        self._journaled = journaled
+        self._topics = topics
         self._intake = intake
         self._durability = durability
         self._admission = admission
@@ -222,7 +222,7 @@ class Upstreams:
         for run in runs:
             if run.kind != Kind.RECORDS:
                 return self._refuse(upstream, "bad_record", f"a run of kind {run.kind} was sent")
-            if not self._journaled.matches(run.topic, run.message_type):
+            if not self._topics[run.topic, run.message_type].journaled:
                 return self._refuse(
                     upstream,
                     "not_journaled",

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.messages import topics
+from raylay.services.messages.topic_book import TopicBook
+from raylay.services.messages.topics import TopicRule
+
+BOOK_OF = (TopicRule("orders", "json"), TopicRule("^fx/"))
+
+
+def test_a_topic_is_journaled_by_name_and_type() -> None:
+    book = TopicBook(BOOK_OF)
+    assert book[b"orders", b"json"].journaled
+    assert not book[b"orders", b"fix"].journaled
+    assert book[b"fx/eurusd", b"fix"].journaled
+    assert not book[b"trades", b"json"].journaled
+    assert not any(book[b"trades", b"json"].refusal for _ in range(2))
+
+
+def test_what_is_no_text_is_refused_with_its_place_and_not_kept() -> None:
+    book = TopicBook((TopicRule(".*"),))
+    assert "b'\\xff'" in book[b"\xff", b"json"].refusal
+    assert "b'\\xfe'" in book[b"orders", b"\xfe"].refusal
+    assert book[b"\xff", b"json"].journaled, "what others brought is journaled all the same"
+    assert not book
+
+
+def test_a_reader_that_names_no_type_takes_any_that_is_journaled() -> None:
+    book = TopicBook(BOOK_OF)
+    assert book.journals(b"orders", "json") and book.journals(b"orders", "")
+    assert not book.journals(b"orders", "fix") and not book.journals(b"trades", "")
+
+
+def test_a_topic_that_was_met_costs_no_call() -> None:
+    book = TopicBook(BOOK_OF)
+    called = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_qualname)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        first = book[b"orders", b"json"]
+        asked = len(called)
+        again = book[b"orders", b"json"]
+    finally:
+        sys.setprofile(before)
+    assert asked and again is first and len(called) == asked, called
+
+
+def test_so_many_topics_are_kept_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raylay.services.messages.topic_book.TOPIC_CACHE_MAX", 3)
+    monkeypatch.setattr(topics, "TOPIC_CACHE_MAX", 3)
+    book = TopicBook(BOOK_OF)
+    for number in range(10):
+        assert book[b"fx/%d" % number, b"json"].journaled
+        assert len(book) <= 3
+
+
+def test_an_expression_that_is_none_is_told_with_its_place() -> None:
+    with pytest.raises(ConfigurationError, match="East Topic"):
+        TopicBook((TopicRule("^(a"),), "East Topic")
