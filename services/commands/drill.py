@@ -118,6 +118,7 @@ def _drill(scenario: Scenario, fabric: str, topic: str, output: Path | None) -> 
     # Late: the command line is there at once.
     from raylay.services.drills import report
     from raylay.services.drills.drill import Drill
+    from raylay.services.drills.report_words import verdict_sentence
     from raylay.services.reports.page import check_reports
 
     check_reports()
@@ -136,7 +137,7 @@ def _drill(scenario: Scenario, fabric: str, topic: str, output: Path | None) -> 
                     place.rmdir()
             raise
         page = report.write(result, place)
-    typer.echo(("clean: " if result.valid else "BAD: ") + report.verdict_sentence(result))
+    typer.echo(("clean: " if result.valid else "BAD: ") + verdict_sentence(result))
     typer.echo(f"report: {page}")
     return 0 if result.valid else EXIT_BAD
 

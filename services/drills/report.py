@@ -4,40 +4,38 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from raylay.services.drills.drill import Result
-from raylay.services.drills.judging import COPIES_MAX, Judgement
-from raylay.services.drills.load import Crowd
+from raylay.services.drills.judging import Judgement
 from raylay.services.drills.measure import (
-    Failover,
     Injected,
     Recovery,
-    Sample,
     percentile,
-    rates,
-    worst,
+)
+from raylay.services.drills.report_charts import add_rates, short_name, timeline
+from raylay.services.drills.report_words import (
+    UNJUDGED_LAWS,
+    first_fault_us,
+    seconds,
+    story,
+    verdict_sentence,
 )
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.reports import Page, charts
 from raylay.services.reports.page import Cell
 from raylay.services.telemetry.trace_report import Span, TraceFiles, tree, where_of
 
-STEP_US = 250_000
 TRACES_MAX = 4
 TRACED_WITHIN_US = 2_000_000
 """Of messages that were published so soon after a fault, the one that waited longest is shown."""
 EVENTS_MAX = 400
-LINKS_MAX = 4
 SHOWN_MORE_MS = 100.0
 """Of a trace, what begins as long after the publish had its ack, or in four times as long."""
-UNJUDGED_LAWS = (
-    f"The history has more than {COPIES_MAX:,} copies: its places were judged, and not by the laws."
-)
 JSON_NAME = "report.json"
 PAGE_NAME = "report.html"
 
@@ -79,141 +77,6 @@ def write(result: Result, directory: Path) -> Path:
     return page
 
 
-# -- words ---------------------------------------------------------------------------------------
-def seconds(value_ms: float | None) -> str:
-    """A duration for people."""
-    if value_ms is None:
-        return "never"
-    if value_ms < 1000:
-        return f"{value_ms:.0f} ms"
-    return f"{value_ms / 1000:.2f} s" if value_ms < 10_000 else f"{value_ms / 1000:.1f} s"
-
-
-def verdict_sentence(result: Result) -> str:
-    """The verdict in one or two sentences."""
-    judgement = result.judgement
-    assert judgement is not None
-    verdict = judgement.verdict
-    kind = "journaled" if result.scenario.own_load else "acknowledged"
-    journals = sum(1 for place in verdict.places if place.place.startswith("journal"))
-    others = len(verdict.places) - journals
-    if judgement.valid:
-        all_told = judgement.laws_judged and not result.scenario.own_load
-        late = f" {judgement.late:,} came late and are flagged so." if judgement.late else ""
-        return (
-            f"All {verdict.persisted:,} {kind} messages are in every journal they belong in "
-            f"({journals})"
-            + (f" and at every subscriber ({others})" if others else "")
-            + ", once and in order"
-            + ("; every ack owed was given." if all_told else ".")
-            + late
-            + ("" if judgement.laws_judged else f" {UNJUDGED_LAWS}")
-        )
-    if not verdict.persisted and verdict.valid and not judgement.broken:
-        return f"Could not judge: no message was {kind}."
-    wrong = [
-        f"{count:,} {word}"
-        for count, word in (
-            (verdict.lost, "lost"),
-            (verdict.duplicated, "duplicated"),
-            (verdict.out_of_order, "out of order"),
-            (verdict.unexpected, "never published"),
-            (len(judgement.broken), "laws broken"),
-            (len(judgement.complaints), "complaints"),
-        )
-        if count
-    ]
-    return f"Of {verdict.persisted:,} {kind} messages: {', '.join(wrong)}."
-
-
-def story(result: Result) -> list[str]:
-    """What happened, in plain words, a paragraph a fault."""
-    judgement = result.judgement
-    assert judgement is not None
-    load = result.scenario.load
-    paragraphs = []
-    if result.scenario.about:
-        paragraphs.append(result.scenario.about)
-    instances = sum(map(len, result.groups.values()))
-    if result.scenario.own_load:
-        paragraphs.append(
-            f"The fabric {result.fabric} has {_many(instances, 'instance')} in "
-            f"{_many(len(result.groups), 'region')} and was under its own load: what its journals "
-            "show is judged; nobody wrote down what clients were told."
-        )
-    publishers, subscribers = (n * len(result.groups) for n in (load.publishers, load.subscribers))
-    paragraphs += (
-        []
-        if result.scenario.own_load
-        else [
-            f"The fabric {result.fabric} has {_many(instances, 'instance')} in "
-            f"{_many(len(result.groups), 'region')}. {_many(publishers, 'publisher')} sent "
-            f"{load.rate_per_s:g} messages a second each; "
-            f"{_many(subscribers, 'durable subscriber')} read everything that reaches their "
-            "region."
-        ]
-    )
-    for injected, found in zip(result.injected, result.recoveries, strict=True):
-        paragraphs.append(" ".join(_told(result, injected, found)))
-    if result.downgrades:
-        first = result.downgrades[0]
-        risk = (
-            f"{_many(result.acked_at_risk, 'message')} had their ack meanwhile: until the upgrade "
-            "they were on fewer disks than configured, and clients were told not to fail over "
-            "there."
-            if result.acked_at_risk
-            else "Nothing was acknowledged meanwhile."
-        )
-        paragraphs.append(
-            f"{_many(len(result.downgrades), 'downgrade')} of a sync link let publishers be "
-            f"answered without it, {first.instance} to {first.destination} first. {risk}"
-        )
-    else:
-        paragraphs.append(
-            "No sync link was downgraded: every acknowledged message was on all disks that its "
-            "ack promises, all the time."
-        )
-    return paragraphs
-
-
-def _told(result: Result, injected: Injected, found: Recovery) -> Iterator[str]:
-    at_s = (injected.began_us - _origin_us(result)) / 1e6
-    when = "At the beginning" if at_s < 0.05 else f"After {at_s:.1f} s"
-    waiting = _many(injected.unacknowledged, "message")
-    seen = "" if result.scenario.own_load else f", while {waiting} waited for an ack"
-    yield f"{when}: {injected.text}{seen}."
-    lost = [each for each in found.failovers if each.kind == "publisher"]
-    others = len(found.failovers) - len(lost)
-    if found.failovers:
-        gaps = [each.gap_ms for each in found.failovers]
-        yield (
-            f"{_many(len(lost), 'publisher')} and {_many(others, 'subscriber')} lost their "
-            f"connection, and found a server again within {seconds(max(gaps))}."
-        )
-    standing = sorted(found.acks_stood_ms.items(), key=lambda each: -each[1])
-    if standing:
-        region, longest_ms = standing[0]
-        text = f"The longest that a publisher in {region} waited for an ack was "
-        text += seconds(longest_ms)
-        rest = [f"{name} {seconds(ms)}" for name, ms in standing[1:]]
-        yield text + (f" (elsewhere: {', '.join(rest)})." if rest else ".")
-    if found.ready_ms is not None:
-        yield f"What was killed served again after {seconds(found.ready_ms)}."
-    if found.whole_ms is None:
-        yield "The fabric was not whole again."
-    else:
-        yield f"{seconds(found.whole_ms)} after its end all links had caught up."
-    yield from (f"Note: {note}." for note in injected.notes)
-
-
-def _many(count: int, word: str) -> str:
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
-def _origin_us(result: Result) -> int:
-    return result.injected[0].began_us if result.injected else result.began_us
-
-
 def _clock(time_us: int) -> str:
     return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3]
 
@@ -240,7 +103,7 @@ def as_page(result: Result, traces: Sequence[tuple[Injected, list[Span]]]) -> Pa
         "Instances: red, not serving or not answering; orange, a link of theirs has not caught up. "
         "Clients: the instance that each is connected to. Async: a sync link that was downgraded.",
     )
-    _rates(page, result)
+    add_rates(page, result)
     _recoveries(page, result)
     _traces(page, result, traces)
     _verdicts(page, judgement)
@@ -287,243 +150,6 @@ def tiles(result: Result) -> list[tuple[str, Any, str]]:
     return found
 
 
-def _away(samples: Iterable[Sample]) -> Iterator[tuple[int, int, str]]:
-    """(from, until, tone) of the times in which an instance was not as it should be."""
-    open_: tuple[int, str] | None = None
-    last_us = 0
-    for sample in samples:
-        tone = "" if sample.whole else ("warn" if sample.ready else "bad")
-        if open_ is not None and tone != open_[1]:
-            yield open_[0], sample.time_us, open_[1]
-            open_ = None
-        if tone and open_ is None:
-            open_ = sample.time_us, tone
-        last_us = sample.time_us
-    if open_ is not None:
-        yield open_[0], last_us, open_[1]
-
-
-def timeline(result: Result) -> str:
-    """Faults, instances, downgraded links and clients, a lane each."""
-    origin_us = _origin_us(result)
-
-    def at(time_us: int) -> float:
-        return (time_us - origin_us) / 1e6
-
-    ended = at(result.ended_us)
-    rows: list[tuple[str, list[charts.Bar]]] = []
-    for injected in result.injected:
-        until_us = injected.ended_us if _lasts(injected) else injected.began_us
-        bar = charts.Bar(at(injected.began_us), at(until_us), "", "bad")
-        rows.append((f"{injected.number}. {injected.fault} {injected.target}"[:34], [bar]))
-    for name in (name for names in result.groups.values() for name in names):
-        own = [s for s in result.samples if s.instance == name and s.time_us >= result.began_us]
-        bars = [
-            charts.Bar(at(since), at(until), "", "bad" if tone == "bad" else "warn")
-            for since, until, tone in _away(own)
-        ]
-        rows.append((name, bars))
-    for link in dict.fromkeys((each.instance, each.destination) for each in result.downgrades):
-        bars = [
-            charts.Bar(at(d.since_us), at(d.until_us) if d.until_us else ended, "", "warn")
-            for d in result.downgrades
-            if (d.instance, d.destination) == link
-        ]
-        rows.append((f"async: {link[0]} → {link[1]}", bars))
-    rows += _client_rows(result, at, ended)
-    return charts.lanes(
-        rows,
-        x_label="seconds from the first fault",
-        marks=[charts.Mark(at(each.began_us), tone="bad") for each in result.injected],
-        bands=_bands(result, at),
-        x_range=(at(result.began_us), ended),
-    )
-
-
-def _lasts(injected: Injected) -> bool:
-    return injected.ended_us - injected.began_us > 500_000
-
-
-def _bands(result: Result, at: Any) -> list[charts.Band]:
-    return [
-        charts.Band(at(each.began_us), at(each.ended_us), "", "bad")
-        for each in result.injected
-        if _lasts(each)
-    ]
-
-
-def _client_rows(result: Result, at: Any, ended: float) -> Iterator[tuple[str, list[charts.Bar]]]:
-    colors = {
-        name: charts.PALETTE[number % len(charts.PALETTE)]
-        for number, name in enumerate(n for names in result.groups.values() for n in names)
-    }
-    by_client: dict[str, list[Failover]] = {}
-    for each in result.failovers:
-        by_client.setdefault(each.client, []).append(each)
-    for client, found in sorted(by_client.items()):
-        bars = []
-        for number, each in enumerate(found):
-            after = found[number + 1 : number + 2]
-            until = at(after[0].left_us) if after else ended
-            start = max(at(each.back_us), at(result.began_us))
-            color = colors.get(each.after, "")
-            bars.append(charts.Bar(start, until, each.after, color=color))
-        yield _short(client), bars
-
-
-def _short(client: str) -> str:
-    """Without the drill's number."""
-    return client.split("-", 2)[2] if client.startswith("drill-") else client
-
-
-def _rates(page: Page, result: Result) -> None:
-    crowd = result.crowd
-    if crowd is None:
-        return
-    began, ended, origin = result.began_us, result.ended_us, _origin_us(result)
-    xs = [
-        (began + (number + 0.5) * STEP_US - origin) / 1e6
-        for number in range(max(1, -(-(ended - began) // STEP_US)))
-    ]
-
-    def series(name: str, events: Iterable[tuple[int, int]]) -> charts.Series:
-        return charts.Series(name, xs, rates(events, began, ended, STEP_US))
-
-    def at(time_us: int) -> float:
-        return (time_us - origin) / 1e6
-
-    marks = [
-        charts.Mark(at(each.began_us), each.fault.replace("_", " ")) for each in result.injected
-    ]
-    bands = _bands(result, at)
-    if crowd.publishers:
-        normal = [s for s in crowd.subscribers if not s.name.endswith("-slow")]
-        shown = [
-            series("published", (each for p in crowd.publishers for each in p.rates)),
-            series(
-                "acknowledged", ((a.time_us, a.messages) for p in crowd.publishers for a in p.acks)
-            ),
-            series("delivered, to all subscribers", (each for s in normal for each in s.times)),
-        ]
-        note = "What is published is the load's rate; the others dip and then catch up."
-    else:
-        shown = [series(name, _counted(result, name)) for name in ("published", "delivered")]
-        note = "By the counters of the instances."
-    page.chart(
-        "Messages a second",
-        charts.lines(
-            shown,
-            x_label="seconds from the first fault",
-            y_label="messages/s",
-            marks=marks,
-            bands=bands,
-            x_range=(at(began), at(ended)),
-        ),
-        note,
-    )
-    if crowd.publishers:
-        _ack_times(page, result, crowd, xs, marks, bands)
-    _ages(page, result, at, marks, bands)
-
-
-def _ack_times(
-    page: Page,
-    result: Result,
-    crowd: Crowd,
-    xs: Sequence[float],
-    marks: list[charts.Mark],
-    bands: list[charts.Band],
-) -> None:
-    """How long publishers waited, by region."""
-    began, ended, origin = result.began_us, result.ended_us, _origin_us(result)
-    ages = [
-        charts.Series(
-            region,
-            xs,
-            worst(
-                (
-                    (ack.time_us, ack.age_ms)
-                    for publisher in crowd.publishers
-                    if publisher.group == region
-                    for ack in publisher.acks
-                ),
-                began,
-                ended,
-                STEP_US,
-            ),
-            "points",
-        )
-        for region in result.groups
-    ]
-    page.chart(
-        "How long acks took",
-        charts.lines(
-            ages,
-            x_label="seconds from the first fault",
-            y_label="ms",
-            marks=marks,
-            bands=bands,
-            x_range=((began - origin) / 1e6, (ended - origin) / 1e6),
-            log_y=True,
-        ),
-        "The oldest message of each quarter of a second, from publish to persisted, by region.",
-    )
-
-
-def _counted(result: Result, counter: str) -> Iterator[tuple[int, int]]:
-    """(time, how many more) of a counter of all instances; a restart begins anew."""
-    before: dict[str, tuple[int, int]] = {}
-    for sample in result.samples:
-        value = int(getattr(sample, counter))
-        pid, last = before.get(sample.instance, (0, 0))
-        if sample.pid:
-            if pid == sample.pid:
-                yield sample.time_us, value - last
-            before[sample.instance] = sample.pid, value
-
-
-def _ages(
-    page: Page,
-    result: Result,
-    at: Callable[[int], float],
-    marks: list[charts.Mark],
-    bands: list[charts.Band],
-) -> None:
-    """How long each sync link has owed the oldest of what it owes."""
-    oldest: dict[tuple[str, str], float] = {}
-    for sample in result.samples:
-        for name, link in sample.links.items():
-            if link.configured_sync:
-                link_of = (sample.instance, name)
-                oldest[link_of] = max(oldest.get(link_of, 0.0), link.age_ms)
-    series = []
-    for instance, name in sorted(oldest, key=lambda each: -oldest[each])[:LINKS_MAX]:
-        own = [s for s in result.samples if s.instance == instance and name in s.links]
-        series.append(
-            charts.Series(
-                f"{instance} → {name}",
-                [at(s.time_us) for s in own],
-                [s.links[name].age_ms for s in own],
-                "step",
-            )
-        )
-    if series:
-        page.chart(
-            "What sync links owe",
-            charts.lines(
-                series,
-                x_label="seconds from the first fault",
-                y_label="ms",
-                marks=marks,
-                bands=bands,
-                x_range=(at(result.began_us), at(result.ended_us)),
-            ),
-            "The age of the oldest message that an instance waits for a persisted ack of, by link. "
-            "At the age of the downgrade acks are given without it."
-            + (f" The {LINKS_MAX} that owed longest." if len(oldest) > LINKS_MAX else ""),
-        )
-
-
 def _standing(value_ms: float | None) -> str:
     return "" if value_ms is None else seconds(value_ms)
 
@@ -561,8 +187,8 @@ def _recoveries(page: Page, result: Result) -> None:
             ("at s", "client", "from", "to", "gap", "sent again", "why"),
             [
                 [
-                    round((each.left_us - _origin_us(result)) / 1e6, 3),
-                    _short(each.client),
+                    round((each.left_us - first_fault_us(result)) / 1e6, 3),
+                    short_name(each.client),
                     each.before,
                     each.after,
                     seconds(each.gap_ms),
@@ -619,7 +245,7 @@ def _verdicts(page: Page, judgement: Judgement) -> None:
 
 
 def _details(page: Page, result: Result) -> None:
-    origin_us = _origin_us(result)
+    origin_us = first_fault_us(result)
     shown = [each for each in result.events if each["time_us"] >= result.began_us]
     page.table(
         "Events of the instances",

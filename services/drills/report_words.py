@@ -1,0 +1,148 @@
+"""What a drill came to, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raylay.services.drills.drill import Result
+from raylay.services.drills.judging import COPIES_MAX
+from raylay.services.drills.measure import Injected, Recovery
+
+UNJUDGED_LAWS = (
+    f"The history has more than {COPIES_MAX:,} copies: its places were judged, and not by the laws."
+)
+
+
+def first_fault_us(result: Result) -> int:
+    """When the first fault began, else the drill; microseconds since 1970."""
+    return result.injected[0].began_us if result.injected else result.began_us
+
+
+def seconds(value_ms: float | None) -> str:
+    """A duration for people."""
+    if value_ms is None:
+        return "never"
+    if value_ms < 1000:
+        return f"{value_ms:.0f} ms"
+    return f"{value_ms / 1000:.2f} s" if value_ms < 10_000 else f"{value_ms / 1000:.1f} s"
+
+
+def verdict_sentence(result: Result) -> str:
+    """The verdict in one or two sentences."""
+    judgement = result.judgement
+    assert judgement is not None
+    verdict = judgement.verdict
+    kind = "journaled" if result.scenario.own_load else "acknowledged"
+    journals = sum(1 for place in verdict.places if place.place.startswith("journal"))
+    others = len(verdict.places) - journals
+    if judgement.valid:
+        all_told = judgement.laws_judged and not result.scenario.own_load
+        late = f" {judgement.late:,} came late and are flagged so." if judgement.late else ""
+        return (
+            f"All {verdict.persisted:,} {kind} messages are in every journal they belong in "
+            f"({journals})"
+            + (f" and at every subscriber ({others})" if others else "")
+            + ", once and in order"
+            + ("; every ack owed was given." if all_told else ".")
+            + late
+            + ("" if judgement.laws_judged else f" {UNJUDGED_LAWS}")
+        )
+    if not verdict.persisted and verdict.valid and not judgement.broken:
+        return f"Could not judge: no message was {kind}."
+    wrong = [
+        f"{count:,} {word}"
+        for count, word in (
+            (verdict.lost, "lost"),
+            (verdict.duplicated, "duplicated"),
+            (verdict.out_of_order, "out of order"),
+            (verdict.unexpected, "never published"),
+            (len(judgement.broken), "laws broken"),
+            (len(judgement.complaints), "complaints"),
+        )
+        if count
+    ]
+    return f"Of {verdict.persisted:,} {kind} messages: {', '.join(wrong)}."
+
+
+def story(result: Result) -> list[str]:
+    """What happened, in plain words, a paragraph a fault."""
+    judgement = result.judgement
+    assert judgement is not None
+    load = result.scenario.load
+    paragraphs = []
+    if result.scenario.about:
+        paragraphs.append(result.scenario.about)
+    instances = sum(map(len, result.groups.values()))
+    if result.scenario.own_load:
+        paragraphs.append(
+            f"The fabric {result.fabric} has {_many(instances, 'instance')} in "
+            f"{_many(len(result.groups), 'region')} and was under its own load: what its journals "
+            "show is judged; nobody wrote down what clients were told."
+        )
+    publishers, subscribers = (n * len(result.groups) for n in (load.publishers, load.subscribers))
+    paragraphs += (
+        []
+        if result.scenario.own_load
+        else [
+            f"The fabric {result.fabric} has {_many(instances, 'instance')} in "
+            f"{_many(len(result.groups), 'region')}. {_many(publishers, 'publisher')} sent "
+            f"{load.rate_per_s:g} messages a second each; "
+            f"{_many(subscribers, 'durable subscriber')} read everything that reaches their "
+            "region."
+        ]
+    )
+    for injected, found in zip(result.injected, result.recoveries, strict=True):
+        paragraphs.append(" ".join(_told(result, injected, found)))
+    if result.downgrades:
+        first = result.downgrades[0]
+        risk = (
+            f"{_many(result.acked_at_risk, 'message')} had their ack meanwhile: until the upgrade "
+            "they were on fewer disks than configured, and clients were told not to fail over "
+            "there."
+            if result.acked_at_risk
+            else "Nothing was acknowledged meanwhile."
+        )
+        paragraphs.append(
+            f"{_many(len(result.downgrades), 'downgrade')} of a sync link let publishers be "
+            f"answered without it, {first.instance} to {first.destination} first. {risk}"
+        )
+    else:
+        paragraphs.append(
+            "No sync link was downgraded: every acknowledged message was on all disks that its "
+            "ack promises, all the time."
+        )
+    return paragraphs
+
+
+def _told(result: Result, injected: Injected, found: Recovery) -> Iterator[str]:
+    at_s = (injected.began_us - first_fault_us(result)) / 1e6
+    when = "At the beginning" if at_s < 0.05 else f"After {at_s:.1f} s"
+    waiting = _many(injected.unacknowledged, "message")
+    seen = "" if result.scenario.own_load else f", while {waiting} waited for an ack"
+    yield f"{when}: {injected.text}{seen}."
+    lost = [each for each in found.failovers if each.kind == "publisher"]
+    others = len(found.failovers) - len(lost)
+    if found.failovers:
+        gaps = [each.gap_ms for each in found.failovers]
+        yield (
+            f"{_many(len(lost), 'publisher')} and {_many(others, 'subscriber')} lost their "
+            f"connection, and found a server again within {seconds(max(gaps))}."
+        )
+    standing = sorted(found.acks_stood_ms.items(), key=lambda each: -each[1])
+    if standing:
+        region, longest_ms = standing[0]
+        text = f"The longest that a publisher in {region} waited for an ack was "
+        text += seconds(longest_ms)
+        rest = [f"{name} {seconds(ms)}" for name, ms in standing[1:]]
+        yield text + (f" (elsewhere: {', '.join(rest)})." if rest else ".")
+    if found.ready_ms is not None:
+        yield f"What was killed served again after {seconds(found.ready_ms)}."
+    if found.whole_ms is None:
+        yield "The fabric was not whole again."
+    else:
+        yield f"{seconds(found.whole_ms)} after its end all links had caught up."
+    yield from (f"Note: {note}." for note in injected.notes)
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
