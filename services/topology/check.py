@@ -37,7 +37,8 @@ from typing import Literal
 from raylay.services.replication.routing import Destination
 from raylay.services.topology import repair
 from raylay.services.topology.members import Member, topic_classes
-from raylay.services.topology.reach import Routes, Survey, bits
+from raylay.services.topology.reach import Routes, bits
+from raylay.services.topology.survey import Survey
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")

@@ -12,7 +12,8 @@ from itertools import islice
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.routing import Destination
 from raylay.services.topology.members import Member
-from raylay.services.topology.reach import Routes, Survey, bits
+from raylay.services.topology.reach import Routes, bits
+from raylay.services.topology.survey import Survey
 
 TRIED_MAX = 48
 TRIED_OF_A_KIND_MAX = 12

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from raylay.services.topology.check import Checked
-from raylay.services.topology.reach import Survey, bits
+from raylay.services.topology.reach import bits
+from raylay.services.topology.survey import Survey
 
 
 def as_data(checked: Checked, name: str, *, routes: bool) -> dict[str, Any]:

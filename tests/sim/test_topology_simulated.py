@@ -11,7 +11,8 @@ import pytest
 
 from raylay.services.drills.history import Journaled, Topology
 from raylay.services.topology.members import Member, TopicClass, topic_classes
-from raylay.services.topology.reach import Placement, Routes, State, Survey, bits
+from raylay.services.topology.reach import Placement, Routes, State, bits
+from raylay.services.topology.survey import Survey
 from sim import plans, run
 from sim.client import SimClient
 from sim.world import World

@@ -159,7 +159,6 @@ LONG_FILES = {
     "services/server/client_connection.py": 640,
     "services/server/link_control.py": 650,
     "services/server/link_server.py": 1000,
-    "services/topology/reach.py": 780,
     "services/telemetry/tracing.py": 630,
     "storage/lmdb_journal.py": 810,
 }
