@@ -25,7 +25,7 @@ from raylay.services.protocol.frames import FrameReader, Header
 from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX
 from raylay.services.replication.bootstrap import BootstrapCopy
 from raylay.services.server.config import BootstrapConfig, split_address
-from raylay.services.server.framed import FramedConnection
+from raylay.services.transports.framed import FramedConnection
 from raylay.storage.files import sync_directory
 from raylay.storage.wipe import wipe_journal
 

@@ -43,10 +43,10 @@ from raylay.services.protocol.session import (
 )
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.journal_answers import Answers, Questions
-from raylay.services.server.framed import FramedConnection
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.matching import Subscription, TopicFilter, topic_filter
+from raylay.services.transports.framed import FramedConnection
 
 if TYPE_CHECKING:
     from raylay.services.server.instance_server import InstanceServer

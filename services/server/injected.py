@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.server.impaired import MODES, OPEN, Impairment
+from raylay.services.transports.impaired import MODES, OPEN, Impairment
 
 if TYPE_CHECKING:
     from raylay.services.server.instance_server import InstanceServer

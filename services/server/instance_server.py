@@ -89,7 +89,6 @@ from raylay.services.server.data_directory import (
 )
 from raylay.services.server.doorway import Doorway, connections_max
 from raylay.services.server.event_log import EventLog
-from raylay.services.server.framed import Outbox
 from raylay.services.server.injected import Injections
 from raylay.services.server.link_control import (
     LinkConnection,
@@ -108,6 +107,7 @@ from raylay.services.subscriptions.matching import Subscription, SubscriptionTab
 from raylay.services.telemetry import logs
 from raylay.services.telemetry.metrics import Metrics
 from raylay.services.telemetry.tracing import Outstanding, Tracing, start_tracing, traced
+from raylay.services.transports.framed import Outbox
 from raylay.storage.files import make_directory
 from raylay.storage.journal import written_before
 from raylay.storage.journal_reader import LmdbJournalReader

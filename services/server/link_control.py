@@ -33,9 +33,9 @@ from raylay.services.server.config import (
     client_name,
 )
 from raylay.services.server.describe import describe
-from raylay.services.server.framed import FramedConnection
 from raylay.services.server.turns import in_turns
 from raylay.services.server.upstream_connection import UpstreamConnection
+from raylay.services.transports.framed import FramedConnection
 
 if TYPE_CHECKING:
     from raylay.services.server.instance_server import InstanceServer

@@ -54,13 +54,13 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.incoming import awaits_dial, gives_way, uses_incoming
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.placement import Placement, from_wire
-from raylay.services.server.carried import CarriedStream, Carrier
 from raylay.services.server.config import DestinationConfig, LinkConfig, split_address
-from raylay.services.server.framed import FramedConnection, Outbox
-from raylay.services.server.impaired import Impairment, Line
 from raylay.services.server.link_telling import Telling
 from raylay.services.telemetry import logs
 from raylay.services.telemetry.tracing import Outstanding, Traced, start_tracing, traced
+from raylay.services.transports.carried import CarriedStream, Carrier
+from raylay.services.transports.framed import FramedConnection, Outbox
+from raylay.services.transports.impaired import Impairment, Line
 from raylay.storage.journal_reader import LmdbJournalReader
 
 READ_BYTES = 512 * 1024

@@ -23,12 +23,12 @@ from raylay.services.messages.bookmarks import Position
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
 from raylay.services.protocol.session import Subscribe, acknowledgment, ranges_ack
-from raylay.services.server.framed import WRITE_HIGH_BYTES
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, Start, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Deliveries, Terms, groups_of
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.services.subscriptions.matching import TopicFilter
 from raylay.services.subscriptions.recent import RecentRuns
+from raylay.services.transports.framed import WRITE_HIGH_BYTES
 
 if TYPE_CHECKING:
     from raylay.services.server.client_connection import ClientConnection

@@ -42,9 +42,9 @@ from raylay.services.replication.outbound import WINDOW_BYTES_DEFAULT
 from raylay.services.replication.placement import Placement
 from raylay.services.replication.validation import DestinationTerms, check, told
 from raylay.services.server.bootstrap_source import BootstrapSource
-from raylay.services.server.carried import CarriedStream, Carrier
 from raylay.services.server.describe import describe
 from raylay.services.server.turns import in_turns
+from raylay.services.transports.carried import CarriedStream, Carrier
 
 if TYPE_CHECKING:
     from raylay.services.server.instance_server import InstanceServer

@@ -62,11 +62,11 @@ from raylay.services.server.config import (
     LinkConfig,
     split_address,
 )
-from raylay.services.server.framed import Outbox
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.link_server import LinkServer, _Downstream
 from raylay.services.server.upstream_connection import UpstreamConnection
 from raylay.services.telemetry.logs import LogOptions
+from raylay.services.transports.framed import Outbox
 from raylay.storage.state import KEY_BYTES_MAX
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")

@@ -15,7 +15,6 @@ import pytest
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.server.config import InstanceConfig
-from raylay.services.server.impaired import OPEN
 from raylay.services.server.injected import (
     HOLD_FILE,
     Injections,
@@ -24,6 +23,7 @@ from raylay.services.server.injected import (
     is_held,
     release,
 )
+from raylay.services.transports.impaired import OPEN
 
 WAIT_S = 30.0
 

@@ -1,4 +1,4 @@
-"""services/server/impaired.py on real sockets: what a line does to what passes over it."""
+"""services/transports/impaired.py on real sockets: what a line does to what passes over it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raylay.services.server.impaired import OPEN, Impairment, Line
+from raylay.services.transports.impaired import OPEN, Impairment, Line
 
 WAIT_S = 30.0
 DROPPED = Impairment("dropped")

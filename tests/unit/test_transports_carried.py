@@ -10,9 +10,9 @@ import pytest
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.protocol.frames import FrameReader, Header
-from raylay.services.server import carried
-from raylay.services.server.carried import CarriedStream, Carrier
-from raylay.services.server.framed import Outbox
+from raylay.services.transports import carried
+from raylay.services.transports.carried import CarriedStream, Carrier
+from raylay.services.transports.framed import Outbox
 
 
 class Socket:

@@ -21,7 +21,7 @@ from raylay.services.protocol.replication import (
     carry_front,
     stream_of,
 )
-from raylay.services.server.framed import CLOSE_TIMEOUT_S, FramedConnection
+from raylay.services.transports.framed import CLOSE_TIMEOUT_S, FramedConnection
 
 CARRIER_HIGH_BYTES = 256 * 1024
 CARRIER_LOW_BYTES = 64 * 1024
