@@ -10,8 +10,8 @@ import os
 import ray
 
 from raylay.actors.titles import carry_name
+from raylay.services.programs.link.thread import LinkThread
 from raylay.services.server.config import LinkConfig
-from raylay.services.server.runner import LinkThread
 
 
 class DestinationLink:

@@ -31,7 +31,7 @@ from raylay.services.protocol.replication import (
     u64_of,
 )
 from raylay.services.replication.bootstrap import BootstrapChoice
-from raylay.services.replication.instance import Identity
+from raylay.services.replication.values import Identity
 
 REQUEST = "bootstrap"
 BEGIN = "bootstrap_begin"

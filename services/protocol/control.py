@@ -60,8 +60,8 @@ from raylay.services.replication.effects import (
     Ranges,
     Rooted,
 )
-from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.placement import Placement, to_wire
+from raylay.services.replication.values import LinkStart
 
 CONTROL_FRAME_BYTES_MAX = 256 * 1024 * 1024
 

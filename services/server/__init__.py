@@ -7,10 +7,9 @@
         status() -> dict, events(after, limit) -> list[dict], snapshot() -> dict (metrics)
         await downgrade(destination), upgrade(destination)
         await maintenance("compress" | "archive" | "remove", before_txid, force=False)
-    link_server.LinkServer(LinkConfig).run()    one destination's link, until its instance is gone
-    runner.InstanceThread(directory, name, link_factory), runner.LinkThread(config)
-        the same on a thread of their own: what the actors hold
-    run_instance, run_link                      the same as processes, without Ray
+    runner.InstanceThread(directory, name, link_factory)
+        the same on a thread of its own: what the actor holds
+    run_instance                                the same as a process, without Ray
 
 The data directory holds `instance.json` (config), `journal/` (LmdbJournal), `state.lmdb` and, where
 the path is short enough, `links.sock`.

@@ -15,18 +15,21 @@ from typing import Any, TypeVar
 
 from raylay.services.errors import FabricError, InstanceRetired, RaylayError
 from raylay.services.replication.placement import from_wire
-from raylay.services.server.config import InstanceConfig, LinkConfig
+from raylay.services.server.config import InstanceConfig
 from raylay.services.server.injected import await_release, is_held
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.link_control import LinkFactory
-from raylay.services.server.link_server import LinkServer
-from raylay.services.server.process import keep_what_is_there, new_loop, prepare_process
+from raylay.services.server.process import (
+    FATAL_EXIT_CODE,
+    keep_what_is_there,
+    new_loop,
+    prepare_process,
+)
 from raylay.services.telemetry import logs
 
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 5.0
 CALL_TIMEOUT_S = 30.0
-FATAL_EXIT_CODE = 70
 
 Result = TypeVar("Result")
 
@@ -196,31 +199,3 @@ class InstanceThread:
             if starting is not None and loop is not None and not starting.done():
                 loop.call_soon_threadsafe(starting.cancel)
         return self._stopped.wait(timeout_s)
-
-
-class LinkThread:
-    """A LinkServer on a thread. When the link ends, for whatever reason, the process does.
-
-    Owner: the DestinationLink actor.
-    """
-
-    def __init__(self, config: LinkConfig) -> None:
-        self._config = config
-        self._thread = threading.Thread(target=self._run, name="raylay-link", daemon=True)
-
-    def start(self) -> None:
-        """Starts the thread. Does not wait and does not raise."""
-        self._thread.start()
-
-    def _run(self) -> None:
-        code = FATAL_EXIT_CODE
-        try:
-            logs.configure(self._config.process_name, self._config.log)
-            prepare_process()
-            with asyncio.Runner(loop_factory=new_loop) as runner:
-                runner.run(LinkServer(self._config).run())
-            code = 0
-        except BaseException as error:
-            logs.get("link").error("link_ended", name=self._config.process_name, text=repr(error))
-        finally:
-            os._exit(code)

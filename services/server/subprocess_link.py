@@ -15,7 +15,7 @@ class LinkSubprocess:
 
     def __init__(self, config: LinkConfig) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "raylay.services.server.run_link"],
+            [sys.executable, "-m", "raylay.services.programs.link.run_link"],
             stdin=subprocess.PIPE,
             close_fds=True,
         )

@@ -24,11 +24,11 @@ from raylay.services.messages.topics import (
     TopicMatcher,
     TopicRule,
 )
+from raylay.services.programs.link.link_server import LinkServer
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
 from raylay.services.protocol.session import Command, PublishBatch, ServerSession
 from raylay.services.server.config import DestinationConfig, InstanceConfig, LinkConfig
 from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.link_server import LinkServer
 
 ROOT = Path(__file__).parents[2]
 COUNTED = tuple(f"{ROOT / part}/" for part in ("services", "storage"))

@@ -27,6 +27,7 @@ from raylay.services.errors import CorruptRecord, RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import RecordBuilder, decode_runs, publisher_id, run_of, scan
 from raylay.services.messages.topics import TopicRule
+from raylay.services.programs.link.link_server import LinkServer, _Downstream
 from raylay.services.protocol import bootstrap, control
 from raylay.services.protocol.compression import Decompressor, compressor
 from raylay.services.protocol.description import unpack_description
@@ -63,7 +64,6 @@ from raylay.services.server.config import (
     split_address,
 )
 from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.link_server import LinkServer, _Downstream
 from raylay.services.server.upstream_connection import UpstreamConnection
 from raylay.services.telemetry.logs import LogOptions
 from raylay.services.transports.framed import Outbox

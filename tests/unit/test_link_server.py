@@ -10,6 +10,7 @@ import pytest
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.programs.link.link_server import EARLY_ACKS_MAX, LinkServer
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.protocol.replication import Accepted, ack_frames
@@ -17,7 +18,6 @@ from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import AckUpstream
 from raylay.services.replication.instance import LinkStart
 from raylay.services.server.config import DestinationConfig, LinkConfig
-from raylay.services.server.link_server import EARLY_ACKS_MAX, LinkServer
 
 PUBLISHER, ROOT, THERE = 7, 0xA, 0xB
 

@@ -18,6 +18,7 @@ from typing import Any, cast
 from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Run
+from raylay.services.programs.link.telling import Telling
 from raylay.services.protocol import control
 from raylay.services.protocol.compression import compressor
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
@@ -55,7 +56,6 @@ from raylay.services.replication.incoming import awaits_dial, gives_way, uses_in
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.placement import Placement, from_wire
 from raylay.services.server.config import DestinationConfig, LinkConfig, split_address
-from raylay.services.server.link_telling import Telling
 from raylay.services.telemetry import logs
 from raylay.services.telemetry.tracing import Outstanding, Traced, start_tracing, traced
 from raylay.services.transports.carried import CarriedStream, Carrier

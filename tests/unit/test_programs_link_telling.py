@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from raylay.services.programs.link.telling import Telling
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.replication.effects import LinkAnswered, LinkProgress
-from raylay.services.server.link_telling import Telling
 
 OWN, P = 3, 7
 

@@ -1,0 +1,2 @@
+"""What runs in the processes beside an instance's, a folder each. An instance starts them and talks
+to them over a socket; they import nothing of its server but its configuration."""
