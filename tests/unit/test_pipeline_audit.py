@@ -21,6 +21,7 @@ from raylay.services.messages.records import Command, RecordBuilder
 from raylay.services.pipeline.audit.ages import Age, Question, ages_of, clocks, merged, unanswered
 from raylay.services.pipeline.audit.judgement import Audit, conflicting, judge, settle
 from raylay.services.pipeline.audit.origins import Known, Origin, origins_of
+from raylay.services.pipeline.audit.page import rates_of
 from raylay.services.pipeline.audit.parts import (
     BLOCK,
     TIMES_MAX,
@@ -657,6 +658,33 @@ def test_why_it_does_not(tmp_path: Any) -> None:
 
 
 # -- time ----------------------------------------------------------------------------------------
+def drawn(points: list[int], rates: list[float], at_s: int) -> float:
+    """As steps are drawn: what holds at a point holds until the next."""
+    return rates[max(index for index, point in enumerate(points) if point <= at_s)]
+
+
+def test_an_idle_time_is_drawn_as_idle() -> None:
+    """However long it is, and where another instance was not idle."""
+    for began_again_s in (104, 100_000):
+        times = {"A": Timeline(), "B": Timeline()}
+        times["A"].add({100: 8, 101: 8, began_again_s: 4})
+        times["B"].add({100: 8, began_again_s - 1: 2, began_again_s: 4})
+        seconds, rates = rates_of(times)
+        assert [drawn(seconds, rates["A"], at_s) for at_s in (100, 101, 102, 103)] == [8, 8, 0, 0]
+        assert [drawn(seconds, rates["A"], began_again_s + each) for each in (-1, 0, 1)] == [
+            0,
+            4,
+            0,
+        ]
+        assert [drawn(seconds, rates["B"], at_s) for at_s in (100, 101, 102)] == [8, 0, 0]
+        assert [drawn(seconds, rates["B"], began_again_s + each) for each in (-1, 0, 1)] == [
+            2,
+            4,
+            0,
+        ]
+    assert rates_of({"A": Timeline()}) == ([], {"A": []})
+
+
 def test_a_timeline_stays_short_and_exact() -> None:
     line, other = Timeline(), Timeline()
     line.add({second: 2 for second in range(1000, 1000 + TIMES_MAX)})

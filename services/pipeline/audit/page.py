@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 from raylay.services.pipeline.audit.judgement import REASONS, Audit, Share
@@ -145,30 +146,34 @@ def _cell(share: Share) -> Cell:
     )
 
 
-def _over_time(page: Page, times: Mapping[str, Timeline]) -> None:
+def rates_of(times: Mapping[str, Timeline]) -> tuple[list[int], dict[str, list[float]]]:
+    """Seconds since 1970, and by instance the messages a second from each of them to the next: a
+    time in which nothing was journaled is a rate of zero, however long it is."""
     whole = Timeline()
     for each in times.values():
         whole.update(each)
-    if not whole.counts:
-        return
-    steps: Sequence[int] = range(min(whole.counts), max(whole.counts) + 1)
-    if len(steps) > 8 * len(whole.counts):
-        # Of times far apart: the time without any would be all that is seen.
-        steps = sorted(whole.counts)
-    # The last step has an end, too.
-    xs = [
-        dt.datetime.fromtimestamp(step * whole.width_s, dt.UTC) for step in (*steps, steps[-1] + 1)
-    ]
-    series = []
+    # A step is drawn on to the next point: behind the last one before an idle time stands a zero.
+    steps = sorted({each for step in whole.counts for each in (step, step + 1)})
+    found = {}
     for name, each in times.items():
         line = Timeline(whole.width_s)
         line.update(each)
-        rates = [line.counts.get(step, 0) / whole.width_s for step in steps]
-        series.append(Series(name, xs, [*rates, rates[-1]], "step"))
+        found[name] = [line.counts.get(step, 0) / whole.width_s for step in steps]
+    return [step * whole.width_s for step in steps], found
+
+
+def _over_time(page: Page, times: Mapping[str, Timeline]) -> None:
+    seconds, rates = rates_of(times)
+    if not seconds:
+        return
+    xs = [dt.datetime.fromtimestamp(each, dt.UTC) for each in seconds]
+    width_s = min(b - a for a, b in pairwise(seconds))
     page.chart(
         "Journaled over time",
-        lines(series, y_label="messages/s"),
-        f"By time of receipt at each instance (UTC), in steps of {whole.width_s:,} s.",
+        lines(
+            [Series(name, xs, each, "step") for name, each in rates.items()], y_label="messages/s"
+        ),
+        f"By time of receipt at each instance (UTC), in steps of {width_s:,} s.",
     )
 
 
