@@ -13,6 +13,7 @@ Messages never pass through here: clients talk to instances, whose addresses `se
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from collections.abc import Mapping
@@ -62,6 +63,9 @@ from raylay.services.fabric.record_store import (
 from raylay.services.fabric.relocation import with_moves
 
 HEAD_DIRECTORY = "head"
+LINKS_TIMEOUT_S = 30.0
+"""As long `start` waits for links. Those of a fresh fabric take seconds: each is a process."""
+_LOG = logging.getLogger(__name__)
 
 
 def Topic(name: str, message_type: str = "*", *, journaled: bool = True) -> _TopicSettings:
@@ -150,7 +154,9 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         node_label: str = "",
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
     ) -> Self:
-        """Starts every instance and returns when all are ready.
+        """Starts every instance and returns when all are ready, and the links within each group and
+        those that acks wait for have caught up: who publishes then is answered at once, and may
+        fail over. A link that has not within 30 s is logged as a warning, with the reason.
 
         Args:
             directory: for data, ports and logs; what is there is used again. None: a temporary
@@ -213,10 +219,19 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
             self.wait_ready(timeout_s=max(0.0, deadline_s - time.monotonic()))
             self._settle()
             registry.register(entry_of(record, self._started_ray and address is None))
+            left_s = max(0.0, deadline_s - time.monotonic())
+            self._await_links(min(LINKS_TIMEOUT_S, left_s))
         except BaseException:
             self._abandon()
             raise
         return self
+
+    def _await_links(self, timeout_s: float) -> None:
+        """What `start` waits for last. The fabric runs without them: an operator mends a link."""
+        try:
+            self.wait_connected(timeout_s, only=self.links_that_clients_need())
+        except FabricError as error:
+            _LOG.warning("fabric %s is up, but clients may have to wait %s", self.name, error)
 
     def _known_before(
         self, place: Path, running: registry.Entry | None, here: FabricRecord | None

@@ -300,6 +300,18 @@ class Instances(Held):
                 raise FabricError(f"after {timeout_s:.0f} s: {'; '.join(missing)}")
             time.sleep(POLL_S)
 
+    def links_that_clients_need(self) -> list[tuple[str, str]]:
+        """(instance, destination) of the links without which a client waits: those within a group,
+        to which it may fail over, and those that acks wait for. Not those to another fabric."""
+        settings = self.declared
+        own = {instance.name: instance.group for instance in settings.instances}
+        return [
+            (instance.name, destination.name)
+            for instance, destination in settings.links()
+            if any(name in own for name in destination.to)
+            and (destination.sync or instance.group in map(own.get, destination.to))
+        ]
+
     # -- breaking and mending ----------------------------------------------------------------
     # -- breaking and mending ----------------------------------------------------------------
     def pid(self, name: str) -> int:

@@ -17,7 +17,7 @@ import pytest
 from cluster.conftest import declare
 from cluster.load import journal_of, run_load
 
-from raylay.services.client import EPOCH, Client
+from raylay.services.client import EPOCH, Client, Connected, WaitingForSafeInstance
 from raylay.services.drills.verdict import Record, Stretch, judge
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric import Fabric, lookup
@@ -235,13 +235,35 @@ def test_stopped_and_started_again_on_the_same_data(whole: Fabric, tmp_path: Pat
                     break
             return bodies
 
+    async def killed_at_once(fabric: Fabric) -> list[object]:
+        """What a client is told whose instance is killed before anything else happens."""
+        told: list[object] = []
+        again = asyncio.Event()
+
+        def note(event: object) -> None:
+            told.append(event)
+            if isinstance(event, Connected):
+                again.set()
+
+        async with fabric.client("early", on_event=note) as client:
+            again.clear()
+            await asyncio.to_thread(fabric.kill, client.instance)
+            await asyncio.wait_for(again.wait(), 60)
+        return told
+
     with solo().start(tmp_path) as first:
+        # Started is: who publishes now is answered, whose instance dies goes to the other one.
+        states = [each["destinations"].values() for each in first.status()["instances"]]
+        assert [(link["caught_up"], link["safe"]) for (link,) in states] == [(True, True)] * 2
         addresses = [server.address for server in first.servers()]
         asyncio.run(publish(first))
     with solo().start(tmp_path) as second:
         assert [server.address for server in second.servers()] == addresses
         asyncio.run(publish(second))
         bodies = asyncio.run(read(second))
+    with solo().start(tmp_path) as third:
+        told = asyncio.run(killed_at_once(third))
+        assert not [event for event in told if isinstance(event, WaitingForSafeInstance)], told
     assert bodies == [b"%d" % number for number in range(100)] * 2
     # The shared fabric's Ray was not taken down with it.
     assert whole.status()["instances"][0]["ready"]
