@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+# What travels bears these names (travelling.py), which are found only where they are loaded.
+from raylay.services import fabric_ray, fabric_registry
 from raylay.services.configuration.model import (
     FabricSettings,
 )
@@ -61,6 +63,8 @@ from raylay.services.fabric.record_store import (
     stored_record,
 )
 from raylay.services.fabric.relocation import with_moves
+
+__all__ = ["HEAD_DIRECTORY", "Fabric", "Topic", "fabric_ray", "fabric_registry"]
 
 HEAD_DIRECTORY = "head"
 LINKS_TIMEOUT_S = 30.0

@@ -332,6 +332,7 @@ def test_what_travels_to_nodes_of_an_earlier_release_is_known_to_them(
     travelling: Any, module: str, name: str
 ) -> None:
     """A node finds by module and name what a driver sends it, in both directions of an upgrade."""
+    assert fabric.Fabric, "a driver has it"
     sent = cloudpickle.dumps(travelling)
     named = [text for op, text, _ in pickletools.genops(sent) if "UNICODE" in op.name]
     assert named[:2] == [module, name]
