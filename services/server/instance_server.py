@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import msgpack
 
+from raylay.services.core.compose import Composition, compose
 from raylay.services.errors import (
     ConfigurationError,
     InstanceRetired,
@@ -123,7 +124,6 @@ _TRACED = int(Flag.TRACED)
 _RECORDS = int(Kind.RECORDS)
 UNIX_PATH_BYTES_MAX = 100
 """A Unix socket's address ends at 108 bytes."""
-RECOVERY_HEADERS = 4096
 EXAMPLES_MAX = 3
 """Ranges that a status names of what a destination owes."""
 RANGES_SHOWN_MAX = 100
@@ -505,11 +505,6 @@ class InstanceServer:
     def _recover(self) -> InstanceMachine:
         """Builds the machine from the journal, behind the floor that was last written down."""
         config = self.config
-        journal = self.journal
-        recovered = journal.recovered
-        self._recovery = RecoveryLog(self.data_directory.hints())
-        point = self._recovery.point.read_by(self.identity.incarnation)
-        point = point.within(recovered.held, journal.removed())
         peers: dict[str, int] = {}
         servers: dict[str, list[str]] = {}
         for destination in config.destinations:
@@ -520,19 +515,13 @@ class InstanceServer:
                 servers[destination.name] = names if met is None else msgpack.unpackb(met)
         self._is_restored = self.data_directory.is_restored
         alone = not any(item.group == config.group for item in config.destinations)
-        machine = InstanceMachine(
+        composition = Composition(
             self.identity,
             [item.destination() for item in config.destinations],
             TopicBook(config.topics, f"{config.name} Topic"),
-            next_txid=recovered.next_txid,
-            held=recovered.held,
-            awaited=point.awaited,
-            refused=point.refused,
-            unavailable=point.unavailable,
-            incarnations=peers,
+            peers=peers,
             servers=servers,
             placements=self._placements.copy(),
-            lookup=self._lookup,
             former=self.data_directory.former,
             ready=alone
             or (config.first and not self._is_restored)
@@ -540,15 +529,10 @@ class InstanceServer:
             policy=config.policy,
             recent_bytes_max=RECENT_BYTES_MAX,
         )
-        now_us = self.steady_us()
-        machine.restore(point.waiting, point.durable_txid, now_us)
-        after_txid = min(point.committed_txid, recovered.next_txid - 1)
-        while after_txid < recovered.next_txid - 1:
-            headers = journal.read_headers(after_txid, RECOVERY_HEADERS)
-            if not headers:
-                break
-            machine.recover(headers, now_us)
-            after_txid = headers[-1].last_txid
+        hints = self.data_directory.hints()
+        machine, self._recovery = compose(
+            composition, self.journal, self._lookup, hints, self.steady_us()
+        )
         if machine.ready and self.state.get("ready") is None:
             self.state.put_now({"ready": b"1", RESTORED_KEY: None})
         return machine

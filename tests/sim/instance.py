@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from raylay.services.core.compose import Composition, compose
 from raylay.services.drills import history
 from raylay.services.drills.history import (
     Acked,
@@ -109,6 +110,8 @@ SLICED_CHANCE = 0.5
 SLICE_US = (1, 20_000)
 LOOKUP_BYTES = 1_000
 """Little, so that a look-up takes several reads."""
+HEADERS = 7
+"""Read at once by a restart: few, so that one takes several reads."""
 SHOWN_EVENTS = frozenset(
     (
         "late",
@@ -428,44 +431,37 @@ class Instance:
         self.lookup = world.machines.lookup(disk.journal, stretch_bytes=LOOKUP_BYTES)
         self.arrivals: dict[int, Arrivals] = {}
         """By connection: what came and is not taken yet, in order."""
-        self.recovery = world.machines.recovery(disk.hints)
-        point = self.recovery.point.read_by(disk.incarnation)
-        point = point.within(recovered.held, disk.journal.removed())
-        machine = self.machine = world.machines.instance(
+        composition = Composition(
             disk.identity(),
             disk.member.destinations,
             world.topics,
-            next_txid=recovered.next_txid,
-            held=recovered.held,
-            awaited=point.awaited,
-            refused=point.refused,
-            unavailable=point.unavailable,
-            incarnations={name: server[0] for name, server in disk.servers.items()},
+            peers={name: server[0] for name, server in disk.servers.items()},
             servers=disk.servers_met,
-            former=disk.former,
             placements=Placements(disk.placements),
-            lookup=self.lookup,
+            former=disk.former,
             ready=ready,
             policy=world.policy,
             recent_bytes_max=world.recent_bytes_max,
-            parts=world.machines.parts,
         )
+        machine, self.recovery = compose(
+            composition,
+            disk.journal,
+            self.lookup,
+            disk.hints,
+            world.now_us,
+            kinds=world.machines.kinds(),
+            headers_max=HEADERS,
+        )
+        self.machine = machine
         self.durability = world.machines.durability(machine.pending)
         self.peers = world.machines.peers()
         self._add_peers()
         self.peers.moved(machine.placements.items())
         self._txid_at_start = recovered.next_txid - 1
         if recovered.next_txid > 1:
-            machine.restore(point.waiting, point.durable_txid, world.now_us)
-            floor = max(point.committed_txid, disk.journal.first_txid - 1)
-            runs = []
-            while found := disk.journal.read_headers(floor):
-                runs += found
-                floor = found[-1].last_txid
-            machine.recover(runs, world.now_us)
             if machine.pending:
                 world.probes["ack owed across a restart"] += 1
-            if point.waiting:
+            if self.recovery.point.waiting:
                 world.probes["waited at the recovery point"] += 1
             self._log_recovered()
         self.journal.later = self._maintain

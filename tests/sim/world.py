@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from raylay.services.client.machine import ClientMachine
+from raylay.services.core.compose import Kinds
 from raylay.services.drills.history import (
     Fault,
     FinalLog,
@@ -120,6 +121,10 @@ class Machines:
     """Mistake: a copy of a data directory is taken for the directory."""
     durable_is_highest: bool = False
     """Mistake: a client is told one number at its logon."""
+
+    def kinds(self) -> Kinds:
+        """What each instance is composed of."""
+        return Kinds(self.instance, self.parts, self.recovery)
 
 
 class World:

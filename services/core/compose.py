@@ -1,0 +1,153 @@
+"""The one place that puts an instance together, for the server and for the simulator alike.
+
+A restart builds the machine from what the journal recovered and from the recovery point, then gives
+it the headers of what is behind that point (design.md 4, "Recovery"). Which of these steps comes
+first, and what of the point still counts, decides whether an acked message is found to wait again:
+that is why nobody does it a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.records import Run
+from raylay.services.messages.topic_book import TopicBook
+from raylay.services.replication.downgrade import DowngradePolicy
+from raylay.services.replication.instance import InstanceMachine, Parts
+from raylay.services.replication.placement import Placements
+from raylay.services.replication.recovery import RecoveryLog
+from raylay.services.replication.routing import Destination
+from raylay.services.replication.run_lookup import RunLookup, RunSource
+from raylay.services.replication.values import Identity
+
+RECOVERY_HEADERS = 4096
+"""Runs whose headers a restart reads at once."""
+
+
+class Found(Protocol):
+    """What a journal found when it was opened."""
+
+    next_txid: int
+    held: PublisherRanges
+
+
+class Journaled(RunSource, Protocol):
+    """What a restart reads of its journal."""
+
+    @property
+    def recovered(self) -> Found:
+        """What was found when it was opened."""
+
+    def removed(self) -> PublisherRanges:
+        """Every sequence ever journaled that is in no segment any more."""
+
+    def read_headers(self, after_txid: int, runs_max: int = ...) -> list[Run]:
+        """Committed runs behind a transaction id, in order, without the bytes of their records."""
+
+
+@dataclass(slots=True)
+class Composition:
+    """What one life of an instance is made of, beside its journal.
+
+    Attributes:
+        identity: who it is in this life.
+        destinations: whom it replicates to.
+        topics: what holds for each of them.
+        peers: last known incarnation of each destination's server.
+        servers: names of the instances that each destination ever was connected to.
+        placements: what is known of instances that were moved.
+        former: incarnations that its data directory, or what that is a copy of, had before.
+        ready: False: it must catch up with a peer before it admits clients.
+        policy: of downgrades.
+        recent_bytes_max: of what was committed last, kept to answer in the journal's stead.
+    """
+
+    identity: Identity
+    destinations: Iterable[Destination]
+    topics: TopicBook
+    peers: dict[str, int] = field(default_factory=dict)
+    servers: Mapping[str, Iterable[str]] = field(default_factory=dict)
+    placements: Placements | None = None
+    former: Iterable[int] = ()
+    ready: bool = True
+    policy: DowngradePolicy | None = None
+    recent_bytes_max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """The classes that an instance is made of. A planted mistake is another one in its place."""
+
+    machine: type[InstanceMachine] = InstanceMachine
+    parts: Parts = field(default_factory=Parts)
+    recovery: type[RecoveryLog] = RecoveryLog
+
+
+class Core(NamedTuple):
+    """One life of an instance, recovered."""
+
+    machine: InstanceMachine
+    recovery: RecoveryLog
+    """Writes the points from which later lives begin."""
+
+
+def compose(
+    composition: Composition,
+    journal: Journaled,
+    lookup: RunLookup,
+    hints: Mapping[str, bytes],
+    now_us: int,
+    *,
+    kinds: Kinds = Kinds(),
+    headers_max: int = RECOVERY_HEADERS,
+) -> Core:
+    """Builds an instance from its journal, behind the recovery point that was last written down.
+
+    Emits nothing. Reads the journal; runs before the journal is started and anybody is let in.
+
+    Args:
+        lookup: into the journal.
+        hints: what the state store has under `recovery.PREFIX`.
+        now_us: the steady time, in microseconds: what waits is as old as this.
+        headers_max: runs whose headers are read at once.
+
+    Raises:
+        RemoteProtocolError: what the state store has is no recovery point.
+        StorageError: the journal cannot be read.
+    """
+    recovered = journal.recovered
+    recovery = kinds.recovery(hints)
+    point = recovery.point.read_by(composition.identity.incarnation)
+    point = point.within(recovered.held, journal.removed())
+    machine = kinds.machine(
+        composition.identity,
+        composition.destinations,
+        composition.topics,
+        next_txid=recovered.next_txid,
+        held=recovered.held,
+        awaited=point.awaited,
+        refused=point.refused,
+        unavailable=point.unavailable,
+        incarnations=composition.peers,
+        servers=composition.servers,
+        placements=composition.placements,
+        lookup=lookup,
+        former=composition.former,
+        ready=composition.ready,
+        policy=composition.policy,
+        recent_bytes_max=composition.recent_bytes_max,
+        parts=kinds.parts,
+    )
+    machine.restore(point.waiting, point.durable_txid, now_us)
+    last_txid = recovered.next_txid - 1
+    after_txid = min(point.committed_txid, last_txid)
+    while after_txid < last_txid:
+        headers = journal.read_headers(after_txid, headers_max)
+        if not headers:
+            break
+        machine.recover(headers, now_us)
+        after_txid = headers[-1].last_txid
+    return Core(machine, recovery)
