@@ -7,15 +7,13 @@ what goes on there may connect to nobody: so each is told, again and again until
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from raylay.services.errors import RaylayError
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.protocol.replication import link_logon, read_placed
 from raylay.services.server.config import split_address
-
-if TYPE_CHECKING:
-    from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.placements import PlacementKeeper
+from raylay.services.server.surroundings import Surroundings
 
 PAUSE_S_MIN = 0.5
 PAUSE_S_MAX = 10.0
@@ -28,10 +26,13 @@ _NOT_TAKEN = ("not_ready", "storage_error", "unproven")
 class Announcer:
     """Owner: the instance's event loop. Lifecycle: `run` once, beside a serving instance."""
 
-    def __init__(self, server: InstanceServer, addresses: tuple[str, ...]) -> None:
+    def __init__(
+        self, here: Surroundings, placements: PlacementKeeper, addresses: tuple[str, ...]
+    ) -> None:
         self.untold = list(dict.fromkeys(addresses))
         """`host:port` of replication transports that have not heard it yet."""
-        self._server = server
+        self._here = here
+        self._placements = placements
 
     async def run(self) -> None:
         """Returns when all have heard it."""
@@ -43,7 +44,7 @@ class Announcer:
             if self.untold:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
-        self._server.report("move_announced")
+        self._here.report("move_announced")
 
     async def _tell(self, address: str) -> bool:
         host, port = split_address(address)
@@ -51,14 +52,14 @@ class Announcer:
             async with asyncio.timeout(TIMEOUT_S):
                 reader, writer = await asyncio.open_connection(host, port)
                 try:
-                    logon = self._server.logon_words("", 0, announces=True)
+                    logon = self._placements.logon_words("", 0, announces=True)
                     writer.write(link_logon(logon))
                     answer = await _first_frame(reader)
                 finally:
                     writer.close()
             if answer is None or answer.header.get("reason") in _NOT_TAKEN:
                 return False
-            await self._server.learn(read_placed(answer.header))
+            await self._placements.learn(read_placed(answer.header))
         except (OSError, RaylayError, TimeoutError):
             return False  # it is away, or starts: later
         return True

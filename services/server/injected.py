@@ -11,16 +11,14 @@ import json
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.server.surroundings import Surroundings
 from raylay.services.transports.impaired import MODES, OPEN, Impairment
-
-if TYPE_CHECKING:
-    from raylay.services.server.instance_server import InstanceServer
 
 SECONDS_MAX = 600.0
 HOLD_FILE = "drill.json"
@@ -31,12 +29,19 @@ REFUSED = (
 )
 
 
+class Impairable(Protocol):
+    """A link whose line can be broken (`LinkControl`)."""
+
+    def impair(self, state: dict[str, Any], seconds: float) -> None:
+        """How the line to the destination is, for so long."""
+
+
 class Injections:
     """What is injected into one instance now. Owner: the instance's event loop."""
 
-    def __init__(self, server: InstanceServer) -> None:
-        self.clock_offset_us = 0
-        self._server = server
+    def __init__(self, here: Surroundings, links: Mapping[str, Impairable]) -> None:
+        self._here = here
+        self._links = links
         self._lines: dict[str, tuple[Impairment, float]] = {}
         """Destination to how its line is and until when, by the loop's clock."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -52,8 +57,8 @@ class Injections:
         Raises:
             ConfigurationError: the fabric is not marked for drills, or the fault is none.
         """
-        if not self._server.config.drills:
-            raise ConfigurationError(f"{self._server.config.name}: {REFUSED}")
+        if not self._here.config.drills:
+            raise ConfigurationError(f"{self._here.config.name}: {REFUSED}")
         if not 0 <= seconds <= SECONDS_MAX:
             raise ConfigurationError(
                 f"a fault lasts 0 to {SECONDS_MAX:.0f} seconds, not {seconds:g}"
@@ -72,15 +77,14 @@ class Injections:
         if timer is not None:
             timer.cancel()
         if seconds:
-            self._timers[name] = self._server.loop.call_later(seconds, end)
+            self._timers[name] = self._here.loop.call_later(seconds, end)
 
     # -- lines -----------------------------------------------------------------------------------
     def _line(self, seconds: float, options: dict[str, Any]) -> None:
         destination = str(options.pop("destination", ""))
-        server = self._server
-        if destination not in server.links:
+        if destination not in self._links:
             raise ConfigurationError(
-                f"instance {server.config.name} has no destination {destination!r}"
+                f"instance {self._here.config.name} has no destination {destination!r}"
             )
         try:
             state = Impairment(**options) if seconds else OPEN
@@ -92,9 +96,9 @@ class Injections:
         if state == OPEN:
             self._lines.pop(destination, None)
         else:
-            self._lines[destination] = state, server.loop.time() + seconds
+            self._lines[destination] = state, self._here.loop.time() + seconds
         if state != before:
-            server.report("drill_line", destination=destination, **asdict(state))
+            self._here.report("drill_line", destination=destination, **asdict(state))
         self._end_after(
             f"line {destination}", seconds, lambda: self._line(0.0, {"destination": destination})
         )
@@ -103,28 +107,28 @@ class Injections:
     def tell_link(self, destination: str) -> None:
         """A link's process is there, or its line changed."""
         state, until_s = self._lines.get(destination, (OPEN, 0.0))
-        left_s = max(0.0, until_s - self._server.loop.time())
-        if self._server.config.drills:
-            self._server.links[destination].impair(asdict(state), left_s)
+        left_s = max(0.0, until_s - self._here.loop.time())
+        if self._here.config.drills:
+            self._links[destination].impair(asdict(state), left_s)
 
     # -- the clock -------------------------------------------------------------------------------
     def _clock(self, offset_us: int, seconds: float) -> None:
-        if offset_us != self.clock_offset_us:
-            self.clock_offset_us = offset_us
-            self._server.report("drill_clock", offset_us=offset_us)
+        if offset_us != self._here.clock_offset_us:
+            self._here.clock_offset_us = offset_us
+            self._here.report("drill_clock", offset_us=offset_us)
         self._end_after("clock", seconds, lambda: self._clock(0, 0.0))
 
     # -- the disk --------------------------------------------------------------------------------
     def _disk(self, seconds: float) -> None:
         """The process may not make any file longer: it hears of that as of a full disk."""
         if seconds and self._file_bytes_max is None:
-            self._server.report("drill_disk", full=True)
+            self._here.report("drill_disk", full=True)
             self._file_bytes_max = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, self._file_bytes_max[1]))
         elif not seconds and self._file_bytes_max is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, self._file_bytes_max)
             self._file_bytes_max = None
-            self._server.report("drill_disk", full=False)
+            self._here.report("drill_disk", full=False)
         self._end_after("disk", seconds, lambda: self._disk(0.0))
 
 

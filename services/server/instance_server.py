@@ -14,7 +14,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,6 @@ import msgpack
 from raylay.services.core.compose import Composition, compose
 from raylay.services.errors import (
     ConfigurationError,
-    InstanceRetired,
     RaylayError,
     RemoteProtocolError,
     StorageError,
@@ -32,8 +31,6 @@ from raylay.services.errors import (
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.messages.topic_book import TopicBook
-from raylay.services.protocol.proof import proof_of
-from raylay.services.protocol.replication import UpstreamLogon
 from raylay.services.protocol.session import Logon, safety_notice
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.commit_news import Tell, how_to_tell
@@ -58,13 +55,6 @@ from raylay.services.replication.effects import (
 from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.replication.journal_answers import Fetch
 from raylay.services.replication.peers import PeerBook
-from raylay.services.replication.placement import (
-    Placement,
-    Placements,
-    from_wire,
-    renewed,
-    retired_text,
-)
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.replication.run_lookup import RunLookup
@@ -89,7 +79,6 @@ from raylay.services.server.data_directory import (
     DataDirectory,
 )
 from raylay.services.server.doorway import Doorway, connections_max
-from raylay.services.server.event_log import EventLog
 from raylay.services.server.injected import Injections
 from raylay.services.server.link_control import (
     LinkConnection,
@@ -98,17 +87,17 @@ from raylay.services.server.link_control import (
     LinkHandle,
 )
 from raylay.services.server.node_address import following
+from raylay.services.server.placements import PlacementKeeper
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.state_thread import StateThread
+from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.turns import in_turns
 from raylay.services.server.upstream_connection import UpstreamConnection
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
 from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
-from raylay.services.telemetry import logs
 from raylay.services.telemetry.metrics import Metrics
 from raylay.services.telemetry.tracing import Outstanding, Tracing, start_tracing, traced
-from raylay.services.transports.framed import Outbox
 from raylay.storage.files import make_directory
 from raylay.storage.journal import written_before
 from raylay.storage.journal_reader import LmdbJournalReader
@@ -117,7 +106,6 @@ from raylay.storage.state import LmdbStateStore
 
 STATE_FILE = "state.lmdb"
 JOURNAL_DIRECTORY = "journal"
-PLACEMENTS_KEY = "placements"
 HINT_INTERVAL_S = 3.0
 SNAPSHOT_WAIT_S = 1.0
 _TRACED = int(Flag.TRACED)
@@ -139,7 +127,7 @@ def _no_links(config: LinkConfig) -> LinkHandle:
     )
 
 
-class InstanceServer:
+class InstanceServer(Surroundings):
     """One instance, serving. Everything but `__init__` and `snapshot_from_thread` runs on one
     event loop.
 
@@ -167,27 +155,15 @@ class InstanceServer:
         link_factory: LinkFactory = _no_links,
         node_address: str = "",
     ) -> None:
-        self.config = config
-        self.directory = Path(directory).absolute()
+        super().__init__(config, directory)
         self.link_factory = link_factory
         self.node_address = node_address
-        self.loop: asyncio.AbstractEventLoop
-        self.outbox: Outbox
-        self.machine: InstanceMachine
-        self.journal: LmdbJournal
         self.reader: LmdbJournalReader
-        self.state: StateThread
-        self.identity: Identity
         self.tracing: Tracing
         self.replays: ReplayPump
-        self.is_serving = False
-        self.is_stopping = False
+        self.placements = PlacementKeeper(self)
         self.bootstrap: Bootstrap | None = None
         """Where an empty instance is or was filled from, in this life."""
-        self.phase = "not started"
-        self.retirement = ""
-        """Why it is over here for good; empty: it is not."""
-        self.events_log = EventLog(logs.get("instance"))
         self.subscriptions = SubscriptionTable()
         self.clients: dict[int, ClientConnection] = {}
         self.clients_connected: set[ClientConnection] = set()
@@ -197,18 +173,13 @@ class InstanceServer:
         self.copy_readers: set[LmdbJournalReader] = set()
         """Of the bootstraps that this instance serves: closed when nobody reads any more."""
         self.commits = Commits(self, config.staged_bytes_max)
-        self.client_address = ""
         self.more_client_addresses: dict[str, str] = {}
         """Of the other transports for clients, by name."""
-        self.replication_address = ""
         self.unix_path = ""
         self.delivered = 0
         self._numbers = itertools.count(1)
         self._by_name: dict[str, ClientConnection] = {}
         self._servers: list[asyncio.AbstractServer] = []
-        self._timers: list[asyncio.TimerHandle] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._finished: asyncio.Future[None]
         self._reading: ThreadPoolExecutor
         self._lookup: RunLookup
         self._outstanding = Outstanding()
@@ -220,15 +191,13 @@ class InstanceServer:
         self._recovery: RecoveryLog
         self._digest = RunningDigest()
         self._digesting = asyncio.Lock()
-        self._placements = Placements()
-        self._learning = asyncio.Lock()
         self._journal_schedule = JournalSchedule(config.journal_actions)
         self._tending = asyncio.Lock()
         self._retiring: asyncio.Task[None] | None = None
         self._metrics: Metrics | None = None
         self._started_s = time.time()
-        self.injections = Injections(self)
-        self._steady_base_us = self.now_us() - time.monotonic_ns() // 1000
+        self.injections = Injections(self, self.links)
+        self.perform = self._perform
         self._performers: dict[type, Callable[[Any], None]] = {
             Append: self._append,
             Committed: self._committed,
@@ -256,10 +225,7 @@ class InstanceServer:
             StorageLocked: another process owns the directory.
             StorageError: the journal or the state cannot be used; names the file.
         """
-        self.loop = asyncio.get_running_loop()
-        self.loop.set_exception_handler(self._loop_exception)
-        self._finished = self.loop.create_future()
-        self.outbox = Outbox(self.loop)
+        self.begin()
         self.config.check()
         syncs = sum(1 for destination in self.config.destinations if destination.sync)
         if syncs > SYNC_DESTINATIONS_MAX:
@@ -278,11 +244,11 @@ class InstanceServer:
         self.report("started", incarnation=f"{self.identity.incarnation:016x}")
         for link in self.links.values():
             link.start()
-        self._every(self.config.check_interval_ms / 1000, self._check)
-        self._every(1.0, self._each_second)
-        self._every(HINT_INTERVAL_S, self._write_hint)
-        if self.config.announce_to and self.config.name in self.placements():
-            self.spawn(Announcer(self, self.config.announce_to).run())
+        self.every(self.config.check_interval_ms / 1000, self._check)
+        self.every(1.0, self._each_second)
+        self.every(HINT_INTERVAL_S, self._write_hint)
+        if self.config.announce_to and self.config.name in self.placements.known():
+            self.spawn(Announcer(self, self.placements, self.config.announce_to).run())
 
     async def _open(self) -> None:
         given = self.config
@@ -295,7 +261,7 @@ class InstanceServer:
         self.state = StateThread(store)
         self.data_directory = DataDirectory(self.state, self.directory / STATE_FILE)
         self.tracing = start_tracing(config.name, config.tracing)
-        self._check_placement()
+        self.placements.check()
         bootstrap = Bootstrap(self, config.bootstrap) if config.bootstrap is not None else None
         copies = bootstrap is not None and await bootstrap.is_due()
         if copies:
@@ -319,7 +285,7 @@ class InstanceServer:
                 address=self.replication_address,
                 client=self.client_address,
             )
-        self._place(follows=config is not given)
+        self.placements.settle(follows=config is not given)
         if self.bootstrap is not None:
             await self.bootstrap.run()
         self.reader = await self.in_thread(self.journal.reader)
@@ -381,99 +347,6 @@ class InstanceServer:
             )
         return directory.incarnation
 
-    def _check_placement(self) -> None:
-        """Raises InstanceRetired where the directory is left over from where the instance lived
-        before: it is not used again, whatever is in it."""
-        name = self.config.name
-        kept = self.state.get(PLACEMENTS_KEY)
-        told = from_wire([list(entry) for entry in self.config.placements])
-        if kept is not None:
-            self._placements.learn(from_wire(msgpack.unpackb(kept)))
-        self._placements.learn(told)
-        generation = self.state.get_number(GENERATION_KEY)
-        if not self.state.get_number("incarnation"):
-            generation = max(generation, self.config.generation)
-        elif self.config.generation > generation:
-            self._placements.learn({name: Placement(self.config.generation)})
-        placement = self._placements.get(name)
-        if placement is not None and self._placements.is_retired(name, generation):
-            self.retirement = retired_text(name, placement)
-            self.phase = "retired"
-            self.report("retired", text=self.retirement)
-            raise InstanceRetired(f"{self.directory}: {self.retirement}")
-
-    def _place(self, *, follows: bool) -> None:
-        """Writes down where it lives, if others cannot know it from their configurations, and what
-        it was told of others."""
-        name, own = self.config.name, self._own_placement()
-        known = self._placements.get(name)
-        if known is not None and known.generation == own.generation:
-            self._placements.learn({name: renewed(known, own, self.now_us())})
-        elif own.generation:
-            self._placements.learn({name: own})
-        elif follows:
-            self._placements.learn({name: renewed(None, own, self.now_us())})
-        if len(self._placements):
-            self.state.put_now({PLACEMENTS_KEY: msgpack.packb(self._placements.to_wire())})
-
-    def _own_placement(self) -> Placement:
-        generation = self.identity.generation
-        return Placement(generation, self.replication_address, self.client_address)
-
-    def placements(self) -> dict[str, Placement]:
-        """What is known here of instances that were moved, or followed their node."""
-        return self.machine.placements.items() if self.is_serving else self._placements.items()
-
-    def logon_words(
-        self, destination: str, epoch: int, *, announces: bool = False
-    ) -> UpstreamLogon:
-        """What a logon elsewhere says of this instance, with its proof; a link adds the rest."""
-        identity = self.identity
-        logon = UpstreamLogon(
-            identity.name,
-            identity.group,
-            identity.incarnation,
-            "",
-            destination,
-            epoch,
-            0,
-            generation=identity.generation,
-            placements=self.machine.placements.items(),
-            announces=announces,
-        )
-        logon.proof = proof_of(self.config.fabric_key, logon)
-        return logon
-
-    async def learn(self, told: Mapping[str, Placement]) -> None:
-        """Somebody told where instances were moved to: on disk before it is acted upon.
-
-        Raises:
-            RaylayError: it cannot be written down; nothing has changed.
-        """
-        if not told or not self.is_serving:
-            return
-        async with self._learning:
-            placements = self.machine.placements
-            news = placements.news(told)
-            if not news or not self.is_serving:
-                return
-            heard = news.get(self.config.name)
-            if heard is not None and heard.generation == self.identity.generation:
-                # From a life whose disk is lost, say: all who hear it are told better.
-                news[self.config.name] = renewed(heard, self._own_placement(), self.now_us())
-            known = placements.copy()
-            known.learn(news)
-            await self.state.put({PLACEMENTS_KEY: msgpack.packb(known.to_wire())})
-            self.perform(self.machine.placed(news))
-            self.outbox.flush()
-
-    async def learn_quietly(self, told: Mapping[str, Placement]) -> None:
-        """The same, where it is told again if it fails."""
-        try:
-            await self.learn(told)
-        except RaylayError as error:
-            self.report("state_failed", text=str(error))
-
     def _placements_changed(self, effect: PlacementsChanged) -> None:
         self.peer_book.moved(effect.news)
         for link in self.links.values():
@@ -521,7 +394,7 @@ class InstanceServer:
             TopicBook(config.topics, f"{config.name} Topic"),
             peers=peers,
             servers=servers,
-            placements=self._placements.copy(),
+            placements=self.placements.found,
             former=self.data_directory.former,
             ready=alone
             or (config.first and not self._is_restored)
@@ -623,25 +496,6 @@ class InstanceServer:
         )
 
     # -- the end -----------------------------------------------------------------------------
-    async def finished(self) -> None:
-        """Returns when the instance was stopped; raises what ended it otherwise."""
-        await asyncio.shield(self._finished)
-
-    def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback of the loop raised. A socket's error ends its connection and no more; anything
-        else may have left the machine half way through a step: going on could acknowledge what is
-        not journaled, so the instance ends and is started again from its disk."""
-        error = context.get("exception")
-        text = f"{context.get('message')}: {error!r}"
-        if error is None or isinstance(error, OSError | asyncio.CancelledError):
-            self.report("connection_error", text=text)
-            return
-        self.report("fatal", text=text)
-        loop.default_exception_handler(context)
-        if not self._finished.done():
-            self._finished.set_exception(error)
-            # Whoever waits for it hears of it; nobody may be waiting yet.
-            self._finished.exception()
 
     async def stop(self) -> None:
         """Stops: clients are told, what is staged is committed, links end, files are closed."""
@@ -657,22 +511,19 @@ class InstanceServer:
         self.outbox.flush()
         await self._close_everything()
         self.phase = "retired" if self.retirement else "stopped"
-        if not self._finished.done():
-            self._finished.set_result(None)
+        self.end()
 
     async def _close_everything(self) -> None:
         self.is_serving = False
         for server in self._servers:
             server.close()
-        for timer in self._timers:
-            timer.cancel()
+        self.cancel_timers()
         await asyncio.gather(*(link.stop() for link in self.links.values()), return_exceptions=True)
         for connection in list(self.upstreams_connected.values()):
             connection.close("the instance stops")
         for client in list(self.clients_connected):
             client.close("the instance stops")
-        for task in list(self._tasks):
-            task.cancel()
+        self.cancel_tasks()
         self._reading.shutdown(wait=False, cancel_futures=True)
         if hasattr(self, "reader"):
             await self.in_thread(self._reading.shutdown)
@@ -698,26 +549,7 @@ class InstanceServer:
         if self.unix_path and os.path.exists(self.unix_path):
             os.unlink(self.unix_path)
 
-    # -- time --------------------------------------------------------------------------------
-    def now_us(self) -> int:
-        """Microseconds since 1970."""
-        return time.time_ns() // 1000 + self.injections.clock_offset_us
-
-    def steady_us(self) -> int:
-        """Microseconds since 1970 by the clock of the start of this process: ages count by it, so
-        that nobody is downgraded because somebody set the clock."""
-        return self._steady_base_us + time.monotonic_ns() // 1000
-
-    def _every(self, interval_s: float, work: Callable[[], None]) -> None:
-        at = len(self._timers)
-
-        def again() -> None:
-            if self.is_stopping:
-                return
-            self._timers[at] = self.loop.call_later(interval_s, again)
-            work()
-
-        self._timers.append(self.loop.call_later(interval_s, again))
+    # -- what is due -------------------------------------------------------------------------
 
     def _check(self) -> None:
         # Ages are asked for: what is on disk and not taken yet is not owed yet.
@@ -792,23 +624,6 @@ class InstanceServer:
             return False
         return True
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs something beside; a fault in it is the loop's affair."""
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._loop_exception(
-                self.loop, {"message": "a task failed", "exception": task.exception()}
-            )
-
-    async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Runs something that blocks, in a thread."""
-        return await self.loop.run_in_executor(None, work, *arguments)
-
     async def in_reading_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Runs something that reads old parts of the log, with `reader`, in the one thread that
         does so: pages that come from the disk must not hold up the event loop."""
@@ -841,7 +656,7 @@ class InstanceServer:
             connection.went_on(fetch is not None)
 
     # -- effects -----------------------------------------------------------------------------
-    def perform(self, effects: list[Effect]) -> None:
+    def _perform(self, effects: list[Effect]) -> None:
         """Performs what a machine asked for, in order."""
         performers = self._performers
         for effect in effects:
@@ -922,10 +737,6 @@ class InstanceServer:
 
     def _report_effect(self, effect: Report) -> None:
         self.events_log.add(effect.event, effect.details)
-
-    def report(self, event: str, **details: Any) -> None:
-        """Something that people may want to know."""
-        self.events_log.add(event, details)
 
     # -- deliveries --------------------------------------------------------------------------
     def _deliver_live(self, runs: list[Run]) -> None:

@@ -319,7 +319,7 @@ class LinkControl:
             parts, self._parts = self._parts, []
             self._server.spawn(self._connected(header, parts))
         elif command == "placed":
-            server.spawn(server.learn_quietly(from_wire(header["placements"])))
+            server.spawn(server.placements.learn_quietly(from_wire(header["placements"])))
         elif command == "disconnected":
             self._disconnected(header["why"])
         elif command == "waits":
@@ -349,7 +349,7 @@ class LinkControl:
             return
         if dial_number == self._dial_number:
             self._held_at_dial, self._epoch = held, epoch
-            logon = self._server.logon_words(self.name, epoch)
+            logon = self._server.placements.logon_words(self.name, epoch)
             header = {
                 "c": "epoch",
                 "epoch": epoch,
@@ -399,7 +399,7 @@ class LinkControl:
         async for command, root, part in in_turns(parts):
             read_part(part, theirs if command == "held" else waited.of(root))
         incarnation = header["incarnation"]
-        await server.learn_quietly(from_wire(header["placements"]))
+        await server.placements.learn_quietly(from_wire(header["placements"]))
         if self._is_refused(header):
             return
         ledger = server.machine.destinations[self.name]

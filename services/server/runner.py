@@ -176,7 +176,7 @@ class InstanceThread:
 
     def placed(self, told: list[list[Any]]) -> None:
         """Instances were moved: what a placement is, says replication/placement.py."""
-        self._call(lambda server: server.learn(from_wire(told)))
+        self._call(lambda server: server.placements.learn(from_wire(told)))
 
     def admit(self, senders: Sequence[str], force: bool = False) -> None:
         """By hand: admits clients of an instance that waits for a peer."""

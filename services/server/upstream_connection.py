@@ -162,7 +162,7 @@ class UpstreamConnection(Carrier):
     def refuse(self, reason: str, text: str) -> None:
         """Ends the connection and tells the link why."""
         if self.is_open:
-            told = self.server.placements() if reason in ("retired", "moved") else None
+            told = self.server.placements.known() if reason in ("retired", "moved") else None
             self.send(refusal(reason, text, told))
             self.close(text)
 
@@ -175,7 +175,7 @@ class UpstreamConnection(Carrier):
     def _told(self, placements: Mapping[str, Placement]) -> None:
         """Where instances live now, as an open connection tells it."""
         if self._counts(placements):
-            self.server.spawn(self.server.learn_quietly(placements))
+            self.server.spawn(self.server.placements.learn_quietly(placements))
 
     def _counts(self, placements: Mapping[str, Placement]) -> bool:
         """Whether it is believed what a link tells of them: only from this instance's fabric."""
@@ -207,7 +207,7 @@ class UpstreamConnection(Carrier):
             )
             return
         try:
-            await server.learn(logon.placements)
+            await server.placements.learn(logon.placements)
         except RaylayError as error:
             self.refuse("storage_error", str(error))
             return
@@ -236,7 +236,7 @@ class UpstreamConnection(Carrier):
         key = f"epoch/{logon.incarnation:016x}/{logon.destination}"
         try:
             if self._counts(logon.placements):
-                await server.learn(logon.placements)
+                await server.placements.learn(logon.placements)
             decided: Admitted | Refused | None = refused_before(machine, logon)
             if decided is None and logon.description:
                 decided = await server.in_thread(self._validate, logon)

@@ -217,7 +217,7 @@ class House:
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 await asyncio.sleep(0)
-                if not self.server._tasks:
+                if not self.server.tasks_running:
                     return
 
     def facts(self) -> tuple[Any, ...]:
@@ -240,7 +240,7 @@ class House:
         await peer.until(lambda header: header["c"] == "ack" and header["n"] == self.number)
         machine = self.server.machine
         machine.check_invariants()
-        assert not self.server._finished.done(), "a task failed"
+        assert not self.server.has_ended, "a task failed"
         assert not len(machine.placements) and not machine.went_back and not machine.retired
 
 
@@ -269,7 +269,7 @@ def in_house(directory: Path, visit: Callable[[House, Door, Door], Awaitable[Non
         good, peer = await house.client("good"), await house.link(name="good-peer", incarnation=0xC)
         try:
             await visit(house, good, peer)
-            assert not faults and not house.server._finished.done(), faults
+            assert not faults and not house.server.has_ended, faults
             assert not good.transport.is_over and not peer.transport.is_over
         finally:
             for door in house.doors:

@@ -43,6 +43,7 @@ class Server:
         self.config = InstanceConfig("A", "G", drills=drills)
         self.loop = asyncio.get_running_loop()
         self.links = {"B": Link()}
+        self.clock_offset_us = 0
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.changed = asyncio.Event()
 
@@ -60,7 +61,7 @@ class Server:
 def run(work: Callable[[Server, Injections], Any], *, drills: bool = True) -> None:
     async def main() -> None:
         server = Server(drills)
-        await work(server, Injections(server))  # type: ignore[arg-type]
+        await work(server, Injections(server, server.links))  # type: ignore[arg-type]
 
     asyncio.run(main())
 
@@ -127,12 +128,12 @@ def test_a_line_is_told_to_its_link_and_ends_by_itself() -> None:
 def test_a_clock_is_set_and_set_back() -> None:
     async def work(server: Server, injections: Injections) -> None:
         injections.inject("clock", 0.1, {"offset_us": -5_000_000})
-        assert injections.clock_offset_us == -5_000_000
+        assert server.clock_offset_us == -5_000_000
         await server.until(2)
-        assert injections.clock_offset_us == 0
+        assert server.clock_offset_us == 0
         injections.inject("clock", 60.0, {"offset_us": 7})
         injections.inject("clock", 0.0, {})
-        assert injections.clock_offset_us == 0
+        assert server.clock_offset_us == 0
 
     run(work)
 

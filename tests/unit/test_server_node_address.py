@@ -133,7 +133,7 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
         assert told is not None and told["address"] == a.replication_address
         (peer,) = b.peers()
         assert peer["addresses"] == [a.client_address]
-        known = b.placements()["A"]
+        known = b.placements.known()["A"]
         assert known[:3] == (0, a.replication_address, a.client_address)
 
         # It starts again there: nothing is new.
@@ -141,7 +141,7 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
         await a.stop()
         a = InstanceServer(moving, tmp_path / "A", start_link_process, HERE)
         await a.start()
-        assert a.placements()["A"] == known and a.identity.incarnation == incarnation
+        assert a.placements.known()["A"] == known and a.identity.incarnation == incarnation
         # Its port is another one: of one generation the last counts, at B as well.
         await a.stop()
         a = InstanceServer(
@@ -149,7 +149,7 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
             HERE,
         )  # fmt: skip
         await a.start()
-        await until(lambda: b.placements()["A"].address == a.replication_address)
+        await until(lambda: b.placements.known()["A"].address == a.replication_address)
         await until(lambda: caught_up(b, "A"))
         # Its disk is lost, and its driver knows the present address: what it hears of its former
         # life it tells better.
@@ -164,8 +164,8 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
             tmp_path / "A2", start_link_process, HERE,
         )  # fmt: skip
         await a.start()
-        assert a.placements() == {}
-        await until(lambda: b.placements()["A"].address == a.replication_address)
+        assert a.placements.known() == {}
+        await until(lambda: b.placements.known()["A"].address == a.replication_address)
         await until(lambda: caught_up(b, "A"))
         assert not a.retirement and not b.retirement
         await a.stop()

@@ -1,0 +1,160 @@
+"""What all parts of an instance's server stand on: its loop and outbox, clocks, threads and tasks,
+what it tells people, and what it opened while it started.
+
+A part is handed this and the parts that it calls, never the server that put them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from raylay.services.replication.effects import Effect
+from raylay.services.replication.instance import Identity, InstanceMachine
+from raylay.services.server.config import InstanceConfig
+from raylay.services.server.event_log import EventLog
+from raylay.services.server.state_thread import StateThread
+from raylay.services.telemetry import logs
+from raylay.services.transports.framed import Outbox
+from raylay.storage.lmdb_journal import LmdbJournal
+
+Result = TypeVar("Result")
+
+
+class Surroundings:
+    """See the file's docstring. Plain values: what a message's way reads here costs no call.
+
+    Owner: the instance's event loop; `now_us`, `steady_us` and `in_thread`'s work run on any
+    thread. Lifecycle: `begin` once, on the loop; `cancel_timers` and `cancel_tasks` at the end.
+
+    Args:
+        config: who the instance is and what it does.
+        directory: its data directory.
+    """
+
+    def __init__(self, config: InstanceConfig, directory: str | Path) -> None:
+        self.config = config
+        self.directory = Path(directory).absolute()
+        self.loop: asyncio.AbstractEventLoop
+        self.outbox: Outbox
+        self.journal: LmdbJournal
+        self.state: StateThread
+        self.identity: Identity
+        self.machine: InstanceMachine
+        self.perform: Callable[[list[Effect]], None]
+        """Performs what the machine asked for, in order."""
+        self.client_address = ""
+        self.replication_address = ""
+        self.is_serving = False
+        self.is_stopping = False
+        self.phase = "not started"
+        """What it does now, for people."""
+        self.retirement = ""
+        """Why it is over here for good; empty: it is not."""
+        self.events_log = EventLog(logs.get("instance"))
+        self.clock_offset_us = 0
+        """By how much a drill has set the clock."""
+        self._ended: asyncio.Future[None]
+        self._timers: list[asyncio.TimerHandle] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._steady_base_us = self.now_us() - time.monotonic_ns() // 1000
+
+    def begin(self) -> None:
+        """Takes the loop that runs."""
+        self.loop = asyncio.get_running_loop()
+        self.loop.set_exception_handler(self._loop_exception)
+        self._ended = self.loop.create_future()
+        self.outbox = Outbox(self.loop)
+
+    def report(self, event: str, **details: Any) -> None:
+        """Something that people may want to know."""
+        self.events_log.add(event, details)
+
+    # -- time --------------------------------------------------------------------------------
+    def now_us(self) -> int:
+        """Microseconds since 1970."""
+        return time.time_ns() // 1000 + self.clock_offset_us
+
+    def steady_us(self) -> int:
+        """Microseconds since 1970 by the clock of the start of this process: ages count by it, so
+        that nobody is downgraded because somebody set the clock."""
+        return self._steady_base_us + time.monotonic_ns() // 1000
+
+    def every(self, interval_s: float, work: Callable[[], None]) -> None:
+        """Does something again and again, until the instance stops."""
+        at = len(self._timers)
+
+        def again() -> None:
+            if self.is_stopping:
+                return
+            self._timers[at] = self.loop.call_later(interval_s, again)
+            work()
+
+        self._timers.append(self.loop.call_later(interval_s, again))
+
+    def cancel_timers(self) -> None:
+        """Nothing is done again and again any more."""
+        for timer in self._timers:
+            timer.cancel()
+
+    # -- threads and tasks -------------------------------------------------------------------
+    async def in_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Runs something that blocks, in a thread."""
+        return await self.loop.run_in_executor(None, work, *arguments)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs something beside; a fault in it is the loop's affair."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+
+    @property
+    def tasks_running(self) -> int:
+        """How many of those that were spawned go on."""
+        return len(self._tasks)
+
+    def cancel_tasks(self) -> None:
+        """Ends what was spawned."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._loop_exception(
+                self.loop, {"message": "a task failed", "exception": task.exception()}
+            )
+
+    # -- the end -----------------------------------------------------------------------------
+    @property
+    def has_ended(self) -> bool:
+        """Whether the instance was stopped, or a fault ended it."""
+        return self._ended.done()
+
+    async def finished(self) -> None:
+        """Returns when the instance was stopped; raises what ended it otherwise."""
+        await asyncio.shield(self._ended)
+
+    def end(self) -> None:
+        """The instance was stopped."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _loop_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the loop raised. A socket's error ends its connection and no more; anything
+        else may have left the machine half way through a step: going on could acknowledge what is
+        not journaled, so the instance ends and is started again from its disk."""
+        error = context.get("exception")
+        text = f"{context.get('message')}: {error!r}"
+        if error is None or isinstance(error, OSError | asyncio.CancelledError):
+            self.report("connection_error", text=text)
+            return
+        self.report("fatal", text=text)
+        loop.default_exception_handler(context)
+        if not self._ended.done():
+            self._ended.set_exception(error)
+            # Whoever waits for it hears of it; nobody may be waiting yet.
+            self._ended.exception()
