@@ -28,7 +28,7 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.replication import Accepted, exchange_frames
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.server.config import DestinationConfig, InstanceConfig
-from raylay.services.server.instance_server import JOURNAL_DIRECTORY
+from raylay.services.server.opening import JOURNAL_DIRECTORY
 from raylay.storage.lmdb_journal import LmdbJournal
 
 COUNTS = (1_000, 10_000, 100_000)

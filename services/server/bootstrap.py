@@ -12,7 +12,7 @@ import asyncio
 import os
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
 from raylay.services.messages.records import Run, decode_runs
@@ -25,12 +25,11 @@ from raylay.services.protocol.frames import FrameReader, Header
 from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX
 from raylay.services.replication.bootstrap import BootstrapCopy
 from raylay.services.server.config import BootstrapConfig, split_address
+from raylay.services.server.opening import JOURNAL_DIRECTORY, open_journal
+from raylay.services.server.surroundings import Surroundings
 from raylay.services.transports.framed import FramedConnection
 from raylay.storage.files import sync_directory
 from raylay.storage.wipe import wipe_journal
-
-if TYPE_CHECKING:
-    from raylay.services.server.instance_server import InstanceServer
 
 MARKER_FILE = "bootstrap.unfinished"
 CONNECT_TIMEOUT_S = 5.0
@@ -44,7 +43,7 @@ class _Source(FramedConnection):
 
     def __init__(self, copying: Bootstrap) -> None:
         reader = FrameReader(frame_bytes_max=REPLICATION_FRAME_BYTES_MAX)
-        super().__init__(copying.server.outbox, copying.server.loop, reader)
+        super().__init__(copying.here.outbox, copying.here.loop, reader)
         self.copying = copying
         self.is_paused = False
         self.done: asyncio.Future[None] = self.loop.create_future()
@@ -87,10 +86,10 @@ class _Source(FramedConnection):
 
 
 class Bootstrap:
-    """The copying. Owner: an InstanceServer that does not serve yet. Lifecycle: `run` once."""
+    """The copying. Owner: an instance that does not serve yet. Lifecycle: `run` once."""
 
-    def __init__(self, server: InstanceServer, config: BootstrapConfig) -> None:
-        self.server = server
+    def __init__(self, here: Surroundings, config: BootstrapConfig) -> None:
+        self.here = here
         self.config = config
         self.source = ""
         self.why = ""
@@ -110,32 +109,32 @@ class Bootstrap:
     @property
     def marker(self) -> Path:
         """Lies there while the journal holds half a copy."""
-        return self.server.directory / MARKER_FILE
+        return self.here.directory / MARKER_FILE
 
     async def is_due(self) -> bool:
         """Whether there is something to copy into. Half a copy is removed."""
-        server = self.server
-        if await server.in_thread(self.marker.exists):
-            server.report("bootstrap_begins_again", text="an earlier copy was not finished")
+        here = self.here
+        if await here.in_thread(self.marker.exists):
+            here.report("bootstrap_begins_again", text="an earlier copy was not finished")
             await self._start_over()
             return True
-        if server.journal.recovered.next_txid == 1 and not server.journal.recovered.held:
+        if here.journal.recovered.next_txid == 1 and not here.journal.recovered.held:
             return True
-        server.report(
+        here.report(
             "bootstrap_not_needed",
-            text=f"{server.config.name} has a log of its own: nothing is copied into it",
+            text=f"{here.config.name} has a log of its own: nothing is copied into it",
         )
         return False
 
     async def _start_over(self) -> None:
         """Throws away what was copied."""
-        server = self.server
-        await server.in_thread(server.journal.close)
-        archive = server.config.archive_directory
-        await server.in_thread(
-            wipe_journal, server.journal_directory, Path(archive) if archive else None
+        here = self.here
+        await here.in_thread(here.journal.close)
+        archive = here.config.archive_directory
+        await here.in_thread(
+            wipe_journal, here.directory / JOURNAL_DIRECTORY, Path(archive) if archive else None
         )
-        server.journal = await server.in_thread(server.open_journal)
+        here.journal = await here.in_thread(open_journal, here.config, here.directory)
 
     # -- the loop ----------------------------------------------------------------------------
     async def run(self) -> None:
@@ -144,18 +143,18 @@ class Bootstrap:
         Raises:
             StorageError: the data directory cannot be used.
         """
-        server, config = self.server, self.config
-        await server.in_thread(self._mark)
-        server.report("bootstrap_started", sources=", ".join(config.sources))
+        here, config = self.here, self.config
+        await here.in_thread(self._mark)
+        here.report("bootstrap_started", sources=", ".join(config.sources))
         pause_ms = config.retry_ms_min
         while not await self._from_any():
-            server.phase = "waiting for a source to copy from"
+            here.phase = "waiting for a source to copy from"
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, config.retry_ms_max)
         # What was copied is recovered like any other log: from its files.
-        await server.in_thread(server.journal.close)
-        server.journal = await server.in_thread(server.open_journal)
-        await server.in_thread(self._unmark)
+        await here.in_thread(here.journal.close)
+        here.journal = await here.in_thread(open_journal, here.config, here.directory)
+        await here.in_thread(self._unmark)
         self.done = True
         self._report("bootstrap_finished")
 
@@ -180,19 +179,19 @@ class Bootstrap:
         self.why = f"{address}: {why}"
         if self._failures.get(address) != why:
             self._failures[address] = why
-            self.server.report("bootstrap_failed", source=address, why=why)
+            self.here.report("bootstrap_failed", source=address, why=why)
 
     async def _from(self, address: str) -> None:
-        server = self.server
-        loop = server.loop
-        server.phase = f"connecting to {address} to copy from"
+        here = self.here
+        loop = here.loop
+        here.phase = f"connecting to {address} to copy from"
         host, port = split_address(address)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, connection = await loop.create_connection(lambda: _Source(self), host, port)
         self._connection = connection
-        rules = server.config.topics
+        rules = here.config.topics
         wanted = self.config.topics or (TopicRule(".*"),)
-        connection.send(protocol.request(server.identity, wanted, rules))
+        connection.send(protocol.request(here.identity, wanted, rules))
         while not connection.done.done():
             await asyncio.wait((connection.done,), timeout=PROGRESS_S)
             silent_s = loop.time() - connection.received_at_s
@@ -203,7 +202,7 @@ class Bootstrap:
         copy = self._copy
         if copy is None:
             raise RemoteProtocolError("it ended before it began", "bad_command")
-        self._stage(copy.end(server.now_us()))
+        self._stage(copy.end(here.now_us()))
         while self._staged:
             self._settled.clear()
             await self._settled.wait()
@@ -217,17 +216,17 @@ class Bootstrap:
         Raises:
             RemoteProtocolError, CorruptRecord: the source makes no sense.
         """
-        server = self.server
+        here = self.here
         command, copy = header["c"], self._copy
         if command == protocol.BEGIN and copy is None:
             self._begin = protocol.read_begin(header)
             self._copy = BootstrapCopy(
-                server.identity, TopicBook(server.config.topics), self._begin.source
+                here.identity, TopicBook(here.config.topics), self._begin.source
             )
             self._commit_error = None
             self._staged.clear()
             self._staged_bytes = 0
-            server.journal.start(self._committed_in_thread, self._failed_in_thread)
+            here.journal.start(self._committed_in_thread, self._failed_in_thread)
         elif command == protocol.LACKS and copy is not None:
             copy.lacks(protocol.read_lacks(body))
         elif command == protocol.RUNS and copy is not None:
@@ -237,12 +236,12 @@ class Bootstrap:
             raise RemoteProtocolError(f"{command[:64]} came in a bootstrap", "bad_command")
 
     def _stage(self, runs: list[Run]) -> None:
-        journal = self.server.journal
+        journal = self.here.journal
         for run in runs:
             journal.stage(run)
             self._staged.append((run.last_txid, len(run.payload)))
             self._staged_bytes += len(run.payload)
-        if self._staged_bytes > self.server.config.staged_bytes_max and self._connection:
+        if self._staged_bytes > self.here.config.staged_bytes_max and self._connection:
             self._connection.hold(True)
 
     def _committed_in_thread(self, last_txid: int, _: int) -> None:
@@ -253,14 +252,14 @@ class Bootstrap:
 
     def _call_soon(self, call: Any, *arguments: Any) -> None:
         try:
-            self.server.loop.call_soon_threadsafe(call, *arguments)
+            self.here.loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
             pass  # the loop is closed: nobody is left to be told
 
     def _take_committed(self, last_txid: int) -> None:
         while self._staged and self._staged[0][0] <= last_txid:
             self._staged_bytes -= self._staged.popleft()[1]
-        if self._connection and self._staged_bytes < self.server.config.staged_bytes_max // 2:
+        if self._connection and self._staged_bytes < self.here.config.staged_bytes_max // 2:
             self._connection.hold(False)
         self._settled.set()
 
@@ -289,11 +288,11 @@ class Bootstrap:
         return found
 
     def _progress(self) -> None:
-        now_s = self.server.loop.time()
+        now_s = self.here.loop.time()
         if self._copy is None or self._begin is None:
             return
         found = self.status()
-        self.server.phase = (
+        self.here.phase = (
             f"copying from {found['source_name']}: {found['messages']:,} messages, "
             f"{found['percent']} % of its log"
         )
@@ -303,7 +302,7 @@ class Bootstrap:
 
     def _report(self, event: str) -> None:
         told = {key: value for key, value in self.status().items() if key not in ("done", "why")}
-        self.server.report(event, **told)
+        self.here.report(event, **told)
 
     # -- the marker --------------------------------------------------------------------------
     def _mark(self) -> None:

@@ -74,13 +74,13 @@ class BootstrapSource:
             return
         reader = await server.in_thread(server.journal.reader)
         # Where the instance stops meanwhile, it closes the reader when its thread has ended.
-        server.copy_readers.add(reader)
+        server.reading.copy_readers.add(reader)
         try:
             await self._send(reader, *self._asked)
         except StorageError as error:
             connection.refuse("storage_error", str(error))
-        server.copy_readers.discard(reader)
-        await server.in_reading_thread(reader.close)
+        server.reading.copy_readers.discard(reader)
+        await server.reading.run(reader.close)
 
     async def _send(
         self, reader: LmdbJournalReader, asks: Identity, choice: BootstrapChoice
@@ -89,7 +89,7 @@ class BootstrapSource:
         machine = server.machine
         server.commits.catch_up()
         last_txid = machine.committed_txid
-        first_txid, lacks = await server.in_reading_thread(_begin, reader)
+        first_txid, lacks = await server.reading.run(_begin, reader)
         server.report("bootstrap_serves", peer=asks.name, last_txid=last_txid)
         connection.send(protocol.begin(protocol.Begin(server.identity, first_txid, last_txid)))
         if choice.is_whole(server.config.topics):
@@ -98,7 +98,7 @@ class BootstrapSource:
                 connection.send(frame)
         cursor_txid = first_txid - 1
         while cursor_txid < last_txid and connection.is_open:
-            runs = await server.in_reading_thread(reader.read, cursor_txid, READ_BYTES)
+            runs = await server.reading.run(reader.read, cursor_txid, READ_BYTES)
             if not runs or runs[0].first_txid > cursor_txid + 1:
                 connection.refuse(
                     "removed", f"{server.config.name} removed segments meanwhile: begin again"

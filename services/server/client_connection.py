@@ -127,7 +127,7 @@ class ClientConnection(FramedConnection):
                 # What it sends again is looked at in the journal: what follows waits, most of it
                 # in the socket.
                 self.pause_reading("journal")
-                self.server.read_for(self, fetch)
+                self.server.reading.read_for(self, fetch)
         self._end_unread()
 
     def _end_unread(self) -> None:

@@ -15,7 +15,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +25,6 @@ from raylay.services.core.compose import Composition, compose
 from raylay.services.errors import (
     ConfigurationError,
     RaylayError,
-    RemoteProtocolError,
     StorageError,
 )
 from raylay.services.messages.ranges import PublisherRanges
@@ -53,11 +52,9 @@ from raylay.services.replication.effects import (
     WentBack,
 )
 from raylay.services.replication.instance import Identity, InstanceMachine
-from raylay.services.replication.journal_answers import Fetch
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
-from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.replication.running_digest import RunningDigest
 from raylay.services.replication.staged import RECENT_BYTES_MAX
 from raylay.services.replication.timetable import JournalAction, JournalSchedule
@@ -87,7 +84,9 @@ from raylay.services.server.link_control import (
     LinkHandle,
 )
 from raylay.services.server.node_address import following
+from raylay.services.server.opening import JOURNAL_DIRECTORY, STATE_FILE, open_journal
 from raylay.services.server.placements import PlacementKeeper
+from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.state_thread import StateThread
 from raylay.services.server.surroundings import Surroundings
@@ -100,12 +99,8 @@ from raylay.services.telemetry.metrics import Metrics
 from raylay.services.telemetry.tracing import Outstanding, Tracing, start_tracing, traced
 from raylay.storage.files import make_directory
 from raylay.storage.journal import written_before
-from raylay.storage.journal_reader import LmdbJournalReader
-from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.state import LmdbStateStore
 
-STATE_FILE = "state.lmdb"
-JOURNAL_DIRECTORY = "journal"
 HINT_INTERVAL_S = 3.0
 SNAPSHOT_WAIT_S = 1.0
 _TRACED = int(Flag.TRACED)
@@ -145,8 +140,6 @@ class InstanceServer(Surroundings):
     """Whether it is to be started again in this process, when it has stopped."""
     _is_restored = False
     """Whether its data directory is a copy that has not caught up yet."""
-    _first_txid = 1
-    """The oldest in the journal, at the last look."""
 
     def __init__(
         self,
@@ -158,7 +151,6 @@ class InstanceServer(Surroundings):
         super().__init__(config, directory)
         self.link_factory = link_factory
         self.node_address = node_address
-        self.reader: LmdbJournalReader
         self.tracing: Tracing
         self.replays: ReplayPump
         self.placements = PlacementKeeper(self)
@@ -170,8 +162,6 @@ class InstanceServer(Surroundings):
         self.upstreams_connected: dict[int, UpstreamConnection] = {}
         self.doorway = Doorway(connections_max())
         self.links: dict[str, LinkControl] = {}
-        self.copy_readers: set[LmdbJournalReader] = set()
-        """Of the bootstraps that this instance serves: closed when nobody reads any more."""
         self.commits = Commits(self, config.staged_bytes_max)
         self.more_client_addresses: dict[str, str] = {}
         """Of the other transports for clients, by name."""
@@ -180,8 +170,7 @@ class InstanceServer(Surroundings):
         self._numbers = itertools.count(1)
         self._by_name: dict[str, ClientConnection] = {}
         self._servers: list[asyncio.AbstractServer] = []
-        self._reading: ThreadPoolExecutor
-        self._lookup: RunLookup
+        self.reading = JournalReading(self)
         self._outstanding = Outstanding()
         self._traced_txids = False
         self._rates: dict[str, float] = {}
@@ -232,8 +221,7 @@ class InstanceServer(Surroundings):
             raise ConfigurationError(
                 f"{self.config.name} has {syncs} sync destinations: at most {SYNC_DESTINATIONS_MAX}"
             )
-        self.replays = ReplayPump(self)
-        self._reading = ThreadPoolExecutor(1, "raylay-replay")
+        self.replays = ReplayPump(self, self.reading)
         try:
             await self._open()
         except BaseException:
@@ -256,7 +244,7 @@ class InstanceServer(Surroundings):
         self.phase = "opening the journal"
         await self.in_thread(make_directory, self.directory)
         # The journal first: its lock on the directory admits one process.
-        self.journal = await self.in_thread(self.open_journal)
+        self.journal = await self.in_thread(open_journal, config, self.directory)
         store = await self.in_thread(LmdbStateStore, self.directory / STATE_FILE)
         self.state = StateThread(store)
         self.data_directory = DataDirectory(self.state, self.directory / STATE_FILE)
@@ -288,10 +276,8 @@ class InstanceServer(Surroundings):
         self.placements.settle(follows=config is not given)
         if self.bootstrap is not None:
             await self.bootstrap.run()
-        self.reader = await self.in_thread(self.journal.reader)
-        await self.in_thread(self._tidy_readers)
+        await self.reading.open()
         self.phase = "recovering"
-        self._lookup = RunLookup(self.journal)
         self.machine = await self.in_thread(self._recover)
         self.commits.start()
         moved = self.machine.placements.items()
@@ -307,26 +293,6 @@ class InstanceServer(Surroundings):
         if config.metrics_port is not None:
             self._metrics = Metrics(config.name, self.snapshot_from_thread)
             self._metrics.start(config.metrics_port, config.metrics_host)
-
-    @property
-    def journal_directory(self) -> Path:
-        """Where the journal's files are."""
-        return self.directory / JOURNAL_DIRECTORY
-
-    def open_journal(self) -> LmdbJournal:
-        """Opens the journal. Blocks."""
-        config = self.config
-        return LmdbJournal(
-            self.directory / JOURNAL_DIRECTORY,
-            segment_bytes=config.segment_bytes,
-            durability="interval" if config.durability == "interval" else "fsync",
-            flush_interval_ms=config.flush_interval_ms,
-            retention_bytes=config.retention_bytes,
-            retention_age_s=config.retention_age_s,
-            archive_directory=config.archive_directory,
-            storage_bytes_max=config.storage_bytes_max,
-            front_log=config.front_log,
-        )
 
     def _incarnation(self) -> int:
         """Made with the data directory; anew where that is not what it was made with."""
@@ -404,7 +370,7 @@ class InstanceServer(Surroundings):
         )
         hints = self.data_directory.hints()
         machine, self._recovery = compose(
-            composition, self.journal, self._lookup, hints, self.steady_us()
+            composition, self.journal, self.reading.lookup, hints, self.steady_us()
         )
         if machine.ready and self.state.get("ready") is None:
             self.state.put_now({"ready": b"1", RESTORED_KEY: None})
@@ -524,12 +490,7 @@ class InstanceServer(Surroundings):
         for client in list(self.clients_connected):
             client.close("the instance stops")
         self.cancel_tasks()
-        self._reading.shutdown(wait=False, cancel_futures=True)
-        if hasattr(self, "reader"):
-            await self.in_thread(self._reading.shutdown)
-            self.reader.close()
-            for reader in self.copy_readers:
-                reader.close()
+        await self.reading.close()
         if hasattr(self, "journal"):
             self.journal.hand_over()
             await self.in_thread(self.journal.close)
@@ -565,7 +526,7 @@ class InstanceServer(Surroundings):
         self.replays.keep_ticking()
 
     def _each_second(self) -> None:
-        self.spawn(self.in_reading_thread(self._tidy_readers))
+        self.spawn(self.reading.tidy())
         counters = self.machine.counters
         now_s = self.loop.time()
         before_s, published, persisted, delivered = self._rates_before
@@ -574,18 +535,9 @@ class InstanceServer(Surroundings):
             self._rates = {
                 "published_per_s": round((counters.published - published) / spent_s, 1),
                 "persisted_per_s": round((counters.persisted - persisted) / spent_s, 1),
-                "delivered_per_s": round((self.delivered - delivered) / spent_s, 1),
+                "delivered_per_s": round((self._delivered() - delivered) / spent_s, 1),
             }
-        self._rates_before = (now_s, counters.published, counters.persisted, self.delivered)
-
-    def _tidy_readers(self) -> None:
-        """Not on the loop: whoever reads has a lock, and the directory is listed."""
-        self.reader.tidy()
-        self.journal.tidy()
-        try:
-            self._first_txid = self.journal.first_txid
-        except StorageError:
-            pass  # It is closed, or changes all the time: a second later, then.
+        self._rates_before = (now_s, counters.published, counters.persisted, self._delivered())
 
     def keep_refused(self) -> None:
         """Something was refused for good: that must not be forgotten once the recovery point moves
@@ -623,37 +575,6 @@ class InstanceServer(Surroundings):
             self.report("state_failed", text=str(error))
             return False
         return True
-
-    async def in_reading_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Runs something that reads old parts of the log, with `reader`, in the one thread that
-        does so: pages that come from the disk must not hold up the event loop."""
-        return await self.loop.run_in_executor(self._reading, work, *arguments)
-
-    def read_for(self, connection: ClientConnection | UpstreamConnection, fetch: Fetch) -> None:
-        """Reads in the journal what a connection's next arrival asks, then goes on with that
-        connection."""
-        self.spawn(self._read_for(connection, fetch))
-
-    async def _read_for(
-        self, connection: ClientConnection | UpstreamConnection, first: Fetch
-    ) -> None:
-        fetch: Fetch | None = first
-        while fetch is not None:
-            try:
-                while not await self.in_reading_thread(fetch.step, self._lookup):
-                    if not connection.is_open:
-                        return
-            except StorageError as error:
-                connection.unreadable(error)
-                return
-            if not connection.is_open:
-                return
-            try:
-                fetch = connection.arrivals.fetched()
-            except RemoteProtocolError as error:
-                connection.broken(error)
-                return
-            connection.went_on(fetch is not None)
 
     # -- effects -----------------------------------------------------------------------------
     def _perform(self, effects: list[Effect]) -> None:
@@ -965,7 +886,7 @@ class InstanceServer(Surroundings):
             outcomes = await self.in_thread(lambda: journal.remove(limit_txid, force=force))
         else:
             raise ConfigurationError(f"no maintenance {action!r}: compress, archive or remove")
-        await self.in_reading_thread(self._tidy_readers)
+        await self.reading.tidy()
         return [{"outcome": str(outcome)} for outcome in outcomes]
 
     async def _tend_journal(self, due: list[JournalAction]) -> None:
@@ -1021,7 +942,7 @@ class InstanceServer(Surroundings):
                 {"name": name, **placement._asdict()}
                 for name, placement in machine.placements.items().items()
             ],
-            first_txid=self._first_txid,
+            first_txid=self.reading.first_txid,
             committed_txid=machine.committed_txid,
             messages=messages,
             notes=machine.committed_txid - messages,
@@ -1042,7 +963,7 @@ class InstanceServer(Surroundings):
             ],
             commits=counters.commits,
             persisted=counters.persisted,
-            delivered=self.delivered,
+            delivered=self._delivered(),
             commit_ms_p50=self.commits.latency.percentile_ms(0.5),
             commit_ms_p99=self.commits.latency.percentile_ms(0.99),
             staged_bytes=self.commits.staged_bytes,
@@ -1059,6 +980,9 @@ class InstanceServer(Surroundings):
             destinations={name: self._destination_status(name) for name in self.links},
         )
         return found
+
+    def _delivered(self) -> int:
+        return self.delivered + self.replays.delivered
 
     def _state(self) -> str:
         if self.retirement:
@@ -1151,7 +1075,7 @@ class InstanceServer(Surroundings):
         return {
             "published": counters.published,
             "persisted": counters.persisted,
-            "delivered": self.delivered,
+            "delivered": self._delivered(),
             "commits": counters.commits,
             "late_records": counters.late,
             "unavailable_records": len(machine.missing.ranges),

@@ -16,23 +16,21 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.bookmarks import Position
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
 from raylay.services.protocol.session import Subscribe, acknowledgment, ranges_ack
+from raylay.services.server.reading import JournalReading
+from raylay.services.server.replay_members import Member, Replay, Subscriber
+from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, Start, resolve
-from raylay.services.subscriptions.combined import CombinedReplay, Deliveries, Terms, groups_of
+from raylay.services.subscriptions.combined import Deliveries, Terms, groups_of
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.services.subscriptions.matching import TopicFilter
 from raylay.services.subscriptions.recent import RecentRuns
 from raylay.services.transports.framed import WRITE_HIGH_BYTES
-
-if TYPE_CHECKING:
-    from raylay.services.server.client_connection import ClientConnection
-    from raylay.services.server.instance_server import InstanceServer
 
 TICK_S = 0.05
 TURN_S = 0.002
@@ -40,107 +38,23 @@ READ_BYTES = 512 * 1024
 RECENT_BYTES_MAX = 1024 * 1024
 """Of what was committed last, kept for those who were reading meanwhile."""
 HEADERS_IN_STEP = 4096
-PERSISTED_MS_DEFAULT = 100
-
-
-class _Member:
-    """A subscription, and who is told of it."""
-
-    __slots__ = (
-        "acks",
-        "command_id",
-        "connection",
-        "is_live",
-        "is_paused",
-        "persisted_due_s",
-        "persisted_s",
-        "replay",
-        "subscription",
-        "terms",
-    )
-
-    def __init__(
-        self, connection: ClientConnection, subscription: BookmarkSubscription, command: Subscribe
-    ) -> None:
-        self.connection = connection
-        self.subscription = subscription
-        self.acks = command.acks
-        self.command_id = command.command_id
-        self.terms = Terms(command.bookmark, command.rate, command.fully_durable)
-        self.is_live = command.live
-        self.is_paused = command.paused
-        self.persisted_s = (command.persisted_ms or PERSISTED_MS_DEFAULT) / 1000
-        self.persisted_due_s = 0.0
-        self.replay: _Replay
-
-
-class _Replay:
-    """One reading of the log, for one member or several of one connection."""
-
-    __slots__ = (
-        "connection",
-        "is_aside",
-        "is_queued",
-        "members",
-        "plan",
-        "read",
-        "removed",
-        "timer",
-    )
-
-    def __init__(self, members: list[_Member], terms: Terms, now_us: int) -> None:
-        self.connection = members[0].connection
-        self.members = {member.subscription: member for member in members}
-        self.plan = CombinedReplay(self.members, terms, now_us)
-        self.is_queued = False
-        self.is_aside = False
-        self.removed = False
-        self.timer: asyncio.TimerHandle | None = None
-        """Runs while its rate holds it back."""
-        self.read: list[Run] = []
-        """What was read for it and its rate did not let out."""
-        for member in members:
-            member.replay = self
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether it is: in pause a subscription is a replay of its own."""
-        return any(member.is_paused for member in self.members.values())
-
-    @property
-    def is_live(self) -> bool:
-        """Whether it is given what is not on disk yet."""
-        return any(member.is_live for member in self.members.values())
-
-    @property
-    def unprepared(self) -> _Member | None:
-        """A member whose start is not known yet."""
-        for subscription, member in self.members.items():
-            if not subscription.prepared:
-                return member
-        return None
-
-    def end(self) -> None:
-        """It is given no turn any more."""
-        self.removed = True
-        self.read = []
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
 
 
 class ReplayPump:
     """All bookmark subscriptions of an instance. Owner: its event loop."""
 
-    def __init__(self, server: InstanceServer) -> None:
-        self._server = server
-        self._loop: asyncio.AbstractEventLoop = server.loop
-        self._members: dict[BookmarkSubscription, _Member] = {}
+    def __init__(self, here: Surroundings, reading: JournalReading) -> None:
+        self._here = here
+        self._reading = reading
+        self._loop: asyncio.AbstractEventLoop = here.loop
+        self.delivered = 0
+        """Messages, in this life."""
+        self._members: dict[BookmarkSubscription, Member] = {}
         self._is_ticking = False
-        self._replays: dict[_Replay, None] = {}
-        self._live: dict[_Replay, None] = {}
-        self._fully_durable: dict[_Replay, None] = {}
-        self._queue: deque[_Replay] = deque()
+        self._replays: dict[Replay, None] = {}
+        self._live: dict[Replay, None] = {}
+        self._fully_durable: dict[Replay, None] = {}
+        self._queue: deque[Replay] = deque()
         self._scheduled = False
         self._recent = RecentRuns(RECENT_BYTES_MAX)
         self._durability: PendingMessages | None = None
@@ -160,16 +74,16 @@ class ReplayPump:
 
     def open(
         self,
-        connection: ClientConnection,
+        connection: Subscriber,
         command: Subscribe,
         topic_filter: TopicFilter,
         position: Position,
     ) -> None:
         """Begins one. Its `processed` ack goes out when its start is known."""
         connection.resolving.add(command.subscription)
-        machine = self._server.machine
+        machine = self._here.machine
         # Both of this moment: what is held and not in the log behind the start lies before it.
-        self._server.spawn(
+        self._here.spawn(
             self._open(
                 connection, command, topic_filter, position, machine.committed_txid, machine.held()
             )
@@ -177,7 +91,7 @@ class ReplayPump:
 
     async def _open(
         self,
-        connection: ClientConnection,
+        connection: Subscriber,
         command: Subscribe,
         topic_filter: TopicFilter,
         position: Position,
@@ -185,14 +99,14 @@ class ReplayPump:
         held: PublisherRanges,
     ) -> None:
         name = command.subscription
-        reader = self._server.reader
+        reader = self._reading.reader
 
         def look_up() -> tuple[Start, int]:
             found = resolve(position, command.bookmark_not_found, reader, committed_txid)
             return found, reader.first_txid
 
         try:
-            start, first_txid = await self._server.in_reading_thread(look_up)
+            start, first_txid = await self._reading.run(look_up)
         except (RemoteProtocolError, StorageError) as error:
             connection.resolving.discard(name)
             reason = error.reason if isinstance(error, RemoteProtocolError) else "storage_error"
@@ -214,14 +128,14 @@ class ReplayPump:
             have=command.have,
         )
         connection.subscriptions[name] = subscription
-        member = self._members[subscription] = _Member(connection, subscription, command)
+        member = self._members[subscription] = Member(connection, subscription, command)
         replay = self._add([member], member.terms)
         if subscription.prepared:
             self._accept(member)
         self._kick(replay)
 
-    def _add(self, members: list[_Member], terms: Terms) -> _Replay:
-        replay = _Replay(members, terms, self._now_us())
+    def _add(self, members: list[Member], terms: Terms) -> Replay:
+        replay = Replay(members, terms, self._now_us())
         self._replays[replay] = None
         if terms.fully_durable:
             self._fully_durable[replay] = None
@@ -235,7 +149,7 @@ class ReplayPump:
         if member is not None:
             self._leave(member)
 
-    def _leave(self, member: _Member) -> None:
+    def _leave(self, member: Member) -> None:
         """Takes it out of its replay, and the replay away with its last member."""
         replay = member.replay
         del replay.members[member.subscription]
@@ -287,7 +201,7 @@ class ReplayPump:
                 self._leave(member)
             self._kick(self._add(found, terms))
 
-    def connection_writable(self, connection: ClientConnection) -> None:
+    def connection_writable(self, connection: Subscriber) -> None:
         """A subscriber's socket takes more."""
         for subscription in connection.subscriptions.values():
             if isinstance(subscription, BookmarkSubscription):
@@ -314,7 +228,7 @@ class ReplayPump:
                 and replay.connection.may_write
             ):
                 self._take(replay, runs)
-                if plan.cursor < self._server.machine.committed_txid:
+                if plan.cursor < self._here.machine.committed_txid:
                     self._kick(replay)
                 elif replay.is_live:
                     self._catch_up_live(replay)
@@ -331,12 +245,12 @@ class ReplayPump:
         """What was staged never came to be."""
         for replay in self._live:
             for subscription in replay.members:
-                subscription.take_back(self._server.machine.committed_txid)
+                subscription.take_back(self._here.machine.committed_txid)
 
-    def _deliver_live(self, replay: _Replay, runs: list[Run], limit_txid: int) -> None:
+    def _deliver_live(self, replay: Replay, runs: list[Run], limit_txid: int) -> None:
         plan, connection = replay.plan, replay.connection
         self._send(replay, plan.take(runs, limit_txid, self._now_us(), self._pending()))
-        limit_bytes = self._server.config.client_buffer_bytes_max
+        limit_bytes = self._here.config.client_buffer_bytes_max
         if connection.unsent_bytes > limit_bytes:
             # Ended behind this loop: ending changes the subscriptions that it walks.
             self._loop.call_soon(
@@ -348,7 +262,7 @@ class ReplayPump:
 
     def durable_moved(self) -> None:
         """More is durable: fully durable subscriptions may go on."""
-        committed_txid = self._server.machine.committed_txid
+        committed_txid = self._here.machine.committed_txid
         for replay in self._fully_durable:
             if replay.plan.cursor < committed_txid:
                 self._kick(replay)
@@ -361,16 +275,16 @@ class ReplayPump:
             self._tick_on()
 
     def _tick_on(self) -> None:
-        self._is_ticking = bool(self._members) and self._server.is_serving
+        self._is_ticking = bool(self._members) and self._here.is_serving
         if self._is_ticking:
-            self.tick(self._loop.time(), self._server.now_us())
+            self.tick(self._loop.time(), self._here.now_us())
             self._loop.call_later(TICK_S, self._tick_on)
 
     def tick(self, now_s: float, now_us: int) -> None:
         """Persisted acks that are due, and ranges whose end time has passed."""
         if not self._replays:
             return
-        committed_txid = self._server.machine.committed_txid
+        committed_txid = self._here.machine.committed_txid
         for replay in list(self._replays):
             if replay.unprepared is not None or replay.is_paused or replay.timer is not None:
                 continue
@@ -400,10 +314,10 @@ class ReplayPump:
 
     def _pending(self) -> PendingMessages:
         if self._durability is None:
-            self._durability = PendingMessages(self._server.machine.pending)
+            self._durability = PendingMessages(self._here.machine.pending)
         return self._durability
 
-    def _kick(self, replay: _Replay) -> None:
+    def _kick(self, replay: Replay) -> None:
         if not replay.is_queued and not replay.removed and replay.timer is None:
             replay.is_queued = True
             self._queue.append(replay)
@@ -411,7 +325,7 @@ class ReplayPump:
                 self._scheduled = True
                 self._loop.call_soon(self._turn)
 
-    def _wait(self, replay: _Replay, due_us: int) -> None:
+    def _wait(self, replay: Replay, due_us: int) -> None:
         """Leaves it out until its rate lets more out."""
 
         def due() -> None:
@@ -438,7 +352,7 @@ class ReplayPump:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
-    def _step(self, replay: _Replay) -> bool:
+    def _step(self, replay: Replay) -> bool:
         """One read for one replay. Whether it has more to do now."""
         connection, plan = replay.connection, replay.plan
         if not connection.may_write:
@@ -452,7 +366,7 @@ class ReplayPump:
             connection.write_collected()
             return connection.may_write
         cursor = plan.cursor
-        limit_txid = self._server.machine.committed_txid
+        limit_txid = self._here.machine.committed_txid
         if cursor >= limit_txid or plan.ended:
             self._send(replay, [])
             if replay.is_live and not plan.ended:
@@ -465,16 +379,16 @@ class ReplayPump:
             return self._take(replay, recent)
         return self._read_aside(replay, self._read_on)
 
-    def _catch_up_live(self, replay: _Replay) -> None:
+    def _catch_up_live(self, replay: Replay) -> None:
         """At the end of what is on disk: from here on it is given what is staged."""
-        for run in self._server.machine.staged_runs():
+        for run in self._here.machine.staged_runs():
             if run.first_txid == replay.plan.cursor + 1:
                 self._deliver_live(replay, [run], run.last_txid)
 
-    def _take(self, replay: _Replay, runs: list[Run]) -> bool:
+    def _take(self, replay: Replay, runs: list[Run]) -> bool:
         plan = replay.plan
         before_txid = plan.cursor
-        limit_txid = self._server.machine.committed_txid
+        limit_txid = self._here.machine.committed_txid
         self._send(replay, plan.take(runs, limit_txid, self._now_us(), self._pending()))
         if replay.removed:
             return False
@@ -486,17 +400,17 @@ class ReplayPump:
                 return False
         return plan.cursor > before_txid and not plan.ended
 
-    def _read_aside(self, replay: _Replay, read: Callable[[_Replay], Callable[[], bool]]) -> bool:
+    def _read_aside(self, replay: Replay, read: Callable[[Replay], Callable[[], bool]]) -> bool:
         """Reads what may have to come from the disk, in the reading thread. The subscriber stays
         out of the queue, and marked as in it, until that is done."""
         replay.is_aside = True
-        self._server.spawn(self._aside(replay, read))
+        self._here.spawn(self._aside(replay, read))
         return False
 
-    async def _aside(self, replay: _Replay, read: Callable[[_Replay], Callable[[], bool]]) -> None:
+    async def _aside(self, replay: Replay, read: Callable[[Replay], Callable[[], bool]]) -> None:
         more = False
         try:
-            finish = await self._server.in_reading_thread(read, replay)
+            finish = await self._reading.run(read, replay)
             if not replay.removed and replay.connection.is_open:
                 # A member may have been paused meanwhile.
                 more = finish()
@@ -507,18 +421,18 @@ class ReplayPump:
         if more:
             self._kick(replay)
 
-    def _read_on(self, replay: _Replay) -> Callable[[], bool]:
+    def _read_on(self, replay: Replay) -> Callable[[], bool]:
         """In the reading thread: reads what is not in memory any more."""
-        runs = self._server.reader.read(replay.plan.cursor, READ_BYTES)
+        runs = self._reading.reader.read(replay.plan.cursor, READ_BYTES)
         return lambda: not replay.is_paused and self._take(replay, runs)
 
-    def _prepare(self, replay: _Replay) -> Callable[[], bool]:
+    def _prepare(self, replay: Replay) -> Callable[[], bool]:
         """In the reading thread: one step towards the start of a member."""
         member = replay.unprepared
         if member is None:
             return lambda: True
         subscription = member.subscription
-        reader = self._server.reader
+        reader = self._reading.reader
         if subscription.wants_summaries:
             summaries = reader.segment_summaries()
 
@@ -537,23 +451,23 @@ class ReplayPump:
 
         return finish
 
-    def _accept(self, member: _Member) -> None:
+    def _accept(self, member: Member) -> None:
         if "processed" in member.acks or not member.acks:
             subscription = member.subscription
             member.connection.send(
                 ranges_ack("processed", subscription.id, subscription.base, member.command_id)
             )
 
-    def _send(self, replay: _Replay, deliveries: Deliveries) -> None:
+    def _send(self, replay: Replay, deliveries: Deliveries) -> None:
         connection = replay.connection
         for subscription, delivery in deliveries:
             connection.deliver(subscription.id, delivery)
-            self._server.delivered += delivery.count
+            self.delivered += delivery.count
         for member in replay.members.values():
             if member.subscription.take_completed():
                 self._complete(member)
 
-    def _complete(self, member: _Member) -> None:
+    def _complete(self, member: Member) -> None:
         subscription = member.subscription
         if "stats" in member.acks:
             member.connection.send(
@@ -570,12 +484,12 @@ class ReplayPump:
                 acknowledgment("completed", member.command_id, sub=subscription.id)
             )
 
-    def _fail(self, replay: _Replay, error: StorageError) -> None:
+    def _fail(self, replay: Replay, error: StorageError) -> None:
         """The log cannot be read where these are: they are told, nobody else notices."""
         cursor = replay.plan.cursor
         for member in list(replay.members.values()):
             subscription = member.subscription
-            self._server.report(
+            self._here.report(
                 "replay_failed",
                 client=member.connection.client_name,
                 subscription=subscription.id,

@@ -110,7 +110,7 @@ class UpstreamConnection(Carrier):
             if command == "batch" or command == "lacks":
                 fetch = self.arrivals.came((header, body), len(body))
                 if fetch is not None:
-                    self.server.read_for(self, fetch)
+                    self.server.reading.read_for(self, fetch)
                 elif self.arrivals.waiting_bytes > WAITING_BYTES_MAX:
                     self._pause_reading()
             elif command == "placed":

@@ -44,7 +44,7 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.protocol.frames import Header, encode_frame
-from raylay.services.server.instance_server import JOURNAL_DIRECTORY
+from raylay.services.server.opening import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.segments import open_environment

@@ -16,7 +16,7 @@ from raylay.services.messages.records import Kind, Run, publisher_id, sequences_
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server.bootstrap import MARKER_FILE
 from raylay.services.server.config import BootstrapConfig, DestinationConfig, InstanceConfig
-from raylay.services.server.instance_server import JOURNAL_DIRECTORY
+from raylay.services.server.opening import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance
 

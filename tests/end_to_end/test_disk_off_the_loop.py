@@ -17,7 +17,8 @@ import pytest
 from raylay.services.client import Client
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server.config import DestinationConfig, InstanceConfig
-from raylay.services.server.instance_server import JOURNAL_DIRECTORY, InstanceServer
+from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.opening import JOURNAL_DIRECTORY
 from raylay.services.server.subprocess_link import start_link_process
 from raylay.storage.maintenance import FLOOR_FILE, read_floor
 from raylay.storage.state import StoreFile

@@ -35,7 +35,7 @@ from raylay.services.protocol.frames import Frame, FrameReader, Header, encode_f
 from raylay.services.protocol.replication import UpstreamLogon, batch_front, link_logon, read_ack
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.server.config import DestinationConfig, InstanceConfig, split_address
-from raylay.services.server.instance_server import JOURNAL_DIRECTORY
+from raylay.services.server.opening import JOURNAL_DIRECTORY
 from raylay.storage.journal_reader import LmdbJournalReader
 
 WATCHED = Path(__file__).with_name("watched_instance.py")

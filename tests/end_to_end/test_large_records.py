@@ -33,7 +33,7 @@ from raylay.services.messages.records import (
 )
 from raylay.services.protocol.session import SUBSCRIPTION_ID_BYTES_MAX
 from raylay.services.server.config import BootstrapConfig, InstanceConfig
-from raylay.services.server.instance_server import JOURNAL_DIRECTORY
+from raylay.services.server.opening import JOURNAL_DIRECTORY
 from raylay.storage.lmdb_journal import LmdbJournal
 
 __all__ = ["servers"]  # a fixture

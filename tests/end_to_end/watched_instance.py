@@ -29,6 +29,7 @@ from typing import Any
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.server import instance_server, run_instance
 from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.reading import JournalReading
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.segments import CompressedSegment, EnvironmentSegment
 
@@ -120,6 +121,10 @@ class Stalls:
         self._longest_s = self._memory_mb = 0.0
 
 
+async def run_on_the_loop(self: JournalReading, work: Any, *arguments: Any) -> Any:
+    return work(*arguments)
+
+
 class WatchedServer(InstanceServer):
     async def start(self) -> None:
         await super().start()
@@ -127,16 +132,13 @@ class WatchedServer(InstanceServer):
         self.stalls = Stalls(loop)
         loop.add_signal_handler(signal.SIGUSR2, lambda: self.journal.read(0))
 
-    async def in_reading_thread(self, work: Any, *arguments: Any) -> Any:
-        if on_the_loop:
-            return work(*arguments)
-        return await super().in_reading_thread(work, *arguments)
-
 
 if __name__ == "__main__":
     watch()
     hold(Path(sys.argv[1]))
     slow_down()
+    if on_the_loop:
+        JournalReading.run = run_on_the_loop  # type: ignore[method-assign]
     if os.environ.get("RAYLAY_TEST_RECENT") == "none":
         instance_server.RECENT_BYTES_MAX = 0
     run_instance.InstanceServer = WatchedServer  # type: ignore[attr-defined]

@@ -1,0 +1,114 @@
+"""What an instance reads of its own log while it serves, aside: in the one thread that does so.
+
+Pages that come from the disk must not hold up the event loop. Replays read there, bootstraps that
+are served, and what a connection's arrivals ask of the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from raylay.services.errors import RemoteProtocolError, StorageError
+from raylay.services.replication.arrivals import Arrivals
+from raylay.services.replication.journal_answers import Fetch
+from raylay.services.replication.run_lookup import RunLookup
+from raylay.services.server.surroundings import Surroundings
+from raylay.storage.journal_reader import LmdbJournalReader
+
+Result = TypeVar("Result")
+
+
+class Asking(Protocol):
+    """A connection whose arrivals ask the journal (`ClientConnection`, `UpstreamConnection`)."""
+
+    arrivals: Arrivals
+    is_open: bool
+
+    def unreadable(self, error: StorageError) -> None:
+        """The journal cannot be read for it."""
+
+    def broken(self, error: RemoteProtocolError) -> None:
+        """What waited breaks the protocol."""
+
+    def went_on(self, is_waiting: bool) -> None:
+        """What waited was taken; `is_waiting`: more does."""
+
+
+class JournalReading:
+    """Owner: the instance's event loop. Lifecycle: `open` once the journal is, then `run` and
+    `read_for`, then `close`."""
+
+    def __init__(self, here: Surroundings) -> None:
+        self._here = here
+        self._thread = ThreadPoolExecutor(1, "raylay-replay")
+        self.reader: LmdbJournalReader
+        self.lookup: RunLookup
+        self.first_txid = 1
+        """The oldest in the journal, at the last look."""
+        self.copy_readers: set[LmdbJournalReader] = set()
+        """Of the bootstraps that are served: closed when nobody reads any more."""
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Opens the reader.
+
+        Raises:
+            StorageError: the journal cannot be read.
+        """
+        here = self._here
+        self.reader = await here.in_thread(here.journal.reader)
+        self._is_open = True
+        await here.in_thread(self._tidy)
+        self.lookup = RunLookup(here.journal)
+
+    async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Runs something that reads old parts of the log, with `reader`, in the thread."""
+        return await self._here.loop.run_in_executor(self._thread, work, *arguments)
+
+    async def tidy(self) -> None:
+        """Lets go of segments that are gone. Called now and then."""
+        await self.run(self._tidy)
+
+    def _tidy(self) -> None:
+        """Not on the loop: whoever reads has a lock, and the directory is listed."""
+        journal = self._here.journal
+        self.reader.tidy()
+        journal.tidy()
+        try:
+            self.first_txid = journal.first_txid
+        except StorageError:
+            pass  # It is closed, or changes all the time: a second later, then.
+
+    def read_for(self, connection: Asking, fetch: Fetch) -> None:
+        """Reads in the journal what a connection's next arrival asks, then goes on with that
+        connection."""
+        self._here.spawn(self._read_for(connection, fetch))
+
+    async def _read_for(self, connection: Asking, first: Fetch) -> None:
+        fetch: Fetch | None = first
+        while fetch is not None:
+            try:
+                while not await self.run(fetch.step, self.lookup):
+                    if not connection.is_open:
+                        return
+            except StorageError as error:
+                connection.unreadable(error)
+                return
+            if not connection.is_open:
+                return
+            try:
+                fetch = connection.arrivals.fetched()
+            except RemoteProtocolError as error:
+                connection.broken(error)
+                return
+            connection.went_on(fetch is not None)
+
+    async def close(self) -> None:
+        """Ends the thread, then closes what it read with."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._is_open:
+            await self._here.in_thread(self._thread.shutdown)
+            for reader in (self.reader, *self.copy_readers):
+                reader.close()
