@@ -31,9 +31,10 @@ from raylay.services.client.events import (
     WaitingForServer,
 )
 from raylay.services.client.failover import Server
-from raylay.services.client.machine import ClientMachine, ClientOptions, PublishStore
+from raylay.services.client.machine import ClientMachine, ClientOptions
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.performing import Tracer
+from raylay.services.client.publish_store import PublishStore
 from raylay.services.client.resumption import BookmarkStore
 from raylay.services.client.subscription import Merged, Subscription
 from raylay.services.client.sync import SyncClient, SyncSubscription

@@ -134,6 +134,12 @@ class Client(Publishing, Subscribing):
         """Every publish up to this sequence is durable, or was refused."""
         return self._machine.settled_upto
 
+    @property
+    def unjournaled_messages(self) -> int:
+        """How many publishes so far are in no transaction log: their topic is declared as not
+        journaled, and they went to those who listened at the moment."""
+        return self._machine.unjournaled
+
     def trust(self, instance: str) -> None:
         """Allows to fail over to an instance that another called unsafe. For a person who knows
         that the other is gone for good."""

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from raylay.services.client.events import (
     Connect,
@@ -76,6 +76,7 @@ from raylay.services.client.failover import (
     read_peers,
 )
 from raylay.services.client.messages import MessageBatch
+from raylay.services.client.publish_store import PublishStore
 from raylay.services.client.resumption import Resumption, read_have
 from raylay.services.errors import (
     BookmarkNotFound,
@@ -120,51 +121,6 @@ _TRY_ELSEWHERE = frozenset(
 )
 """Reasons that end a connection and may be gone at another server or a little later. Every other
 refusal of a logon, and `name_in_use` at any time, would only come again."""
-
-
-class PublishStore(Protocol):
-    """What was published and is not known durable yet (storage/stores.py)."""
-
-    def put(self, sequence: int, record: bytes) -> None:
-        """Adds the record of the next sequence.
-
-        Raises:
-            PublishStoreFull: a limit is reached; nothing was added.
-        """
-
-    def flush(self) -> None:
-        """Makes durable what was put, where the store is durable. Blocks for a synced write."""
-
-    def advance(self, highest: int) -> None:
-        """Raises `highest` without a record."""
-
-    def acknowledge(self, upto: int) -> None:
-        """Forgets every sequence up to `upto`."""
-
-    def drop(self, ranges: list[tuple[int, int]]) -> None:
-        """Forgets the inclusive ranges."""
-
-    words: bytes
-    """What the client was told about where it may fail over to; empty: nothing yet."""
-
-    def replay(self, first: int = 0) -> Iterator[tuple[int, bytes]]:
-        """(sequence, record) in ascending order, from a sequence on, as it is at the call."""
-
-    @property
-    def lowest(self) -> int:
-        """The lowest sequence held; 0 when it is empty."""
-
-    @property
-    def highest(self) -> int:
-        """The highest sequence ever put, also when it is empty; 0 for none."""
-
-    @property
-    def messages(self) -> int:
-        """Records held."""
-
-    @property
-    def full(self) -> bool:
-        """Whether a limit in messages or bytes is reached."""
 
 
 @dataclass(slots=True)
@@ -248,6 +204,10 @@ class ClientMachine:
         self.incarnation: object = None
         self.subscriptions: dict[str, Resumption] = {}
         self.failures: deque[PublishFailed] = deque(maxlen=FAILURES_MAX)
+        self.unjournaled = 0
+        """Publishes that went to live subscribers only, as far as the server said so."""
+        self._refused_for = ("", "")
+        """Reason and text of the last refusal: of several at once only the first has the text."""
         self.next_sequence = 0
         """The next publish's; 0 until the first logon told where to begin."""
         self.heard_s = 0.0
@@ -731,6 +691,8 @@ class ClientMachine:
             else:
                 # Never more than was sent here, whatever the server says: law 1.
                 self.store.acknowledge(min(sequence, self._sent_upto))
+                if "unjournaled" in header:
+                    self.unjournaled += int(header["unjournaled"])
             self._settle(effects)
             return
         asked = self._asked.pop(header.get("cid") or "", None)
@@ -752,6 +714,9 @@ class ClientMachine:
         self.store.drop([(sequence, sequence)])
         reason = str(header.get("reason") or "refused")
         text = str(header.get("text") or "")
+        if not text and reason == self._refused_for[0]:
+            text = self._refused_for[1]
+        self._refused_for = reason, text
         kind = SequenceConflict if reason == "sequence_conflict" else CommandFailed
         failure = PublishFailed(sequence, kind("publish", reason, text), record)
         self.failures.append(failure)

@@ -43,8 +43,9 @@ from raylay.services.client.events import (
     TimePassed,
 )
 from raylay.services.client.failover import FailoverRule, Server, as_server
-from raylay.services.client.machine import ClientMachine, ClientOptions, PublishStore, State
+from raylay.services.client.machine import ClientMachine, ClientOptions, State
 from raylay.services.client.messages import MessageBatch
+from raylay.services.client.publish_store import PublishStore
 from raylay.services.client.resumption import BookmarkStore
 from raylay.services.client.subscription import Subscription
 from raylay.services.errors import (

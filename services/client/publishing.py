@@ -129,11 +129,13 @@ class Publishing(Performing):
                 ) from None
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Waits until everything published so far is durable.
+        """Waits until everything published so far is durable. What was published to a topic that
+        is declared as not journaled counts when it was delivered (`unjournaled_messages`).
 
         Raises:
-            CommandFailed: a publish was refused, and there is no `on_publish_failed` to tell. Each
-                refusal is raised once; `SequenceConflict` is one kind.
+            CommandFailed: a publish was refused, and there is no `on_publish_failed` to tell: its
+                topic is `not_journaled`, say. Each refusal is raised once; `SequenceConflict` is
+                one kind.
             TimeoutError: not within `timeout_s`.
             RaylayError: what ended the client.
         """

@@ -33,6 +33,8 @@ class Published:
     published: int = 0
     """Messages handed to the client."""
     persisted: int = 0
+    unjournaled: int = 0
+    """Delivered to those who listened, as the topic is declared: they are in no journal."""
     refused: int = 0
     seconds: float = 0.0
     bookmark: str = ""
@@ -43,14 +45,18 @@ class Published:
 
     def line(self) -> str:
         """For people."""
-        told = f"{self.persisted:,} persisted in {self.seconds:.3f} s"
+        told = f"{self.persisted:,} persisted"
+        if self.unjournaled:
+            aside = f"{self.unjournaled:,} delivered to live subscribers, not journaled"
+            told = f"{told}; {aside}" if self.persisted else aside
+        told += f" in {self.seconds:.3f} s"
         if self.bookmark:
             told += (
                 f", the last one {self.bookmark}" if self.published > 1 else f": {self.bookmark}"
             )
         if self.refused:
             told += f"; {self.refused:,} refused"
-        left = self.published - self.persisted - self.refused
+        left = self.published - self.persisted - self.unjournaled - self.refused
         if left:
             told += f"; {left:,} were not answered, they may be persisted or not"
         return f"interrupted: {told}" if self.interrupted else told
@@ -60,6 +66,7 @@ class Published:
         return {
             "published": self.published,
             "persisted": self.persisted,
+            "unjournaled": self.unjournaled,
             "refused": self.refused,
             "seconds": round(self.seconds, 6),
             "bookmark": self.bookmark or None,
@@ -134,7 +141,9 @@ def _take_back_cancel() -> None:
 
 def _count(client: Client, done: Published, first: int) -> None:
     settled = client.persisted_sequence
-    done.persisted = max(0, min(settled - first + 1, done.published) - done.refused)
+    done.unjournaled = client.unjournaled_messages
+    answered = min(settled - first + 1, done.published)
+    done.persisted = max(0, answered - done.refused - done.unjournaled)
     if done.persisted:
         done.bookmark = f"{client.publisher}|{settled}|"
 

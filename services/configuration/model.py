@@ -29,6 +29,7 @@ from raylay.services.configuration.units import (
 )
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import (
+    TopicRule,
     compile_regex,
     is_regex,
 )
@@ -152,7 +153,8 @@ class Section(BaseModel):
 class TopicSettings(Section):
     """A topic, or with a regular expression several, and whether they are journaled.
 
-    What no journaled entry matches is delivered but neither stored nor replicated.
+    What only entries that are not journaled match is delivered, but neither stored nor replicated;
+    a publish to anything else is refused.
     """
 
     name: TopicName
@@ -164,6 +166,10 @@ class TopicSettings(Section):
     """Of a destination's topic: the checks when a link connects. None: all."""
     exclude_validation: ExcludableChecks | None = None
     """Of a destination's topic: checks that are left out. None: as the destination says."""
+
+    def rule(self) -> TopicRule:
+        """Its name and message type, as an instance compares them."""
+        return TopicRule(self.name, self.message_type)
 
     @model_validator(mode="before")
     @classmethod
@@ -475,6 +481,18 @@ class FabricSettings(Section):
     def topics_of(self, instance: InstanceSettings) -> tuple[TopicSettings, ...]:
         """The instance's own topics, or the fabric's."""
         return self.topics if instance.topics is None else instance.topics
+
+    def journaled_of(self, instance: InstanceSettings) -> tuple[TopicRule, ...]:
+        """The topics that are in the instance's transaction log."""
+        return tuple(topic.rule() for topic in self.topics_of(instance) if topic.journaled)
+
+    def unjournaled_of(self, instance: InstanceSettings) -> tuple[TopicRule, ...] | None:
+        """The topics that are declared as not journaled, by the instance or for the whole fabric.
+        None where its transaction log takes all that there are."""
+        if TopicRule(".*") in self.journaled_of(instance):
+            return None
+        declared = dict.fromkeys((*self.topics_of(instance), *self.topics))
+        return tuple(topic.rule() for topic in declared if not topic.journaled)
 
     def logs_of(self, instance: InstanceSettings) -> LogSettings:
         """The instance's own log settings, or the fabric's."""

@@ -81,9 +81,10 @@ def _topics(settings: FabricSettings) -> Iterator[Problem]:
         if topic.journaled:
             continue
         for other in journaled:
-            same_type = "*" in (topic.message_type, other.message_type) or (
-                topic.message_type == other.message_type
-            )
+            kinds = (topic.message_type, other.message_type)
+            # An expression is for all that the others leave: of other types, too.
+            same_type = kinds[0] == kinds[1] or other.message_type == "*"
+            same_type |= topic.message_type == "*" and not is_regex(topic.name)
             same_name = topic.name == other.name or (
                 not is_regex(topic.name)
                 and is_regex(other.name)

@@ -46,11 +46,7 @@ def members_of(settings: FabricSettings) -> list[Member]:
                 )
                 for destination in instance.destinations
             ),
-            tuple(
-                TopicRule(topic.name, topic.message_type)
-                for topic in settings.topics_of(instance)
-                if topic.journaled
-            ),
+            settings.journaled_of(instance),
             one_way=frozenset(
                 destination.name for destination in instance.destinations if _one_way(destination)
             ),
@@ -74,11 +70,7 @@ def descriptions_of(settings: FabricSettings) -> dict[str, Description]:
         instance.name: Description(
             instance.name,
             instance.group,
-            tuple(
-                TopicRule(topic.name, topic.message_type)
-                for topic in settings.topics_of(instance)
-                if topic.journaled
-            ),
+            settings.journaled_of(instance),
             tuple(
                 DestinationTerms(
                     each.name,

@@ -73,7 +73,8 @@ _LOG = logging.getLogger(__name__)
 
 
 def Topic(name: str, message_type: str = "*", *, journaled: bool = True) -> _TopicSettings:
-    """A topic, or by a regular expression several, for `Fabric(topics=…)`."""
+    """A topic, or by a regular expression several, for `Fabric(topics=…)`. One that is not
+    journaled is delivered to live subscribers only."""
     return _TopicSettings(name=name, message_type=message_type, journaled=journaled)
 
 

@@ -409,11 +409,8 @@ def instance_config(
     config = InstanceConfig(
         name=instance.name,
         group=instance.group,
-        topics=tuple(
-            TopicRule(topic.name, topic.message_type)
-            for topic in settings.topics_of(instance)
-            if topic.journaled
-        ),
+        topics=settings.journaled_of(instance),
+        unjournaled=settings.unjournaled_of(instance),
         destinations=tuple(
             _destination_config(
                 settings, record, destination, excluded[instance.name, destination.name]

@@ -24,14 +24,20 @@ class TopicEntry:
     Attributes:
         journaled: whether they go to the transaction log; else they are delivered at once.
         refusal: why nothing may be published to it; empty: it may.
+        declared: whether somebody said what becomes of them. Where not, nobody would keep them: a
+            client's publish is refused (`TopicBook.undeclared` says why), the session goes on.
     """
 
     journaled: bool
     refusal: str = ""
+    declared: bool = True
 
 
 _JOURNALED = TopicEntry(True)
 _TRANSIENT = TopicEntry(False)
+_UNDECLARED = TopicEntry(False, declared=False)
+_NAMED_MAX = 8
+"""Journaled topics that a refusal names."""
 
 
 class TopicBook(dict[TopicKey, TopicEntry]):
@@ -42,17 +48,27 @@ class TopicBook(dict[TopicKey, TopicEntry]):
     Args:
         journaled: which topics are.
         where: in whose configuration that is said, for errors.
+        unjournaled: which are declared as not journaled. None: all others.
+        instance: whose topics these are, for errors.
 
     Raises:
         ConfigurationError: a rule is no regular expression.
     """
 
-    __slots__ = ("_any_type", "_journaled", "rules")
+    __slots__ = ("_advice", "_any_type", "_journaled", "_unjournaled", "rules")
 
-    def __init__(self, journaled: tuple[TopicRule, ...], where: str = "Topic") -> None:
+    def __init__(
+        self,
+        journaled: tuple[TopicRule, ...],
+        where: str = "Topic",
+        unjournaled: tuple[TopicRule, ...] | None = None,
+        instance: str = "this instance",
+    ) -> None:
         super().__init__()
         self.rules = journaled
         self._journaled = TopicMatcher(journaled, where)
+        self._unjournaled = None if unjournaled is None else TopicMatcher(unjournaled, where)
+        self._advice = _advice(journaled, instance)
         any_type = tuple(replace(rule, message_type="*") for rule in journaled)
         self._any_type = TopicMatcher(any_type, where)
 
@@ -63,8 +79,21 @@ class TopicBook(dict[TopicKey, TopicEntry]):
             return TopicEntry(journaled, refusal)  # Not kept: it is refused, and the next is, too.
         if len(self) >= TOPIC_CACHE_MAX:
             self.clear()
-        found = self[key] = _JOURNALED if journaled else _TRANSIENT
-        return found
+        if journaled:
+            entry = _JOURNALED
+        elif self._unjournaled is None or self._unjournaled[key]:
+            entry = _TRANSIENT
+        else:
+            entry = _UNDECLARED
+        self[key] = entry
+        return entry
+
+    def undeclared(self, topic: bytes, message_type: bytes) -> str:
+        """The sentence of a publish to a topic that is neither journaled nor declared as not
+        journaled. It is made anew: topics are as many as publishers like."""
+        shown = topic[:200].decode("utf-8", "replace")
+        kind = message_type.decode("utf-8", "replace")
+        return f"topic {shown!r} of type {kind!r} {self._advice}"
 
     def journals(self, topic: bytes, message_type: str) -> bool:
         """Whether messages of this topic and type are journaled, for who reads the journal. No
@@ -72,6 +101,21 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         if message_type:
             return self[topic, message_type.encode()].journaled
         return self._any_type[topic, b""]
+
+
+def _advice(journaled: tuple[TopicRule, ...], instance: str) -> str:
+    """What is journaled instead, and what to change."""
+    names = [
+        rule.name if rule.message_type == "*" else f"{rule.name} ({rule.message_type})"
+        for rule in journaled
+    ]
+    more = f" and {len(names) - _NAMED_MAX} more" if names[_NAMED_MAX:] else ""
+    there = ", ".join(names[:_NAMED_MAX])[:500] or "nothing"
+    return (
+        f"is not in the transaction log of {instance}, which has {there}{more}: nobody would keep "
+        "the message; publish to one of those, or add the topic to `topics` of the fabric, with "
+        "`journaled: false` where those who listen at the moment are all that it is for"
+    )
 
 
 def _no_text(topic: bytes, message_type: bytes) -> str:

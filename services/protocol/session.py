@@ -635,11 +635,15 @@ def logon_answer(
     )
 
 
-def persisted_ack(sequence: int, reason: str = "", text: str = "") -> bytes:
-    """Everything of the connection up to `sequence` is durable; with a reason: it is refused."""
+def persisted_ack(sequence: int, reason: str = "", text: str = "", unjournaled: int = 0) -> bytes:
+    """Everything of the connection up to `sequence` is durable; with a reason: it is refused.
+    `unjournaled`: how many of those newly covered went to live subscribers only."""
     if reason:
         return acknowledgment("persisted", "", reason, text, s=sequence)
-    return encode_frame({"c": "ack", "a": "persisted", "s": sequence, "status": "success"})
+    header: Header = {"c": "ack", "a": "persisted", "s": sequence, "status": "success"}
+    if unjournaled:
+        header["unjournaled"] = unjournaled
+    return encode_frame(header)
 
 
 def safety_notice(peers: list[dict[str, Any]]) -> bytes:

@@ -40,7 +40,8 @@ class AckClient:
     """Persisted ack: everything of this session up to `sequence` is durable.
 
     With `reason`, `sequence` alone is refused instead. With `command_id`, the ack answers one
-    publish that the server numbered.
+    publish that the server numbered. Of those that it covers and no ack did before, `unjournaled`
+    went to live subscribers only.
     """
 
     session: int
@@ -48,6 +49,17 @@ class AckClient:
     reason: str = ""
     text: str = ""
     command_id: str = ""
+    unjournaled: int = 0
+
+
+@dataclass(slots=True)
+class RefuseClient:
+    """Each sequence of these ranges of a session is refused, before the ack that covers them."""
+
+    session: int
+    ranges: list[Range]
+    reason: str
+    text: str
 
 
 @dataclass(slots=True)
@@ -153,6 +165,7 @@ Effect = (
     Append
     | Committed
     | AckClient
+    | RefuseClient
     | AckUpstream
     | CloseUpstream
     | CloseSession

@@ -42,6 +42,7 @@ from raylay.services.protocol.session import (
     persisted_ack,
 )
 from raylay.services.replication.arrivals import Arrivals
+from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery
@@ -86,6 +87,7 @@ class ClientConnection(FramedConnection):
         self._wants_persisted = False
         self._conflation_s = 0.0
         self._conflated: int = 0
+        self._conflated_unjournaled = 0
         self._flushes: deque[tuple[int, int, str]] = deque()
         self._unnumbered = 0
         self._unnumbered_acked = 0
@@ -396,8 +398,12 @@ class ClientConnection(FramedConnection):
                 f"message of {len(command.body)} bytes: at most {RECORD_BYTES_MAX} with topic",
             )
         types = self.message_types
-        if types and command.message_type.encode() not in types:
+        message_type = command.message_type.encode()
+        if types and message_type not in types:
             return "bad_message_type", not_of_transport(command.message_type, types)
+        topics, topic = self.server.machine.topics, command.topic.encode()
+        if not topics[topic, message_type].declared:
+            return "not_journaled", topics.undeclared(topic, message_type)
         return None
 
     def _builder(self, publisher: int, topic: str, message_type: str) -> RecordBuilder:
@@ -420,7 +426,7 @@ class ClientConnection(FramedConnection):
             run.receive_time_us = now_us
             server.deliver_transient([run])
             if wanted:
-                self.send(acknowledgment("persisted", wanted))
+                self.send(acknowledgment("persisted", wanted, unjournaled=1))
             return True
         self._unnumbered += 1
         server.perform(
@@ -434,34 +440,43 @@ class ClientConnection(FramedConnection):
         server.commits.check_staged(self)
         return True
 
-    def persisted(self, sequence: int, reason: str, text: str, command_id: str) -> None:
+    def persisted(self, ack: AckClient) -> None:
         """What the machine says of this client's publishes."""
-        if command_id:
+        if ack.command_id:
             self._unnumbered_acked += 1
-            if not command_id.startswith(_OWN_IDS):
-                self.send(acknowledgment("persisted", command_id, reason, text))
+            if not ack.command_id.startswith(_OWN_IDS):
+                self.send(acknowledgment("persisted", ack.command_id, ack.reason, ack.text))
         else:
-            self.acked_upto = max(self.acked_upto, sequence)
-            if reason:
+            self.acked_upto = max(self.acked_upto, ack.sequence)
+            if ack.reason:
                 self._send_conflated()
-                self.send(persisted_ack(sequence, reason, text))
+                self.send(persisted_ack(ack.sequence, ack.reason, ack.text))
             elif self._wants_persisted:
-                self._send_persisted(sequence)
+                self._send_persisted(ack.sequence, ack.unjournaled)
         if self._flushes:
             self._answer_flushes()
 
-    def _send_persisted(self, sequence: int) -> None:
+    def refused(self, refusal: RefuseClient) -> None:
+        """The machine refuses some of this client's publishes for good."""
+        text = refusal.text
+        for first, last in refusal.ranges:
+            for sequence in range(first, last + 1):
+                self.send(persisted_ack(sequence, refusal.reason, text))
+                text = ""  # They may be all of a batch: the first says it.
+
+    def _send_persisted(self, sequence: int, unjournaled: int) -> None:
         if not self._conflation_s:
-            self.send(persisted_ack(sequence))
+            self.send(persisted_ack(sequence, unjournaled=unjournaled))
             return
         if not self._conflated:
             self.loop.call_later(self._conflation_s, self._send_conflated)
         self._conflated = sequence
+        self._conflated_unjournaled += unjournaled
 
     def _send_conflated(self) -> None:
         if self._conflated:
-            self.send(persisted_ack(self._conflated))
-            self._conflated = 0
+            self.send(persisted_ack(self._conflated, unjournaled=self._conflated_unjournaled))
+            self._conflated = self._conflated_unjournaled = 0
 
     def _flush(self, command: Flush) -> None:
         acks = command.acks

@@ -156,6 +156,9 @@ class InstanceConfig:
 
     Attributes:
         topics: which topics are in the transaction log.
+        unjournaled: which are declared as being in none: they are delivered to live subscribers.
+            A publish to any other topic is refused. None: all others are delivered so, as by
+            releases that did not ask for it.
         sow_topics, queues: definitions, compared with those of other instances at connect; they
             do not run yet.
         client_advertised, replication_advertised: `host:port` that clients, and other instances,
@@ -222,6 +225,7 @@ class InstanceConfig:
     client_transports: tuple[ClientTransportConfig, ...] = ()
     fabric_key: str = ""
     front_log: bool = False
+    unjournaled: tuple[TopicRule, ...] | None = None
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -284,9 +288,11 @@ class InstanceConfig:
     def to_json(self) -> str:
         """As the text of `instance.json`."""
         values = asdict(self)
+        # The release before does not know these: it may be started again on this file.
         if not self.front_log:
-            # The release before does not know it: it may be started again on this file.
             del values["front_log"]
+        if self.unjournaled is None:
+            del values["unjournaled"]
         return json.dumps(values, indent=2)
 
     @classmethod
@@ -376,6 +382,7 @@ _NESTED: dict[str, type] = {
 }
 _NESTED_LISTS: dict[str, type] = {
     "topics": TopicRule,
+    "unjournaled": TopicRule,
     "destinations": DestinationConfig,
     "sow_topics": SowDefinition,
     "queues": QueueDefinition,
@@ -397,7 +404,7 @@ def _made(cls: type[Value], values: Any, where: str) -> Value:
         inside = f"{where}: {key}"
         if key in _NESTED and value is not None:
             made[key] = _made(_NESTED[key], value, inside)
-        elif key in _NESTED_LISTS:
+        elif key in _NESTED_LISTS and value is not None:
             made[key] = tuple(_made(_NESTED_LISTS[key], item, inside) for item in value)
         elif isinstance(value, list):
             made[key] = tuple(value)

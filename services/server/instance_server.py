@@ -7,7 +7,6 @@ order. One event loop; commits.py tells of the journal's writer thread.
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import itertools
 import os
@@ -44,6 +43,7 @@ from raylay.services.replication.effects import (
     Effect,
     NotifyLink,
     PlacementsChanged,
+    RefuseClient,
     Removable,
     Report,
     Retired,
@@ -83,7 +83,7 @@ from raylay.services.server.link_control import (
     LinkFactory,
     LinkHandle,
 )
-from raylay.services.server.node_address import following
+from raylay.services.server.node_address import following, listen_advice
 from raylay.services.server.opening import JOURNAL_DIRECTORY, STATE_FILE, open_journal
 from raylay.services.server.placements import PlacementKeeper
 from raylay.services.server.reading import JournalReading
@@ -191,6 +191,7 @@ class InstanceServer(Surroundings):
             Append: self._append,
             Committed: self._committed,
             AckClient: self._ack_client,
+            RefuseClient: self._refuse_client,
             AckUpstream: self._ack_upstream,
             CloseUpstream: self._close_upstream,
             CloseSession: self._close_session,
@@ -357,7 +358,7 @@ class InstanceServer(Surroundings):
         composition = Composition(
             self.identity,
             [item.destination() for item in config.destinations],
-            TopicBook(config.topics, f"{config.name} Topic"),
+            TopicBook(config.topics, f"{config.name} Topic", config.unjournaled, config.name),
             peers=peers,
             servers=servers,
             placements=self.placements.found,
@@ -426,7 +427,7 @@ class InstanceServer(Surroundings):
                     continue  # somebody took the free port meanwhile: take another one
                 raise ConfigurationError(
                     f"{self.config.name}: the {transport} transport cannot listen on "
-                    f"{host}:{attempt}: {error.strerror or error}; {_advice(error)}"
+                    f"{host}:{attempt}: {error.strerror or error}; {listen_advice(error)}"
                 ) from None
             self._servers.append(server)
             bound = server.sockets[0].getsockname()[1]
@@ -612,9 +613,14 @@ class InstanceServer(Surroundings):
     def _ack_client(self, effect: AckClient) -> None:
         client = self.clients.get(effect.session)
         if client is not None:
-            client.persisted(effect.sequence, effect.reason, effect.text, effect.command_id)
+            client.persisted(effect)
             if self._outstanding:
                 self._trace_client_ack(client.publisher, effect.sequence)
+
+    def _refuse_client(self, effect: RefuseClient) -> None:
+        client = self.clients.get(effect.session)
+        if client is not None:
+            client.refused(effect)
 
     def _ack_upstream(self, effect: AckUpstream) -> None:
         upstream = self.upstreams_connected.get(effect.connection)
@@ -1087,12 +1093,6 @@ class InstanceServer(Surroundings):
             "commit_latency": self.commits.latency,
             "destinations": destinations,
         }
-
-
-def _advice(error: OSError) -> str:
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "this machine has no such address: correct the host, and `raylay apply FILE`"
-    return "is the port in use?"
 
 
 def _examples(rooted: RootedRanges) -> list[str]:

@@ -63,3 +63,10 @@ def is_own(host: str) -> bool:
 def shown(host: str) -> str:
     """As the host of `host:port`."""
     return f"[{host}]" if ":" in host else host
+
+
+def listen_advice(error: OSError) -> str:
+    """What to do where an address cannot be listened on."""
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this machine has no such address: correct the host, and `raylay apply FILE`"
+    return "is the port in use?"

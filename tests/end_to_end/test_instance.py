@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -945,3 +946,45 @@ def test_any_bytes_to_any_transport_harm_nobody(
         good.publish(range(number + 1, number + 2))
     good.persisted(60)
     assert "fatal" not in server.log
+
+
+def test_a_topic_that_nobody_declared_is_refused_message_by_message(
+    servers: Servers, tmp_path: Path
+) -> None:
+    topics, live = (TopicRule("orders"),), (TopicRule("ticks"),)
+    server = single(servers, tmp_path, topics=topics, unjournaled=live)
+    client, listener = Client(server.address, "p"), Client(server.address, "listener")
+    listener.send({"c": "subscribe", "sub": "s", "t": ".*", "cid": "s"})
+    assert listener.ack(cid="s").header["status"] == "success"
+    names = ("orders", "ordes", "ordes", "ticks", "orders")
+    client.send(
+        {"c": "pb", "n": len(names)},
+        b"".join(
+            RecordBuilder(client.answer["publisher"], name, "json").build(number, b"1", 0)
+            for number, name in enumerate(names, 1)
+        ),
+    )
+    for sequence, in_words in ((2, True), (3, False)):
+        refused = client.ack(status="failure", s=sequence).header
+        assert refused["reason"] == "not_journaled"
+        assert ("'ordes'" in refused["text"]) is in_words
+    unjournaled = 0
+    while (ack := client.ack(status="success", a="persisted").header)["s"] < len(names):
+        unjournaled += ack.get("unjournaled", 0)
+    assert unjournaled + ack.get("unjournaled", 0) == 1
+    # One message for itself, numbered by the client, and by the server.
+    client.send({"c": "p", "t": "ordes", "mt": "json", "s": 6, "a": "persisted"}, b"1")
+    assert client.ack(s=6).header["reason"] == "not_journaled"
+    client.send({"c": "p", "t": "ordes", "mt": "json", "cid": "n", "a": "persisted"}, b"1")
+    assert client.ack(cid="n").header["reason"] == "not_journaled"
+    client.send({"c": "p", "t": "ticks", "mt": "json", "cid": "t", "a": "persisted"}, b"1")
+    assert client.ack(cid="t").header["unjournaled"] == 1
+    client.send({"c": "p", "t": "ticks", "mt": "json", "s": 7, "a": "persisted"}, b"1")
+    assert client.ack(s=7).header["unjournaled"] == 1
+    got: Counter[str] = Counter()
+    while got.total() < 5:
+        frame = listener.next(lambda frame: frame.header["c"] == "p")
+        got.update(record.topic for record in iterate_records(frame.body))
+    assert got == {"orders": 2, "ticks": 3}
+    server.kill()
+    assert [sequence for _, sequence in server.journal()] == [1, 5]

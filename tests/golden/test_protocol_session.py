@@ -399,3 +399,8 @@ def test_any_values_are_a_command_or_a_refusal(
         assert len(session.receive(encode_frame({"c": command} | header, body))) == 1
     except RemoteProtocolError as error:
         assert command in ("logon", "pb") and error.reason
+
+
+def test_an_ack_says_how_many_are_in_no_journal() -> None:
+    ack = msgpack.unpackb(persisted_ack(9, unjournaled=4)[6:])
+    assert ack == {"c": "ack", "a": "persisted", "s": 9, "status": "success", "unjournaled": 4}

@@ -640,3 +640,9 @@ def test_the_checkpoint_topic_may_be_named() -> None:
     config = started(FILE.replace(f"<Topic>{TOPIC}", named))
     for rules in (config.topics, config.destinations[0].topics):
         assert "/AMPS/Tx/Checkpoint" in {rule.name for rule in rules}
+
+
+def test_what_no_transaction_log_takes_is_delivered_as_ever() -> None:
+    config = started(FILE)
+    assert config.topics == (TopicRule("orders", "json"),)
+    assert config.unjournaled == (TopicRule(".*"),)

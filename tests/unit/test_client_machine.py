@@ -131,6 +131,39 @@ def told(effects: list[Effect]) -> list[Any]:
     return [effect.event for effect in effects if isinstance(effect, Tell)]
 
 
+# -- what is in no journal ---------------------------------------------------------------------
+def test_publishes_to_live_subscribers_only_are_counted() -> None:
+    bench = Bench()
+    bench.log_on()
+    first = bench.publish()
+    bench.publish()
+    assert list(bench.sent()) == [[first, first + 1]]
+    bench.ack(first)
+    assert not bench.machine.unjournaled
+    bench.ack(first + 1, unjournaled=1)
+    assert bench.machine.unjournaled == 1 and not bench.store.messages
+
+
+def test_the_text_of_a_refusal_holds_for_those_that_follow_without_one() -> None:
+    bench = Bench()
+    bench.log_on()
+    first = bench.publish()
+    for _ in range(2):
+        bench.publish()
+    list(bench.sent())
+    texts = []
+    for sequence, reason, text in (
+        (first, "not_journaled", "topic 't'"),
+        (first + 1, "not_journaled", ""),
+        (first + 2, "storm", ""),
+    ):
+        effects = bench.ack(sequence, status="failure", reason=reason, text=text)
+        (failed,) = told(effects)
+        texts.append(str(failed.error))
+    assert texts == ["topic 't'", "topic 't'", "the server refused publish: storm"]
+    assert not bench.store.messages
+
+
 # -- logon and numbers ---------------------------------------------------------------------------
 def test_connects_logs_on_and_is_connected() -> None:
     bench = Bench(user_id="u", password="secret", ack_conflation_ms=7)

@@ -102,3 +102,34 @@ def test_what_is_refused_is_counted_and_said(tmp_path: Path) -> None:
         assert err == b"raylay: 2 messages were refused; the first: it rains\n"
 
     with_server(test)
+
+
+def test_what_nobody_journals_is_called_so(tmp_path: Path) -> None:
+    async def test(server: FakeServer) -> None:
+        for json_wanted in (False, True):
+            arguments = ("--json",) if json_wanted else ()
+            process = await start(server, "t", *arguments, runtime=tmp_path)
+            assert process.stdin is not None
+            process.stdin.write(b"one\ntwo\n")
+            process.stdin.close()
+            await server.wait(
+                lambda: (
+                    server.sessions
+                    and not server.session.ended
+                    and len(server.session.published) == 2
+                )
+            )
+            upto = server.session.published[-1]
+            server.session.send(
+                {"c": "ack", "a": "persisted", "s": upto, "status": "success", "unjournaled": 2}
+            )
+            out, err = await process.communicate()
+            assert (process.returncode, err) == (0, b"")
+            if json_wanted:
+                told = json.loads(out)
+                assert (told["unjournaled"], told["persisted"], told["bookmark"]) == (2, 0, None)
+            else:
+                assert out.startswith(b"2 delivered to live subscribers, not journaled in ")
+                assert b"persisted" not in out and b"|" not in out
+
+    with_server(test)

@@ -318,3 +318,22 @@ def test_an_instance_has_topics_logs_and_a_replication_host_of_its_own() -> None
     assert (first.replication_host, second.replication_host) == ("127.0.0.2", "")
     assert settings.journal_of(first).archive_directory == "old"
     assert FabricSettings.from_json(settings.to_json()) == settings
+
+
+def test_topics_that_are_declared_as_not_journaled() -> None:
+    """What the journaled ones leave over, and, with an instance's own topics, the fabric's too."""
+    topics = [{"name": "orders"}, {"name": "live", "journaled": False}]
+    others = [{"name": ".*", "message_type": "json"}, {"name": ".*", "journaled": False}]
+    builder = FabricBuilder("f", topics=topics)
+    builder.instance("A").instance("B", topics=["trades"]).instance("C", topics=[".*"])
+    builder.instance("D", topics=others)
+    settings = builder.settings()
+    found = {
+        each.name: None if rules is None else [rule.name for rule in rules]
+        for each in settings.instances
+        for rules in [settings.unjournaled_of(each)]
+    }
+    assert found == {"A": ["live"], "B": ["live"], "C": None, "D": [".*", "live"]}
+    twice = FabricBuilder("f", topics=[{"name": ".*"}, {"name": ".*", "journaled": False}])
+    with pytest.raises(ConfigurationError, match="narrow that expression"):
+        twice.instance("A").settings()

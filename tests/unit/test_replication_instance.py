@@ -33,6 +33,7 @@ from raylay.services.replication.effects import (
     CloseSession,
     CloseUpstream,
     NotifyLink,
+    RefuseClient,
     Removable,
     Report,
     Rooted,
@@ -62,6 +63,7 @@ class Bench:
         *destinations: Destination,
         policy: DowngradePolicy | None = None,
         generation: int = 0,
+        unjournaled: tuple[TopicRule, ...] | None = None,
         **named: Any,
     ) -> None:
         self.journal = HeldRuns()
@@ -69,7 +71,7 @@ class Bench:
         self.machine = InstanceMachine(
             Identity("own", "g", OWN, generation),
             destinations,
-            TopicBook((TopicRule("^(orders|trades)$"),)),
+            TopicBook((TopicRule("^(orders|trades)$"),), unjournaled=unjournaled),
             lookup=self.journal,
             policy=policy,
             **named,
@@ -393,6 +395,42 @@ def test_topics_that_are_not_journaled_are_handed_back_and_count_as_durable() ->
     effects, transient = bench.machine.client_published(1, runs, 0, Answers())
     assert [run.topic for run in transient] == [b"chatter"]
     assert acks(bench.take(effects)) == [(1, "")]
+
+
+def batch_of(*topics: str) -> bytes:
+    return b"".join(
+        RecordBuilder(P, topic, "json").build(sequence, b"x", 0)
+        for sequence, topic in enumerate(topics, 1)
+    )
+
+
+def test_a_topic_that_nobody_declared_is_refused_before_the_ack_that_covers_it() -> None:
+    bench = Bench(destination(), unjournaled=(TopicRule("ticks"),))
+    bench.log_on()
+    payload = batch_of("orders", "ordes", "ordes", "ticks", "orders", "ticks")
+    runs = bench.machine.client_runs(1, payload)
+    effects, transient = bench.machine.client_published(1, runs, 0, bench.answers(runs))
+    assert [(run.topic, run.count) for run in transient] == [(b"ticks", 1), (b"ticks", 1)]
+    (refused,) = (each for each in bench.take(effects) if isinstance(each, RefuseClient))
+    assert (refused.session, refused.ranges, refused.reason) == (1, [(2, 3)], "not_journaled")
+    assert "'ordes'" in refused.text and "^(orders|trades)$" in refused.text
+    bench.commit()
+    found = bench.take(bench.machine.link_answered("peer", {OWN: {P: [(1, 1)]}}, {}))
+    # Only those that it covers, though the last one was delivered, too.
+    assert [(e.sequence, e.unjournaled) for e in found if isinstance(e, AckClient)] == [(4, 1)]
+    assert bench.machine.counters.persisted == 1
+    found = bench.take(bench.machine.link_answered("peer", {OWN: {P: [(5, 5)]}}, {}))
+    assert [(e.sequence, e.unjournaled) for e in found if isinstance(e, AckClient)] == [(6, 1)]
+    assert bench.machine.counters.persisted == bench.machine.counters.published == 2
+
+
+def test_a_batch_of_nothing_but_refused_publishes_is_answered_at_once() -> None:
+    bench = Bench(unjournaled=())
+    bench.log_on()
+    effects = bench.publish(1, 2, 3, topic="ordes")
+    assert [type(each) for each in effects] == [RefuseClient, AckClient]
+    assert effects[0].ranges == [(1, 3)] and acks(effects) == [(3, "")]
+    assert not bench.machine.counters.persisted
 
 
 def test_the_waiter_is_answered_when_durable_and_others_when_stored() -> None:

@@ -68,3 +68,31 @@ def test_so_many_topics_are_kept_at_most(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_expression_that_is_none_is_told_with_its_place() -> None:
     with pytest.raises(ConfigurationError, match="East Topic"):
         TopicBook((TopicRule("^(a"),), "East Topic")
+
+
+def test_what_nobody_declared_is_neither_journaled_nor_delivered() -> None:
+    book = TopicBook(BOOK_OF, "East", (TopicRule("ticks"), TopicRule("^live/", "json")), "East-1")
+    for topic, kind, journaled, declared in (
+        (b"orders", b"json", True, True),
+        (b"ticks", b"fix", False, True),
+        (b"live/a", b"json", False, True),
+        (b"live/a", b"fix", False, False),
+        (b"ordes", b"json", False, False),
+    ):
+        entry = book[topic, kind]
+        assert (entry.journaled, entry.declared, entry.refusal) == (journaled, declared, ""), topic
+    text = book.undeclared(b"ordes", b"json")
+    for part in ("'ordes'", "'json'", "East-1", "orders (json), ^fx/:", "`journaled: false`"):
+        assert part in text, text
+
+
+def test_where_nothing_is_said_all_others_are_delivered() -> None:
+    """An `instance.json` of the release before."""
+    assert TopicBook(BOOK_OF)[b"trades", b"json"].declared
+
+
+def test_a_refusal_names_a_few_topics_whatever_there_are() -> None:
+    book = TopicBook(tuple(TopicRule(f"t{number}") for number in range(500)), "T", (), "A")
+    text = book.undeclared(b"x" * 5_000, b"json")
+    assert "t7 and 492 more" in text and len(text) < 1_000
+    assert "has nothing:" in TopicBook((), "T", (), "A").undeclared(b"a", b"json")

@@ -45,6 +45,10 @@ _LEVELS = {
 _LOG_TARGETS = {"stdout": "stderr", "stderr": "stderr", "file": "file"}
 
 
+_OTHERS: dict[str, Any] = {"name": ".*", "journaled": False}
+"""What no TransactionLog takes is published all the same, to those who listen."""
+
+
 class Listener(NamedTuple):
     """Where an instance of the set waits for other instances."""
 
@@ -130,9 +134,10 @@ def _at(origin: str, error: ConfigurationError) -> list[str]:
     return [f"{origin}: {line}" for line in str(error).splitlines()]
 
 
-def _topics(documents: list[Document]) -> list[dict[str, str]]:
+def _topics(documents: list[Document]) -> list[dict[str, Any]]:
     every = [topic for each in documents for topic in _recorded(each.config)]
-    return [dict(pairs) for pairs in dict.fromkeys(tuple(topic.items()) for topic in every)]
+    named = [dict(pairs) for pairs in dict.fromkeys(tuple(topic.items()) for topic in every)]
+    return [*named, _OTHERS]
 
 
 def _recorded(config: AmpsConfig) -> list[dict[str, str]]:
@@ -173,7 +178,7 @@ def _clashes(documents: list[Document]) -> list[str]:
 
 # -- an instance -----------------------------------------------------------------------------
 def _instance(config: AmpsConfig) -> dict[str, Any]:
-    options: dict[str, Any] = {"topics": _recorded(config)}
+    options: dict[str, Any] = {"topics": [*_recorded(config), _OTHERS]}
     clients = config.client_transports()
     replication = config.replication_transport()
     if replication is not None and replication.inet_address is not None:

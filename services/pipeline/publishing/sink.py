@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from raylay.services.client import EPOCH, SyncClient
-from raylay.services.client.machine import PublishStore
+from raylay.services.client.publish_store import PublishStore
 from raylay.services.errors import CommandFailed, ConfigurationError
 from raylay.services.fabric.plan import servers_of
 from raylay.services.messages.records import TOPIC_BYTES_MAX, TYPE_BYTES_MAX

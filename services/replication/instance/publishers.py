@@ -8,7 +8,6 @@ here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import chain
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import Range, SequenceSet
@@ -26,7 +25,7 @@ from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import not_of_transport
 from raylay.services.replication import gap_limit
 from raylay.services.replication.acknowledgment import CLIENT
-from raylay.services.replication.effects import AckClient, CloseSession
+from raylay.services.replication.effects import AckClient, CloseSession, RefuseClient
 from raylay.services.replication.instance.answers import AnswerBook, Refusal
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
@@ -46,6 +45,10 @@ class _Session:
     counted: int = 0
     """Up to here its publishes are in the counter of persisted ones; from its first one on."""
     failures: dict[int, tuple[str, str]] = field(default_factory=dict)
+    unjournaled: SequenceSet = field(default_factory=SequenceSet)
+    """Delivered to live subscribers only, and not acknowledged yet."""
+    refused: SequenceSet = field(default_factory=SequenceSet)
+    """For their topic, and not covered by an acknowledgment yet."""
 
 
 class Publishers:
@@ -169,16 +172,29 @@ class Publishers:
             )
         runs = [run_of(chunk, payload) for chunk in chunks]
         known = self._intake.known.get(publisher)
-        if found_count + (known.pieces if known is not None else 0) > gap_limit.PIECES_MAX:
-            kept = (run.ranges() for run in runs if topics[run.topic, run.message_type].journaled)
-            gap_limit.check_gaps(found.client, known, chain.from_iterable(kept))
+        pieces = found.unjournaled.pieces + found.refused.pieces
+        if known is not None:
+            pieces += known.pieces
+        if found_count + pieces > gap_limit.PIECES_MAX:
+            self._check_gaps(found, known, runs)
         return runs
+
+    def _check_gaps(self, session: _Session, known: SequenceSet | None, runs: list[Run]) -> None:
+        ranges: tuple[list[Range], ...] = [], [], []
+        for run in runs:
+            entry = self._topics[run.topic, run.message_type]
+            ranges[0 if entry.journaled else 1 if entry.declared else 2].extend(run.ranges())
+        gap_limit.check_gaps(session.client, known, ranges[0])
+        # These are held until they are acknowledged, which is at once: one batch may be anything.
+        for held, more in ((session.unjournaled, ranges[1]), (session.refused, ranges[2])):
+            if held.pieces >= gap_limit.PIECES_MAX:
+                gap_limit.check_gaps(session.client, held, more)
 
     def published(self, session: int, runs: list[Run], now_us: int, answers: Answers) -> list[Run]:
         """A client's records came in, and all that `asks` asked is answered.
 
-        Returns the runs of topics that are not journaled: they are delivered at once and count as
-        durable.
+        Returns the runs of topics that are declared as not journaled: they are delivered at once
+        and count as durable. Those of topics that nobody declared are refused.
         """
         found = self._sessions[session]
         publisher = found.publisher
@@ -190,8 +206,15 @@ class Publishers:
                 found.counted = run.first_sequence - 1
             if run.last_sequence > found.received:
                 found.received = run.last_sequence
-            if not topics[run.topic, run.message_type].journaled:
+            entry = topics[run.topic, run.message_type]
+            if not entry.journaled:
+                self._dirty.add(session)
+                if not entry.declared:
+                    self._refuse(found, run)
+                    continue
                 run.receive_time_us = now_us + self._intake.wall_offset_us
+                for first, last in run.ranges():
+                    found.unjournaled.add(first, last)
                 transient.append(run)
                 continue
             self._counters.published += run.count
@@ -200,9 +223,17 @@ class Publishers:
                 self._intake.append(run, self._durability.own_root, CLIENT, now_us)
             else:
                 self._published_again(found, run, now_us)
-        if transient or not self._intake.staged:
+        if not self._intake.staged:
             self._dirty.add(session)
         return transient
+
+    def _refuse(self, session: _Session, run: Run) -> None:
+        """Nobody would keep this run. It is said before the ack that covers its sequences."""
+        ranges = run.ranges()
+        for first, last in ranges:
+            session.refused.add(first, last)
+        text = self._topics.undeclared(run.topic, run.message_type)
+        self._out.emit(RefuseClient(session.number, ranges, "not_journaled", text))
 
     def published_unnumbered(self, session: int, run: Run, command_id: str, now_us: int) -> None:
         """One publish that the server numbered (`number_for`)."""
@@ -364,13 +395,26 @@ class Publishers:
                     break
                 reason, text = session.failures.pop(sequence)
                 if sequence - 1 > session.acked:
-                    self._out.emit(AckClient(session.number, sequence - 1))
+                    self._success(session, sequence - 1)
                 self._out.emit(AckClient(session.number, sequence, reason, text))
-                session.acked = max(session.acked, sequence)
-                self._counters.persisted += max(sequence - 1 - session.counted, 0)
-                session.counted = max(session.counted, sequence)
+                session.acked = session.counted = max(session.acked, sequence)
         if settled > session.acked:
-            self._counters.persisted += max(settled - session.counted, 0)
-            session.counted = max(session.counted, settled)
-            session.acked = settled
-            self._out.emit(AckClient(session.number, settled))
+            self._success(session, settled)
+
+    def _success(self, session: _Session, upto: int) -> None:
+        """Everything up to here is durable, but for what was said to be not."""
+        unjournaled = _taken(session.unjournaled, upto)
+        aside = unjournaled + _taken(session.refused, upto)
+        self._counters.persisted += max(upto - session.counted - aside, 0)
+        session.counted = max(session.counted, upto)
+        session.acked = upto
+        self._out.emit(AckClient(session.number, upto, unjournaled=unjournaled))
+
+
+def _taken(sequences: SequenceSet, upto: int) -> int:
+    """How many of them lie up to there; they are taken out."""
+    if not sequences:
+        return 0
+    count = sum(b - a + 1 for a, b in sequences.within(1, upto))
+    sequences.remove(1, upto)
+    return count
