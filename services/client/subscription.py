@@ -87,6 +87,11 @@ class Subscription:
             self.caught_up.set()
             self._wake()
 
+    def count_handed_out(self, messages: int) -> None:
+        """Says how many messages of the delivery taken last the consumer was given so far: for who
+        takes deliveries and hands out messages. May be called from the consumer's thread."""
+        self._handed_out = messages
+
     def settle(self) -> None:
         """Counts what was handed out as seen. For a client that closes in good order."""
         self._count_seen(self._handed_out)
@@ -292,6 +297,11 @@ class Merged:
             assert self._current is not None
             self._current._handed_out = 0
             self._messages = batch.messages()
+
+    def count_handed_out(self, messages: int) -> None:
+        """See `Subscription.count_handed_out`."""
+        if self._current is not None:
+            self._current.count_handed_out(messages)
 
     def discard(self, message: Message) -> None:
         """Counts one message as seen (`explicit_discard`)."""

@@ -45,6 +45,8 @@ class SyncSubscription:
         self._client = client
         self._subscription = subscription
         self._messages: Iterator[Message] | None = None
+        self._given = 0
+        """Messages of the delivery taken last that were handed out singly."""
 
     @property
     def id(self) -> str:
@@ -76,11 +78,19 @@ class SyncSubscription:
             if self._messages is not None:
                 message = next(self._messages, None)
                 if message is not None:
+                    self._given += 1
+                    self._subscription.count_handed_out(self._given)
                     return message
-            batch = self.next_batch()
+            batch = self._client._run(self._next_singly())
             if batch is None:
                 raise StopIteration
-            self._messages = batch.messages()
+            self._messages, self._given = batch.messages(), 0
+
+    async def _next_singly(self) -> MessageBatch | None:
+        batch = await self._subscription.next_batch()
+        # Before anything else of this loop: a client that closes counts what was handed out.
+        self._subscription.count_handed_out(0)
+        return batch
 
     def discard(self, message: Message) -> None:
         """Counts one message as seen (`explicit_discard`)."""

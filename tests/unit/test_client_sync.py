@@ -17,7 +17,7 @@ from raylay.services.errors import (
     LocalProtocolError,
     PublishStoreFull,
 )
-from raylay.storage.stores import MemoryPublishStore
+from raylay.storage.stores import MemoryBookmarkStore, MemoryPublishStore
 
 T = TypeVar("T")
 
@@ -153,6 +153,29 @@ def test_iterates_messages_and_batches(there: ServerThread) -> None:
         assert next(subscription).body == b"5"
         subscription.unsubscribe()
         assert list(subscription) == []
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_what_was_not_handed_out_of_a_delivery_comes_again(
+    there: ServerThread, merged: bool
+) -> None:
+    """A loop that is left in the middle of a delivery, as at `break`, and a client that closes."""
+    store = MemoryBookmarkStore()
+    with SyncClient("desk", [there.server.address], bookmark_store=store) as client:
+        subscription = client.subscribe("t", bookmark=EPOCH, subscription_id="s")
+        there.call(there.server.session.deliver, "s", records(7, [1, 2, 3]))
+        messages = client.merged(subscription) if merged else subscription
+        assert next(messages).sequence == 1
+    assert list(store.load("s").items()) == [(7, (1, 1))]
+
+
+def test_a_delivery_that_was_taken_whole_does_not_come_again(there: ServerThread) -> None:
+    store = MemoryBookmarkStore()
+    with SyncClient("desk", [there.server.address], bookmark_store=store) as client:
+        subscription = client.subscribe("t", bookmark=EPOCH, subscription_id="s")
+        there.call(there.server.session.deliver, "s", records(7, [1, 2, 3]))
+        assert subscription.next_batch(5) is not None
+    assert list(store.load("s").items()) == [(7, (1, 3))]
 
 
 def test_a_failed_connect_leaves_no_thread(there: ServerThread) -> None:
