@@ -41,7 +41,9 @@ def drill_command(
         ),
     ] = "",
     target: Annotated[str, typer.Option(help="Of the first step, in place of its own.")] = "",
-    topic: Annotated[str, typer.Option(help="For the load; default: one that is journaled.")] = "",
+    topic: Annotated[
+        str, typer.Option(help="One of your own for the load; default: raylay/drill.")
+    ] = "",
     rate: Annotated[float | None, typer.Option(help="Messages a second of each publisher.")] = None,
     own_load: Annotated[
         bool,

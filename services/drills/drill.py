@@ -64,7 +64,7 @@ class Drill(Collecting):
     Args:
         fabric: started here or attached to, and marked for drills.
         scenario: what to do.
-        topic: for the load's messages; empty: one that the fabric journals.
+        topic: for the load's messages; empty: the drills' own, `raylay/drill`.
         injectors: by fault, in place of those of `faults.py`.
         tell: given a line for people at each step.
     """

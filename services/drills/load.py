@@ -18,6 +18,7 @@ from raylay.services.client.events import ClientEvent, Connected, Disconnected
 from raylay.services.client.messages import ranges_of
 from raylay.services.client.performing import QUEUE_BYTES_MAX_DEFAULT
 from raylay.services.configuration.model import FabricSettings
+from raylay.services.configuration.reserved import with_drill_topic
 from raylay.services.drills.measure import Ack, Failover
 from raylay.services.drills.recorded import ClientRecorder, Said, SubscriberRecorder, now_us
 from raylay.services.drills.scenario import Load
@@ -27,6 +28,7 @@ from raylay.services.fabric import Fabric
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import publisher_id
 from raylay.services.messages.topics import (
+    DRILL_TOPIC,
     TopicMatcher,
     TopicRule,
     is_regex,
@@ -41,27 +43,43 @@ TRACED_PER_S = 300.0
 SLOW_QUEUE_BYTES = 64 * 1024
 
 
-def topic_for(settings: FabricSettings, number: str) -> tuple[str, str]:
-    """(topic, message type) that the fabric journals, for messages of a drill.
+def topic_for(settings: FabricSettings, named: str = "") -> tuple[str, str]:
+    """(topic, message type) for the messages of a drill.
+
+    Args:
+        named: one of the user's own; empty: the drills' own.
 
     Raises:
-        ConfigurationError: none can be made of its topics: say which with `--topic`.
+        ConfigurationError: the first instance does not journal the topic, or its port for clients
+            takes no type of it.
     """
-    for topic in settings.topics_of(settings.instances[0]):
-        if not topic.journaled:
-            continue
-        kind = "json" if topic.message_type == "*" else topic.message_type
-        names = [topic.name]
-        if is_regex(topic.name):
-            names = [topic.name.replace(".*", f"drill/{number}"), f"drill/{number}"]
-        for name in names:
-            rule = TopicRule(topic.name, topic.message_type)
-            matches = TopicMatcher((rule,)).matches(name.encode(), kind.encode())
-            if not is_regex(name) and matches:
-                return name, kind
+    if is_regex(named):
+        raise ConfigurationError(f"--topic {named} is an expression: name the topic itself")
+    settings = with_drill_topic(settings)
+    first = settings.instances[0]
+    topic = named or DRILL_TOPIC
+    rules = [
+        rule
+        for rule in settings.topics_of(first)
+        if rule.journaled and TopicMatcher((TopicRule(rule.name),)).matches(topic.encode(), b"")
+    ]
+    if not rules:
+        raise ConfigurationError(
+            f"{first.name} does not journal {topic}: a drill judges what is journaled; "
+            + ("name a topic of its log" if named else "nor does it journal anything else")
+        )
+    taken = first.message_types
+    for rule in rules:
+        if rule.message_type != "*":
+            if not taken or rule.message_type in taken:
+                return topic, rule.message_type
+        elif not taken or "json" in taken:
+            return topic, "json"
+        else:
+            return topic, taken[0]
     raise ConfigurationError(
-        f"fabric {settings.name} journals no topic that a drill can publish on by itself: name one "
-        "with --topic"
+        f"the port of {first.name} for clients takes no messages of type "
+        f"{', '.join(rule.message_type for rule in rules)}, of which topic {topic} is"
     )
 
 
@@ -265,9 +283,7 @@ class Crowd:
         self._fabric = fabric
         self._load = load
         self._number = number
-        base, kind = (topic, "json") if topic else ("", "")
-        if not topic and load.publishers:
-            base, kind = topic_for(fabric.declared, number)
+        base, kind = topic_for(fabric.declared, topic) if load.publishers else ("", "")
         self.topic, self.kind = base, kind
         self.said: list[Said] = []
         self.failovers: list[Failover] = []

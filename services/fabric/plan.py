@@ -25,6 +25,7 @@ from raylay.services.configuration.model import (
     LogSettings,
     occasions,
 )
+from raylay.services.configuration.reserved import with_drill_topic
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric.nodes import NodePlace
 from raylay.services.fabric.record import LeftOver, Move
@@ -400,6 +401,8 @@ def instance_config(
     Raises:
         ConfigurationError: a value is wrong.
     """
+    settings = with_drill_topic(settings)
+    instance = settings.instance(instance.name)
     journal = settings.journal_of(instance)
     downgrade = settings.downgrade_of(instance)
     ports = record.ports[instance.name]
@@ -485,8 +488,7 @@ def _archive_directory(
 
 
 def _generation(record: FabricRecord, name: str) -> int:
-    move = record.moves.get(name)
-    return move.generation if move is not None else 0
+    return record.moves[name].generation if name in record.moves else 0
 
 
 def addresses_of(record: FabricRecord, instance: InstanceSettings) -> tuple[str, str]:
@@ -550,8 +552,7 @@ def _destination_config(
         if destination.dial:
             addresses.append(replication_address(record, other))
         clients.append(client_address(record, other))
-    for name in destination.waits_for:
-        clients.append(client_address(record, settings.instance(name)))
+    clients += [client_address(record, settings.instance(name)) for name in destination.waits_for]
     return DestinationConfig(
         name=destination.name,
         group=destination.group,
@@ -576,8 +577,7 @@ def _destination_config(
 
 def tracing_options(settings: FabricSettings, record: FabricRecord) -> TracingOptions:
     """Where the processes of the fabric, clients included, write their traces."""
-    tracing = settings.tracing
-    directory = tracing.directory
+    tracing, directory = settings.tracing, settings.tracing.directory
     return TracingOptions(
         sampling_ratio=tracing.sampling_ratio,
         otlp_endpoint=tracing.otlp_endpoint,

@@ -9,6 +9,11 @@ from raylay.services.messages.topic_pattern import PatternError, TopicPattern
 
 _REGEX_CHARACTERS = frozenset("^$*+?()[]{}|\\")
 TOPIC_CACHE_MAX = 65_536
+RESERVED = "raylay/"
+"""Topics that begin so are Raylay's own. An expression of a subscription meets them only where it
+begins so itself."""
+DRILL_TOPIC = f"{RESERVED}drill"
+"""What drills publish on (docs/drills.md)."""
 
 
 def is_regex(topic: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.topic_pattern import PatternError, TopicPattern
 from raylay.services.messages.topics import (
+    RESERVED,
     TOPIC_CACHE_MAX,
     is_regex,
     not_of_transport,
@@ -23,6 +24,8 @@ class TopicFilter:
     topic: bytes
     message_types: frozenset[bytes] = frozenset()
     pattern: TopicPattern | None = None
+    reserved: bool = False
+    """Whether the pattern may meet Raylay's own topics: it names them."""
     _answers: dict[bytes, bool] = field(default_factory=dict)
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
@@ -33,7 +36,9 @@ class TopicFilter:
             return self.topic == topic
         found = self._answers.get(topic)
         if found is None:
-            found = self.pattern.search(topic.decode("utf-8", "replace"))
+            text = topic.decode("utf-8", "replace")
+            # Who subscribes to everything wants his own data, and none of a drill's.
+            found = (self.reserved or not text.startswith(RESERVED)) and self.pattern.search(text)
             if len(self._answers) >= ANSWERS_KEPT_MAX:
                 self._answers.clear()
             self._answers[topic] = found
@@ -48,7 +53,8 @@ def topic_filter(
     allowed: frozenset[bytes] = frozenset(),
 ) -> TopicFilter:
     """The filter of a subscribe command. A topic with regular expression characters is a regular
-    expression, unanchored, unless `literal`.
+    expression, unanchored, unless `literal`. It meets Raylay's own topics only where it begins with
+    their `raylay/`.
 
     Args:
         message_type: empty: any.
@@ -68,7 +74,7 @@ def topic_filter(
             raise RemoteProtocolError(
                 f"{topic[:200]!r} cannot be used as a regular expression: {error}", "bad_regex"
             ) from None
-    return TopicFilter(topic.encode(), types, pattern)
+    return TopicFilter(topic.encode(), types, pattern, topic.lstrip("^").startswith(RESERVED))
 
 
 @dataclass(slots=True, eq=False)

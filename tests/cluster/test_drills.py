@@ -23,6 +23,7 @@ from raylay.services.drills.head import (
 from raylay.services.drills.scenario import parse
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
+from raylay.services.messages.topics import DRILL_TOPIC
 
 pytestmark = pytest.mark.cluster
 
@@ -47,6 +48,8 @@ def test_a_drill_is_judged_and_reported(whole: Fabric, tmp_path: Path) -> None:
     assert "Clean." in text and "near-1 and near-2 parted for 2s" in text
     told = json.loads((tmp_path / report.JSON_NAME).read_text(encoding="utf-8"))
     assert told["valid"] and told["verdict"]["laws_judged"]
+    # The fabric declares sales/.* and nothing else.
+    assert told["topic"] == DRILL_TOPIC
     places = {place["place"]: place["messages"] for place in told["verdict"]["places"]}
     assert {f"journal {name}" for name in ("near-1", "near-2", "far-1")} < set(places)
     assert len(places) == 5 and min(places.values()) >= told["verdict"]["persisted"] > 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -251,22 +252,44 @@ def test_an_interrupted_drill_waits_for_no_instance() -> None:
 
 
 # -- the load's topic ----------------------------------------------------------------------------
+OURS = "raylay/drill"
+
+
 @pytest.mark.parametrize(
-    ("topics", "expected"),
+    ("topics", "named", "expected"),
     [
-        ([Topic("flights/.*", "json")], ("flights/drill/7", "json")),
-        ([Topic("live", "json", journaled=False), Topic("orders", "nvfix")], ("orders", "nvfix")),
-        ([".*"], ("drill/7", "json")),
-        ([Topic("^a[0-9]+$"), Topic("b/.*/x", "bson")], ("b/drill/7/x", "bson")),
+        ([Topic("orders", "nvfix")], "", (OURS, "json")),
+        ([Topic("live", journaled=False), Topic("flights/.*", "json")], "", (OURS, "json")),
+        ([".*"], "", (OURS, "json")),
+        ([Topic("orders", "nvfix")], "orders", ("orders", "nvfix")),
+        ([Topic("flights/.*", "bson"), Topic("b")], "flights/7", ("flights/7", "bson")),
+        ([".*"], "orders", ("orders", "json")),
     ],
 )
-def test_a_topic_that_the_fabric_journals(topics: Any, expected: tuple[str, str]) -> None:
-    assert topic_for(declared(topics=topics).settings(), "7") == expected
+def test_the_users_topics_get_a_drills_load_only_where_they_are_named(
+    topics: Any, named: str, expected: tuple[str, str]
+) -> None:
+    assert topic_for(declared("allowed", topics=topics).settings(), named) == expected
 
 
-def test_where_none_can_be_made_it_has_to_be_named() -> None:
-    with pytest.raises(ConfigurationError, match="--topic"):
-        topic_for(declared(topics=[Topic("^a[0-9]+$")]).settings(), "7")
+@pytest.mark.parametrize(
+    ("topics", "named", "wrong"),
+    [
+        ([Topic("orders")], "trades", "near-1 does not journal trades"),
+        ([Topic("orders")], "o.*", "--topic o.* is an expression"),
+        ([Topic("orders", journaled=False)], "", "nor does it journal anything else"),
+    ],
+)
+def test_a_topic_that_is_not_journaled_proves_nothing(topics: Any, named: str, wrong: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(wrong)):
+        topic_for(declared("allowed", topics=topics).settings(), named)
+
+
+def test_the_load_is_of_a_type_that_the_ports_take() -> None:
+    settings = declared("allowed").settings()
+    only = [each.model_copy(update={"message_types": ("nvfix",)}) for each in settings.instances]
+    settings = settings.model_copy(update={"instances": tuple(only)})
+    assert topic_for(settings) == (OURS, "nvfix")
 
 
 # -- what is whole -------------------------------------------------------------------------------

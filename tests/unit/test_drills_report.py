@@ -40,7 +40,7 @@ def sample(ms: int, name: str, ready: bool) -> Sample:
 
 
 def a_result(scenario: Scenario, **judged: Any) -> Result:
-    fabric = Fabric("shops").region("A", instances=2)
+    fabric = Fabric("shops", topics=["t"]).region("A", instances=2)
     crowd = Crowd(fabric, scenario.load, "1", "t")
     for publisher in crowd.publishers:
         publisher.acks = [Ack(T0_US + ms * 1000, 5, 4.0, "A-1") for ms in range(0, 9_000, 50)]

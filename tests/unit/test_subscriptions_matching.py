@@ -20,6 +20,12 @@ from raylay.services.subscriptions.matching import Subscription, SubscriptionTab
         (".*", "", "größe".encode(), b"json", True),
         ("r", "", b"orders", b"json", False),
         ("r+", "", b"orders", b"json", True),
+        # Raylay's own topics: only who names them gets them.
+        (".*", "", b"raylay/drill", b"json", False),
+        ("drill$", "", b"raylay/drill", b"json", False),
+        ("raylay/drill", "", b"raylay/drill", b"json", True),
+        ("^raylay/.*", "", b"raylay/drill", b"json", True),
+        (".*", "", b"raylays", b"json", True),
     ],
 )
 def test_topics(topic: str, message_type: str, against: bytes, kind: bytes, matches: bool) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from raylay.services.configuration.model import FabricSettings
+from raylay.services.configuration.reserved import with_drill_topic
 from raylay.services.fabric.check import members_of
 from raylay.services.messages.topics import (
     TopicMatcher,
@@ -47,6 +48,7 @@ class ConfiguredRoutes:
     """Answers for one fabric. Topics that all its rules treat alike are looked at once."""
 
     def __init__(self, settings: FabricSettings) -> None:
+        settings = with_drill_topic(settings)
         self._members = members_of(settings)
         self._numbers = {member.name: at for at, member in enumerate(self._members)}
         self._filtering = {
