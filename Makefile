@@ -59,9 +59,10 @@ test-hosts: $(STAMP)  ## ray up on several hosts of namespaces: cuts, a lost hos
 soak-hosts: $(STAMP)  ## those, a head away for three minutes, every drill, a moved instance (root)
 	RAYLAY_HEAD_AWAY_S=180 $(PY) -m pytest -m hosts -rs tests/hosts
 
-types: $(STAMP)  ## the links by which static tools find the namespace package
+types: $(STAMP)  ## the links by which static tools find the package
 	@mkdir -p $(TYPES)
 	@for part in actors services storage; do ln -sfn ../../../$$part $(TYPES)/$$part; done
+	@ln -sfn ../../../services/door/__init__.py $(TYPES)/__init__.py
 
 check: types  ## lint, formatting, types, tests
 	$(PY) -m ruff check .

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from raylay.services.client import EPOCH
-from raylay.services.fabric import Fabric, Topic
+from raylay import EPOCH, Fabric, Topic
 
 MESSAGES = 1_000
 

@@ -29,9 +29,7 @@ from rich.live import Live
 from rich.table import Table
 from three_regions import read_flights
 
-from raylay.services.client import NOW, Client
-from raylay.services.errors import RaylayError
-from raylay.services.fabric import Fabric, Topic
+from raylay import NOW, Client, Fabric, RaylayError, Topic
 from raylay.services.pipeline.aggregate import Windows, aggregate
 from raylay.services.pipeline.journals import Place, places
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from raylay.services.client import EPOCH
-from raylay.services.fabric import Fabric
+from raylay import EPOCH, Fabric
 
 with (
     Fabric("hello").instance("solo").start() as fabric,

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 
-from raylay.services.client import EPOCH
-from raylay.services.fabric import Fabric, Topic
+from raylay import EPOCH, Fabric, Topic
 
 ORDERS = 3_000
 READERS = ("desk", "risk")

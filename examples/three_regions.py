@@ -33,11 +33,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from raylay.services.client import EPOCH, Client
+from raylay import EPOCH, Client, ConfigurationError, Fabric, RaylayError, Topic
 from raylay.services.client.messages import ranges_of
 from raylay.services.drills.verdict import Record, Stretch, Verdict, judge, stretches_of_run
-from raylay.services.errors import ConfigurationError, RaylayError
-from raylay.services.fabric import Fabric, Topic
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.stores import LmdbBookmarkStore
 

@@ -14,8 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from raylay.services.client import EPOCH, Client
-from raylay.services.fabric import Fabric, Topic
+from raylay import EPOCH, Client, Fabric, Topic
 from raylay.services.fabric.plan import free_port
 
 ORDERS = 2_000

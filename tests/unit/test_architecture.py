@@ -139,6 +139,8 @@ DOORS = {
     "fabric_ray.py": frozenset({"fabric"}),
     "fabric_registry.py": frozenset({"fabric"}),
     "errors.py": frozenset(),
+    # Installed as the package `raylay` itself (pyproject.toml): what a script needs.
+    "door": frozenset({"client", "fabric"}),
     "__init__.py": frozenset(),
 }
 LAUNCHERS = ("services/fabric/",)

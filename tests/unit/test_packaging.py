@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import os
 import re
@@ -18,6 +19,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("actors", "services", "storage")
+DOOR = "services/door"
+"""What is installed as the package `raylay` itself."""
 TARGETS = (
     "setup",
     "demo",
@@ -50,8 +53,14 @@ def modules() -> list[Path]:
     ]
 
 
+def installed_as(path: Path) -> str:
+    """The path of a file of the tree where it is installed."""
+    name = path.relative_to(ROOT).as_posix()
+    return "raylay/" + (name.removeprefix(f"{DOOR}/") if name.startswith(DOOR) else name)
+
+
 def test_every_package_of_the_tree_is_listed(project: dict[str, Any]) -> None:
-    in_tree = {".".join(["raylay", *path.relative_to(ROOT).parent.parts]) for path in modules()}
+    in_tree = {installed_as(path).rpartition("/")[0].replace("/", ".") for path in modules()}
     listed = project["tool"]["setuptools"]["packages"]
     assert sorted(listed) == sorted(in_tree)
     assert len(listed) == len(set(listed))
@@ -63,22 +72,26 @@ def test_no_folder_shadows_a_package(project: dict[str, Any]) -> None:
     # A raylay/ folder beside the others would shadow the installed package in Ray's workers, and
     # a test folder named like a package would shadow that.
     assert not (ROOT / "raylay").exists()
-    assert set(project["tool"]["setuptools"]["package-dir"]) == {f"raylay.{p}" for p in PARTS}
+    folders = {"raylay": DOOR} | {f"raylay.{part}": part for part in PARTS}
+    assert project["tool"]["setuptools"]["package-dir"] == folders
     names = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
     assert not names & set(sys.stdlib_module_names)
     assert not names & {"ray", "raylay", "lmdb", "typer", "rich"}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel of a copy of the tree: building in the tree would leave files behind."""
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree: building in the tree would leave files behind."""
     copy = tmp_path_factory.mktemp("copy")
-    out = tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
     for part in PARTS:
         shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
-    program = "import sys, setuptools.build_meta as b; print(b.build_wheel(sys.argv[1]))"
+    return copy
+
+
+def built(copy: Path, how: str, out: Path) -> zipfile.ZipFile:
+    program = f"import sys, setuptools.build_meta as b; print(b.build_{how}(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", program, str(out)],
         cwd=copy,
@@ -91,12 +104,61 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(next(out.glob("*.whl")))
 
 
+@pytest.fixture(scope="module")
+def wheel(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return built(copy, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
 def test_the_wheel_holds_every_module(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
-    expected = {"raylay/" + path.relative_to(ROOT).as_posix() for path in modules()}
+    expected = {installed_as(path) for path in modules()}
     assert {name for name in names if name.endswith(".py")} == expected
     assert {f"raylay/{part}/py.typed" for part in PARTS} <= names
+    assert "raylay/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+SHORT = """
+import __future__, site, sys
+sys.path.insert(0, sys.argv[1])
+site.addsitedir(sys.argv[1])
+before = set(sys.modules)
+import raylay.services
+print(sorted(set(sys.modules) - before))
+import raylay.services.client, raylay.services.fabric, raylay.storage, raylay.actors
+from raylay import EPOCH, Client, CommandFailed, Fabric, Topic
+assert Client is raylay.services.client.Client and Fabric is raylay.services.fabric.Fabric
+assert (EPOCH, Topic) == (raylay.services.client.EPOCH, raylay.services.fabric.Topic)
+for name in raylay.__all__:
+    assert getattr(raylay, name), name
+assert set(raylay.__all__) <= set(dir(raylay)) and not hasattr(raylay, "client")
+print(raylay.__file__, raylay.storage.__file__)
+"""
+
+
+@pytest.mark.parametrize("how", ["wheel", "editable"])
+def test_a_script_imports_what_it_needs_from_raylay(copy: Path, tmp_path: Path, how: str) -> None:
+    """Installed, and beside its tree. What the environment itself has of it is not looked at."""
+    target, out = tmp_path / "installed", tmp_path / "out"
+    out.mkdir()
+    built(copy, how, out).extractall(target)
+    # Without -S the environment's own files of this project would be read first.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", SHORT, str(target)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+    )
+    assert done.returncode == 0, done.stderr
+    cheap, places = done.stdout.splitlines()
+    assert ast.literal_eval(cheap) == ["raylay", "raylay.services"], "nothing is imported with it"
+    door, storage = places.split()
+    root = copy if how == "editable" else target / "raylay"
+    assert door == str((copy / DOOR if how == "editable" else root) / "__init__.py")
+    assert storage == str(root / "storage" / "__init__.py")
 
 
 def test_dependencies_have_a_lower_and_an_upper_bound(project: dict[str, Any]) -> None:
