@@ -13,16 +13,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from raylay.services.errors import RaylayError
-
-_PLACE = re.compile(r"[^\s:]+:\d+: ")
 _COMMANDS = "raylay.services.commands"
 # What `raylay --help` says of each is the beginning of its own help: a test compares them.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -144,18 +140,30 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The entry point: errors of ours are one line and exit code 1."""
+    """The entry point: what went wrong is one line and exit code 1. A traceback is a mistake of
+    ours, and nothing else."""
     try:
-        app()
-    except RaylayError as error:
-        # What stands in a file begins with its place, where editors look for it.
-        prefix = "" if _PLACE.match(str(error)) else "raylay: "
-        print(f"{prefix}{error}", file=sys.stderr)
-        sys.exit(1)
+        try:
+            app()
+        finally:
+            # Here, where it can be told that a disk does not take it.
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output is gone, as with `| head`: nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         sys.exit(1)
+    except Exception as error:
+        from raylay.services.commands.failing import line_of
+
+        line = line_of(error)
+        if line is None:
+            raise
+        print(line, file=sys.stderr)
+        sys.exit(1)
+
+
+def _give_up_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_version(wanted: bool) -> None:

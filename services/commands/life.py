@@ -114,16 +114,22 @@ def apply(
 
 
 def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
-    place.mkdir(parents=True, exist_ok=True)
     log = place / "up.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "raylay.services.cli", "up", *arguments, "--directory", place],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with log.open("wb", buffering=0) as output:
+            # Whatever the process says later, a disk that does not take it is found out here.
+            output.write(f"starting {name}\n".encode())
+            program = [sys.executable, "-m", "raylay.services.cli", "up", *arguments]
+            process = subprocess.Popen(
+                [*program, "--directory", place],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise FabricError(f"{log} cannot be written: {error.strerror}") from None
     deadline_s = time.monotonic() + DETACH_TIMEOUT_S
     # Not when it is registered: before its links have connected, a publish waits for a downgrade.
     while not (line := _ready_line(log)):
@@ -136,8 +142,11 @@ def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
             raise FabricError(
                 f"{name} was not up after {DETACH_TIMEOUT_S:.0f} s: see {log}"
             ) from None
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise FabricError((lines[-1] if lines else f"see {log}").removeprefix("raylay: "))
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[1:]
+        said = (
+            lines[-1] if lines else f"{name} ended with code {process.returncode}, without a word"
+        )
+        raise FabricError(said.removeprefix("raylay: "))
     typer.echo(line)
 
 

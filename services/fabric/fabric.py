@@ -14,9 +14,9 @@ Messages never pass through here: clients talk to instances, whose addresses `se
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -63,6 +63,7 @@ from raylay.services.fabric.record_store import (
     stored_record,
 )
 from raylay.services.fabric.relocation import with_moves
+from raylay.services.fabric.whole_file import temporary_directory
 
 __all__ = ["HEAD_DIRECTORY", "Fabric", "Topic", "fabric_ray", "fabric_registry"]
 
@@ -81,7 +82,6 @@ def Topic(name: str, message_type: str = "*", *, journaled: bool = True) -> _Top
 class Fabric(Applying, Moving, Clients, NodeErrands):
     """The declaration of a fabric, and once it is started or attached to, its remote control."""
 
-    # -- where fabrics come from -------------------------------------------------------------
     # -- where fabrics come from -------------------------------------------------------------
     @classmethod
     def load(
@@ -132,12 +132,14 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         own = entry is not None and not entry.copied
         here = FabricRecord.load(entry.directory) if entry is not None and own else None
         # Another host's command may have changed the fabric since.
-        record = newest(stored_record(name), here)
+        record = newest(here, stored_record(name))
         if record is not None and record is not here:
-            if own:
-                record.save()
-            else:
-                remember(record)
+            # For the next command, and no more: on a full disk this one goes on without.
+            with suppress(FabricError):
+                if own:
+                    record.save()
+                else:
+                    remember(record)
         if record is None:
             if entry is not None and entry.copied:
                 registry.unregister(name)
@@ -149,7 +151,6 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         fabric._started_ray = started_ray
         return fabric
 
-    # -- life --------------------------------------------------------------------------------
     # -- life --------------------------------------------------------------------------------
     def start(
         self,
@@ -190,7 +191,7 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         if running is not None and (address is None or running.host_pid):
             raise runs_already(self.name, running.directory)
         self._temporary = directory is None
-        place = Path(directory or tempfile.mkdtemp(prefix=f"raylay-{self.name}-")).absolute()
+        place = Path(directory or temporary_directory(self.name)).absolute()
         self._settings = settings
         deadline_s = time.monotonic() + timeout_s
         # For drills that kill it, the head of a Ray that we begin remembers.

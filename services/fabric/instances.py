@@ -62,8 +62,14 @@ class Instances(Held):
                 entry_of(record, holds_ray=False),
             )
             on_node(instance.node_labels, _save_config, *told)
-        else:
+            return
+        try:
             config.save(directory)
+        except OSError as error:
+            raise FabricError(
+                f"instance {instance.name}: {error.filename or directory} cannot be written: "
+                f"{error.strerror}"
+            ) from None
 
     def _launch(self, instance: InstanceSettings) -> None:
         from raylay.actors.launch import launch_instance

@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import socket
-import threading
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from raylay.services.configuration.reserved import with_drill_topic
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric.nodes import NodePlace
 from raylay.services.fabric.record import LeftOver, Move
+from raylay.services.fabric.whole_file import write_whole
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.timetable import JournalAction
@@ -91,16 +91,12 @@ class FabricRecord:
     key: str = ""
 
     def save(self, directory: Path | None = None) -> None:
-        """Writes it into its directory, or as a copy into another, whole or not at all."""
-        directory = directory or Path(self.directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        aside = directory / f".{FABRIC_FILE}.{os.getpid()}.{threading.get_ident()}"
-        with aside.open("w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o600)  # it has the key of the fabric
-            file.write(self.to_json())
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(directory / FABRIC_FILE)
+        """Writes it into its directory, or as a copy into another, whole or not at all.
+
+        Raises:
+            FabricError: the disk does not take it.
+        """
+        write_whole((directory or Path(self.directory)) / FABRIC_FILE, self.to_json())
 
     def to_json(self) -> str:
         """The inverse of `from_json`."""

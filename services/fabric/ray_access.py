@@ -99,6 +99,12 @@ def join_ray(
             f"no Ray can be reached at {address or 'this machine'}: {first_line(error)}"
             + ("" if AUTH_VARIABLE in os.environ else f"; does it want {AUTH_VARIABLE}=token?")
         ) from None
+    except OSError as error:
+        # Ray writes files of its own for each process that joins it.
+        raise FabricError(
+            f"Ray at {address or 'this machine'} cannot be joined: {error.filename or 'its files'}:"
+            f" {error.strerror or error}"
+        ) from None
     return True
 
 

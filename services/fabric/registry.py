@@ -11,11 +11,13 @@ import json
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from raylay.services.errors import FabricError
 from raylay.services.fabric.travelling import known_as
+from raylay.services.fabric.whole_file import write_whole
 
 REGISTRY_VARIABLE = "RAYLAY_RUNTIME_DIR"
 
@@ -79,11 +81,12 @@ def registry_directory() -> Path:
 
 
 def register(entry: Entry) -> None:
-    """Writes the file of a fabric."""
-    directory = registry_directory()
-    aside = directory / f".{entry.name}.{os.getpid()}"
-    aside.write_text(json.dumps(asdict(entry)), encoding="utf-8")
-    aside.replace(directory / f"{entry.name}.json")
+    """Writes the file of a fabric.
+
+    Raises:
+        FabricError: the disk does not take it.
+    """
+    write_whole(registry_directory() / f"{entry.name}.json", json.dumps(asdict(entry)))
 
 
 def copy_directory(name: str) -> Path:
@@ -93,7 +96,7 @@ def copy_directory(name: str) -> Path:
 
 def unregister(name: str) -> None:
     """Removes the file of a fabric, if there is one, and the copy of its record."""
-    (registry_directory() / f"{name}.json").unlink(missing_ok=True)
+    _remove(registry_directory() / f"{name}.json")
     shutil.rmtree(copy_directory(name), ignore_errors=True)
 
 
@@ -105,9 +108,15 @@ def find(name: str) -> Entry | None:
     except (OSError, ValueError, TypeError):
         return None
     if not entry.alive:
-        path.unlink(missing_ok=True)
+        _remove(path)
         return None
     return entry
+
+
+def _remove(path: Path) -> None:
+    # Where it cannot be removed it is in nobody's way: its process is gone.
+    with suppress(OSError):
+        path.unlink()
 
 
 def running() -> list[Entry]:

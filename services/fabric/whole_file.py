@@ -1,0 +1,49 @@
+"""What a fabric writes on this machine, and what is said where the machine refuses that."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+from raylay.services.errors import FabricError
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that only its owner may read, and makes its directory. It is on the disk when
+    this returns, whole; else what was there before is there still.
+
+    Raises:
+        FabricError: it cannot be written; says where and why.
+    """
+    aside = path.parent / f".{path.name}.{os.getpid()}.{threading.get_ident()}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with aside.open("w", encoding="utf-8") as file:
+                os.fchmod(file.fileno(), 0o600)  # A record has the key of its fabric.
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        except OSError:
+            # On a full disk the half of a file is room that somebody else needs.
+            aside.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise FabricError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def temporary_directory(fabric: str) -> str:
+    """A new directory for a fabric that nobody gave one.
+
+    Raises:
+        FabricError: none can be made.
+    """
+    try:
+        return tempfile.mkdtemp(prefix=f"raylay-{fabric}-")
+    except OSError as error:
+        raise FabricError(
+            f"no temporary directory can be made for fabric {fabric}: {error.strerror}; give one"
+        ) from None
