@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
 from raylay.services.errors import StorageError
 from raylay.services.messages.ranges import PublisherRanges
@@ -11,47 +12,77 @@ from raylay.services.protocol import bootstrap as protocol
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.bootstrap import BootstrapChoice
 from raylay.services.replication.instance import Identity
+from raylay.services.server.admission import Admission
+from raylay.services.server.commits import Commits
+from raylay.services.server.reading import JournalReading
+from raylay.services.server.surroundings import Surroundings
+from raylay.services.transports.framed import Outbox
 from raylay.storage.journal_reader import LmdbJournalReader
 
-if TYPE_CHECKING:
-    from raylay.services.server.upstream_connection import UpstreamConnection
-
 READ_BYTES = 512 * 1024
+
+
+class Host(Protocol):
+    """What it needs of the instance beside its surroundings (`Upstreams`)."""
+
+    here: Surroundings
+    admission: Admission
+    commits: Commits
+    reading: JournalReading
+    copies_from: tuple[str, ...]
+
+
+class Asker(Protocol):
+    """The connection of whoever asks (`UpstreamConnection`)."""
+
+    is_open: bool
+    may_write: bool
+    outbox: Outbox
+
+    def send(self, frame: bytes) -> None:
+        """Sends a frame."""
+
+    def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
+        """Sends a frame that lies in several pieces."""
+
+    def refuse(self, reason: str, text: str) -> None:
+        """Ends the connection and says why."""
 
 
 class BootstrapSource:
     """One copy that is asked for. Owner: its connection. Lifecycle: `run` once."""
 
-    def __init__(self, connection: UpstreamConnection, header: Header, body: bytes) -> None:
+    def __init__(self, connection: Asker, host: Host, header: Header, body: bytes) -> None:
         self._connection = connection
-        self._server = connection.server
+        self._here = host.here
+        self._host = host
         self._asked = protocol.read_request(header, body)
         self._writable = asyncio.Event()
 
     def refusal(self) -> tuple[str, str] | None:
         """Why nothing can be copied from here now, if nothing can."""
-        server = self._server
-        name, asks = server.config.name, self._asked[0].name
-        copying = server.bootstrap
-        if not server.is_serving and copying is not None and not copying.done:
+        here = self._here
+        name, asks = here.config.name, self._asked[0].name
+        copies_from = self._host.copies_from
+        if not here.is_serving and copies_from:
             return "bootstrapping", (
-                f"{name} is itself empty and waits to copy from {', '.join(copying.config.sources)}"
+                f"{name} is itself empty and waits to copy from {', '.join(copies_from)}"
                 f": where that is {asks}, both wait for ever; start one of them without Bootstrap "
                 "first"
             )
-        if not server.is_serving:
-            return "not_ready", f"{name} is {server.phase}"
-        if self._asked[0].incarnation == server.identity.incarnation:
+        if not here.is_serving:
+            return "not_ready", f"{name} is {here.phase}"
+        if self._asked[0].incarnation == here.identity.incarnation:
             return "self", f"{name} would copy from itself: correct the address of its Bootstrap"
-        if not server.machine.ready:
+        if not here.machine.ready:
             return "not_ready", self._not_caught_up()
         return None
 
     def _not_caught_up(self) -> str:
-        server, asks = self._server, self._asked[0]
-        name, group = server.config.name, server.config.group
-        text = f"{name} has not caught up itself: {server.status()['reason']}"
-        has_peers = any(of == group for _, of, _ in server.machine.upstreams())
+        here, asks = self._here, self._asked[0]
+        name, group = here.config.name, here.config.group
+        text = f"{name} has not caught up itself: {self._host.admission.reason()}"
+        has_peers = any(of == group for _, of, _ in here.machine.upstreams())
         if has_peers or asks.group != group:
             return text
         # It does not replicate to anybody before it has its copy.
@@ -66,42 +97,42 @@ class BootstrapSource:
 
     async def run(self) -> None:
         """Sends the log, or why not."""
-        connection, server = self._connection, self._server
+        connection, here = self._connection, self._here
         refused = self.refusal()
         if refused is not None:
-            server.report("bootstrap_refused", peer=self._asked[0].name, text=refused[1])
+            here.report("bootstrap_refused", peer=self._asked[0].name, text=refused[1])
             connection.refuse(*refused)
             return
-        reader = await server.in_thread(server.journal.reader)
+        reader = await here.in_thread(here.journal.reader)
         # Where the instance stops meanwhile, it closes the reader when its thread has ended.
-        server.reading.copy_readers.add(reader)
+        self._host.reading.copy_readers.add(reader)
         try:
             await self._send(reader, *self._asked)
         except StorageError as error:
             connection.refuse("storage_error", str(error))
-        server.reading.copy_readers.discard(reader)
-        await server.reading.run(reader.close)
+        self._host.reading.copy_readers.discard(reader)
+        await self._host.reading.run(reader.close)
 
     async def _send(
         self, reader: LmdbJournalReader, asks: Identity, choice: BootstrapChoice
     ) -> None:
-        connection, server = self._connection, self._server
-        machine = server.machine
-        server.commits.catch_up()
+        connection, here = self._connection, self._here
+        machine = here.machine
+        self._host.commits.catch_up()
         last_txid = machine.committed_txid
-        first_txid, lacks = await server.reading.run(_begin, reader)
-        server.report("bootstrap_serves", peer=asks.name, last_txid=last_txid)
-        connection.send(protocol.begin(protocol.Begin(server.identity, first_txid, last_txid)))
-        if choice.is_whole(server.config.topics):
+        first_txid, lacks = await self._host.reading.run(_begin, reader)
+        here.report("bootstrap_serves", peer=asks.name, last_txid=last_txid)
+        connection.send(protocol.begin(protocol.Begin(here.identity, first_txid, last_txid)))
+        if choice.is_whole(here.config.topics):
             lacks.update(machine.missing.ranges)
             for frame in protocol.lacks_frames(lacks):
                 connection.send(frame)
         cursor_txid = first_txid - 1
         while cursor_txid < last_txid and connection.is_open:
-            runs = await server.reading.run(reader.read, cursor_txid, READ_BYTES)
+            runs = await self._host.reading.run(reader.read, cursor_txid, READ_BYTES)
             if not runs or runs[0].first_txid > cursor_txid + 1:
                 connection.refuse(
-                    "removed", f"{server.config.name} removed segments meanwhile: begin again"
+                    "removed", f"{here.config.name} removed segments meanwhile: begin again"
                 )
                 return
             runs = [run for run in runs if run.first_txid <= last_txid]
@@ -116,7 +147,7 @@ class BootstrapSource:
                 await self._writable.wait()
         if connection.is_open:
             connection.send(protocol.END)
-            server.report("bootstrap_served", peer=asks.name, last_txid=cursor_txid)
+            here.report("bootstrap_served", peer=asks.name, last_txid=cursor_txid)
 
 
 def _begin(reader: LmdbJournalReader) -> tuple[int, PublisherRanges]:

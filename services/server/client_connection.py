@@ -71,7 +71,7 @@ class ClientConnection(FramedConnection):
         self.session = ServerSession()
         super().__init__(server.outbox, server.loop, self.session.reader)
         self.server = server
-        self.number = server.next_session_number()
+        self.number = server.doorway.next_number()
         self.client_name = ""
         self.user_id = ""
         self.publisher = 0
@@ -252,7 +252,7 @@ class ClientConnection(FramedConnection):
 
     def _log_on(self, logon: Logon) -> None:
         server = self.server
-        refusal = server.refusal_of_clients() or server.take_name(logon, self)
+        refusal = server.admission.refusal() or server.take_name(logon, self)
         if refusal is not None:
             reason, text = refusal
             self.send(acknowledgment("processed", logon.command_id, reason, text))

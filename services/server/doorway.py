@@ -6,6 +6,7 @@ journal. Whoever has not logged on yet gives way, the oldest first: he has a few
 
 from __future__ import annotations
 
+import itertools
 import resource
 from typing import Protocol
 
@@ -34,6 +35,11 @@ class Doorway:
         self.most = most
         self._waiting: dict[Visitor, None] = {}
         self._count = 0
+        self._numbers = itertools.count(1)
+
+    def next_number(self) -> int:
+        """A number for a connection, never used twice."""
+        return next(self._numbers)
 
     def __len__(self) -> int:
         return self._count

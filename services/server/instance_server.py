@@ -52,12 +52,11 @@ from raylay.services.replication.effects import (
     WentBack,
 )
 from raylay.services.replication.instance import Identity, InstanceMachine
-from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
-from raylay.services.replication.running_digest import RunningDigest
 from raylay.services.replication.staged import RECENT_BYTES_MAX
 from raylay.services.replication.timetable import JournalAction, JournalSchedule
+from raylay.services.server.admission import Admission
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
 from raylay.services.server.client_connection import ClientConnection
@@ -76,12 +75,14 @@ from raylay.services.server.data_directory import (
     DataDirectory,
 )
 from raylay.services.server.doorway import Doorway, connections_max
+from raylay.services.server.held_digest import HeldDigest
 from raylay.services.server.injected import Injections
+from raylay.services.server.link_connection import LinkConnection
 from raylay.services.server.link_control import (
-    LinkConnection,
     LinkControl,
     LinkFactory,
     LinkHandle,
+    Links,
 )
 from raylay.services.server.node_address import following, listen_advice
 from raylay.services.server.opening import JOURNAL_DIRECTORY, STATE_FILE, open_journal
@@ -90,8 +91,7 @@ from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.state_thread import StateThread
 from raylay.services.server.surroundings import Surroundings
-from raylay.services.server.turns import in_turns
-from raylay.services.server.upstream_connection import UpstreamConnection
+from raylay.services.server.upstream_connection import UpstreamConnection, Upstreams
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
 from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
@@ -138,8 +138,6 @@ class InstanceServer(Surroundings):
     data_directory: DataDirectory
     begins_anew = False
     """Whether it is to be started again in this process, when it has stopped."""
-    _is_restored = False
-    """Whether its data directory is a copy that has not caught up yet."""
 
     def __init__(
         self,
@@ -159,15 +157,11 @@ class InstanceServer(Surroundings):
         self.subscriptions = SubscriptionTable()
         self.clients: dict[int, ClientConnection] = {}
         self.clients_connected: set[ClientConnection] = set()
-        self.upstreams_connected: dict[int, UpstreamConnection] = {}
         self.doorway = Doorway(connections_max())
-        self.links: dict[str, LinkControl] = {}
-        self.commits = Commits(self, config.staged_bytes_max)
         self.more_client_addresses: dict[str, str] = {}
         """Of the other transports for clients, by name."""
         self.unix_path = ""
         self.delivered = 0
-        self._numbers = itertools.count(1)
         self._by_name: dict[str, ClientConnection] = {}
         self._servers: list[asyncio.AbstractServer] = []
         self.reading = JournalReading(self)
@@ -178,14 +172,37 @@ class InstanceServer(Surroundings):
         self._hinted = (-1, -1)
         """Where the machine was when the recovery point was last written."""
         self._recovery: RecoveryLog
-        self._digest = RunningDigest()
-        self._digesting = asyncio.Lock()
         self._journal_schedule = JournalSchedule(config.journal_actions)
         self._tending = asyncio.Lock()
         self._retiring: asyncio.Task[None] | None = None
         self._metrics: Metrics | None = None
         self._started_s = time.time()
+        self.links: dict[str, LinkControl] = {}
+        self.commits = Commits(self, config.staged_bytes_max)
         self.injections = Injections(self, self.links)
+        self.admission = Admission(self, self.commits)
+        digest = HeldDigest()
+        self.upstreams = Upstreams(
+            self,
+            self.links,
+            admission=self.admission,
+            commits=self.commits,
+            digest=digest,
+            doorway=self.doorway,
+            placements=self.placements,
+            reading=self.reading,
+        )
+        self.link_controls = Links(
+            self,
+            self.links,
+            commits=self.commits,
+            digest=digest,
+            placements=self.placements,
+            upstreams=self.upstreams,
+            start=self._start_link,
+            greeted=self.injections.tell_link,
+            keep_refused=self.keep_refused,
+        )
         self.perform = self._perform
         self._performers: dict[type, Callable[[Any], None]] = {
             Append: self._append,
@@ -265,7 +282,9 @@ class InstanceServer(Surroundings):
             in_fabric=bool(config.fabric_key),
             life=secrets.randbits(64),
         )
-        self.bootstrap = bootstrap if copies else None
+        if bootstrap is not None and copies:
+            self.bootstrap = bootstrap
+            self.upstreams.copies_from = bootstrap.config.sources
         await self._listen()
         if config is not given:
             self.report(
@@ -277,20 +296,18 @@ class InstanceServer(Surroundings):
         self.placements.settle(follows=config is not given)
         if self.bootstrap is not None:
             await self.bootstrap.run()
+            self.upstreams.copies_from = ()
         await self.reading.open()
         self.phase = "recovering"
         self.machine = await self.in_thread(self._recover)
         self.commits.start()
         moved = self.machine.placements.items()
-        self.peer_book = PeerBook()
         for destination in config.destinations:
-            aimed = aimed_at(destination, moved)
-            link = self.links[destination.name] = LinkControl(self, aimed)
-            self.peer_book.add(destination.name, aimed.server_names, aimed.client_addresses)
+            link = self.link_controls.add(aimed_at(destination, moved))
             known = self.state.get(f"peer/{destination.name}")
             if known is not None:
                 link.remember(*msgpack.unpackb(known))
-        self.peer_book.moved(moved)
+        self.link_controls.peer_book.moved(moved)
         if config.metrics_port is not None:
             self._metrics = Metrics(config.name, self.snapshot_from_thread)
             self._metrics.start(config.metrics_port, config.metrics_host)
@@ -315,10 +332,8 @@ class InstanceServer(Surroundings):
         return directory.incarnation
 
     def _placements_changed(self, effect: PlacementsChanged) -> None:
-        self.peer_book.moved(effect.news)
-        for link in self.links.values():
-            link.aim(effect.news)
-        for upstream in list(self.upstreams_connected.values()):
+        self.link_controls.aim(effect.news)
+        for upstream in list(self.upstreams.connected.values()):
             upstream.placed(effect.news)
         # With the addresses of the peers as they are now.
         self._safety_changed(SafetyChanged())
@@ -353,7 +368,7 @@ class InstanceServer(Surroundings):
                 peers[destination.name], *names = msgpack.unpackb(known)[:2]
                 met = self.state.get(f"servers/{destination.name}")
                 servers[destination.name] = names if met is None else msgpack.unpackb(met)
-        self._is_restored = self.data_directory.is_restored
+        self.admission.is_restored = self.data_directory.is_restored
         alone = not any(item.group == config.group for item in config.destinations)
         composition = Composition(
             self.identity,
@@ -364,7 +379,7 @@ class InstanceServer(Surroundings):
             placements=self.placements.found,
             former=self.data_directory.former,
             ready=alone
-            or (config.first and not self._is_restored)
+            or (config.first and not self.admission.is_restored)
             or self.state.get("ready") is not None,
             policy=config.policy,
             recent_bytes_max=RECENT_BYTES_MAX,
@@ -395,7 +410,7 @@ class InstanceServer(Surroundings):
             )
             self.more_client_addresses[transport.name] = transport.advertised or bound
         replication = await self._bind(
-            lambda: UpstreamConnection(self),
+            lambda: UpstreamConnection(self.upstreams),
             config.replication_host,
             config.replication_port,
             "replication",
@@ -406,7 +421,9 @@ class InstanceServer(Surroundings):
         if os.path.exists(self.unix_path):
             os.unlink(self.unix_path)
         self._servers.append(
-            await loop.create_unix_server(lambda: LinkConnection(self), self.unix_path)
+            await loop.create_unix_server(
+                lambda: LinkConnection(self.link_controls), self.unix_path
+            )
         )
         os.chmod(self.unix_path, 0o600)
 
@@ -444,22 +461,23 @@ class InstanceServer(Surroundings):
         name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
         return str(Path(tempfile.gettempdir()) / f"raylay-{name}.sock")
 
-    def link_config(self, destination: DestinationConfig, start_number: int) -> LinkConfig:
-        """What a link's process is given."""
+    def _start_link(self, destination: DestinationConfig, start_number: int) -> LinkHandle:
         config = self.config
-        return LinkConfig(
-            config.name,
-            config.group,
-            self.identity.incarnation,
-            start_number,
-            self.unix_path,
-            str(self.directory / JOURNAL_DIRECTORY),
-            config.archive_directory,
-            destination,
-            config.tracing,
-            config.log,
-            reachable(self.replication_address),
-            config.drills,
+        return self.link_factory(
+            LinkConfig(
+                config.name,
+                config.group,
+                self.identity.incarnation,
+                start_number,
+                self.unix_path,
+                str(self.directory / JOURNAL_DIRECTORY),
+                config.archive_directory,
+                destination,
+                config.tracing,
+                config.log,
+                reachable(self.replication_address),
+                config.drills,
+            )
         )
 
     # -- the end -----------------------------------------------------------------------------
@@ -485,8 +503,8 @@ class InstanceServer(Surroundings):
         for server in self._servers:
             server.close()
         self.cancel_timers()
-        await asyncio.gather(*(link.stop() for link in self.links.values()), return_exceptions=True)
-        for connection in list(self.upstreams_connected.values()):
+        await self.link_controls.stop()
+        for connection in list(self.upstreams.connected.values()):
             connection.close("the instance stops")
         for client in list(self.clients_connected):
             client.close("the instance stops")
@@ -522,7 +540,7 @@ class InstanceServer(Surroundings):
         if due:
             self.spawn(self._tend_journal(due))
         now_s = self.loop.time()
-        for upstream in list(self.upstreams_connected.values()):
+        for upstream in list(self.upstreams.connected.values()):
             upstream.beat(now_s)
         self.replays.keep_ticking()
 
@@ -623,12 +641,12 @@ class InstanceServer(Surroundings):
             client.refused(effect)
 
     def _ack_upstream(self, effect: AckUpstream) -> None:
-        upstream = self.upstreams_connected.get(effect.connection)
+        upstream = self.upstreams.connected.get(effect.connection)
         if upstream is not None:
             upstream.acknowledge(effect)
 
     def _close_upstream(self, effect: CloseUpstream) -> None:
-        upstream = self.upstreams_connected.get(effect.connection)
+        upstream = self.upstreams.connected.get(effect.connection)
         if upstream is not None:
             upstream.refuse(effect.reason, effect.text)
 
@@ -697,38 +715,6 @@ class InstanceServer(Surroundings):
                 )
 
     # -- clients -----------------------------------------------------------------------------
-    def next_session_number(self) -> int:
-        """A number for a connection, never used twice."""
-        return next(self._numbers)
-
-    def refusal_of_clients(self) -> tuple[str, str] | None:
-        """Why no client is admitted now, if none is."""
-        name = self.config.name
-        if self.retirement:
-            return "retired", self.retirement
-        if self.is_stopping:
-            return "shutting_down", f"{name} stops"
-        if not self.is_serving:
-            return "not_ready", f"{name} is {self.phase}"
-        if self.machine.went_back:
-            return "not_ready", self.machine.went_back
-        if not self.machine.ready:
-            return "not_ready", self._why_not_ready()
-        return None
-
-    def _why_not_ready(self) -> str:
-        config = self.config
-        group = config.group
-        peers = [name for name, of, _ in self.machine.upstreams() if of == group]
-        why = "its data directory is a copy: " if self._is_restored else ""
-        if peers:
-            return f"{why}{config.name} catches up with {', '.join(peers)} of group {group}"
-        return (
-            f"{why}{config.name} waits to catch up with a peer of group {group}, and none has "
-            "connected: one must be up and replicate to it, by a Destination of its own where it "
-            f"stands only behind others of a failover list; where none will, `raylay admit "
-            f"{config.name}`"
-        )
 
     def take_name(self, logon: Logon, client: ClientConnection) -> tuple[str, str] | None:
         """The rule of duplicate client names: of one user, the newer connection stays."""
@@ -768,23 +754,9 @@ class InstanceServer(Surroundings):
         else:
             self.replays.remove(subscription)
 
-    def upstream_gone(self, upstream: UpstreamConnection, why: str) -> None:
-        """An upstream link's connection ended."""
-        self.upstreams_connected.pop(upstream.number, None)
-        if upstream.is_accepted and upstream.logon is not None:
-            self.machine.upstream_left(upstream.number)
-            self.report("upstream_disconnected", peer=upstream.logon.name, why=why)
-            self.incoming_changed()
-
-    def incoming_changed(self) -> None:
-        """An instance connected here or is gone, or a link has other use for it than before."""
-        if self.is_serving:
-            for link in self.links.values():
-                link.offer_incoming()
-
     def peers(self) -> list[dict[str, Any]]:
         """The other instances as clients are told of them: where they may fail over to."""
-        return self.peer_book.told(self.machine.destinations)
+        return self.link_controls.peer_book.told(self.machine.destinations)
 
     # -- tracing -----------------------------------------------------------------------------
     def _trace_commit(self, run: Run) -> None:
@@ -794,7 +766,7 @@ class InstanceServer(Surroundings):
         now_ns = time.time_ns()
         upstream, epoch = "", 0
         if run.path:
-            for connection in self.upstreams_connected.values():
+            for connection in self.upstreams.connected.values():
                 logon = connection.logon
                 if logon is not None and logon.incarnation == run.path[-1]:
                     upstream, epoch = logon.name, logon.epoch
@@ -817,13 +789,6 @@ class InstanceServer(Surroundings):
             self.tracing.persisted_ack(
                 [message for message, _ in taken], now_ns, now_ns, instance=self.identity.name
             )
-
-    async def digest_of(self, held: PublisherRanges) -> int:
-        """The digest of a copy of what is held here, now or a moment ago."""
-        async with self._digesting:
-            async for _ in in_turns(self._digest.work(held)):
-                pass
-            return self._digest.value
 
     # -- control -----------------------------------------------------------------------------
     async def downgrade(
@@ -924,7 +889,7 @@ class InstanceServer(Surroundings):
             "group": config.group,
             "state": self._state(),
             "phase": self.phase,
-            "reason": self._reason(),
+            "reason": self.admission.reason(),
             "ready": False,
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started_s, 1),
@@ -998,13 +963,6 @@ class InstanceServer(Surroundings):
         if not self.machine.ready:
             return "catching_up"
         return "ready" if self.commits.failure is None else "failed"
-
-    def _reason(self) -> str:
-        """Why it is not ready; empty when it is."""
-        if self.commits.failure is not None:
-            return self.commits.failure[1]
-        refusal = self.refusal_of_clients()
-        return refusal[1] if refusal is not None else ""
 
     def _destination_status(self, name: str) -> dict[str, Any]:
         ledger = self.machine.destinations[name]

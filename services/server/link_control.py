@@ -9,23 +9,25 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 import msgpack
 
-from raylay.services.errors import RaylayError, RemoteProtocolError
+from raylay.services.errors import RaylayError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol import control
 from raylay.services.protocol.description import pack_description
-from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
+from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.protocol.replication import read_part
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.commit_news import TOLD_LATER_RECORDS, TOLD_LATER_US
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.effects import Rooted
 from raylay.services.replication.incoming import Incoming, choose, uses_incoming
+from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, from_wire, to_wire
+from raylay.services.server.commits import Commits
 from raylay.services.server.config import (
     DestinationConfig,
     LinkConfig,
@@ -33,18 +35,17 @@ from raylay.services.server.config import (
     client_name,
 )
 from raylay.services.server.describe import describe
+from raylay.services.server.held_digest import HeldDigest
+from raylay.services.server.placements import PlacementKeeper
+from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.turns import in_turns
-from raylay.services.server.upstream_connection import UpstreamConnection
+from raylay.services.server.upstream_connection import UpstreamConnection, Upstreams
 from raylay.services.transports.framed import FramedConnection
-
-if TYPE_CHECKING:
-    from raylay.services.server.instance_server import InstanceServer
 
 HELLO_TIMEOUT_S = 60.0
 """A link's process must have connected by then, or it is killed and another one started."""
 RESTART_S_MIN = 0.05
 RESTART_S_MAX = 5.0
-FIRST_FRAME_BYTES_MAX = 64 * 1024
 STEADY_S = 10.0
 """A link that lived for so long is started again with the shortest pause."""
 
@@ -63,90 +64,60 @@ class LinkFactory(Protocol):
         """Starts one. Called in a thread; may block; may raise: it is then tried again."""
 
 
-class LinkConnection(FramedConnection):
-    """The Unix socket connection of a link's process."""
+class Links:
+    """The links of an instance, and what of it they all need.
 
-    def __init__(self, server: InstanceServer) -> None:
-        reader = FrameReader(frame_bytes_max=control.CONTROL_FRAME_BYTES_MAX)
-        super().__init__(server.outbox, server.loop, reader)
-        self.server = server
-        self.link: LinkControl | None = None
-        self._wakes: LinkControl | None = None
-        self._front = b""
+    Owner: the instance's event loop.
 
-    def data_received(self, data: bytes) -> None:
-        """Frames came; the acks that they release are written without waiting for the turn's end:
-        somebody's publisher waits for them."""
-        if self.link is None and self._wakes is None:
-            self._begin(self._front + data)
-            return
-        super().data_received(data)
-        self.outbox.flush()
+    Args:
+        controls: by destination; filled by `add`.
+        start: starts a link's process with a number that tells it from earlier ones. Called in a
+            thread; may block; may raise: it is then tried again.
+        greeted: called when a link's process has come.
+        keep_refused: called when something was refused for good.
+    """
 
-    def _begin(self, data: bytes) -> None:
-        """The first frame says what the connection is for."""
-        try:
-            found = first_frame(data, FIRST_FRAME_BYTES_MAX)
-        except RemoteProtocolError as error:
-            self.broken(error)
-            return
-        if found is None:
-            self._front = data
-            return
-        self._front = b""
-        (header, _), rest = found
-        if header["c"] in ("carry", "carried"):
-            self._become_stream(header, rest)
-        else:
-            super().data_received(data)
-            self.outbox.flush()
+    def __init__(
+        self,
+        here: Surroundings,
+        controls: dict[str, LinkControl],
+        *,
+        commits: Commits,
+        digest: HeldDigest,
+        placements: PlacementKeeper,
+        upstreams: Upstreams,
+        start: Callable[[DestinationConfig, int], LinkHandle],
+        greeted: Callable[[str], None],
+        keep_refused: Callable[[], None],
+    ) -> None:
+        self.here = here
+        self.controls = controls
+        self.commits = commits
+        self.digest = digest
+        self.placements = placements
+        self.upstreams = upstreams
+        self.start = start
+        self.greeted = greeted
+        self.keep_refused = keep_refused
+        self.peer_book = PeerBook()
 
-    def _become_stream(self, header: Header, rest: bytes) -> None:
-        """What follows is no frames of ours: the socket is given to whoever reads it."""
-        link = self.server.links.get(str(header.get("destination")))
-        transport = self.transport
-        if link is None or transport is None or not link.is_of_last_start(header):
-            self.abort("not the link of the last start")
-            return
-        protocol = link.stream_of(header)
-        if protocol is None:
-            self.close("that connection is gone")
-            return
-        self.is_open = False
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        if rest:
-            protocol.data_received(rest)
+    def add(self, config: DestinationConfig) -> LinkControl:
+        """One more destination."""
+        link = self.controls[config.name] = LinkControl(self, config)
+        self.peer_book.add(config.name, config.server_names, config.client_addresses)
+        return link
 
-    def frame_received(self, header: Header, body: bytes) -> None:
-        """A frame of the link's."""
-        if self.link is not None:
-            self.link.frame_received(header, body)
-            return
-        link = self.server.links.get(str(header.get("destination")))
-        if header["c"] == "wake":
-            if link is not None and link.wakes_by(self, header):
-                self._wakes = link
-            else:
-                self.close("not the link of the last start")
-            return
-        if header["c"] != "hello" or link is None or not link.greeted(self, header):
-            # A link of an earlier start, or none of ours.
-            self.send(encode_frame({"c": "stop"}))
-            self.close("not the link of the last start")
-            return
-        self.link = link
+    def aim(self, news: Mapping[str, Placement]) -> None:
+        """Instances were moved."""
+        self.peer_book.moved(news)
+        for link in self.controls.values():
+            link.aim(news)
 
-    def broken(self, error: RemoteProtocolError) -> None:
-        """The link's process talks nonsense: it is ended."""
-        self.abort(str(error))
-
-    def ended(self, why: str) -> None:
-        """The link's process ended."""
-        if self.link is not None:
-            self.link.lost(self, why)
-        if self._wakes is not None:
-            self._wakes.wakes_no_more(self)
+    async def stop(self) -> None:
+        """Ends all of them for good."""
+        await asyncio.gather(
+            *(link.stop() for link in self.controls.values()), return_exceptions=True
+        )
 
 
 class LinkControl:
@@ -156,15 +127,15 @@ class LinkControl:
     Owner: the instance's event loop. Lifecycle: as long as the instance.
     """
 
-    def __init__(self, server: InstanceServer, config: DestinationConfig) -> None:
+    def __init__(self, links: Links, config: DestinationConfig) -> None:
         self.config = config
         self.name = config.name
-        self.connection: LinkConnection | None = None
+        self.connection: FramedConnection | None = None
         self.is_connected = False
         self.peer_name = ""
         self._peer_client_address = ""
         self.address = ""
-        self.client_name = client_name(server.config.name, config)
+        self.client_name = client_name(links.here.config.name, config)
         self.pid = 0
         self.why = "starting"
         self.counts: dict[str, Any] = {}
@@ -172,13 +143,14 @@ class LinkControl:
         # Random, so that a link that an earlier life of this instance started is not mistaken for
         # one of this life.
         self._first_start = int.from_bytes(os.urandom(6), "big") << 8
-        self._server = server
-        self._description = pack_description(describe(server.config, config.name))
+        self._links = links
+        self._here = links.here
+        self._description = pack_description(describe(links.here.config, config.name))
         self.wake_fd = -1
         """Where `wake` writes to; -1 while there is none."""
         self.woken_txid = 0
         self._wake_lock = threading.Lock()
-        self._wake_connection: LinkConnection | None = None
+        self._wake_connection: FramedConnection | None = None
         self._handle: LinkHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
@@ -204,7 +176,7 @@ class LinkControl:
     # -- the process -------------------------------------------------------------------------
     def start(self) -> None:
         """Starts the link and keeps one running from now on."""
-        self._task = self._server.loop.create_task(self._supervise())
+        self._task = self._here.loop.create_task(self._supervise())
 
     @property
     def _start_number(self) -> int:
@@ -216,12 +188,11 @@ class LinkControl:
             self._ended.clear()
             self._greeted.clear()
             self.starts += 1
-            began_s = self._server.loop.time()
+            began_s = self._here.loop.time()
             self._started_with = self.config.addresses
             try:
-                self._handle = await self._server.in_thread(
-                    self._server.link_factory,
-                    self._server.link_config(self.config, self._start_number),
+                self._handle = await self._here.in_thread(
+                    self._links.start, self.config, self._start_number
                 )
                 await asyncio.wait_for(self._greeted.wait(), HELLO_TIMEOUT_S)
                 await self._ended.wait()
@@ -229,9 +200,9 @@ class LinkControl:
                 self.why = f"its process did not connect within {HELLO_TIMEOUT_S:g} s"
             except Exception as error:  # whatever a factory raises, it is tried again
                 self.why = f"its process cannot be started: {error}"
-            self._server.report("link_process_ended", destination=self.name, why=self.why)
+            self._here.report("link_process_ended", destination=self.name, why=self.why)
             await self._kill()
-            if self._server.loop.time() - began_s > STEADY_S:
+            if self._here.loop.time() - began_s > STEADY_S:
                 pause_s = RESTART_S_MIN
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RESTART_S_MAX)
@@ -240,9 +211,9 @@ class LinkControl:
         handle, self._handle = self._handle, None
         if handle is not None:
             try:
-                await self._server.in_thread(handle.kill)
+                await self._here.in_thread(handle.kill)
             except Exception as error:  # it is gone as far as anybody can tell
-                self._server.report("link_kill_failed", destination=self.name, why=str(error))
+                self._here.report("link_kill_failed", destination=self.name, why=str(error))
 
     async def stop(self) -> None:
         """Ends the link for good."""
@@ -254,7 +225,7 @@ class LinkControl:
             self.connection.close("the instance stops")
         await self._kill()
 
-    def greeted(self, connection: LinkConnection, header: Header) -> bool:
+    def greeted(self, connection: FramedConnection, header: Header) -> bool:
         """A link process connected. Whether it is the right one."""
         if not self.is_of_last_start(header) or self.connection is not None:
             return False
@@ -263,7 +234,7 @@ class LinkControl:
         self.pid = int(header.get("pid") or 0)
         self.why = "connecting"
         self._greeted.set()
-        self._server.injections.tell_link(self.name)
+        self._links.greeted(self.name)
         if self.config.addresses != self._started_with:
             connection.send(control.aim(self.config.addresses, {}))
         self.offer_incoming()
@@ -278,7 +249,7 @@ class LinkControl:
         """Whether the process that says this is the one that was last started."""
         return bool(header.get("start") == self._start_number)
 
-    def lost(self, connection: LinkConnection, why: str) -> None:
+    def lost(self, connection: FramedConnection, why: str) -> None:
         """The link process is gone."""
         if self.connection is connection:
             self.connection = None
@@ -289,47 +260,47 @@ class LinkControl:
     # -- what the link says ------------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:
         """A frame of the link's."""
-        server = self._server
+        here = self._here
         command = header["c"]
-        server.commits.catch_up()
+        self._links.commits.catch_up()
         if command == "answered":
             persisted, conflicts = control.read_answered(body)
-            server.perform(server.machine.link_answered(self.name, persisted, conflicts))
+            here.perform(here.machine.link_answered(self.name, persisted, conflicts))
             if conflicts:
-                server.keep_refused()
+                self._links.keep_refused()
         elif command == "lacks":
-            server.perform(server.machine.link_lacks(self.name, control.read_lacks(body)))
+            here.perform(here.machine.link_lacks(self.name, control.read_lacks(body)))
         elif command == "progress":
             progress = control.read_progress(header, body)
-            server.perform(
-                server.machine.link_progressed(
+            here.perform(
+                here.machine.link_progressed(
                     self.name,
                     progress.stored_txid,
                     progress.resending,
                     progress.caught_up,
                     progress.skipped,
-                    server.steady_us(),
+                    here.steady_us(),
                 )
             )
         elif command == "dial":
-            self._server.spawn(self._dial())
+            self._here.spawn(self._dial())
         elif command in ("held", "waited"):
             self._parts.append((command, header["root"], body))
         elif command == "connected":
             parts, self._parts = self._parts, []
-            self._server.spawn(self._connected(header, parts))
+            self._here.spawn(self._connected(header, parts))
         elif command == "placed":
-            server.spawn(server.placements.learn_quietly(from_wire(header["placements"])))
+            here.spawn(self._links.placements.learn_quietly(from_wire(header["placements"])))
         elif command == "disconnected":
             self._disconnected(header["why"])
         elif command == "waits":
             self.why = header["why"]
         elif command == "stale":
-            server.perform(server.machine.epoch_refused(self.name))
+            here.perform(here.machine.epoch_refused(self.name))
         elif command == "counts":
             self.counts = header["counts"]
         elif command == "event":
-            server.report(header["event"], **{"destination": self.name, **header["details"]})
+            here.report(header["event"], **{"destination": self.name, **header["details"]})
 
     async def _dial(self) -> None:
         connection = self.connection
@@ -337,19 +308,19 @@ class LinkControl:
         dial_number = self._dial_number
         self._parts = []
         try:
-            epoch = await self._server.state.run(self._next_epoch)
+            epoch = await self._here.state.run(self._next_epoch)
         except RaylayError as error:
             self.why = str(error)
             if connection is not None:
                 connection.abort(str(error))
             return
-        held = self._server.machine.held()
-        digest = await self._server.digest_of(held)
+        held = self._here.machine.held()
+        digest = await self._links.digest.of(held)
         if connection is None or connection is not self.connection:
             return
         if dial_number == self._dial_number:
             self._held_at_dial, self._epoch = held, epoch
-            logon = self._server.placements.logon_words(self.name, epoch)
+            logon = self._links.placements.logon_words(self.name, epoch)
             header = {
                 "c": "epoch",
                 "epoch": epoch,
@@ -362,29 +333,29 @@ class LinkControl:
 
     def _next_epoch(self) -> int:
         """On disk before it is used: no connection of an earlier life has a higher one."""
-        state = self._server.state
+        state = self._here.state
         epoch = state.get_number("link_epoch") + 1
         state.put_number("link_epoch", epoch)
         return epoch
 
     def _is_refused(self, header: Header) -> bool:
         """Whether the link may not go on with the server that it has reached; it is told why."""
-        server = self._server
-        refused = server.machine.refuse_downstream(
+        here = self._here
+        refused = here.machine.refuse_downstream(
             self.name,
             header["name"],
             header["incarnation"],
             header["generation"],
             header["address"],
         )
-        if not refused and server.is_serving:
+        if not refused and here.is_serving:
             return False
         if self.connection is not None:
             self.connection.send(control.refuse(refused))
         return True
 
     async def _connected(self, header: Header, parts: list[tuple[str, int, bytes]]) -> None:
-        server = self._server
+        here = self._here
         connection = self.connection
         dial_number = self._dial_number
         theirs, waited = self._held_at_dial, RootedRanges()
@@ -399,10 +370,10 @@ class LinkControl:
         async for command, root, part in in_turns(parts):
             read_part(part, theirs if command == "held" else waited.of(root))
         incarnation = header["incarnation"]
-        await server.placements.learn_quietly(from_wire(header["placements"]))
+        await self._links.placements.learn_quietly(from_wire(header["placements"]))
         if self._is_refused(header):
             return
-        ledger = server.machine.destinations[self.name]
+        ledger = here.machine.destinations[self.name]
         is_new = header["name"] not in ledger.servers
         if (
             ledger.incarnation != incarnation
@@ -416,7 +387,7 @@ class LinkControl:
                 servers = sorted({*ledger.servers, header["name"]})
                 values[f"servers/{self.name}"] = msgpack.packb(servers)
             try:
-                await server.state.put(values)
+                await here.state.put(values)
             except RaylayError as error:
                 self.why = str(error)
                 if connection is not None:
@@ -430,8 +401,8 @@ class LinkControl:
                 return
             if dial_number != self._dial_number:
                 return  # It has lost what it had reached.
-            effects, more = server.machine.compare(self.name, plan)
-            server.perform(effects)
+            effects, more = here.machine.compare(self.name, plan)
+            here.perform(effects)
             await asyncio.sleep(0)
         if connection is not self.connection or dial_number != self._dial_number:
             return
@@ -442,7 +413,7 @@ class LinkControl:
         self.remember(incarnation, header["name"], header["client"])
         self.address = header["address"]
         self.why = ""
-        server.report(
+        here.report(
             "link_logged_on",
             destination=self.name,
             client=self.client_name,
@@ -450,21 +421,21 @@ class LinkControl:
             address=self.address,
         )
         # Else the resync would end before what is on disk, and who is ready by it would lack that.
-        server.commits.catch_up()
-        effects, start = server.machine.link_connected(
+        self._links.commits.catch_up()
+        effects, start = here.machine.link_connected(
             self.name,
             incarnation,
             plan,
-            server.steady_us(),
+            here.steady_us(),
             header["name"],
             generation=header["generation"],
             address=header["address"],
         )
         self._behind_start = []
-        server.perform(effects)
+        here.perform(effects)
         # What is left of the incoming connections is for other links; and of two connections that
         # were dialled both ways, one side gives up its own.
-        server.incoming_changed()
+        self._links.upstreams.changed()
         await self._tell_start(control.start_frames(start, theirs if header["same"] else None))
 
     async def _tell_start(self, frames: Iterator[bytes]) -> None:
@@ -482,12 +453,12 @@ class LinkControl:
     async def _removal_is_held(self) -> bool:
         """What the other side lacks, no tool in another process may remove from now on: on disk
         before the link begins. False where that cannot be written: the link dials again."""
-        server = self._server
-        if server.journal.floor_is_written:
+        here = self._here
+        if here.journal.floor_is_written:
             return True
         connection = self.connection
         try:
-            await server.in_thread(server.journal.write_floor)
+            await here.in_thread(here.journal.write_floor)
         except RaylayError as error:
             self.why = str(error)
             if connection is not None:
@@ -499,7 +470,7 @@ class LinkControl:
         """This is the server that it connected to, now or last."""
         self.peer_name = name
         self._peer_client_address = client_address
-        self._server.peer_book.reached(self.name, incarnation, name, client_address)
+        self._links.peer_book.reached(self.name, incarnation, name, client_address)
 
     def aim(self, news: Mapping[str, Placement]) -> None:
         """Instances were moved: they are dialled, and clients are sent, where they live now."""
@@ -514,20 +485,16 @@ class LinkControl:
         self.is_connected = False
         self.address = ""
         self.why = why
-        self._server.perform(self._server.machine.link_disconnected(self.name, why))
-        self._server.incoming_changed()
+        self._here.perform(self._here.machine.link_disconnected(self.name, why))
+        self._links.upstreams.changed()
 
     # -- over the connection that the other side made ----------------------------------------
     def _incoming(self) -> Incoming | None:
         """The incoming connection that the link may use."""
-        server = self._server
-        machine = server.machine
-        others = [link for link in server.links.values() if link is not self]
-        incoming = [
-            found
-            for upstream in server.upstreams_connected.values()
-            if (found := upstream.as_incoming(self.name)) is not None
-        ]
+        here = self._here
+        machine = here.machine
+        others = [link for link in self._links.controls.values() if link is not self]
+        incoming = self._links.upstreams.incoming(self.name)
         if self.is_connected:
             # Only a connection of the same server is of use then.
             mine = machine.destinations[self.name].incarnation
@@ -558,11 +525,11 @@ class LinkControl:
     def stream_of(self, header: Header) -> asyncio.Protocol | None:
         """Who is to have a socket of the link's process: the other end of a stream. None: there is
         none any more."""
-        server = self._server
+        upstreams = self._links.upstreams
         if header["c"] == "carried":
-            return UpstreamConnection(server, self.name)
+            return UpstreamConnection(upstreams, self.name)
         number = header.get("upstream")
-        upstream = server.upstreams_connected.get(number) if type(number) is int else None
+        upstream = upstreams.connected.get(number) if type(number) is int else None
         if upstream is None or upstream.as_incoming(self.name) is None:
             return None
         return upstream.carry(self.name)
@@ -581,7 +548,7 @@ class LinkControl:
             return
         if not self._told_timer:
             self._told_timer = True
-            self._server.loop.call_later(TOLD_LATER_US / 1e6, self._told_due)
+            self._here.loop.call_later(TOLD_LATER_US / 1e6, self._told_due)
         self._told_later = last_txid
 
     def _told_due(self) -> None:
@@ -592,7 +559,7 @@ class LinkControl:
         if self._told_later:
             self.told(self._told_later)
 
-    def wakes_by(self, connection: LinkConnection, header: Header) -> bool:
+    def wakes_by(self, connection: FramedConnection, header: Header) -> bool:
         """The second connection of the link's process: only commits are told over it, by the writer
         thread. False when it is not the link of the last start."""
         transport = connection.transport
@@ -603,10 +570,10 @@ class LinkControl:
             self.wake_fd = os.dup(transport.get_extra_info("socket").fileno())
             self.woken_txid = 0
         self._wake_connection = connection
-        self._server.commits.wakeable_changed()
+        self._links.commits.wakeable_changed()
         return True
 
-    def wakes_no_more(self, connection: LinkConnection | None) -> None:
+    def wakes_no_more(self, connection: FramedConnection | None) -> None:
         """That connection is gone."""
         if connection is None or connection is not self._wake_connection:
             return
@@ -615,7 +582,7 @@ class LinkControl:
             os.close(self.wake_fd)
             self.wake_fd = -1
             self.woken_txid = 0
-        self._server.commits.wakeable_changed()
+        self._links.commits.wakeable_changed()
 
     def wake(self, last_txid: int) -> None:
         """Tells the link of a commit; called on the journal's writer thread. Where the socket is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
 from raylay.services.messages.records import decode_runs
@@ -41,13 +41,17 @@ from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.replication.outbound import WINDOW_BYTES_DEFAULT
 from raylay.services.replication.placement import Placement
 from raylay.services.replication.validation import DestinationTerms, check, told
+from raylay.services.server.admission import Admission
 from raylay.services.server.bootstrap_source import BootstrapSource
+from raylay.services.server.commits import Commits
 from raylay.services.server.describe import describe
+from raylay.services.server.doorway import Doorway
+from raylay.services.server.held_digest import HeldDigest
+from raylay.services.server.placements import PlacementKeeper
+from raylay.services.server.reading import JournalReading
+from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.turns import in_turns
 from raylay.services.transports.carried import CarriedStream, Carrier
-
-if TYPE_CHECKING:
-    from raylay.services.server.instance_server import InstanceServer
 
 BEAT_S = 1.0
 CONFLATION_MS_MAX = 60_000
@@ -56,6 +60,68 @@ WAITING_BYTES_MAX = 2 * WINDOW_BYTES_DEFAULT
 """Of batches that wait for a look into the journal: more than its window lets a link have on the
 way. Behind as many the connection is not read, its beats and the stream that it carries neither:
 that ends by itself, as nothing on the other side is waited for."""
+
+
+class UsesIncoming(Protocol):
+    """A link that may use a connection that the other side made (`LinkControl`)."""
+
+    def offer_incoming(self) -> None:
+        """Tells the link of the incoming connection that it may use, if that is another one."""
+
+
+class Upstreams:
+    """The upstream links that are connected, and what of the instance they all need.
+
+    Owner: the instance's event loop.
+
+    Args:
+        links: of this instance, by destination.
+    """
+
+    def __init__(
+        self,
+        here: Surroundings,
+        links: Mapping[str, UsesIncoming],
+        *,
+        admission: Admission,
+        commits: Commits,
+        digest: HeldDigest,
+        doorway: Doorway,
+        placements: PlacementKeeper,
+        reading: JournalReading,
+    ) -> None:
+        self.here = here
+        self.admission = admission
+        self.commits = commits
+        self.digest = digest
+        self.doorway = doorway
+        self.placements = placements
+        self.reading = reading
+        self.copies_from: tuple[str, ...] = ()
+        """From where this instance is to be filled before it serves."""
+        self.connected: dict[int, UpstreamConnection] = {}
+        """By number of the connection, from its first moment on."""
+        self._links = links
+
+    def gone(self, upstream: UpstreamConnection, why: str) -> None:
+        """A connection ended."""
+        self.connected.pop(upstream.number, None)
+        if upstream.is_accepted and upstream.logon is not None:
+            here = self.here
+            here.machine.upstream_left(upstream.number)
+            here.report("upstream_disconnected", peer=upstream.logon.name, why=why)
+            self.changed()
+
+    def changed(self) -> None:
+        """An instance connected here or is gone, or a link has other use for it than before."""
+        if self.here.is_serving:
+            for link in self._links.values():
+                link.offer_incoming()
+
+    def incoming(self, destination: str) -> list[Incoming]:
+        """The connections that may carry a stream for that destination's link."""
+        offered = (upstream.as_incoming(destination) for upstream in self.connected.values())
+        return [each for each in offered if each is not None]
 
 
 class UpstreamConnection(Carrier):
@@ -69,11 +135,13 @@ class UpstreamConnection(Carrier):
     urgency = 0
     """Somebody's publisher waits for these acks; what a commit tells our own links comes after."""
 
-    def __init__(self, server: InstanceServer, carried_over: str = "") -> None:
+    def __init__(self, upstreams: Upstreams, carried_over: str = "") -> None:
         reader = FrameReader(frame_bytes_max=LINK_LOGON_BYTES_MAX)
-        super().__init__(server.outbox, server.loop, reader)
-        self.server = server
-        self.number = server.next_session_number()
+        here = upstreams.here
+        super().__init__(here.outbox, here.loop, reader)
+        self._upstreams = upstreams
+        self._here = here
+        self.number = upstreams.doorway.next_number()
         self.logon: UpstreamLogon | None = None
         self.is_accepted = False
         self.carried_over = carried_over
@@ -90,8 +158,8 @@ class UpstreamConnection(Carrier):
 
     def opened(self) -> None:
         """Begins the time in which a logon must come."""
-        self.server.upstreams_connected[self.number] = self
-        self.server.doorway.came(self)
+        self._upstreams.connected[self.number] = self
+        self._upstreams.doorway.came(self)
         if not self.is_open:
             return
         self._logon_timer = self.loop.call_later(
@@ -110,7 +178,7 @@ class UpstreamConnection(Carrier):
             if command == "batch" or command == "lacks":
                 fetch = self.arrivals.came((header, body), len(body))
                 if fetch is not None:
-                    self.server.reading.read_for(self, fetch)
+                    self._upstreams.reading.read_for(self, fetch)
                 elif self.arrivals.waiting_bytes > WAITING_BYTES_MAX:
                     self._pause_reading()
             elif command == "placed":
@@ -122,14 +190,14 @@ class UpstreamConnection(Carrier):
             self.refuse("bad_command", "a link goes on before its logon is answered")
             return
         if header["c"] == REQUEST:
-            self._copied = BootstrapSource(self, header, body)
+            self._copied = BootstrapSource(self, self._upstreams, header, body)
             if self._logon_timer is not None:
                 self._logon_timer.cancel()
-            self.server.spawn(self._copied.run())
+            self._here.spawn(self._copied.run())
             return
         self.logon = logon = read_link_logon(header, body)
-        logon.proven = is_proven(self.server.config.fabric_key, logon)
-        self.server.spawn(self._announced(logon) if logon.announces else self._log_on(logon))
+        logon.proven = is_proven(self._here.config.fabric_key, logon)
+        self._here.spawn(self._announced(logon) if logon.announces else self._log_on(logon))
 
     def _pause_reading(self) -> None:
         if not self._is_paused and self.transport is not None:
@@ -162,7 +230,7 @@ class UpstreamConnection(Carrier):
     def refuse(self, reason: str, text: str) -> None:
         """Ends the connection and tells the link why."""
         if self.is_open:
-            told = self.server.placements.known() if reason in ("retired", "moved") else None
+            told = self._upstreams.placements.known() if reason in ("retired", "moved") else None
             self.send(refusal(reason, text, told))
             self.close(text)
 
@@ -175,75 +243,75 @@ class UpstreamConnection(Carrier):
     def _told(self, placements: Mapping[str, Placement]) -> None:
         """Where instances live now, as an open connection tells it."""
         if self._counts(placements):
-            self.server.spawn(self.server.placements.learn_quietly(placements))
+            self._here.spawn(self._upstreams.placements.learn_quietly(placements))
 
     def _counts(self, placements: Mapping[str, Placement]) -> bool:
         """Whether it is believed what a link tells of them: only from this instance's fabric."""
-        logon, server = self.logon, self.server
+        logon, here = self.logon, self._here
         if logon is not None and logon.proven:
             return True
-        if not self._doubted and server.machine.placements.news(placements):
+        if not self._doubted and here.machine.placements.news(placements):
             self._doubted = True
-            server.report(
+            here.report(
                 "placements_unproven",
                 peer=logon.name if logon is not None else self.peer,
                 text=f"it says where {', '.join(sorted(placements)[:4])} live, and does not prove "
-                f"that it is of the fabric of {server.config.name}: not believed",
+                f"that it is of the fabric of {here.config.name}: not believed",
             )
         return False
 
     async def _announced(self, logon: UpstreamLogon) -> None:
         """A moved instance says where it lives now, and goes."""
-        server = self.server
-        if not server.is_serving:
-            self.refuse("not_ready", f"{server.config.name} is {server.phase}")
+        here = self._here
+        if not here.is_serving:
+            self.refuse("not_ready", f"{here.config.name} is {here.phase}")
             return
         if not self._counts(logon.placements):
             self.refuse(
                 "unproven",
                 f"{logon.name} tells where instances live and does not prove that it is of the "
-                f"fabric of {server.config.name}: `fabric_key` has to be the same in the "
+                f"fabric of {here.config.name}: `fabric_key` has to be the same in the "
                 "configurations of both; until then nothing of it is believed",
             )
             return
         try:
-            await server.placements.learn(logon.placements)
+            await self._upstreams.placements.learn(logon.placements)
         except RaylayError as error:
             self.refuse("storage_error", str(error))
             return
         if self.is_open:
-            self.send(placed(server.machine.placements.items()))
+            self.send(placed(here.machine.placements.items()))
             self.outbox.flush()
             self.close("told")
 
     def ended(self, why: str) -> None:
         """The connection is gone."""
-        self.server.doorway.left(self)
+        self._upstreams.doorway.left(self)
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         if self._copied is not None:
             self._copied.writable()
         self.arrivals.clear()
         self.carrier_ended(why)
-        self.server.upstream_gone(self, why)
+        self._upstreams.gone(self, why)
 
     async def _log_on(self, logon: UpstreamLogon) -> None:
-        server = self.server
-        if not server.is_serving:
-            self.refuse("not_ready", f"{server.config.name} is {server.phase}")
+        here = self._here
+        if not here.is_serving:
+            self.refuse("not_ready", f"{here.config.name} is {here.phase}")
             return
-        machine = server.machine
+        machine = here.machine
         key = f"epoch/{logon.incarnation:016x}/{logon.destination}"
         try:
             if self._counts(logon.placements):
-                await server.placements.learn(logon.placements)
+                await self._upstreams.placements.learn(logon.placements)
             decided: Admitted | Refused | None = refused_before(machine, logon)
             if decided is None and logon.description:
-                decided = await server.in_thread(self._validate, logon)
+                decided = await here.in_thread(self._validate, logon)
             if decided is None:
-                seen = await server.state.run(lambda: self._take_epoch(logon.epoch, key))
+                seen = await here.state.run(lambda: self._take_epoch(logon.epoch, key))
                 # What is on disk and not taken yet is held: who may not be ready asks for that.
-                server.commits.catch_up()
+                self._upstreams.commits.catch_up()
                 decided = decide(machine, self.number, logon, seen, is_open=self.is_open)
         except RaylayError as error:
             self.refuse("storage_error", str(error))
@@ -252,25 +320,25 @@ class UpstreamConnection(Carrier):
             return
         if isinstance(decided, Refused):
             reason, text = decided.reason, decided.text
-            server.report("upstream_refused", peer=logon.name, reason=reason, text=text)
+            here.report("upstream_refused", peer=logon.name, reason=reason, text=text)
             self.refuse(reason, text)
             return
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         self.is_accepted = True
-        server.doorway.admitted(self)
+        self._upstreams.doorway.admitted(self)
         self._conflation_s = min(logon.ack_conflation_ms, CONFLATION_MS_MAX) / 1000
         self.reader.frame_bytes_max = REPLICATION_FRAME_BYTES_MAX
         self._behind_answer = []
-        server.perform(decided.effects)
+        here.perform(decided.effects)
         answer = decided.answer
-        same = await server.digest_of(answer.held) == logon.digest
-        identity = server.identity
+        same = await self._upstreams.digest.of(answer.held) == logon.digest
+        identity = here.identity
         accepted = Accepted(
             identity.name,
             identity.group,
             identity.incarnation,
-            server.client_address,
+            here.client_address,
             same,
             bool(logon.description),
             logon.version,
@@ -278,7 +346,7 @@ class UpstreamConnection(Carrier):
             machine.placements.items() if logon.version > REPLICATION_VERSION_MIN else {},
         )
         if not logon.description and not logon.reunites:
-            server.report(
+            here.report(
                 "upstream_not_validated",
                 peer=logon.name,
                 text=f"{logon.name} says nothing of its topics: it is of an older version",
@@ -292,7 +360,7 @@ class UpstreamConnection(Carrier):
         behind, self._behind_answer = self._behind_answer, None
         for ack in behind:
             self.acknowledge(ack)
-        server.incoming_changed()
+        self._upstreams.changed()
 
     def as_incoming(self, destination: str) -> Incoming | None:
         """What a destination is told of it; None: it carries no stream for that one."""
@@ -313,7 +381,7 @@ class UpstreamConnection(Carrier):
             logon.group,
             logon.incarnation,
             logon.address,
-            logon.proven or not self.server.identity.in_fabric,
+            logon.proven or not self._here.identity.in_fabric,
         )
 
     def carry(self, destination: str) -> CarriedStream:
@@ -325,7 +393,7 @@ class UpstreamConnection(Carrier):
     def stream_ended(self, stream: CarriedStream) -> None:
         """The stream is gone: another destination may use the connection."""
         super().stream_ended(stream)
-        self.server.incoming_changed()
+        self._upstreams.changed()
 
     def _validate(self, logon: UpstreamLogon) -> Refused | None:
         """Why, when a check of the link's Destination fails. Runs in a thread: it
@@ -335,13 +403,13 @@ class UpstreamConnection(Carrier):
             upstream = unpack_description(logon.name, logon.group, terms, logon.description)
         except RemoteProtocolError as error:
             return Refused(error.reason, str(error))
-        failures = check(upstream.destinations[0], upstream, describe(self.server.config))
+        failures = check(upstream.destinations[0], upstream, describe(self._here.config))
         return Refused("validation", told(failures)) if failures else None
 
     def _take_epoch(self, epoch: int, key: str) -> int:
         """Runs on the state's thread: returns the highest epoch seen before, and writes this one
         where it is higher. Of two connections with one epoch, one finds it taken."""
-        state = self.server.state
+        state = self._here.state
         seen = state.get_number(key)
         if epoch > seen:
             state.put_number(key, epoch)
@@ -354,14 +422,14 @@ class UpstreamConnection(Carrier):
         if header["c"] == "batch":
             return self._batch(header, body, answers)
         lacks, whole = read_lacks(header, body)
-        self.server.perform(self.server.machine.upstream_lacks(self.number, lacks, whole))
+        self._here.perform(self._here.machine.upstream_lacks(self.number, lacks, whole))
         return None
 
     def _batch(self, header: Header, body: bytes, answers: Answers) -> Questions | None:
-        server = self.server
-        machine = server.machine
-        if server.commits.failure is not None:
-            self.refuse(*server.commits.failure)
+        here = self._here
+        machine = here.machine
+        if self._upstreams.commits.failure is not None:
+            self.refuse(*self._upstreams.commits.failure)
             return None
         if answers.decoded is not None:
             batch, runs = answers.decoded
@@ -380,8 +448,8 @@ class UpstreamConnection(Carrier):
             answers.decoded = batch, runs
             return questions
         if batch.yours:
-            server.perform(machine.upstream_shows(self.number, batch.yours))
-        server.perform(
+            here.perform(machine.upstream_shows(self.number, batch.yours))
+        here.perform(
             machine.upstream_batch(
                 self.number,
                 batch.number,
@@ -389,7 +457,7 @@ class UpstreamConnection(Carrier):
                 batch.marked,
                 batch.awaited,
                 batch.caught_up,
-                server.steady_us(),
+                here.steady_us(),
                 answers,
             )
         )

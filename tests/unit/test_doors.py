@@ -207,7 +207,7 @@ class House:
         """The link of an instance, let in."""
         logon = self.logon(**words)
         logon.proof = proof_of(KEY, logon)
-        door = self.enter(UpstreamConnection(self.server))
+        door = self.enter(UpstreamConnection(self.server.upstreams))
         door.send(link_logon(logon))
         await door.until(lambda header: header["c"] == "waited" and not header["more"])
         return door
@@ -473,7 +473,7 @@ def test_every_frame_at_the_door_of_links(tmp_path: Path, state: str) -> None:
         cases = whole(LINK_FRAMES) if changes else as_they_are(LINK_FRAMES)
         cases += as_they_are(INSTANCE_FRAMES, CLIENT_FRAMES, SERVER_FRAMES)
         for number, (header, body, is_whole) in enumerate(cases):
-            door = house.enter(UpstreamConnection(house.server))
+            door = house.enter(UpstreamConnection(house.server.upstreams))
             if state in (ACCEPTED, GONE):
                 door.send(link_logon(house.logon()))
                 await door.until(lambda each: each["c"] == "waited" and not each["more"])

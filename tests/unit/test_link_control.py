@@ -27,11 +27,9 @@ class Connection:
 def greeted(*, moved: bool) -> list[dict[str, Any]]:
     """What a process hears that was started, and whose destination moved before it came."""
     to = DestinationConfig("B", "pair", True, (OLD,), server_names=("B",))
-    server: Any = SimpleNamespace(
-        config=InstanceConfig("A", "pair", destinations=(to,)),
-        injections=SimpleNamespace(tell_link=lambda name: None),
-    )
-    link = LinkControl(server, to)
+    here = SimpleNamespace(config=InstanceConfig("A", "pair", destinations=(to,)))
+    links: Any = SimpleNamespace(here=here, greeted=lambda name: None)
+    link = LinkControl(links, to)
     link.offer_incoming = lambda: None  # type: ignore[method-assign]
     if moved:
         link.aim({"B": Placement(1, NEW, "")})
@@ -64,8 +62,9 @@ class Later:
 def connected_link() -> tuple[LinkControl, Connection, Later]:
     to = DestinationConfig("B", "other", False, (OLD,), server_names=("B",))
     loop = Later()
-    server: Any = SimpleNamespace(config=InstanceConfig("A", "pair", destinations=(to,)), loop=loop)
-    link = LinkControl(server, to)
+    config = InstanceConfig("A", "pair", destinations=(to,))
+    links: Any = SimpleNamespace(here=SimpleNamespace(config=config, loop=loop))
+    link = LinkControl(links, to)
     connection = Connection()
     link.connection = connection  # type: ignore[assignment]
     link.is_connected = True
