@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
 from raylay.services.messages.bookmarks import parse_position
@@ -44,13 +44,11 @@ from raylay.services.protocol.session import (
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.replication.journal_answers import Answers, Questions
+from raylay.services.server.clients import Clients
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.matching import Subscription, TopicFilter, topic_filter
 from raylay.services.transports.framed import FramedConnection
-
-if TYPE_CHECKING:
-    from raylay.services.server.instance_server import InstanceServer
 
 _OWN_IDS = "\0"
 """Begins a command id that the server made up, so that a flush can wait for the publish."""
@@ -63,15 +61,16 @@ SUBSCRIPTIONS_MAX = 10_000
 class ClientConnection(FramedConnection):
     """One client. Owner: the instance's event loop. Lifecycle: one connection."""
 
-    def __init__(
-        self, server: InstanceServer, message_types: frozenset[bytes] = frozenset()
-    ) -> None:
+    def __init__(self, clients: Clients, message_types: frozenset[bytes] = frozenset()) -> None:
         self.message_types = message_types
         """That its transport is for; none: any."""
         self.session = ServerSession()
-        super().__init__(server.outbox, server.loop, self.session.reader)
-        self.server = server
-        self.number = server.doorway.next_number()
+        here = clients.here
+        super().__init__(here.outbox, here.loop, self.session.reader)
+        self._clients = clients
+        self._commits = clients.commits
+        self._here = here
+        self.number = clients.doorway.next_number()
         self.client_name = ""
         self.user_id = ""
         self.publisher = 0
@@ -99,8 +98,8 @@ class ClientConnection(FramedConnection):
     # -- the connection ----------------------------------------------------------------------
     def opened(self) -> None:
         """Begins the time in which a logon must come."""
-        self.server.clients_connected.add(self)
-        self.server.doorway.came(self)
+        self._clients.connected.add(self)
+        self._clients.doorway.came(self)
         if not self.is_open:
             return
         self._logon_timer = self.loop.call_later(LOGON_TIMEOUT_S, self._logon_late)
@@ -129,11 +128,11 @@ class ClientConnection(FramedConnection):
                 # What it sends again is looked at in the journal: what follows waits, most of it
                 # in the socket.
                 self.pause_reading("journal")
-                self.server.reading.read_for(self, fetch)
+                self._clients.reading.read_for(self, fetch)
         self._end_unread()
 
     def _end_unread(self) -> None:
-        limit_bytes = self.server.config.client_buffer_bytes_max
+        limit_bytes = self._here.config.client_buffer_bytes_max
         if self.unsent_bytes > limit_bytes and self.is_open:
             self.end(
                 "slow_client",
@@ -153,14 +152,14 @@ class ClientConnection(FramedConnection):
 
     def writable(self) -> None:
         """There is room again: replays go on."""
-        self.server.replays.connection_writable(self)
+        self._clients.replays.connection_writable(self)
 
     def end(self, reason: str, text: str) -> None:
         """Ends the session and tells the client why."""
         if not self.is_open:
             return
         if self.client_name:
-            self.server.report(
+            self._here.report(
                 "client_disconnected", client=self.client_name, peer=self.peer, reason=reason
             )
         self.send(acknowledgment("processed", "", reason, text))
@@ -175,11 +174,11 @@ class ClientConnection(FramedConnection):
         """The connection is gone: so are its subscriptions."""
         self.session.closed()
         self.arrivals.clear()
-        self.server.doorway.left(self)
+        self._clients.doorway.left(self)
         for timer in (self._logon_timer, self._heartbeat_timer):
             if timer is not None:
                 timer.cancel()
-        self.server.client_gone(self)
+        self._clients.gone(self)
 
     def pause_reading(self, why: str) -> None:
         """Reads no more for now, until it is resumed for each reason."""
@@ -251,8 +250,8 @@ class ClientConnection(FramedConnection):
         self.send(acknowledgment("processed", command_id or "-", reason, text))
 
     def _log_on(self, logon: Logon) -> None:
-        server = self.server
-        refusal = server.admission.refusal() or server.take_name(logon, self)
+        here, clients = self._here, self._clients
+        refusal = clients.admission.refusal() or clients.take_name(logon, self)
         if refusal is not None:
             reason, text = refusal
             self.send(acknowledgment("processed", logon.command_id, reason, text))
@@ -261,14 +260,14 @@ class ClientConnection(FramedConnection):
         self.client_name = logon.client_name
         self.user_id = logon.user_id
         self._conflation_s = logon.ack_conflation_ms / 1000
-        answer = server.machine.client_logged_on(self.number, logon.client_name, logon.low)
+        answer = here.machine.client_logged_on(self.number, logon.client_name, logon.low)
         self.publisher = answer.publisher
         self.session.logged_on()
         if self._logon_timer is not None:
             self._logon_timer.cancel()
-        server.doorway.admitted(self)
-        server.client_admitted(self)
-        identity = server.identity
+        clients.doorway.admitted(self)
+        clients.admitted(self)
+        identity = here.identity
         self.send(
             logon_answer(
                 logon.command_id,
@@ -278,7 +277,7 @@ class ClientConnection(FramedConnection):
                 publisher=answer.publisher,
                 durable=answer.durable,
                 highest=answer.highest,
-                peers=server.peers(),
+                peers=clients.peers(),
             )
         )
 
@@ -302,7 +301,7 @@ class ClientConnection(FramedConnection):
             )
             return None
         try:
-            runs = self.server.machine.client_runs(self.number, payload, count, self.message_types)
+            runs = self._here.machine.client_runs(self.number, payload, count, self.message_types)
         except CorruptRecord as error:
             self.end("bad_record", str(error))
             return None
@@ -313,28 +312,28 @@ class ClientConnection(FramedConnection):
 
     def _take_runs(self, runs: list[Run], processed: bytes, answers: Answers) -> Questions | None:
         """`processed`: what is sent when they are taken, if anything is."""
-        server = self.server
-        if server.commits.failure is not None:
-            self.end(*server.commits.failure)
+        here = self._here
+        if self._commits.failure is not None:
+            self.end(*self._commits.failure)
             return None
-        questions = server.machine.asks(runs, answers)
+        questions = here.machine.asks(runs, answers)
         if questions:
             answers.decoded = runs, processed
             return questions
-        effects, transient = server.machine.client_published(
-            self.number, runs, server.steady_us(), answers
+        effects, transient = here.machine.client_published(
+            self.number, runs, here.steady_us(), answers
         )
-        self.published_upto = server.machine.received_of(self.number)
-        server.perform(effects)
+        self.published_upto = here.machine.received_of(self.number)
+        here.perform(effects)
         if transient:
-            server.deliver_transient(transient)
-        server.commits.check_staged(self)
+            self._clients.deliver_transient(transient)
+        self._commits.check_staged(self)
         if processed:
             self.send(processed)
         return None
 
     def _publish(self, command: Publish, answers: Answers) -> Questions | None:
-        server = self.server
+        here = self._here
         acks = command.acks
         sequence = command.sequence
         publisher = self.publisher
@@ -348,12 +347,12 @@ class ClientConnection(FramedConnection):
             return None
         if not sequence:
             try:
-                publisher, sequence = server.machine.number_for(self.client_name)
+                publisher, sequence = here.machine.number_for(self.client_name)
             except RemoteProtocolError as error:
                 command_id = command.command_id or "-"
                 self.send(acknowledgment("processed", command_id, error.reason, str(error)))
                 return None
-        now_us = server.now_us()
+        now_us = here.now_us()
         record = self._builder(publisher, command.topic, command.message_type).build(
             sequence,
             command.body,
@@ -401,7 +400,7 @@ class ClientConnection(FramedConnection):
         message_type = command.message_type.encode()
         if types and message_type not in types:
             return "bad_message_type", not_of_transport(command.message_type, types)
-        topics, topic = self.server.machine.topics, command.topic.encode()
+        topics, topic = self._here.machine.topics, command.topic.encode()
         if not topics[topic, message_type].declared:
             return "not_journaled", topics.undeclared(topic, message_type)
         return None
@@ -416,28 +415,28 @@ class ClientConnection(FramedConnection):
         return found
 
     def _take_unnumbered(self, record: bytes, command: Publish, now_us: int) -> bool:
-        server = self.server
-        if server.commits.failure is not None:
-            self.end(*server.commits.failure)
+        here = self._here
+        if self._commits.failure is not None:
+            self.end(*self._commits.failure)
             return False
         run = run_of(scan(record, verify=False)[0], record)
         wanted = command.command_id if "persisted" in command.acks else ""
-        if not server.machine.topics[run.topic, run.message_type].journaled:
+        if not here.machine.topics[run.topic, run.message_type].journaled:
             run.receive_time_us = now_us
-            server.deliver_transient([run])
+            self._clients.deliver_transient([run])
             if wanted:
                 self.send(acknowledgment("persisted", wanted, unjournaled=1))
             return True
         self._unnumbered += 1
-        server.perform(
-            server.machine.client_published_unnumbered(
+        here.perform(
+            here.machine.client_published_unnumbered(
                 self.number,
                 run,
                 wanted or f"{_OWN_IDS}{self._unnumbered}",
-                server.steady_us(),
+                here.steady_us(),
             )
         )
-        server.commits.check_staged(self)
+        self._commits.check_staged(self)
         return True
 
     def persisted(self, ack: AckClient) -> None:
@@ -538,7 +537,7 @@ class ClientConnection(FramedConnection):
             return
         subscription = Subscription(self.number, name, wanted)
         self.subscriptions[name] = subscription
-        self.server.subscriptions.add(subscription)
+        self._clients.live.add(subscription)
         if "processed" in command.acks or not command.acks:
             self.send(acknowledgment("processed", command.command_id, sub=name))
         if "completed" in command.acks:
@@ -549,8 +548,8 @@ class ClientConnection(FramedConnection):
             )
 
     def _subscribe_bookmark(self, command: Subscribe, filter_: TopicFilter) -> None:
-        server = self.server
-        topics = server.machine.topics
+        here = self._here
+        topics = here.machine.topics
         if filter_.pattern is None:
             journaled = topics.journals(filter_.topic, command.message_type)
         else:
@@ -558,19 +557,19 @@ class ClientConnection(FramedConnection):
         if not journaled:
             raise RemoteProtocolError(
                 f"topic {command.topic[:200]!r} is not in the transaction log of "
-                f"{server.identity.name}: a bookmark subscription needs one that is",
+                f"{here.identity.name}: a bookmark subscription needs one that is",
                 "not_journaled",
             )
-        self.server.replays.open(self, command, filter_, parse_position(command.bookmark))
+        self._clients.replays.open(self, command, filter_, parse_position(command.bookmark))
 
     def _pause_or_resume(self, command: Pause | Resume) -> None:
         """All of them or none."""
         try:
             found = [self._bookmark_subscription(name) for name in command.subscriptions]
             if isinstance(command, Pause):
-                self.server.replays.pause(found)
+                self._clients.replays.pause(found)
             else:
-                self.server.replays.resume(found)
+                self._clients.replays.resume(found)
         except RemoteProtocolError as error:
             command_id = command.command_id or "-"
             self.send(acknowledgment("processed", command_id, error.reason, str(error)))
@@ -614,7 +613,7 @@ class ClientConnection(FramedConnection):
             subscription = self.subscriptions.pop(name, None)
             self.resolving.discard(name)
             if subscription is not None:
-                self.server.unsubscribe(self, subscription)
+                self._clients.unsubscribe(subscription)
         if "processed" in command.acks or not command.acks:
             self.send(acknowledgment("processed", command.command_id))
 

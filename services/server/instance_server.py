@@ -29,7 +29,6 @@ from raylay.services.errors import (
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.messages.topic_book import TopicBook
-from raylay.services.protocol.session import Logon, safety_notice
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.commit_news import Tell, how_to_tell
 from raylay.services.replication.effects import (
@@ -60,6 +59,7 @@ from raylay.services.server.admission import Admission
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
 from raylay.services.server.client_connection import ClientConnection
+from raylay.services.server.clients import Clients
 from raylay.services.server.commits import Commits
 from raylay.services.server.config import (
     DestinationConfig,
@@ -92,9 +92,6 @@ from raylay.services.server.replay import ReplayPump
 from raylay.services.server.state_thread import StateThread
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.upstream_connection import UpstreamConnection, Upstreams
-from raylay.services.subscriptions.bookmark import BookmarkSubscription
-from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
-from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
 from raylay.services.telemetry.metrics import Metrics
 from raylay.services.telemetry.tracing import Outstanding, Tracing, start_tracing, traced
 from raylay.storage.files import make_directory
@@ -150,21 +147,16 @@ class InstanceServer(Surroundings):
         self.link_factory = link_factory
         self.node_address = node_address
         self.tracing: Tracing
-        self.replays: ReplayPump
         self.placements = PlacementKeeper(self)
         self.bootstrap: Bootstrap | None = None
         """Where an empty instance is or was filled from, in this life."""
-        self.subscriptions = SubscriptionTable()
-        self.clients: dict[int, ClientConnection] = {}
-        self.clients_connected: set[ClientConnection] = set()
         self.doorway = Doorway(connections_max())
         self.more_client_addresses: dict[str, str] = {}
         """Of the other transports for clients, by name."""
         self.unix_path = ""
-        self.delivered = 0
-        self._by_name: dict[str, ClientConnection] = {}
         self._servers: list[asyncio.AbstractServer] = []
         self.reading = JournalReading(self)
+        self.replays = ReplayPump(self, self.reading)
         self._outstanding = Outstanding()
         self._traced_txids = False
         self._rates: dict[str, float] = {}
@@ -203,6 +195,15 @@ class InstanceServer(Surroundings):
             greeted=self.injections.tell_link,
             keep_refused=self.keep_refused,
         )
+        self.clients = Clients(
+            self,
+            admission=self.admission,
+            commits=self.commits,
+            doorway=self.doorway,
+            peer_book=self.link_controls.peer_book,
+            reading=self.reading,
+            replays=self.replays,
+        )
         self.perform = self._perform
         self._performers: dict[type, Callable[[Any], None]] = {
             Append: self._append,
@@ -239,7 +240,6 @@ class InstanceServer(Surroundings):
             raise ConfigurationError(
                 f"{self.config.name} has {syncs} sync destinations: at most {SYNC_DESTINATIONS_MAX}"
             )
-        self.replays = ReplayPump(self, self.reading)
         try:
             await self._open()
         except BaseException:
@@ -429,7 +429,7 @@ class InstanceServer(Surroundings):
 
     def _for_clients(self, message_types: tuple[str, ...]) -> Callable[[], ClientConnection]:
         types = frozenset(kind.encode() for kind in message_types)
-        return lambda: ClientConnection(self, types)
+        return lambda: ClientConnection(self.clients, types)
 
     async def _bind(
         self, make: Callable[[], asyncio.Protocol], host: str, port: int, transport: str
@@ -491,8 +491,7 @@ class InstanceServer(Surroundings):
         reason, text = "shutting_down", f"{self.config.name} stops"
         if self.retirement:
             reason, text = "retired", self.retirement
-        for client in list(self.clients_connected):
-            client.end(reason, text)
+        self.clients.end(reason, text)
         self.outbox.flush()
         await self._close_everything()
         self.phase = "retired" if self.retirement else "stopped"
@@ -506,8 +505,7 @@ class InstanceServer(Surroundings):
         await self.link_controls.stop()
         for connection in list(self.upstreams.connected.values()):
             connection.close("the instance stops")
-        for client in list(self.clients_connected):
-            client.close("the instance stops")
+        self.clients.close("the instance stops")
         self.cancel_tasks()
         await self.reading.close()
         if hasattr(self, "journal"):
@@ -554,9 +552,9 @@ class InstanceServer(Surroundings):
             self._rates = {
                 "published_per_s": round((counters.published - published) / spent_s, 1),
                 "persisted_per_s": round((counters.persisted - persisted) / spent_s, 1),
-                "delivered_per_s": round((self._delivered() - delivered) / spent_s, 1),
+                "delivered_per_s": round((self.delivered - delivered) / spent_s, 1),
             }
-        self._rates_before = (now_s, counters.published, counters.persisted, self._delivered())
+        self._rates_before = (now_s, counters.published, counters.persisted, self.delivered)
 
     def keep_refused(self) -> None:
         """Something was refused for good: that must not be forgotten once the recovery point moves
@@ -624,19 +622,19 @@ class InstanceServer(Surroundings):
             for run in runs:
                 if run.flags & _TRACED and run.kind == _RECORDS:
                     self._trace_commit(run)
-        if len(self.subscriptions):
-            self._deliver_live(runs)
+        if len(self.clients.live):
+            self.clients.deliver_live(runs)
         self.replays.committed(runs)
 
     def _ack_client(self, effect: AckClient) -> None:
-        client = self.clients.get(effect.session)
+        client = self.clients.sessions.get(effect.session)
         if client is not None:
             client.persisted(effect)
             if self._outstanding:
                 self._trace_client_ack(client.publisher, effect.sequence)
 
     def _refuse_client(self, effect: RefuseClient) -> None:
-        client = self.clients.get(effect.session)
+        client = self.clients.sessions.get(effect.session)
         if client is not None:
             client.refused(effect)
 
@@ -651,7 +649,7 @@ class InstanceServer(Surroundings):
             upstream.refuse(effect.reason, effect.text)
 
     def _close_session(self, effect: CloseSession) -> None:
-        client = self.clients.get(effect.session)
+        client = self.clients.sessions.get(effect.session)
         if client is not None:
             client.end(effect.reason, effect.text)
 
@@ -662,9 +660,7 @@ class InstanceServer(Surroundings):
         self.links[effect.destination].mode(effect.sync)
 
     def _safety_changed(self, _: SafetyChanged) -> None:
-        notice = safety_notice(self.peers())
-        for client in self.clients.values():
-            client.send(notice)
+        self.clients.safety_changed()
 
     def _removable(self, effect: Removable) -> None:
         if self.is_serving:
@@ -683,80 +679,7 @@ class InstanceServer(Surroundings):
     def _report_effect(self, effect: Report) -> None:
         self.events_log.add(effect.event, effect.details)
 
-    # -- deliveries --------------------------------------------------------------------------
-    def _deliver_live(self, runs: list[Run]) -> None:
-        for subscribers, delivery in live_deliveries(runs, self.subscriptions):
-            self._deliver(subscribers, delivery)
-
-    def deliver_transient(self, runs: list[Run]) -> None:
-        """Delivers messages of topics that are not journaled."""
-        for run in runs:
-            subscribers = self.subscriptions.matching(run.topic, run.message_type)
-            if subscribers:
-                for delivery in deliveries_of(run, journaled=False):
-                    self._deliver(subscribers, delivery)
-
-    def _deliver(self, subscribers: tuple[Subscription, ...], delivery: Delivery) -> None:
-        limit_bytes = self.config.client_buffer_bytes_max
-        for subscription in subscribers:
-            client = self.clients.get(subscription.session)
-            if client is None:
-                continue
-            client.deliver(subscription.id, delivery)
-            subscription.delivered += delivery.count
-            self.delivered += delivery.count
-            if client.unsent_bytes > limit_bytes:
-                # Ended behind this loop: ending changes the subscriptions that it walks.
-                self.loop.call_soon(
-                    client.end,
-                    "slow_client",
-                    f"more than {limit_bytes} bytes wait for {client.client_name}, "
-                    "which does not read them fast enough",
-                )
-
     # -- clients -----------------------------------------------------------------------------
-
-    def take_name(self, logon: Logon, client: ClientConnection) -> tuple[str, str] | None:
-        """The rule of duplicate client names: of one user, the newer connection stays."""
-        older = self._by_name.get(logon.client_name)
-        if older is not None and older is not client:
-            if older.user_id and logon.user_id and older.user_id != logon.user_id:
-                return (
-                    "name_in_use",
-                    f"{logon.client_name} is logged on by another user: choose another client name",
-                )
-            older.end("name_in_use", f"{logon.client_name} logged on again from {client.peer}")
-        return None
-
-    def client_admitted(self, client: ClientConnection) -> None:
-        """A client logged on."""
-        self.clients[client.number] = client
-        self._by_name[client.client_name] = client
-        self.report("client_connected", client=client.client_name, peer=client.peer)
-
-    def client_gone(self, client: ClientConnection) -> None:
-        """A client's connection ended."""
-        self.clients_connected.discard(client)
-        for subscription in client.subscriptions.values():
-            self.unsubscribe(client, subscription)
-        client.subscriptions.clear()
-        if self.clients.pop(client.number, None) is not None:
-            if self._by_name.get(client.client_name) is client:
-                del self._by_name[client.client_name]
-            self.machine.client_left(client.number)
-
-    def unsubscribe(
-        self, client: ClientConnection, subscription: Subscription | BookmarkSubscription
-    ) -> None:
-        """A subscription ended."""
-        if isinstance(subscription, Subscription):
-            self.subscriptions.remove(subscription)
-        else:
-            self.replays.remove(subscription)
-
-    def peers(self) -> list[dict[str, Any]]:
-        """The other instances as clients are told of them: where they may fail over to."""
-        return self.link_controls.peer_book.told(self.machine.destinations)
 
     # -- tracing -----------------------------------------------------------------------------
     def _trace_commit(self, run: Run) -> None:
@@ -789,6 +712,11 @@ class InstanceServer(Surroundings):
             self.tracing.persisted_ack(
                 [message for message, _ in taken], now_ns, now_ns, instance=self.identity.name
             )
+
+    @property
+    def delivered(self) -> int:
+        """Messages that subscribers were sent, in this life."""
+        return self.clients.delivered + self.replays.delivered
 
     # -- control -----------------------------------------------------------------------------
     async def downgrade(
@@ -934,14 +862,14 @@ class InstanceServer(Surroundings):
             ],
             commits=counters.commits,
             persisted=counters.persisted,
-            delivered=self._delivered(),
+            delivered=self.delivered,
             commit_ms_p50=self.commits.latency.percentile_ms(0.5),
             commit_ms_p99=self.commits.latency.percentile_ms(0.99),
             staged_bytes=self.commits.staged_bytes,
             storage_failure=self.commits.failure[1] if self.commits.failure else "",
-            sessions=len(self.clients),
-            clients=[client.client_name for client in self.clients.values()],
-            subscriptions=len(self.subscriptions),
+            sessions=len(self.clients.sessions),
+            clients=[client.client_name for client in self.clients.sessions.values()],
+            subscriptions=len(self.clients.live),
             bookmark_subscriptions=len(self.replays),
             upstreams=[
                 {"name": name, "group": group, "incarnation": f"{incarnation:016x}"}
@@ -951,9 +879,6 @@ class InstanceServer(Surroundings):
             destinations={name: self._destination_status(name) for name in self.links},
         )
         return found
-
-    def _delivered(self) -> int:
-        return self.delivered + self.replays.delivered
 
     def _state(self) -> str:
         if self.retirement:
@@ -1039,15 +964,15 @@ class InstanceServer(Surroundings):
         return {
             "published": counters.published,
             "persisted": counters.persisted,
-            "delivered": self._delivered(),
+            "delivered": self.delivered,
             "commits": counters.commits,
             "late_records": counters.late,
             "unavailable_records": len(machine.missing.ranges),
             "conflicting_records": counters.conflicts,
             "duplicates_skipped": counters.duplicates,
-            "buffer_bytes": sum(client.unsent_bytes for client in self.clients.values()),
-            "clients": len(self.clients),
-            "subscriptions": len(self.subscriptions) + len(self.replays),
+            "buffer_bytes": sum(client.unsent_bytes for client in self.clients.sessions.values()),
+            "clients": len(self.clients.sessions),
+            "subscriptions": len(self.clients.live) + len(self.replays),
             "commit_latency": self.commits.latency,
             "destinations": destinations,
         }

@@ -12,7 +12,6 @@ disk; where that never comes to be, it goes back to what is.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
@@ -46,7 +45,6 @@ class ReplayPump:
     def __init__(self, here: Surroundings, reading: JournalReading) -> None:
         self._here = here
         self._reading = reading
-        self._loop: asyncio.AbstractEventLoop = here.loop
         self.delivered = 0
         """Messages, in this life."""
         self._members: dict[BookmarkSubscription, Member] = {}
@@ -253,7 +251,7 @@ class ReplayPump:
         limit_bytes = self._here.config.client_buffer_bytes_max
         if connection.unsent_bytes > limit_bytes:
             # Ended behind this loop: ending changes the subscriptions that it walks.
-            self._loop.call_soon(
+            self._here.loop.call_soon(
                 connection.end,
                 "slow_client",
                 f"more than {limit_bytes} bytes wait for {connection.client_name}, "
@@ -277,8 +275,8 @@ class ReplayPump:
     def _tick_on(self) -> None:
         self._is_ticking = bool(self._members) and self._here.is_serving
         if self._is_ticking:
-            self.tick(self._loop.time(), self._here.now_us())
-            self._loop.call_later(TICK_S, self._tick_on)
+            self.tick(self._here.loop.time(), self._here.now_us())
+            self._here.loop.call_later(TICK_S, self._tick_on)
 
     def tick(self, now_s: float, now_us: int) -> None:
         """Persisted acks that are due, and ranges whose end time has passed."""
@@ -310,7 +308,7 @@ class ReplayPump:
     # -- turns -------------------------------------------------------------------------------
     def _now_us(self) -> int:
         """Of the loop's clock: it never goes back, as a rate needs it."""
-        return int(self._loop.time() * 1e6)
+        return int(self._here.loop.time() * 1e6)
 
     def _pending(self) -> PendingMessages:
         if self._durability is None:
@@ -323,7 +321,7 @@ class ReplayPump:
             self._queue.append(replay)
             if not self._scheduled:
                 self._scheduled = True
-                self._loop.call_soon(self._turn)
+                self._here.loop.call_soon(self._turn)
 
     def _wait(self, replay: Replay, due_us: int) -> None:
         """Leaves it out until its rate lets more out."""
@@ -333,7 +331,7 @@ class ReplayPump:
             self._kick(replay)
 
         if replay.timer is None and not replay.removed:
-            replay.timer = self._loop.call_at(due_us / 1e6, due)
+            replay.timer = self._here.loop.call_at(due_us / 1e6, due)
 
     def _turn(self) -> None:
         self._scheduled = False
@@ -350,7 +348,7 @@ class ReplayPump:
                 break
         if queue:
             self._scheduled = True
-            self._loop.call_soon(self._turn)
+            self._here.loop.call_soon(self._turn)
 
     def _step(self, replay: Replay) -> bool:
         """One read for one replay. Whether it has more to do now."""

@@ -178,7 +178,7 @@ class House:
 
     async def client(self, name: str) -> Door:
         """One that has logged on, has one subscription of each kind, and has published."""
-        door = self.enter(ClientConnection(self.server))
+        door = self.enter(ClientConnection(self.server.clients))
         door.send(encode_frame({"c": "logon", "v": 1, "client_name": name, "cid": "1"}))
         header = await door.until(lambda header: header.get("cid") == "1")
         assert header["status"] == "success", header
@@ -430,7 +430,7 @@ def test_every_frame_at_the_door_of_clients(tmp_path: Path, state: str) -> None:
         cases = whole(CLIENT_FRAMES) + as_they_are(SERVER_FRAMES, LINK_FRAMES, INSTANCE_FRAMES)
         for number, (header, body, is_whole) in enumerate(cases):
             if state == NEW:
-                door = house.enter(ClientConnection(house.server))
+                door = house.enter(ClientConnection(house.server.clients))
             else:
                 door = await house.busy_client("bad")
             if state == GONE:

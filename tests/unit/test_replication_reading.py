@@ -29,7 +29,6 @@ from raylay.services.replication.journal_answers import Answers
 from raylay.services.replication.routing import Destination
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.replay import ReplayPump
 
 OWN, PEER = 0xA, 0xB
 CLIENTS = ("p", "q")
@@ -160,7 +159,6 @@ def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path
         server.loop = asyncio.get_running_loop()
         server.machine, server.is_serving = working.machine, True
         server.steady_us = lambda: 0  # type: ignore[method-assign]
-        server.replays = ReplayPump(server, server.reading)
         for name in watched:
             link = SimpleNamespace(counts={}, peer_name="", address="", client_name="")
             link.pid, link.starts, link.why = 0, 0, ""

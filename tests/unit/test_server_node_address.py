@@ -131,7 +131,7 @@ def test_links_and_clients_find_it_where_its_node_is_now(tmp_path: Path) -> None
         assert await until(lambda: event(a, "move_announced"))
         told = event(b, "instance_readdressed")
         assert told is not None and told["address"] == a.replication_address
-        (peer,) = b.peers()
+        (peer,) = b.clients.peers()
         assert peer["addresses"] == [a.client_address]
         known = b.placements.known()["A"]
         assert known[:3] == (0, a.replication_address, a.client_address)

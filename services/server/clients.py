@@ -1,0 +1,164 @@
+"""The clients of an instance: who is connected, by which name, and what is delivered to them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from raylay.services.messages.records import Run
+from raylay.services.protocol.session import Logon, safety_notice
+from raylay.services.replication.effects import AckClient, RefuseClient
+from raylay.services.replication.peers import PeerBook
+from raylay.services.server.admission import Admission
+from raylay.services.server.commits import Commits
+from raylay.services.server.doorway import Doorway
+from raylay.services.server.reading import JournalReading
+from raylay.services.server.replay import ReplayPump
+from raylay.services.server.replay_members import Subscriber
+from raylay.services.server.surroundings import Surroundings
+from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
+from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
+
+
+class Client(Subscriber, Protocol):
+    """A client's connection (`ClientConnection`)."""
+
+    user_id: str
+    publisher: int
+    peer: str
+    """Address of the other side."""
+
+    def persisted(self, ack: AckClient) -> None:
+        """What the machine says of this client's publishes."""
+
+    def refused(self, refusal: RefuseClient) -> None:
+        """The machine refuses some of them for good."""
+
+    def close(self, why: str) -> None:
+        """Ends the connection."""
+
+
+class Clients:
+    """What of the instance its clients' connections need, and what it needs of them.
+
+    Owner: the instance's event loop.
+    """
+
+    def __init__(
+        self,
+        here: Surroundings,
+        *,
+        admission: Admission,
+        commits: Commits,
+        doorway: Doorway,
+        peer_book: PeerBook,
+        reading: JournalReading,
+        replays: ReplayPump,
+    ) -> None:
+        self.here = here
+        self.admission = admission
+        self.commits = commits
+        self.doorway = doorway
+        self.reading = reading
+        self.replays = replays
+        self.live = SubscriptionTable()
+        """The subscriptions without a bookmark."""
+        self.connected: set[Client] = set()
+        """All, from the first moment on."""
+        self.sessions: dict[int, Client] = {}
+        """Those that have logged on, by number of the connection."""
+        self.delivered = 0
+        """Messages to subscriptions without a bookmark, in this life."""
+        self._by_name: dict[str, Client] = {}
+        self._peer_book = peer_book
+
+    # -- who is here -------------------------------------------------------------------------
+    def take_name(self, logon: Logon, client: Client) -> tuple[str, str] | None:
+        """The rule of duplicate client names: of one user, the newer connection stays. Why this one
+        may not have it, if it may not."""
+        older = self._by_name.get(logon.client_name)
+        if older is not None and older is not client:
+            if older.user_id and logon.user_id and older.user_id != logon.user_id:
+                return (
+                    "name_in_use",
+                    f"{logon.client_name} is logged on by another user: choose another client name",
+                )
+            older.end("name_in_use", f"{logon.client_name} logged on again from {client.peer}")
+        return None
+
+    def admitted(self, client: Client) -> None:
+        """A client logged on."""
+        self.sessions[client.number] = client
+        self._by_name[client.client_name] = client
+        self.here.report("client_connected", client=client.client_name, peer=client.peer)
+
+    def gone(self, client: Client) -> None:
+        """A client's connection ended."""
+        self.connected.discard(client)
+        for subscription in client.subscriptions.values():
+            self.unsubscribe(subscription)
+        client.subscriptions.clear()
+        if self.sessions.pop(client.number, None) is not None:
+            if self._by_name.get(client.client_name) is client:
+                del self._by_name[client.client_name]
+            self.here.machine.client_left(client.number)
+
+    def unsubscribe(self, subscription: Subscription | BookmarkSubscription) -> None:
+        """A subscription ended."""
+        if isinstance(subscription, Subscription):
+            self.live.remove(subscription)
+        else:
+            self.replays.remove(subscription)
+
+    # -- what they are told ------------------------------------------------------------------
+    def peers(self) -> list[dict[str, Any]]:
+        """The other instances as clients are told of them: where they may fail over to."""
+        return self._peer_book.told(self.here.machine.destinations)
+
+    def safety_changed(self) -> None:
+        """Tells all of them where they may fail over to now."""
+        notice = safety_notice(self.peers())
+        for client in self.sessions.values():
+            client.send(notice)
+
+    def deliver_live(self, runs: list[Run]) -> None:
+        """Delivers what was committed."""
+        for subscribers, delivery in live_deliveries(runs, self.live):
+            self._deliver(subscribers, delivery)
+
+    def deliver_transient(self, runs: list[Run]) -> None:
+        """Delivers messages of topics that are not journaled."""
+        for run in runs:
+            subscribers = self.live.matching(run.topic, run.message_type)
+            if subscribers:
+                for delivery in deliveries_of(run, journaled=False):
+                    self._deliver(subscribers, delivery)
+
+    def _deliver(self, subscribers: tuple[Subscription, ...], delivery: Delivery) -> None:
+        limit_bytes = self.here.config.client_buffer_bytes_max
+        for subscription in subscribers:
+            client = self.sessions.get(subscription.session)
+            if client is None:
+                continue
+            client.deliver(subscription.id, delivery)
+            subscription.delivered += delivery.count
+            self.delivered += delivery.count
+            if client.unsent_bytes > limit_bytes:
+                # Ended behind this loop: ending changes the subscriptions that it walks.
+                self.here.loop.call_soon(
+                    client.end,
+                    "slow_client",
+                    f"more than {limit_bytes} bytes wait for {client.client_name}, "
+                    "which does not read them fast enough",
+                )
+
+    # -- the end -----------------------------------------------------------------------------
+    def end(self, reason: str, text: str) -> None:
+        """Ends all sessions and says why."""
+        for client in list(self.connected):
+            client.end(reason, text)
+
+    def close(self, why: str) -> None:
+        """Closes all connections."""
+        for client in list(self.connected):
+            client.close(why)
