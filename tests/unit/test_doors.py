@@ -56,6 +56,7 @@ from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.placement import Placement, to_wire
 from raylay.services.replication.validation import DestinationTerms
+from raylay.services.server import upstream_connection
 from raylay.services.server.client_connection import ClientConnection
 from raylay.services.server.config import (
     DestinationConfig,
@@ -78,6 +79,12 @@ CATALOGUE = frozenset(
     for word in re.findall(r"`([a-z_]+)`", PAGE.partition(begin)[2].partition(end)[0])
 )
 """The reasons that the page lists."""
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a test is not soon back at a peer that it let wait."""
+    monkeypatch.setattr(upstream_connection, "SILENCE_S_MAX", 600.0)
 
 
 class Transport(asyncio.Transport):
