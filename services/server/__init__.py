@@ -4,9 +4,10 @@
     instance_server.InstanceServer(config, directory, link_factory)
         await start()      listens, recovers, serves; raises ConfigurationError, StorageLocked, …
         await stop()       graceful; await finished() waits for it
-        status() -> dict, events(after, limit) -> list[dict], snapshot() -> dict (metrics)
+        status() -> dict, events(after, limit) -> list[dict]
         await downgrade(destination), upgrade(destination)
         await maintenance("compress" | "archive" | "remove", before_txid, force=False)
+        its parts, which import it never: docs/architecture.md
     runner.InstanceThread(directory, name, link_factory)
         the same on a thread of its own: what the actor holds
     run_instance                                the same as a process, without Ray

@@ -7,7 +7,6 @@ thread has told that the loop has not taken yet (commit_news.py).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -15,7 +14,7 @@ from raylay.services.errors import StorageFull
 from raylay.services.messages.records import Run
 from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.commit_place import CommitPlace, Place
-from raylay.services.replication.instance import InstanceMachine
+from raylay.services.server.surroundings import Surroundings
 from raylay.services.telemetry.metrics import LatencyHistogram
 from raylay.storage.journal import Journal
 
@@ -42,27 +41,11 @@ class Publishing(Protocol):
         """This is no reason any more."""
 
 
-class Host(Protocol):
-    """What commits need of their instance (`InstanceServer`)."""
+class Undoing(Protocol):
+    """Those who were given what is only staged (`ReplayPump`)."""
 
-    loop: asyncio.AbstractEventLoop
-    journal: Any
-    machine: InstanceMachine
-    replays: Any
-    outbox: Any
-
-    @property
-    def links(self) -> Mapping[str, Wakeable]:
-        """By destination."""
-
-    def steady_us(self) -> int:
-        """The clock that ages count by."""
-
-    def perform(self, effects: list[Any]) -> None:
-        """Performs what the machine asked for."""
-
-    def report(self, event: str, **details: Any) -> None:
-        """Something that people may want to know."""
+    def append_failed(self) -> None:
+        """What was staged never came to be."""
 
 
 class Commits:
@@ -73,11 +56,20 @@ class Commits:
     commit, all else on the loop.
 
     Args:
+        links: by destination.
         staged_bytes_max: a publisher is not read while more is staged.
     """
 
-    def __init__(self, host: Host, staged_bytes_max: int) -> None:
-        self._host = host
+    def __init__(
+        self,
+        here: Surroundings,
+        links: Mapping[str, Wakeable],
+        replays: Undoing,
+        staged_bytes_max: int,
+    ) -> None:
+        self._here = here
+        self._links = links
+        self._replays = replays
         self._staged_bytes_max = staged_bytes_max
         self.latency = LatencyHistogram()
         self.failure: tuple[str, str] | None = None
@@ -97,27 +89,27 @@ class Commits:
 
     @property
     def _journal(self) -> Journal:
-        journal: Journal = self._host.journal
+        journal: Journal = self._here.journal
         return journal
 
     # -- staging -----------------------------------------------------------------------------
     def stage(self, run: Run) -> None:
         """Has a run committed, with what else is staged in this turn."""
-        host = self._host
+        here = self._here
         size_bytes = len(run.payload)
         self.staged_bytes += size_bytes
-        self._news.staged(run, host.machine.destinations)
+        self._news.staged(run, here.machine.destinations)
         self._journal.keep(run)
         self._place.staged(size_bytes)
         if not self._is_due:
             self._is_due = True
-            host.loop.call_soon(self._end_turn)
+            here.loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
         self._is_due = False
         journal = self._journal
         place = self._place.choose(
-            thread_idle=journal.is_thread_idle, pending=bool(self._host.machine.waiters)
+            thread_idle=journal.is_thread_idle, pending=bool(self._here.machine.waiters)
         )
         if place is Place.THREAD:
             journal.hand_over()
@@ -140,12 +132,11 @@ class Commits:
         self.latency.record(commit_ns)
         self._place.took(commit_ns)
         calls, woken = self._news.committed(last_txid)
-        host = self._host
         if calls and not self._is_here:
             self._call(self._take)
         # While this process's own loop is still waking up, or before it does anything else.
         for name in woken:
-            host.links[name].wake(last_txid)
+            self._links[name].wake(last_txid)
         if self._is_here:
             self._take()
 
@@ -158,31 +149,31 @@ class Commits:
 
     def _call(self, work: Any, *arguments: Any) -> None:
         try:
-            self._host.loop.call_soon_threadsafe(work, *arguments)
+            self._here.loop.call_soon_threadsafe(work, *arguments)
         except RuntimeError:
             pass  # the loop is closed: nobody is left to be told
 
     # -- on the loop -------------------------------------------------------------------------
     def wakeable_changed(self) -> None:
         """A link can be woken on any thread now, or no more."""
-        links = self._host.links
+        links = self._links
         self._news.wakeable = tuple(name for name, link in links.items() if link.wake_fd >= 0)
 
     def catch_up(self) -> None:
         """Before a link's answer is taken: it may be for a commit that this loop has not taken."""
-        if self._news.is_ahead(self._host.machine.committed_txid):
+        if self._news.is_ahead(self._here.machine.committed_txid):
             self._take()
 
     def _take(self) -> None:
-        host = self._host
-        last_txid = self._news.take(host.machine.committed_txid)
+        here = self._here
+        last_txid = self._news.take(here.machine.committed_txid)
         if not last_txid:
             return
         if self.failure is not None:
             self.failure = None
-            host.report("storage_recovered")
-        host.perform(host.machine.committed(last_txid, host.steady_us()))
-        host.outbox.flush()
+            here.report("storage_recovered")
+        here.perform(here.machine.committed(last_txid, here.steady_us()))
+        here.outbox.flush()
 
     def taken(self, runs: list[Run]) -> None:
         """These are staged no more."""
@@ -197,17 +188,17 @@ class Commits:
             client.resume_reading("staged")
 
     def _take_failed(self, first_txid: int, error: Exception) -> None:
-        host = self._host
+        here = self._here
         reason = "storage_full" if isinstance(error, StorageFull) else "storage_error"
         self.failure = (reason, str(error))
         self._news.failed()
         self._resume()
-        now_us = host.steady_us()
-        host.perform(host.machine.append_failed(first_txid, reason, str(error), now_us))
+        now_us = here.steady_us()
+        here.perform(here.machine.append_failed(first_txid, reason, str(error), now_us))
         self.staged_bytes = 0
-        host.replays.append_failed()
-        host.outbox.flush()
-        host.loop.call_later(PROBE_S, self._probe)
+        self._replays.append_failed()
+        here.outbox.flush()
+        here.loop.call_later(PROBE_S, self._probe)
 
     def _probe(self) -> None:
         """Lets publishes through again: the next one shows whether there is space."""

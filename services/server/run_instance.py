@@ -42,8 +42,8 @@ async def serve(directory: Path) -> None:
         await server.finished()
         if not server.begins_anew or stopping:
             break
-    if server.retirement:
-        raise InstanceRetired(f"{directory}: {server.retirement}")
+    if server.here.retirement:
+        raise InstanceRetired(f"{directory}: {server.here.retirement}")
 
 
 def _stop_at_signals(server: InstanceServer, stopping: list[asyncio.Task[None]]) -> None:

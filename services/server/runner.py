@@ -118,7 +118,7 @@ class InstanceThread:
 
     def _call(self, work: Callable[[InstanceServer], Coroutine[Any, Any, Result]]) -> Result:
         server, loop = self._server, self._loop
-        if server is None or loop is None or not server.is_serving:
+        if server is None or loop is None or not server.here.is_serving:
             raise FabricError(f"{self._name} does not serve: {self._why or 'it is starting'}")
         return asyncio.run_coroutine_threadsafe(work(server), loop).result(CALL_TIMEOUT_S)
 
@@ -157,7 +157,7 @@ class InstanceThread:
             server, loop = self._server, self._loop
             if server is None or loop is None:
                 raise
-            if server.retirement:
+            if server.here.retirement:
                 return server.events(after, limit)
             # A start may take long, and tells how it goes.
             return asyncio.run_coroutine_threadsafe(ask(server), loop).result(CALL_TIMEOUT_S)

@@ -18,6 +18,7 @@ from raylay.services.server.config import InstanceConfig
 from raylay.services.server.event_log import EventLog
 from raylay.services.server.state_thread import StateThread
 from raylay.services.telemetry import logs
+from raylay.services.telemetry.tracing import Tracing
 from raylay.services.transports.framed import Outbox
 from raylay.storage.lmdb_journal import LmdbJournal
 
@@ -44,6 +45,7 @@ class Surroundings:
         self.state: StateThread
         self.identity: Identity
         self.machine: InstanceMachine
+        self.tracing: Tracing
         self.perform: Callable[[list[Effect]], None]
         """Performs what the machine asked for, in order."""
         self.client_address = ""

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.replication.run_lookup import RunLookup
-from raylay.services.server import instance_server, run_instance
+from raylay.services.server import recovery, run_instance
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.reading import JournalReading
 from raylay.storage.journal_reader import LmdbJournalReader
@@ -130,7 +130,7 @@ class WatchedServer(InstanceServer):
         await super().start()
         loop = asyncio.get_running_loop()
         self.stalls = Stalls(loop)
-        loop.add_signal_handler(signal.SIGUSR2, lambda: self.journal.read(0))
+        loop.add_signal_handler(signal.SIGUSR2, lambda: self.here.journal.read(0))
 
 
 if __name__ == "__main__":
@@ -140,6 +140,6 @@ if __name__ == "__main__":
     if on_the_loop:
         JournalReading.run = run_on_the_loop  # type: ignore[method-assign]
     if os.environ.get("RAYLAY_TEST_RECENT") == "none":
-        instance_server.RECENT_BYTES_MAX = 0
+        recovery.RECENT_BYTES_MAX = 0
     run_instance.InstanceServer = WatchedServer  # type: ignore[attr-defined]
     sys.exit(run_instance.main())

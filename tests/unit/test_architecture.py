@@ -167,7 +167,6 @@ LONG_FILES = {
     "services/protocol/session.py": 670,
     "services/replication/instance/machine.py": 806,
     "services/replication/outbound.py": 710,
-    "services/server/instance_server.py": 990,
     "services/messages/ranges.py": 620,
     "services/programs/link/link_server.py": 1000,
     "services/server/client_connection.py": 640,

@@ -148,7 +148,7 @@ async def counted_batches(
         servers.append(b)
         await b.start()
         to = DestinationConfig(
-            "B", "g", True, (b.replication_address,), server_names=("B",),
+            "B", "g", True, (b.here.replication_address,), server_names=("B",),
             topics=(TopicRule("orders", exclude_validation=("replicate",)),),
         )  # fmt: skip
         config = replace(config, destinations=(to,))
@@ -159,7 +159,7 @@ async def counted_batches(
         async with asyncio.timeout(DEADLINE_S):
             while pair and not a.status()["destinations"]["B"]["caught_up"]:
                 await asyncio.sleep(0.02)
-        publisher = await Publisher.connected(a.client_address)
+        publisher = await Publisher.connected(a.here.client_address)
         found: dict[int, list[Counter[str]]] = {1: [], MESSAGES_MAX: []}
         for _ in range(ROUNDS):
             for count, each in found.items():

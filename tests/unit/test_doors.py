@@ -224,15 +224,15 @@ class House:
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 await asyncio.sleep(0)
-                if not self.server.tasks_running:
+                if not self.server.here.tasks_running:
                     return
 
     def facts(self) -> tuple[Any, ...]:
         """What a refused frame must leave as it is."""
-        machine = self.server.machine
+        machine = self.server.here.machine
         return (
             machine.next_txid, machine.known.digest(), machine.placements.to_wire(),
-            machine.went_back, machine.retired, dict(self.server.machine.destinations),
+            machine.went_back, machine.retired, dict(self.server.here.machine.destinations),
             len(machine.missing.ranges),
         )  # fmt: skip
 
@@ -245,9 +245,9 @@ class House:
         self.number += 1
         peer.send(batch(self.number, record("theirs", self.number)))
         await peer.until(lambda header: header["c"] == "ack" and header["n"] == self.number)
-        machine = self.server.machine
+        machine = self.server.here.machine
         machine.check_invariants()
-        assert not self.server.has_ended, "a task failed"
+        assert not self.server.here.has_ended, "a task failed"
         assert not len(machine.placements) and not machine.went_back and not machine.retired
 
 
@@ -276,7 +276,7 @@ def in_house(directory: Path, visit: Callable[[House, Door, Door], Awaitable[Non
         good, peer = await house.client("good"), await house.link(name="good-peer", incarnation=0xC)
         try:
             await visit(house, good, peer)
-            assert not faults and not house.server.has_ended, faults
+            assert not faults and not house.server.here.has_ended, faults
             assert not good.transport.is_over and not peer.transport.is_over
         finally:
             for door in house.doors:

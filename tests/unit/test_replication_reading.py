@@ -156,18 +156,18 @@ def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path
     seen: list[tuple[int, ...]] = []
 
     async def work() -> None:
-        server.loop = asyncio.get_running_loop()
-        server.machine, server.is_serving = working.machine, True
-        server.steady_us = lambda: 0  # type: ignore[method-assign]
+        server.here.loop = asyncio.get_running_loop()
+        server.here.machine, server.here.is_serving = working.machine, True
+        server.here.steady_us = lambda: 0  # type: ignore[method-assign]
         for name in watched:
             link = SimpleNamespace(counts={}, peer_name="", address="", client_name="")
             link.pid, link.starts, link.why = 0, 0, ""
-            server.links[name] = cast(Any, link)
+            server.links.controls[name] = cast(Any, link)
         ended = threading.Event()
 
         def scrape() -> None:
             while not ended.is_set():
-                found = server.snapshot_from_thread()["destinations"]
+                found = server._status.snapshot_from_thread()["destinations"]
                 seen.append(tuple(found[name]["persisted_sent"] for name in ("near", "far")))
 
         threads = [threading.Thread(target=scrape) for _ in range(2)]

@@ -1,0 +1,63 @@
+"""Spans of traced messages: of the commit that wrote them and of the ack that their publisher got.
+
+Only what is traced comes here (services/telemetry/tracing.py); no other message costs a call.
+"""
+
+from __future__ import annotations
+
+import time
+
+from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.server.surroundings import Surroundings
+from raylay.services.server.upstream_connection import Upstreams
+from raylay.services.telemetry.tracing import Outstanding, traced
+
+_TRACED = int(Flag.TRACED)
+_RECORDS = int(Kind.RECORDS)
+
+
+class CommitTraces:
+    """Owner: the instance's event loop."""
+
+    def __init__(self, here: Surroundings, upstreams: Upstreams) -> None:
+        self._here = here
+        self._upstreams = upstreams
+        self.outstanding = Outstanding()
+        """Traced messages of clients that are not acked yet."""
+
+    def committed(self, runs: list[Run]) -> None:
+        """These were committed."""
+        for run in runs:
+            if run.flags & _TRACED and run.kind == _RECORDS:
+                self._committed(run)
+
+    def _committed(self, run: Run) -> None:
+        messages = traced(run.payload)
+        now_ns = time.time_ns()
+        upstream, epoch = "", 0
+        if run.path:
+            for connection in self._upstreams.connected.values():
+                logon = connection.logon
+                if logon is not None and logon.incarnation == run.path[-1]:
+                    upstream, epoch = logon.name, logon.epoch
+        else:
+            self.outstanding.add(messages, now_ns)
+        self._here.tracing.commit(
+            messages,
+            run.receive_time_us * 1000,
+            now_ns,
+            instance=self._here.identity.name,
+            upstream=upstream,
+            epoch=epoch,
+            txid=run.first_txid,
+        )
+
+    def acked(self, publisher: int, sequence: int) -> None:
+        """A publisher was told that all up to this sequence is persisted."""
+        taken = self.outstanding.take(publisher, [(0, sequence)])
+        if taken:
+            now_ns = time.time_ns()
+            here = self._here
+            here.tracing.persisted_ack(
+                [message for message, _ in taken], now_ns, now_ns, instance=here.identity.name
+            )

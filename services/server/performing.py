@@ -1,0 +1,169 @@
+"""What an instance does for each effect that its machine asks for: one table, one method each.
+
+It decides nothing. The order in which a commit is performed is a rule: links are told first, acks
+go out, then come subscriptions and replays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from raylay.services.replication.commit_news import Tell, how_to_tell
+from raylay.services.replication.effects import (
+    AckClient,
+    AckUpstream,
+    Append,
+    BecameReady,
+    CloseSession,
+    CloseUpstream,
+    Committed,
+    Effect,
+    NotifyLink,
+    PlacementsChanged,
+    RefuseClient,
+    Removable,
+    Report,
+    SafetyChanged,
+    SetLinkMode,
+)
+from raylay.services.server.clients import Clients
+from raylay.services.server.commit_traces import CommitTraces
+from raylay.services.server.commits import Commits
+from raylay.services.server.link_control import Links
+from raylay.services.server.recovery import Recovery
+from raylay.services.server.replay import ReplayPump
+from raylay.services.server.surroundings import Surroundings
+from raylay.services.server.upstream_connection import Upstreams
+
+
+class Performing:
+    """Owner: the instance's event loop.
+
+    Args:
+        endings: what is done for the effects that end the instance.
+    """
+
+    def __init__(
+        self,
+        here: Surroundings,
+        *,
+        clients: Clients,
+        commits: Commits,
+        links: Links,
+        recovery: Recovery,
+        replays: ReplayPump,
+        upstreams: Upstreams,
+        endings: Mapping[type, Callable[[Any], None]],
+    ) -> None:
+        self._here = here
+        self._clients = clients
+        self._commits = commits
+        self._links = links
+        self._recovery = recovery
+        self._replays = replays
+        self._upstreams = upstreams
+        self._traces = CommitTraces(here, upstreams)
+        self._performers: dict[type, Callable[[Any], None]] = {
+            Append: self._append,
+            Committed: self._committed,
+            AckClient: self._ack_client,
+            RefuseClient: self._refuse_client,
+            AckUpstream: self._ack_upstream,
+            CloseUpstream: self._close_upstream,
+            CloseSession: self._close_session,
+            NotifyLink: self._notify_link,
+            SetLinkMode: self._set_link_mode,
+            SafetyChanged: self._safety_changed,
+            Removable: self._removable,
+            PlacementsChanged: self._placements_changed,
+            BecameReady: self._became_ready,
+            Report: self._report,
+            **endings,
+        }
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Performs what a machine asked for, in order."""
+        performers = self._performers
+        for effect in effects:
+            performers[type(effect)](effect)
+        if self._replays.any_fully_durable:
+            # Whatever came may have made something durable: a commit, an answer, a downgrade.
+            self._replays.durable_moved()
+
+    def _append(self, effect: Append) -> None:
+        self._commits.stage(effect.run)
+        if self._replays.any_live:
+            self._replays.staged(effect.run)
+
+    def _committed(self, effect: Committed) -> None:
+        runs = effect.runs
+        here = self._here
+        for name, link in self._links.controls.items():
+            if link.is_connected:
+                tell = how_to_tell(link.woken_txid, here.machine.destinations[name], runs)
+                if tell is Tell.NOW:
+                    link.told(effect.last_txid)
+                elif tell is Tell.LATER:
+                    link.told_later(effect.last_txid)
+        self._commits.taken(runs)
+        if here.tracing.enabled:
+            self._traces.committed(runs)
+        if len(self._clients.live):
+            self._clients.deliver_live(runs)
+        self._replays.committed(runs)
+
+    def _ack_client(self, effect: AckClient) -> None:
+        client = self._clients.sessions.get(effect.session)
+        if client is not None:
+            client.persisted(effect)
+            if self._traces.outstanding:
+                self._traces.acked(client.publisher, effect.sequence)
+
+    def _refuse_client(self, effect: RefuseClient) -> None:
+        client = self._clients.sessions.get(effect.session)
+        if client is not None:
+            client.refused(effect)
+
+    def _ack_upstream(self, effect: AckUpstream) -> None:
+        upstream = self._upstreams.connected.get(effect.connection)
+        if upstream is not None:
+            upstream.acknowledge(effect)
+
+    def _close_upstream(self, effect: CloseUpstream) -> None:
+        upstream = self._upstreams.connected.get(effect.connection)
+        if upstream is not None:
+            upstream.refuse(effect.reason, effect.text)
+
+    def _close_session(self, effect: CloseSession) -> None:
+        client = self._clients.sessions.get(effect.session)
+        if client is not None:
+            client.end(effect.reason, effect.text)
+
+    def _notify_link(self, effect: NotifyLink) -> None:
+        self._links.controls[effect.destination].notice(effect.awaited, effect.last_txid)
+
+    def _set_link_mode(self, effect: SetLinkMode) -> None:
+        self._links.controls[effect.destination].mode(effect.sync)
+
+    def _safety_changed(self, _: SafetyChanged) -> None:
+        self._clients.safety_changed()
+
+    def _removable(self, effect: Removable) -> None:
+        if self._here.is_serving:
+            # Links that end because this instance does take back nothing of what it released.
+            self._here.journal.removable(effect.before_txid)
+
+    def _placements_changed(self, effect: PlacementsChanged) -> None:
+        self._links.aim(effect.news)
+        for upstream in list(self._upstreams.connected.values()):
+            upstream.placed(effect.news)
+        # With the addresses of the peers as they are now.
+        self._clients.safety_changed()
+
+    def _became_ready(self, _: BecameReady) -> None:
+        self._here.phase = "serving"
+        self._here.spawn(self._recovery.note_ready())
+
+    def _report(self, effect: Report) -> None:
+        self._here.events_log.add(effect.event, effect.details)

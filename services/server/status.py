@@ -1,0 +1,253 @@
+"""What an instance says of itself: its status for people, its figures for metrics, its rates."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.server.admission import Admission
+from raylay.services.server.bootstrap import Bootstrap
+from raylay.services.server.clients import Clients
+from raylay.services.server.commits import Commits
+from raylay.services.server.link_control import Links
+from raylay.services.server.listening import Listening
+from raylay.services.server.reading import JournalReading
+from raylay.services.server.replay import ReplayPump
+from raylay.services.server.surroundings import Surroundings
+
+SNAPSHOT_WAIT_S = 1.0
+EXAMPLES_MAX = 3
+"""Ranges that a status names of what a destination owes."""
+RANGES_SHOWN_MAX = 100
+"""Of what is unavailable, in the status."""
+
+
+class Status:
+    """Only reads. Owner: the instance's event loop, but for `snapshot_from_thread`."""
+
+    def __init__(
+        self,
+        here: Surroundings,
+        *,
+        admission: Admission,
+        clients: Clients,
+        commits: Commits,
+        links: Links,
+        listening: Listening,
+        reading: JournalReading,
+        replays: ReplayPump,
+    ) -> None:
+        self._here = here
+        self._admission = admission
+        self._clients = clients
+        self._commits = commits
+        self._links = links
+        self._listening = listening
+        self._reading = reading
+        self._replays = replays
+        self.bootstrap: Bootstrap | None = None
+        """Where an empty instance is or was filled from, in this life."""
+        self._started_s = time.time()
+        self._rates: dict[str, float] = {}
+        self._rates_before: tuple[float, int, int, int] = (0.0, 0, 0, 0)
+
+    @property
+    def delivered(self) -> int:
+        """Messages that subscribers were sent, in this life."""
+        return self._clients.delivered + self._replays.delivered
+
+    def measure(self) -> None:
+        """Called each second, for the rates."""
+        counters = self._here.machine.counters
+        now_s = self._here.loop.time()
+        before_s, published, persisted, delivered = self._rates_before
+        spent_s = now_s - before_s
+        if before_s:
+            self._rates = {
+                "published_per_s": round((counters.published - published) / spent_s, 1),
+                "persisted_per_s": round((counters.persisted - persisted) / spent_s, 1),
+                "delivered_per_s": round((self.delivered - delivered) / spent_s, 1),
+            }
+        self._rates_before = (now_s, counters.published, counters.persisted, self.delivered)
+
+    def status(self) -> dict[str, Any]:
+        """What it is and how it goes."""
+        config = self._here.config
+        found: dict[str, Any] = {
+            "name": config.name,
+            "group": config.group,
+            "state": self._state(),
+            "phase": self._here.phase,
+            "reason": self._admission.reason(),
+            "ready": False,
+            "pid": os.getpid(),
+            "uptime_s": round(time.time() - self._started_s, 1),
+            "client_address": self._here.client_address,
+            "client_transports": self._listening.more_client_addresses,
+            "replication_address": self._here.replication_address,
+            "last_event": self._here.events_log.last_number,
+        }
+        if self.bootstrap is not None:
+            found["bootstrap"] = self.bootstrap.status()
+        if not self._here.is_serving:
+            return found
+        machine = self._here.machine
+        counters = machine.counters
+        messages = machine.intake.messages_on_disk
+        found.update(
+            ready=machine.ready,
+            incarnation=f"{self._here.identity.incarnation:016x}",
+            generation=self._here.identity.generation,
+            moved=[
+                {"name": name, **placement._asdict()}
+                for name, placement in machine.placements.items().items()
+            ],
+            first_txid=self._reading.first_txid,
+            committed_txid=machine.committed_txid,
+            messages=messages,
+            notes=machine.committed_txid - messages,
+            next_txid=machine.next_txid,
+            durable_txid=machine.fully_durable_txid(),
+            pending=len(machine.pending),
+            published=counters.published,
+            replicated_in=counters.replicated_in,
+            duplicates=counters.duplicates,
+            late=counters.late,
+            conflicts=counters.conflicts,
+            unavailable=len(machine.missing.ranges),
+            unavailable_ranges=[
+                [publisher, first, last]
+                for publisher, (first, last) in itertools.islice(
+                    machine.missing.ranges.items(), RANGES_SHOWN_MAX
+                )
+            ],
+            commits=counters.commits,
+            persisted=counters.persisted,
+            delivered=self.delivered,
+            commit_ms_p50=self._commits.latency.percentile_ms(0.5),
+            commit_ms_p99=self._commits.latency.percentile_ms(0.99),
+            staged_bytes=self._commits.staged_bytes,
+            storage_failure=self._commits.failure[1] if self._commits.failure else "",
+            sessions=len(self._clients.sessions),
+            clients=[client.client_name for client in self._clients.sessions.values()],
+            subscriptions=len(self._clients.live),
+            bookmark_subscriptions=len(self._replays),
+            upstreams=[
+                {"name": name, "group": group, "incarnation": f"{incarnation:016x}"}
+                for name, group, incarnation in machine.upstreams()
+            ],
+            rates=self._rates,
+            destinations={name: self._destination_status(name) for name in self._links.controls},
+        )
+        return found
+
+    def _state(self) -> str:
+        if self._here.retirement:
+            return "retired"
+        if not self._here.is_serving:
+            return "stopping" if self._here.is_stopping else "recovering"
+        if not self._here.machine.ready:
+            return "catching_up"
+        return "ready" if self._commits.failure is None else "failed"
+
+    def _destination_status(self, name: str) -> dict[str, Any]:
+        ledger = self._here.machine.destinations[name]
+        link = self._links.controls[name]
+        oldest = ledger.oldest_owed()
+        age_ms = 0 if oldest is None else max(0, self._here.steady_us() - oldest[0]) // 1000
+        return {
+            "peer": link.peer_name,
+            "group": ledger.destination.group,
+            "connected": ledger.connected,
+            "caught_up": ledger.caught_up,
+            "sync": ledger.sync,
+            "configured_sync": ledger.destination.sync,
+            "downgraded": ledger.destination.sync and not ledger.sync,
+            "safe": ledger.safe,
+            "why_unsafe": ledger.why_unsafe,
+            "owed": len(ledger.owed),
+            "owed_examples": _examples(ledger.owed),
+            "age_ms": age_ms,
+            "stored_txid": ledger.stored_txid,
+            "lag": max(0, self._here.machine.committed_txid - ledger.stored_txid),
+            "skipped": ledger.skipped,
+            "persisted": ledger.persisted,
+            "address": link.address,
+            "client_name": link.client_name,
+            "incarnation": f"{ledger.incarnation:016x}",
+            "pid": link.pid,
+            "starts": link.starts,
+            "why": link.why,
+            **link.counts,
+        }
+
+    def snapshot_from_thread(self) -> dict[str, Any]:
+        """`snapshot` for another thread than the loop's: the loop takes it, between two turns.
+
+        Raises:
+            RuntimeError: the loop is closed, or so busy that it did not answer in time.
+        """
+        if not self._here.is_serving:
+            return {}
+        answer: Future[tuple[dict[str, Any], PublisherRanges]] = Future()
+
+        def take() -> None:
+            try:
+                answer.set_result((self.snapshot(), self._here.machine.known.copy()))
+            except Exception as error:
+                answer.set_exception(error)
+
+        self._here.loop.call_soon_threadsafe(take)
+        try:
+            found, held = answer.result(SNAPSHOT_WAIT_S)
+        except TimeoutError:
+            raise RuntimeError(f"the loop gave no snapshot in {SNAPSHOT_WAIT_S} s") from None
+        # Of very many publishers that takes a while, which is this thread's.
+        return found and {**found, "ranges_held": sum(1 for _ in held.items())}
+
+    def snapshot(self) -> dict[str, Any]:
+        """For metrics (services/telemetry/metrics.py), but for `ranges_held`. Only reads."""
+        if not self._here.is_serving:
+            return {}
+        machine = self._here.machine
+        counters = machine.counters
+        destinations = {}
+        for name in self._links.controls:
+            status = self._destination_status(name)
+            destinations[name] = {
+                "sent": status.get("sent_records", 0),
+                "persisted_sent": status["persisted"],
+                "ack_age_ms": status["age_ms"],
+                "lag_messages": status["lag"],
+                "connected": status["connected"],
+                "sync": status["sync"],
+            }
+        return {
+            "published": counters.published,
+            "persisted": counters.persisted,
+            "delivered": self.delivered,
+            "commits": counters.commits,
+            "late_records": counters.late,
+            "unavailable_records": len(machine.missing.ranges),
+            "conflicting_records": counters.conflicts,
+            "duplicates_skipped": counters.duplicates,
+            "buffer_bytes": sum(client.unsent_bytes for client in self._clients.sessions.values()),
+            "clients": len(self._clients.sessions),
+            "subscriptions": len(self._clients.live) + len(self._replays),
+            "commit_latency": self._commits.latency,
+            "destinations": destinations,
+        }
+
+
+def _examples(rooted: RootedRanges) -> list[str]:
+    """A few of the ranges, for people: the first and the last message of each."""
+    return [
+        f"{publisher}|{first}| to {publisher}|{last}|"
+        for ranges in rooted.roots.values()
+        for publisher, (first, last) in itertools.islice(ranges.items(), EXAMPLES_MAX)
+    ][:EXAMPLES_MAX]
