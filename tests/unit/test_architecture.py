@@ -168,7 +168,6 @@ LONG_FILES = {
     "services/replication/instance/machine.py": 806,
     "services/replication/outbound.py": 710,
     "services/messages/ranges.py": 620,
-    "services/programs/link/link_server.py": 1000,
     "services/server/client_connection.py": 640,
     "services/server/link_control.py": 620,
     "services/telemetry/tracing.py": 630,

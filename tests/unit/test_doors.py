@@ -27,7 +27,8 @@ from raylay.services.errors import CorruptRecord, RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import RecordBuilder, decode_runs, publisher_id, run_of, scan
 from raylay.services.messages.topics import TopicRule
-from raylay.services.programs.link.link_server import LinkServer, _Downstream
+from raylay.services.programs.link.downstream import Downstream
+from raylay.services.programs.link.link_server import LinkServer
 from raylay.services.protocol import bootstrap, control
 from raylay.services.protocol.compression import Decompressor, compressor
 from raylay.services.protocol.description import unpack_description
@@ -518,8 +519,9 @@ def dialled() -> tuple[LinkServer, Door, list[Header]]:
     """A link that has dialled its destination, and what it tells its own instance."""
     to = DestinationConfig("solo", "g", True, ("127.0.0.1:1",))
     link = LinkServer(LinkConfig("own", "g", 0xA, 1, "", "", None, to))
-    link.loop = asyncio.get_running_loop()
-    link.outbox = Outbox(link.loop)
+    here = link.here
+    here.loop = asyncio.get_running_loop()
+    here.outbox = Outbox(here.loop)
     told: list[Header] = []
 
     def tell(data: bytes) -> None:
@@ -531,14 +533,14 @@ def dialled() -> tuple[LinkServer, Door, list[Header]]:
                 assert 0 <= header["root"] < 1 << 64
 
     instance: Any = SimpleNamespace(send=tell)
-    link._instance = instance
-    link._reader = SimpleNamespace(first_txid=1)  # type: ignore[assignment]
-    downstream = _Downstream(link, carried=False)
+    here.instance = instance
+    link.pump.reader = SimpleNamespace(first_txid=1)  # type: ignore[assignment]
+    downstream = Downstream(here, link.dialling, link.pump, carried=False)
     transport = Transport(downstream)
     downstream.connection_made(transport)
-    link._downstream = downstream
-    link._start_answer = link.loop.create_future()
-    link.pump = lambda: None  # type: ignore[method-assign]
+    link.pump.downstream = downstream
+    link.dialling._start_answer = here.loop.create_future()
+    link.pump.pump = lambda: None  # type: ignore[method-assign]
     return link, Door(downstream, transport), told
 
 
@@ -555,7 +557,7 @@ def test_every_frame_at_the_door_of_a_link(state: str) -> None:
         cases = whole(sent) + as_they_are(LINK_FRAMES, CLIENT_FRAMES, SERVER_FRAMES)
         for header, body, is_whole in cases:
             link, door, told = dialled()
-            link.bring = lambda stream: None  # type: ignore[method-assign]
+            link.dialling.bring = lambda stream: None  # type: ignore[method-assign]
             if state != DIALLED:
                 for part in exchange_frames(
                     Accepted("there", "g", 0xD, "there:2", False), PublisherRanges(), RootedRanges()
@@ -563,15 +565,15 @@ def test_every_frame_at_the_door_of_a_link(state: str) -> None:
                     door.send(part)
                     if state == ACCEPTING:
                         break
-                assert link._downstream is not None
-                assert link._downstream.answer.done() == (state != ACCEPTING)
+                assert link.pump.downstream is not None
+                assert link.pump.downstream.answer.done() == (state != ACCEPTING)
             if state == STARTED:
                 nothing = RootedRanges(), RootedRanges()
                 start = LinkStart(True, *nothing, 0xA, 0, PublisherRanges(), False)
                 frames = FrameReader().feed(b"".join(control.start_frames(start, None)))
                 for frame in frames:
                     link.instance_said(*frame)
-                assert link._started
+                assert link.pump.is_started
             told.clear()
             door.connection.data_received(encode_frame(header, body))
             why = door.connection.why

@@ -10,7 +10,10 @@ import pytest
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.programs.link.link_server import EARLY_ACKS_MAX, LinkServer
+from raylay.services.programs.link.dialling import Dialling
+from raylay.services.programs.link.link_server import LinkServer
+from raylay.services.programs.link.pump import EARLY_ACKS_MAX, Pump
+from raylay.services.programs.link.surroundings import Surroundings
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.protocol.replication import Accepted, ack_frames
@@ -28,12 +31,13 @@ def linked() -> tuple[LinkServer, Any, list[Any]]:
     link = LinkServer(LinkConfig("A", "pair", ROOT, 1, "", "", None, to))
     told: list[Any] = []
     stands: Any = SimpleNamespace
-    link.loop = asyncio.new_event_loop()
-    link.outbox = stands(flush=lambda: None)
-    link._reader = stands(first_txid=1)
-    link._instance = stands(send=lambda data: told.extend(FrameReader().feed(data)))
-    link._start_answer = link.loop.create_future()
-    link.loop.close()
+    here = link.here
+    here.loop = asyncio.new_event_loop()
+    here.outbox = stands(flush=lambda: None)
+    here.instance = stands(send=lambda data: told.extend(FrameReader().feed(data)))
+    link.pump.reader = stands(first_txid=1)
+    link.dialling._start_answer = here.loop.create_future()
+    here.loop.close()
     downstream = stands(
         early=[],
         is_open=True,
@@ -41,15 +45,15 @@ def linked() -> tuple[LinkServer, Any, list[Any]]:
         held=PublisherRanges(),
         accepted=Accepted("B", "pair", THERE, "", False),
     )
-    link._downstream = downstream
-    link.pump = lambda: None  # type: ignore[method-assign]
+    link.pump.downstream = downstream
+    link.pump.pump = lambda: None  # type: ignore[method-assign]
     return link, downstream, told
 
 
 def receive(link: LinkServer, downstream: Any, ack: AckUpstream) -> None:
     for data in ack_frames(ack, 0):
         for frame in FrameReader().feed(data):
-            link.acked(downstream, frame.header, frame.body)
+            link.pump.acked(downstream, frame.header, frame.body)
 
 
 def begin(link: LinkServer) -> None:
@@ -74,7 +78,7 @@ def test_answers_of_a_connection_that_is_over_are_dropped() -> None:
     link, old, told = linked()
     receive(link, old, AckUpstream(1, 0, persisted={ROOT: {PUBLISHER: [(1, 9)]}}))
     _, new, _ = linked()
-    link._downstream = new
+    link.pump.downstream = new
     begin(link)
     receive(link, old, AckUpstream(1, 0, persisted={ROOT: {PUBLISHER: [(10, 19)]}}))
     assert not [frame for frame in told if frame.header["c"] == "answered"]
@@ -85,7 +89,7 @@ def test_a_bad_ack_before_the_beginning_is_the_destinations_fault() -> None:
     one too many."""
     link, downstream, _ = linked()
     with pytest.raises(RemoteProtocolError, match="`n` of ack is not a whole number"):
-        link.acked(downstream, {"c": "ack"}, b"")
+        link.pump.acked(downstream, {"c": "ack"}, b"")
     assert not downstream.early
     for _ in range(EARLY_ACKS_MAX):
         receive(link, downstream, AckUpstream(1, 0))
@@ -96,12 +100,12 @@ def test_a_bad_ack_before_the_beginning_is_the_destinations_fault() -> None:
     assert len(downstream.early) == EARLY_ACKS_MAX
 
 
-class Dialler(LinkServer):
+class Dialler(Dialling):
     """A link that notes when it would wait, and whose servers answer when they are told to."""
 
     def __init__(self, to: DestinationConfig, rounds: int) -> None:
-        super().__init__(LinkConfig("A", "pair", ROOT, 1, "", "", None, to))
-        self._instance = SimpleNamespace(send=lambda data: None)  # type: ignore[assignment]
+        here = Surroundings(LinkConfig("A", "pair", ROOT, 1, "", "", None, to))
+        super().__init__(here, Pump(here))
         self.rounds = rounds
         self.up: dict[int, str] = {}
         self.done: list[str | int] = []
@@ -128,6 +132,6 @@ def test_a_list_is_tried_from_its_first_server_with_pauses_that_grow_until_one_c
     # The second server answers in the sixth round: two attempts and a pause each.
     link.up = {5 * 3 + 2: y}
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(link._connect_forever())
+        asyncio.run(link.connect_forever())
     pauses = (50, 100, 200, 300, 300, 50, 100, 200)
     assert link.done == [step for pause_ms in pauses for step in (x, y, pause_ms)]

@@ -1,0 +1,157 @@
+"""A link's connection to its destination: the frames that come over it, and to whom they go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.programs.link.surroundings import Surroundings
+from raylay.services.protocol.frames import FrameReader, Header
+from raylay.services.protocol.replication import (
+    NAME_BYTES_MAX,
+    REFUSAL_CHARACTERS_MAX,
+    REPLICATION_FRAME_BYTES_MAX,
+    Accepted,
+    read_accepted,
+    read_part,
+    read_placed,
+    root_of,
+)
+from raylay.services.replication.effects import Ranges, Rooted
+from raylay.services.replication.placement import Placement
+from raylay.services.transports.carried import CarriedStream, Carrier
+
+Ack = tuple[int, Ranges, Rooted, Ranges, int]
+"""What `read_ack` gives, and when it was sent."""
+
+
+class Dialler(Protocol):
+    """Who made the connection (`Dialling`)."""
+
+    def relay(self, command: str, root: int, body: bytes) -> None:
+        """A part of what the destination holds, or waits for."""
+
+    def placed(self, placements: dict[str, Placement]) -> None:
+        """The destination tells of instances that were moved."""
+
+    def epoch_refused(self, downstream: Downstream) -> None:
+        """The destination has seen a higher epoch of our instance than this connection's."""
+
+    def stream_front(self) -> bytes:
+        """What our instance is told of a stream that is brought to it."""
+
+    def bring(self, stream: CarriedStream) -> None:
+        """The destination's link to our instance comes over our connection."""
+
+    def lost(self, downstream: Downstream) -> None:
+        """The connection ended."""
+
+
+class Taker(Protocol):
+    """Who sends over it and takes its acks (`Pump`)."""
+
+    def acked(self, downstream: Downstream, header: Header, body: bytes) -> None:
+        """An ack came."""
+
+    def pump(self) -> None:
+        """There is room to write again."""
+
+
+class Downstream(Carrier):
+    """The connection to the destination.
+
+    Args:
+        carried: it goes over a connection that the other side made.
+        proven: it counts when it says that the link's instance is an old copy of itself.
+    """
+
+    def __init__(
+        self,
+        here: Surroundings,
+        dialler: Dialler,
+        taker: Taker,
+        *,
+        carried: bool,
+        proven: bool = True,
+    ) -> None:
+        reader = FrameReader(frame_bytes_max=REPLICATION_FRAME_BYTES_MAX)
+        super().__init__(here.outbox, here.loop, reader)
+        self._here = here
+        self._dialler = dialler
+        self._taker = taker
+        self.is_carried = carried
+        self._is_proven = proven
+        self.accepted: Accepted | None = None
+        self.held: PublisherRanges | None = None
+        self.early: list[Ack] = []
+        """Acks that came before the instance said how to begin: their answers come once."""
+        self.answer: asyncio.Future[None] = here.loop.create_future()
+        self.why = ""
+
+    def frame_received(self, header: Header, body: bytes) -> None:
+        """A frame of the destination's."""
+        command = header["c"]
+        if command == "ack":
+            if self.answer.done():
+                self._taker.acked(self, header, body)
+        elif command == "placed":
+            self._told(read_placed(header))
+        elif command == "refused":
+            self._told(read_placed(header))
+            reason = str(header.get("reason") or "refused")[:NAME_BYTES_MAX]
+            text = str(header.get("text") or "it gives no reason")[:REFUSAL_CHARACTERS_MAX]
+            self.why = f"{reason}: {text}"
+            if reason == "stale_epoch" and self._is_proven:
+                self._dialler.epoch_refused(self)
+            self._here.event("link_refused", reason=reason, text=text)
+            self.close(self.why)
+        elif command == "accepted":
+            if self.accepted is not None:
+                raise RemoteProtocolError("accepted came a second time", "bad_command")
+            self.accepted = read_accepted(header)
+            if not self.accepted.same:
+                self.held = PublisherRanges()
+        elif command == "held" and self.held is not None and not self.answer.done():
+            read_part(body, self.held)
+            self._dialler.relay("held", 0, body)
+        elif command == "waited" and self.accepted is not None and not self.answer.done():
+            # The instance trusts what its link relays: what is no ranges ends this connection.
+            read_part(body, PublisherRanges())
+            self._dialler.relay("waited", root_of(header), body)
+            if not header.get("more"):
+                self.answer.set_result(None)
+        elif command == "carry_begin":
+            if self.is_carried:
+                raise RemoteProtocolError("a carried stream carries none", "bad_command")
+            self._dialler.bring(self.take_stream(header, self._dialler.stream_front()))
+        elif not self.stream_frame(header, body) and command not in ("beat", "held", "waited"):
+            raise RemoteProtocolError(
+                f"command {command[:64]!r} of a destination is unknown", "unknown_command"
+            )
+
+    def _told(self, placements: dict[str, Placement]) -> None:
+        """Of moved instances. Where the other side dialled, that may have been anybody; what it has
+        to tell, its own logon told."""
+        if not self.is_carried:
+            self._dialler.placed(placements)
+
+    def writable(self) -> None:
+        """There is room to write again."""
+        super().writable()
+        self._taker.pump()
+
+    def broken(self, error: RemoteProtocolError) -> None:
+        """The destination broke the protocol."""
+        self.close(f"{error.reason}: {error}")
+
+    def ended(self, why: str) -> None:
+        """The connection is gone."""
+        self.why = self.why or why
+        if not self.answer.done():
+            self.answer.set_exception(ConnectionError(self.why))
+            # Read here already: the one who waits for it may have given up before.
+            self.answer.exception()
+        self.carrier_ended(self.why)
+        self._dialler.lost(self)
