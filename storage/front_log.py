@@ -15,6 +15,7 @@ from raylay.services.errors import CorruptRecord
 from raylay.services.messages.records import Run, decode_run
 from raylay.storage.front import (
     BLOCK_BYTES_MAX,
+    FRONT_NAMES,
     Blocks,
     Front,
     FrontEnd,
@@ -28,6 +29,8 @@ _KEY = struct.Struct(">Q")
 
 MERGED_BYTES = 64 * 1024
 """Small commits become one block in the store up to this size: it is found by a walk over it."""
+MUCH_BYTES = 1024 * 1024
+"""So much in front is moved at once: a publisher must not come to wait for a move of more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,10 @@ class FrontLog:
         """Of the blocks that are not in the store yet."""
         self.error: Exception | None = None
         """Why the front, or one file of it, is not used; None where all of it is."""
-        self.work = threading.Event()
+        self._work = threading.Event()
         """Set while something is pending."""
+        self._much = threading.Event()
+        """Set while that is MUCH_BYTES or more."""
 
     def recover(self, stored_txid: int, *, damaged: bool = False) -> list[Fronted]:
         """What an earlier life left in front of a store that ends with this transaction id. It is
@@ -163,6 +168,24 @@ class FrontLog:
             return not self._wanted and not self._must_go
         return front.space.is_usable
 
+    @property
+    def failure(self) -> str:
+        """What keeps it, or a file of it, from being used, and what that means, as a sentence;
+        empty where all of it is."""
+        error = self.error
+        if error is None:
+            return ""
+        files = f"{self._directory}: the front log ({', '.join(FRONT_NAMES)})"
+        if self.is_usable:
+            return (
+                f"{files} could not be written: {error}. One file is given up until the instance "
+                "is started again, the other takes its commits: look at the disk"
+            )
+        return (
+            f"{files} cannot be used: {error}. Each commit goes to LMDB at once, as safe and "
+            "slower, and the front log is tried again now and then: look at the disk"
+        )
+
     def take(self, runs: Sequence[Run], lengths: Sequence[int], block: bytes) -> bool:
         """Makes a commit durable. False: it is not, the store must take it, behind what is pending.
 
@@ -197,7 +220,19 @@ class FrontLog:
         self._pending.append(commit)
         self._last_txid = commit.last_txid
         self.bytes_pending += len(commit.block)
-        self.work.set()
+        self._work.set()
+        if self.bytes_pending >= MUCH_BYTES:
+            self._much.set()
+
+    def wait(self, pause_s: float) -> None:
+        """Until something is pending; then until it is much, for so many seconds at most."""
+        self._work.wait()
+        self._much.wait(pause_s)
+
+    def wake(self) -> None:
+        """Ends what `wait` waits for, once."""
+        self._work.set()
+        self._much.set()
 
     def pending(self) -> list[Fronted]:
         """What is to be moved, in order."""
@@ -211,8 +246,10 @@ class FrontLog:
             del self._pending[: len(commits)]
             self.bytes_pending -= sum(len(commit.block) for commit in commits)
             self._last_txid = max(self._last_txid, stored_txid)
+            if self.bytes_pending < MUCH_BYTES:
+                self._much.clear()
             if not self._pending:
-                self.work.clear()
+                self._work.clear()
             if commits and self._front is not None:
                 self._front.space.moved(commits[-1].number)
             if self._end is not None:

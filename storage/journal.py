@@ -152,6 +152,11 @@ class Journal(JournalReader, Protocol):
         on is dropped, also what is staged before the caller knows of it, until a run with that
         first id is staged again."""
 
+    @property
+    def front_log_failure(self) -> str:
+        """What keeps the front log from being used, as a sentence; empty where nothing does, or
+        none is wanted. What was committed is safe whatever it says."""
+
     def removable(self, before_txid: int) -> None:
         """Law 4: segments whose last transaction id is below `before_txid` may be removed by
         retention or by hand. Nothing is removed before the first call in the journal's life,

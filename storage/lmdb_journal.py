@@ -71,7 +71,7 @@ MAP_HEADROOM_BYTES = 64 * 1024 * 1024
 seal. It costs neither memory nor disk."""
 READER_CHECK_COMMITS = 256
 """Commits between two looks for readers that died with their slot."""
-MOVE_S = 0.02
+MOVE_S = 0.1
 """How long a commit may be in front: as many as come meanwhile cost one commit of the store."""
 MOVE_AGAIN_S = 1.0
 """After a failed move, until the next one."""
@@ -544,10 +544,8 @@ class LmdbJournal(OwnReading):
 
     def _move_often(self) -> None:
         """The mover's thread."""
-        pause_s = MOVE_S
         while not self._moving_ends.is_set():
-            self._front.work.wait()
-            self._moving_ends.wait(pause_s)
+            self._front.wait(MOVE_S)
             if self._moving_ends.is_set():
                 return
             try:
@@ -556,10 +554,9 @@ class LmdbJournal(OwnReading):
             except Exception as error:
                 # It stays in front, durable; the next commit tries to store it, or is refused.
                 self._move_error = self._explained(error)
-                pause_s = MOVE_AGAIN_S
+                self._moving_ends.wait(MOVE_AGAIN_S)
             else:
                 self._move_error = None
-                pause_s = MOVE_S
 
     def _open_front(self) -> None:
         """Maintenance: from then on small commits are taken in front."""
@@ -776,7 +773,7 @@ class LmdbJournal(OwnReading):
             self._writer.join()
         if self._mover is not None:
             self._moving_ends.set()
-            self._front.work.set()
+            self._front.wake()
             self._mover.join()
         if self._maintainer is not None:
             self._tasks.put(self._seal_pending)

@@ -108,6 +108,9 @@ class MemoryJournal:
     `move_later` to what puts off a move from the front.
     """
 
+    front_log_failure = ""
+    """See `Journal.front_log_failure`."""
+
     def __init__(
         self,
         segment_bytes: int = SEGMENT_BYTES_DEFAULT,

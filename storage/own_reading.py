@@ -57,6 +57,11 @@ class OwnReading:
         return self._reader
 
     @property
+    def front_log_failure(self) -> str:
+        """See `Journal.front_log_failure`."""
+        return self._front.failure
+
+    @property
     def first_txid(self) -> int:
         """The oldest transaction id still here; the next one when there is none."""
         with self._reader_lock:

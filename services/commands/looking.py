@@ -81,6 +81,7 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
     for line in (
         *disconnected_lines(found["instances"]),
         *unavailable_lines(found["instances"]),
+        *front_log_lines(found["instances"]),
         *left_over_lines(found.get("left_over", [])),
     ):
         typer.echo(line)
@@ -112,6 +113,15 @@ def unavailable_lines(instances: list[dict[str, Any]]) -> list[str]:
         "no upstream has them any more"
         for instance in instances
         if instance.get("unavailable")
+    ]
+
+
+def front_log_lines(instances: list[dict[str, Any]]) -> list[str]:
+    """Where commits do not, or not all, become durable in the front log, and why, a line each."""
+    return [
+        f"{instance['name']}: {instance['front_log_failure']}"
+        for instance in instances
+        if instance.get("front_log_failure")
     ]
 
 

@@ -201,7 +201,7 @@ class JournalSettings(Section):
     """`fsync` commits at once; `interval` waits up to `flush_interval` to fill a commit. Both sync
     before anything is acknowledged."""
     flush_interval_ms: Milliseconds = Field(default=10, alias="flush_interval")
-    front_log: bool = False
+    front_log: bool = True
     """Whether small commits become durable in the front log (docs/journal.md)."""
     archive_directory: str | None = None
     """For archived segments, which stay part of the log; from the data directory if relative."""

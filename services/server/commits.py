@@ -75,6 +75,7 @@ class Commits:
         self.failure: tuple[str, str] | None = None
         """Reason and sentence while the journal takes nothing."""
         self.staged_bytes = 0
+        self._front_log_failure = ""
         self._paused: list[Publishing] = []
         self._news = CommitNews()
         self._place = CommitPlace()
@@ -91,6 +92,27 @@ class Commits:
     def _journal(self) -> Journal:
         journal: Journal = self._here.journal
         return journal
+
+    def look_at_front_log(self) -> None:
+        """Reports where the front log cannot be used, or can be again. Now and then."""
+        failure = self._journal.front_log_failure
+        if failure == self._front_log_failure:
+            return
+        self._front_log_failure = failure
+        if failure:
+            self._here.report("front_log_failed", text=failure)
+        else:
+            self._here.report("front_log_recovered")
+
+    def status(self) -> dict[str, Any]:
+        """For the instance's status."""
+        return {
+            "commit_ms_p50": self.latency.percentile_ms(0.5),
+            "commit_ms_p99": self.latency.percentile_ms(0.99),
+            "staged_bytes": self.staged_bytes,
+            "storage_failure": self.failure[1] if self.failure else "",
+            "front_log_failure": self._journal.front_log_failure,
+        }
 
     # -- staging -----------------------------------------------------------------------------
     def stage(self, run: Run) -> None:

@@ -165,7 +165,8 @@ class InstanceConfig:
             reach it by; None: host and port.
         first: an empty data directory admits clients at once, without a peer to catch up with.
         durability: `fsync` or `interval` (a commit waits up to flush_interval_ms to fill).
-        front_log: whether small commits become durable in the front log (docs/journal.md).
+        front_log: whether small commits become durable in the front log (docs/journal.md). A file
+            that does not say so is of a release that does not know it: there it is off.
         check_interval_ms: how often ages are looked at for downgrade and upgrade.
         client_buffer_bytes_max: unsent bytes of one client, then it is disconnected.
         staged_bytes_max: bytes waiting for the disk, then publishers are read no further.
@@ -224,7 +225,7 @@ class InstanceConfig:
     client_message_types: tuple[str, ...] = ()
     client_transports: tuple[ClientTransportConfig, ...] = ()
     fabric_key: str = ""
-    front_log: bool = False
+    front_log: bool = True
     unjournaled: tuple[TopicRule, ...] | None = None
 
     def check(self) -> None:
@@ -306,6 +307,9 @@ class InstanceConfig:
             values = json.loads(text)
         except ValueError as error:
             raise ConfigurationError(f"{where} is no JSON: {error}") from None
+        if isinstance(values, dict):
+            # Whoever wrote it without may go on with the directory, and would not look there.
+            values.setdefault("front_log", False)
         return _made(cls, values, where)
 
     def save(self, directory: Path) -> None:

@@ -20,6 +20,7 @@ _WARNINGS = frozenset(
         "late",
         "link_disconnected",
         "storage_failed",
+        "front_log_failed",
         "messages_lost_to_destination",
         "messages_maybe_unavailable",
         "messages_unavailable",

@@ -282,6 +282,7 @@ class InstanceServer:
         self._replays.keep_ticking()
 
     def _each_second(self) -> None:
+        self.commits.look_at_front_log()
         self.here.spawn(self.reading.tidy())
         self._status.measure()
 

@@ -101,6 +101,7 @@ _OF_INSTANCE = (
     _Described("buffer_bytes", "buffer", "By", "bytes waiting in memory for clients"),
     _Described("clients", "clients", "", "clients connected"),
     _Described("subscriptions", "subscriptions", "", "subscriptions open"),
+    _Described("front_log_failed", "front_log_failed", "", "1 while it is not all used"),
 )
 _OF_DESTINATION = (
     _Described("sent", "destination_sent", "", "messages sent to a destination", True),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from raylay.services.commands.journal import journal_app
 from raylay.services.errors import CorruptRecord, StorageFull
 from raylay.services.messages.records import Run
 from raylay.services.pipeline.journals import Place, Stretch, StretchReader, last_txid
-from raylay.storage import front, lmdb_journal
+from raylay.storage import front, front_log, lmdb_journal
 from raylay.storage.front import END_NAME, FRONT_NAMES, FrontReader
 from raylay.storage.front_entries import PAGE_BYTES
+from raylay.storage.front_log import FrontLog
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.lmdb_journal import LmdbJournal
 from raylay.storage.verify import Verified, verify_journal
@@ -174,7 +176,7 @@ def test_a_failed_write_retires_its_file_and_loses_nothing(
     put(journal, 5)
     monkeypatch.undo()
     assert in_store(journal.directory) == 5, "the store took it, and all before it"
-    assert isinstance(journal._front.error, OSError)
+    assert "it says so. One file is given up" in journal.front_log_failure
     put(journal, 8)
     assert in_store(journal.directory) == 5, "the other file is in use"
     again = LmdbJournal(killed(journal, tmp_path))
@@ -235,6 +237,53 @@ def test_without_space_behind_it_the_front_is_kept_and_publishers_are_refused(
     assert in_store(journal.directory) == 5
     put(journal, 6)
     assert in_store(journal.directory) == 5, "small commits go in front again"
+
+
+def test_where_no_file_can_be_used_the_store_takes_all_and_it_is_tried_again(
+    journal: StepJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert journal.front_log_failure == ""
+    put(journal, 4)
+    real = os.pwrite
+
+    def failing(descriptor: int, content: bytes | memoryview, offset: int) -> int:
+        if isinstance(content, memoryview):
+            raise OSError(errno.EIO, "the disk is gone")
+        return real(descriptor, content, offset)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", failing)
+        put(journal, 6)
+    put(journal, 8)
+    assert in_store(journal.directory) == 8
+    assert "the disk is gone. Each commit goes to LMDB at once" in journal.front_log_failure
+    journal._open_front()
+    put(journal, 9)
+    assert in_store(journal.directory) == 8 and journal.front_log_failure == ""
+
+
+def test_much_in_front_is_moved_without_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front_log, "MUCH_BYTES", 20_000)
+    log = FrontLog(tmp_path, wanted=True)
+    log.open()
+    run = a_run(1, range(1, 6), body_bytes=1_000)
+    block = run.encode()
+    ended = threading.Event()
+
+    def wait() -> None:
+        log.wait(3_600)
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    while log.bytes_pending < front_log.MUCH_BYTES:
+        assert not ended.is_set()
+        assert log.take([run], [len(block)], block)
+    assert ended.wait(20)
+    log.moved(log.pending(), run.last_txid)
+    assert not log._much.is_set() and not log._work.is_set()
+    log.close()
 
 
 @pytest.mark.parametrize("page", range(8))

@@ -19,6 +19,7 @@ from raylay.services.commands.looking import (
     destination_row,
     disconnected_lines,
     event_line,
+    front_log_lines,
     logged,
     print_status,
     unavailable_lines,
@@ -109,6 +110,13 @@ def test_what_is_unavailable_is_said_below_the_status() -> None:
     assert unavailable_lines(instances) == [
         "B: 1,200 messages are unavailable, no upstream has them any more"
     ]
+
+
+def test_where_the_front_log_is_not_used_is_said_below_the_status() -> None:
+    instances = [{"name": "A", "front_log_failure": ""}, {"name": "B"}]
+    assert front_log_lines(instances) == []
+    instances[1]["front_log_failure"] = "/data/B/journal: the front log cannot be used: …"
+    assert front_log_lines(instances) == ["B: /data/B/journal: the front log cannot be used: …"]
 
 
 def test_a_client_that_waits_says_why_once_and_how_often(

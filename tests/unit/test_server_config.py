@@ -61,6 +61,16 @@ def test_an_instance_survives_its_file(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["instance.json"]
 
 
+def test_the_front_log_is_on_but_where_a_release_that_does_not_know_it_wrote_the_file() -> None:
+    values = json.loads(InstanceConfig("A", "g").to_json())
+    assert values["front_log"] is True, "a release that does not know it refuses this file"
+    assert InstanceConfig.from_json(json.dumps(values)).front_log
+    del values["front_log"]
+    without = InstanceConfig.from_json(json.dumps(values))
+    assert not without.front_log
+    assert json.loads(without.to_json()) == values, "and may go on with this one"
+
+
 def test_a_link_survives() -> None:
     config = LinkConfig("A", "g", (1 << 64) - 1, 7, "sock", "journal", None, full().destinations[0])
     assert LinkConfig.from_json(config.to_json()) == config
