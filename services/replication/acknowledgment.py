@@ -249,6 +249,8 @@ class DestinationLedger:
         "stored_txid",
         "stranded",
         "sync",
+        "unsure",
+        "unsure_absent",
     )
 
     def __init__(
@@ -275,6 +277,11 @@ class DestinationLedger:
         self.incarnation = incarnation
         """Of the server last connected, 0 while unknown."""
         self.owed = RootedRanges()
+        self.unsure = PublisherRanges()
+        """Of what it owes for nobody: held by a server that had not answered for it, so that the
+        next one may need it from here; not known to be routed there."""
+        self.unsure_absent = PublisherRanges()
+        """Of these, what the server that is connected lacked, and what its link has not passed."""
         self.came_late = PublisherRanges()
         """What was unavailable here when the link connected, and has come since."""
         self.at_connect: PublisherRanges | None = None
@@ -349,6 +356,37 @@ class DestinationLedger:
         for a, b in ranges:
             owed.add(a, b)
             self._ages.add(time_us, txid, publisher, a, b)
+
+    def owe_unsure(self, publisher: int, wanted: SequenceSet, time_us: int) -> None:
+        """A server holds these and has not answered for them, and they are committed here. A copy
+        of this instance holds what is never routed there, too: that is found out by a server that
+        lacks it, to which the link does not send it."""
+        self.owe(UNAWAITED, publisher, list(wanted), time_us)
+        self.unsure.of(publisher).update(wanted)
+
+    def server_holds(self, held: PublisherRanges) -> None:
+        """Its link begins with a server that holds these."""
+        self.unsure_absent = self.unsure.copy()
+        self.unsure_absent.difference_update(held)
+
+    def resent(self, publisher: int, ranges: Sequence[Range], time_us: int) -> None:
+        """Its link found these missing there, or asks there for what came there since: they are
+        routed there, and owed."""
+        self.owe(UNAWAITED, publisher, ranges, time_us)
+        if self.unsure.sets:
+            self.unsure.remove_ranges(publisher, ranges)
+            self.unsure_absent.remove_ranges(publisher, ranges)
+
+    def resync_ended(self) -> bool:
+        """Its link has passed all that the server lacked. What was not sent of that is not routed
+        there, and owed no more; returns whether there was any."""
+        if not self.unsure_absent.sets:
+            return False
+        for publisher, ranges in self.unsure_absent.sets.items():
+            self.owed.remove_ranges(UNAWAITED, publisher, list(ranges))
+        self.unsure.difference_update(self.unsure_absent)
+        self.unsure_absent = PublisherRanges()
+        return True
 
     def owe_again(
         self, root: int, publisher: int, ranges: Iterable[Range], time_us: int, txid: int

@@ -367,7 +367,7 @@ class OutboundLink:
                 break
             self.cursor = run.last_txid
             if surplus:
-                skipped += self._skip(run, surplus, answered)
+                skipped += self._skip(run, surplus, answered, resending)
             if part is None:
                 continue
             batch.append(part)
@@ -560,7 +560,9 @@ class OutboundLink:
             return []
         return surplus if run.first_txid > self.resync_to else self._flagged_and_owed(run, surplus)
 
-    def _skip(self, run: Run, surplus: list[Range], answered: PublisherRanges) -> int:
+    def _skip(
+        self, run: Run, surplus: list[Range], answered: PublisherRanges, resending: Ranges
+    ) -> int:
         """What is held there is not sent, but its answer stays owed: where this instance is awaited
         for it, a notice asks for it; else it is answered by being held."""
         if self._at_connect is not None and run.last_txid <= self.resync_to:
@@ -578,6 +580,8 @@ class OutboundLink:
             root = self._root_of(run)
             if root != UNAWAITED:
                 self._notices.of(root).add_ranges(run.publisher, surplus)
+                if self._at_connect is not None and run.first_txid <= self.resync_to:
+                    resending.setdefault(run.publisher, []).extend(surplus)
                 return count
             surplus = [piece for a, b in surplus for piece in asked.missing(a, b)]
         if surplus:

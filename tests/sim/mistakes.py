@@ -146,6 +146,15 @@ class OldAnswersKept(Destinations):
         return super()._owe_and_ask(ledger, left, now_us, first_txid)
 
 
+class UnsureForEver(DestinationLedger):
+    """What a copy of this instance holds and nobody ever sends there stays owed by its list."""
+
+    __slots__ = ()
+
+    def resync_ended(self) -> bool:
+        return False
+
+
 class NextServerNotAsked(Destinations):
     """Takes what a server answered for the answer of the next one, or of what it is now that it has
     lost its disk."""
@@ -909,6 +918,7 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
     "numbers forgotten": Machines(numbers_forgotten=True),
     "conflict told ahead": Machines(parts=Parts(upstreams=ConflictToldAhead)),
     "next server not asked": Machines(parts=Parts(links=NextServerNotAsked)),
+    "unsure for ever": Machines(parts=Parts(ledger=UnsureForEver)),
     "shows what clients published": Machines(instance=ShowsWhatClientsPublished),
 }
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""

@@ -2196,6 +2196,44 @@ def test_an_instance_that_begins_as_a_copy_is_sent_only_what_came_since() -> Non
     assert {op.path[-1] for op in copied if op[0] == copied[0][0]} == {m1}
 
 
+@pytest.mark.parametrize("planted", ["", "unsure for ever"])
+def test_a_list_owes_nothing_of_what_only_a_copy_behind_it_holds(planted: str) -> None:
+    """`a` sends orders to `x` or `y`. `x` begins as a copy of `a`, trades and all, and waits for
+    `z` with them; `a`, in its next life, hears that from `x`, which dies. Nobody sends `y` trades:
+    were they owed by the list, `y` would never be safe, nor would `a` free its journal.
+    (Seed 900010761.)"""
+    machines = SHOWN_BY_A_SCENARIO.get(planted)
+    play = Play(
+        fabric(False, a=(to("x", "y", topic="orders"),), x=(to("z"),), y=(), z=()),
+        machines=machines,
+    )
+    world, client = play.world, play.client("p", "a")
+    ledger = lambda: world.instances["a"].machine.destinations["to-x"]  # noqa: E731
+    play.until(50)
+    client.publish(["orders", "trades"] * 3)
+    play.until(100)
+    world.crash("z")
+    nemesis.perform(world, "lose_disk_and_copy", ("x", 50, "a"))
+    world.crash("y")
+    play.until(world.now_us // 1000 + 100)
+    assert world.instances["x"].alive and play.had("x", client, 2)
+    world.crash("a")
+    world.restart("a")
+    play.until(world.now_us // 1000 + 300)
+    assert ledger().connected and ledger().owed, "x waits for z, and y may be the next"
+    world.crash("x")
+    world.restart("y")
+    play.until(world.now_us // 1000 + 1_000)
+    assert ledger().caught_up and all(play.had("y", client, each) for each in (1, 3, 5))
+    assert bool(ledger().owed) == bool(planted)
+    assert ledger().proved == (not planted)
+    world.restart("x")
+    world.restart("z")
+    history = play.end(check=not planted)
+    found = {violation.law for violation in checkers.check_all(history)}
+    assert found == ({"liveness"} if planted else set())
+
+
 def test_an_instance_whose_group_never_returns_is_admitted_by_hand() -> None:
     play = Play(fabric(a=(to("b"),), b=(to("a"),)))
     client = play.client("p", "b", "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.replication.acknowledgment import (
     AGAIN_TXID,
     AGE_BUCKET_US,
@@ -174,3 +175,19 @@ def test_why_a_destination_is_unsafe() -> None:
     assert "do not wait" in found.why_unsafe
     found.sync = True
     assert "not caught up" in found.why_unsafe
+
+
+def test_what_only_a_server_held_is_owed_until_a_resync_with_another_one_passes_it() -> None:
+    found = ledger()
+    found.owe(UNAWAITED, P, [(1, 2)], 0)
+    found.owe_unsure(P, SequenceSet([(3, 9)]), 0)
+    found.server_holds(PublisherRanges({P: SequenceSet([(1, 9)])}))
+    assert not found.resync_ended(), "this one holds all of it"
+    assert owed(found, UNAWAITED) == [(1, 9)]
+    # The next one lacks 4 to 9; of these 5 and 6 are sent.
+    found.server_holds(PublisherRanges({P: SequenceSet([(3, 3)])}))
+    found.resent(P, [(5, 6)], 0)
+    assert found.resync_ended()
+    assert owed(found, UNAWAITED) == [(1, 3), (5, 6)]
+    assert not found.resync_ended(), "once"
+    assert list(found.unsure.of(P)) == [(3, 3)], "of what this one holds nobody knows more"

@@ -197,6 +197,15 @@ def test_what_a_client_published_here_and_is_held_there_is_sent_to_be_compared()
     assert sent(made.take([run(1, 1, 2, 3)])) == [(1, [{P: [(2, 2)]}], {OWN: {P: [(1, 1)]}}, True)]
 
 
+def test_what_came_there_during_a_resync_is_owed_until_its_answer() -> None:
+    made = link(last_txid=2)
+    made.acked(0, {P: [(1, 1)]}, {}, {})
+    effects = made.take([run(1, 1, 2, path=(ELSEWHERE,))])
+    assert sent(effects) == [(1, [{P: [(2, 2)]}], {ELSEWHERE: {P: [(1, 1)]}}, True)]
+    found = [effect.resending for effect in effects if isinstance(effect, LinkProgress)]
+    assert found[0] == {P: [(1, 1), (2, 2)]}
+
+
 def test_what_nobody_is_awaited_for_is_answered_by_being_held() -> None:
     made = link()
     made.take([])

@@ -272,6 +272,7 @@ class Destinations:
             self._answered(ledger, {UNAWAITED: answered})
         if ledger.has_several_servers:
             self._owe_what_waits(ledger, plan.waited, now_us)
+            ledger.server_holds(plan.held)
         self._out.report("link_connected", destination=destination, incarnation=incarnation)
         return LinkStart(
             ledger.sync,
@@ -298,9 +299,10 @@ class Destinations:
     def _owe_what_waits(self, ledger: DestinationLedger, waited: RootedRanges, now_us: int) -> None:
         """What the server holds and has not answered yet is owed, although this instance may have
         forgotten that in a restart: the next server may not have it."""
+        on_disk = self._intake.held() if waited else PublisherRanges()
         for ranges in waited.roots.values():
             for publisher, waits in ranges.sets.items():
-                known = self._intake.known.get(publisher)
+                known = on_disk.get(publisher)
                 if known is None:
                     continue
                 wanted = waits.intersection(known)
@@ -309,7 +311,7 @@ class Destinations:
                     if owed is not None:
                         wanted.difference_update(owed)
                 if wanted:
-                    ledger.owe(UNAWAITED, publisher, list(wanted), now_us)
+                    ledger.owe_unsure(publisher, wanted, now_us)
 
     def disconnected(self, destination: str, why: str) -> None:
         """A link lost its connection, or could not get one."""
@@ -385,11 +387,13 @@ class Destinations:
         """A link tells how far it is. `LinkProgress` tells what the values mean."""
         ledger = self.ledgers[destination]
         for publisher, ranges in resending.items():
-            ledger.owe(UNAWAITED, publisher, ranges, now_us)
+            ledger.resent(publisher, ranges, now_us)
         ledger.stored_txid = max(ledger.stored_txid, stored_txid)
         ledger.skipped += skipped
         if caught_up and not ledger.caught_up:
             ledger.caught_up = True
+            if ledger.resync_ended():
+                self._settle_ages(ledger)
             self._out.report("link_caught_up", destination=destination, stored_txid=stored_txid)
         self._update_proof(ledger)
 
