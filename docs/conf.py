@@ -15,9 +15,9 @@ html_copy_source = False
 myst_heading_anchors = 4  # so that links to headings work as they do where people read the files
 
 CHAPTERS = {
-    "Begin": ["getting-started", "scenarios"],
+    "Begin": ["getting-started", "coming-from", "scenarios"],
     "Use": ["clients", "fabric", "topology", "configuration", "pipeline"],
-    "Run": ["operations", "journal", "tracing", "drills"],
+    "Run": ["troubleshooting", "operations", "journal", "tracing", "drills"],
     "Look up": ["protocol", "deviations", "architecture", "coverage"],
 }
 

@@ -1,12 +1,14 @@
-"""docs/getting-started.md, typed as it stands there: the same commands in one shell, the same
-files, and the answers that it shows."""
+"""docs/getting-started.md and docs/coming-from.md, typed as they stand there: the same commands in
+one shell, the same files, and the answers that they show."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +19,9 @@ import transcripts
 pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "getting-started.md"
+DOCS = ROOT / "docs"
 ENVIRONMENT = Path(sys.prefix)
+COMMAND_S_MAX = 90.0
 
 
 class Shell:
@@ -37,26 +40,45 @@ class Shell:
             text=True,
             cwd=directory,
             env=kept,
+            start_new_session=True,
         )
+        self._directory = directory
+        self._environment = kept
 
     def type(self, command: str) -> tuple[str, int]:
         """What the terminal answers, and the exit code."""
         process, mark = self._process, uuid.uuid4().hex
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
         process.stdin.write(f"{command}\nprintf '{mark} %d\\n' $?\n")
         process.stdin.flush()
+        late = threading.Timer(COMMAND_S_MAX, os.killpg, (process.pid, signal.SIGKILL))
+        late.start()
+        try:
+            return self._answer(mark)
+        finally:
+            late.cancel()
+
+    def _answer(self, mark: str) -> tuple[str, int]:
+        assert self._process.stdout is not None
         answer = ""
-        for line in process.stdout:
+        for line in self._process.stdout:
             text, marked, code = line.partition(mark)
             answer += text
             if marked:
                 return answer, int(code)
-        raise AssertionError(f"{command!r} ended the shell: {answer}")
+        raise AssertionError(f"the shell ended, or was ended after {COMMAND_S_MAX} s: {answer}")
 
     def close(self) -> None:
         """Ends it, and what was left running."""
-        self.type(f"{ENVIRONMENT}/bin/raylay down")
-        self._process.communicate(timeout=30)
+        self._process.communicate()
+        subprocess.run(
+            [ENVIRONMENT / "bin" / "raylay", "down"],
+            cwd=self._directory,
+            env=self._environment,
+            capture_output=True,
+            timeout=COMMAND_S_MAX,
+            check=False,
+        )
 
 
 @pytest.fixture
@@ -75,13 +97,32 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     opened.close()
 
 
-def test_the_page_as_a_newcomer_types_it(shell: Shell, tmp_path: Path) -> None:
-    for step in transcripts.read(PAGE.read_text(encoding="utf-8")).steps:
+def play(shell: Shell, directory: Path, steps: list[transcripts.Step]) -> None:
+    """Does what a page says, and compares."""
+    for step in steps:
         if step.file:
-            (tmp_path / step.file).write_text(step.text, encoding="utf-8")
+            (directory / step.file).write_text(step.text, encoding="utf-8")
             continue
         came, code = shell.type(step.command)
         assert code == 0, f"{step.command}: {came}"
         assert transcripts.matches(step.answer, came), (
             f"$ {step.command}\nthe page shows:\n{step.answer}\nbut it answers:\n{came}"
         )
+
+
+def steps_of(page: str) -> list[transcripts.Step]:
+    return transcripts.read((DOCS / page).read_text(encoding="utf-8")).steps
+
+
+def test_getting_started_as_a_newcomer_types_it(shell: Shell, tmp_path: Path) -> None:
+    play(shell, tmp_path, steps_of("getting-started.md"))
+
+
+@pytest.mark.slow
+def test_the_page_for_who_knows_another_broker(shell: Shell, tmp_path: Path) -> None:
+    """It needs the fabric of Getting started, before that is down."""
+    *before, last = steps_of("getting-started.md")
+    assert last.command == "raylay down"
+    play(shell, tmp_path, before)
+    play(shell, tmp_path, steps_of("coming-from.md"))
+    play(shell, tmp_path, [last])
