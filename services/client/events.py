@@ -116,11 +116,12 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection to an instance ended."""
+    """The connection to an instance ended. `text`: what the instance said of it, if anything."""
 
     instance: str
     address: str
     reason: str
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -512,7 +512,7 @@ class ClientMachine:
                 effects.append(Tell(ServerRefused("", self._address, event.reason)))
             self._lost(event.reason, now_s, effects)
 
-    def _lost(self, reason: str, now_s: float, effects: list[Effect]) -> None:
+    def _lost(self, reason: str, now_s: float, effects: list[Effect], text: str = "") -> None:
         """The stream is gone or given up: on to the next server."""
         was = self.state
         if was in (State.CONNECTING, State.LOGGING_ON):
@@ -520,7 +520,7 @@ class ClientMachine:
             return
         if was is not State.READY:
             return
-        effects.append(Tell(Disconnected(self.instance, self._address, reason)))
+        effects.append(Tell(Disconnected(self.instance, self._address, reason, text)))
         self.instance = ""
         self._beat_due_s = None
         self._commands.clear()
@@ -543,9 +543,9 @@ class ClientMachine:
             self._backoff.tries = 1
             self._begin_round(now_s, effects)
 
-    def _give_up(self, reason: str, now_s: float, effects: list[Effect]) -> None:
+    def _give_up(self, reason: str, now_s: float, effects: list[Effect], text: str = "") -> None:
         effects.append(Disconnect(self.connection))
-        self._lost(reason, now_s, effects)
+        self._lost(reason, now_s, effects, text)
 
     def _fail(self, error: RaylayError, effects: list[Effect]) -> None:
         effects.append(Disconnect(self.connection))
@@ -730,12 +730,12 @@ class ClientMachine:
 
     def _ended_by_server(self, header: Header, now_s: float, effects: list[Effect]) -> None:
         reason = str(header.get("reason") or "refused")
+        text = str(header.get("text") or "")
         if reason == "name_in_use":
             # Going back would throw the other out, which would come back in turn.
-            text = str(header.get("text") or "")
             self._fail(LogonRefused("logon", reason, text), effects)
         else:
-            self._give_up(reason, now_s, effects)
+            self._give_up(reason, now_s, effects, text)
 
     # -- subscriptions -----------------------------------------------------------------------
     def _subscription_wanted(

@@ -35,6 +35,7 @@ class WaitingLines:
             WaitingForServer,
         )
 
+        text = ""
         if isinstance(event, Connected):
             self._connected_s = self._now_s()
             return
@@ -42,6 +43,8 @@ class WaitingLines:
             line = f"{event.address}: {event.reason}"
         elif isinstance(event, Disconnected):
             line = f"lost {event.instance} at {event.address}: {event.reason}"
+            # Counted without it: it may have numbers, and is not the same each time.
+            text = f": {event.text}" if event.text else ""
         elif isinstance(event, WaitingForServer):
             line = "no server answers, trying again"
         elif isinstance(event, WaitingForSafeInstance):
@@ -52,12 +55,12 @@ class WaitingLines:
         if self._connected_s is not None and self._now_s() - self._connected_s >= STEADY_S:
             self.finish()
         self._connected_s = None
-        self._count(line)
+        self._count(line, text)
 
-    def _count(self, line: str) -> None:
+    def _count(self, line: str, text: str) -> None:
         count = self._counts[line] = self._counts.get(line, 0) + 1
         if count == 1:
-            typer.echo(f"raylay: {line}", err=True)
+            typer.echo(f"raylay: {line}{text}", err=True)
         elif count == 10 * self._said[line]:
             typer.echo(f"raylay: {line} ({count:,} times)", err=True)
         else:

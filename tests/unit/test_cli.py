@@ -143,12 +143,12 @@ def test_a_server_that_takes_clients_and_loses_them_again_is_a_line_with_a_count
 ) -> None:
     now_s = 0.0
     tell = WaitingLines(lambda: now_s)
-    for _ in range(120):
+    for number in range(120):
         tell(Connected("A-1", "A", "host:1", 7))
-        tell(Disconnected("A-1", "host:1", "storage_full"))
+        tell(Disconnected("A-1", "host:1", "storage_full", f"no space for {number} bytes"))
     lost = "raylay: lost A-1 at host:1: storage_full"
     assert capsys.readouterr().err.splitlines() == [
-        lost,
+        f"{lost}: no space for 0 bytes",
         f"{lost} (10 times)",
         f"{lost} (100 times)",
     ]
