@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from checks import publish_checks
 from context import Bench, Figure, bench, rest_disk
 from copies import table_copies
-from delivery import fanout_10_deliveries, replay
+from delivery import REPLAYS, fanout_10_deliveries, replay
 from failover import failover_gap_ms, resync_1M_behind, resync_live
 from latency import deliver_1000_ms, deliver_10000_ms, pair_ack_window1_ms
 from machine import log_append_fsync, socket_echo, two_fsyncs_ms
@@ -65,7 +65,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     ),
     (("single_persisted_128B_1pub",), single_persisted_128B_1pub, ""),
     (("fanout_10_deliveries",), fanout_10_deliveries, ""),
-    (("replay",), replay, "single"),
+    (REPLAYS, replay, "single"),
     (
         ("publish_checks_throughput", "publish_checks_window1", "publish_checks_processor"),
         publish_checks,

@@ -40,7 +40,8 @@ class Client(Publishing, Subscribing):
         publish_timeout_s: how long `publish` waits for room in the store.
         connect_wait_s: how long `connect` tries before it gives up.
         bookmark_flush_ms: what was seen is on disk after as long at most; a crash brings back what
-            was not.
+            was not. 0: before the consumer is given the next batch, or behind each `discard`, at
+            the price of a synced write each.
         ack_conflation_ms: upper bound by which the server may delay acks to merge them.
         sampling_ratio: share of publishes that `tracer` is told of.
         on_event: called for each ClientEvent, on the event loop; must not block.

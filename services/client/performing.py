@@ -529,14 +529,22 @@ class Performing:
         try:
             self._bookmark_store.flush()
         except StorageError as error:
+            # What was not remembered comes again, rather than never.
+            self._flush_bookmarks_in(max(self._bookmark_flush_s, STORE_RETRY_S))
             self._tell(Tell(StoreFailed(error)))
-            self._bookmarks_changed()
+
+    def _flush_bookmarks_in(self, seconds: float) -> None:
+        if self._loop is not None:
+            self._bookmark_flush = self._loop.call_later(seconds, self._flush_bookmarks)
 
     def _bookmarks_changed(self) -> None:
-        if self._bookmark_flush is None and self._loop is not None:
-            self._bookmark_flush = self._loop.call_later(
-                self._bookmark_flush_s, self._flush_bookmarks
-            )
+        if self._bookmark_flush is not None:
+            return
+        if self._bookmark_flush_s:
+            self._flush_bookmarks_in(self._bookmark_flush_s)
+        else:
+            # Before the consumer is given anything more.
+            self._flush_bookmarks()
 
     def _congestion_changed(self, subscription: Subscription) -> None:
         if subscription.congested:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -37,11 +39,12 @@ from raylay.services.errors import (
     NoSafeInstance,
     PublishStoreFull,
     SequenceConflict,
+    StorageError,
     StorageFull,
 )
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import publisher_id
-from raylay.storage.stores import LmdbPublishStore, MemoryPublishStore
+from raylay.storage.stores import LmdbBookmarkStore, LmdbPublishStore, MemoryPublishStore
 
 
 def run(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -656,6 +659,90 @@ async def test_a_bookmark_subscription_resumes_elsewhere_without_gap_or_duplicat
         assert got == [b"1", b"2", b"102", b"104"]
         assert subscription.suppressed_messages == 2
     await other.stop()
+
+
+@run
+async def test_with_no_time_between_flushes_a_batch_is_kept_before_the_next_is_given() -> None:
+    server = await FakeServer().start()
+    store = DictBookmarkStore()
+    flushed: list[PublisherRanges] = []
+    store.flush = lambda: flushed.append(store.load("s"))  # type: ignore[method-assign]
+    async with client_of(server, bookmark_store=store, bookmark_flush_ms=0) as client:
+        subscription = await client.subscribe("t", bookmark=EPOCH, subscription_id="s")
+        for first in (1, 3):
+            server.session.deliver("s", records(7, [first, first + 1]))
+        while subscription.queued_messages < 4:
+            await asyncio.sleep(0)
+        await subscription.next_batch()
+        assert not flushed, "asked for, not done with"
+        # The loop has no turn in between: both are here.
+        await subscription.next_batch()
+        assert flushed == [PublisherRanges({7: SequenceSet([(1, 2)])})]
+        other = await client.subscribe(
+            "u", bookmark=EPOCH, subscription_id="s2", explicit_discard=True
+        )
+        server.session.deliver("s2", records(8, [1, 2]))
+        before = len(flushed)
+        other.discard(await anext(other))
+        assert len(flushed) == before + 1
+    await server.stop()
+
+
+@run
+async def test_a_bookmark_store_that_cannot_write_is_tried_again_and_stops_nobody() -> None:
+    server = await FakeServer().start()
+    store = DictBookmarkStore()
+    tries = 0
+
+    def flush() -> None:
+        nonlocal tries
+        tries += 1
+        raise StorageError("the disk is full", "store")
+
+    store.flush = flush  # type: ignore[method-assign]
+    told: list[object] = []
+    client = client_of(server, bookmark_store=store, bookmark_flush_ms=0, on_event=told.append)
+    await client.connect()
+    subscription = await client.subscribe("t", bookmark=EPOCH, subscription_id="s")
+    for first in (1, 3, 5):
+        server.session.deliver("s", records(7, [first, first + 1]))
+    for _ in range(3):
+        await subscription.next_batch()
+    assert tries == 1, "it is not asked again for each batch"
+    assert [type(each) for each in told].count(StoreFailed) == 1
+    with pytest.raises(StorageError):
+        await client.close()
+    await server.stop()
+
+
+KILLED = """
+import sys
+from raylay.services.client import EPOCH, LmdbBookmarkStore, SyncClient
+store = LmdbBookmarkStore(sys.argv[2])
+client = SyncClient("desk", servers=[sys.argv[1]], bookmark_store=store, bookmark_flush_ms=0)
+for message in client.subscribe("t", bookmark=EPOCH, subscription_id="s"):
+    print(message.sequence, flush=True)
+"""
+
+
+@run
+async def test_a_subscriber_killed_at_once_has_kept_all_but_its_last_batch(tmp_path: Path) -> None:
+    server = await FakeServer().start()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, server.address, str(tmp_path / "store"),
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    await server.wait(lambda: server.sessions and server.session.commands("subscribe"))
+    for first in (1, 3, 5):
+        server.session.deliver("s", records(7, [first, first + 1]))
+    while await process.stdout.readline() != b"5\n":
+        pass
+    process.kill()
+    await process.wait()
+    with contextlib.closing(LmdbBookmarkStore(tmp_path / "store")) as store:
+        assert store.load("s") == PublisherRanges({7: SequenceSet([(1, 4)])})
+    await server.stop()
 
 
 @run
