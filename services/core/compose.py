@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
 from raylay.services.messages.topic_book import TopicBook
+from raylay.services.replication.content import FilterLanguage
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.instance import InstanceMachine, Parts
 from raylay.services.replication.placement import Placements
@@ -63,6 +64,7 @@ class Composition:
         ready: False: it must catch up with a peer before it admits clients.
         policy: of downgrades.
         recent_bytes_max: of what was committed last, kept to answer in the journal's stead.
+        filters: what content filters are written in; None: they do not run.
     """
 
     identity: Identity
@@ -75,6 +77,7 @@ class Composition:
     ready: bool = True
     policy: DowngradePolicy | None = None
     recent_bytes_max: int = 0
+    filters: FilterLanguage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +142,10 @@ def compose(
         ready=composition.ready,
         policy=composition.policy,
         recent_bytes_max=composition.recent_bytes_max,
+        filters=composition.filters,
         parts=kinds.parts,
     )
+    point = point.judged_by(machine.contents.rules)
     machine.restore(point.waiting, point.durable_txid, now_us)
     last_txid = recovered.next_txid - 1
     after_txid = min(point.committed_txid, last_txid)

@@ -6,6 +6,7 @@
     order            3  publisher order, unless flagged late, and late only where paths split
     removal          4  what is removed is where it was routed to
     loops            5  nothing enters an incarnation twice, nor is it sent there again
+    routing          -  a link brings nothing that is not routed there
     liveness         7  in the end all acks are given and all logs hold what is routed to them
     unavailable      -  what is missing and removed upstream is recorded, nothing else is
     settled          -  what was durable does not wait again after a restart
@@ -50,6 +51,7 @@ from raylay.services.drills.laws.journals import (
     once,
     order,
     removal,
+    routing,
     settled,
     unavailable,
 )
@@ -73,6 +75,7 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     order,
     removal,
     loops,
+    routing,
     liveness,
     unavailable,
     settled,
@@ -104,6 +107,7 @@ __all__ = [
     "order",
     "removal",
     "loops",
+    "routing",
     "liveness",
     "unavailable",
     "settled",

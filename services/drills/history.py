@@ -7,6 +7,7 @@ disk, an acknowledgment when the instance gives it. A publish that is never ackn
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.routing import Destination
 
 Sequences = tuple[int, ...]
+Passes = Callable[[str, str], bool]
+"""A filter as it is written, and what it sees of a message: whether that one passes."""
 
 
 class Started(NamedTuple):
@@ -51,6 +54,8 @@ class Journaled(NamedTuple):
     digests: tuple[int, ...] = ()
     """Of the contents, in the order of `sequences`; empty: nobody has published others under these
     identities."""
+    contents: tuple[str, ...] = ()
+    """What content filters see of each, in the words of `Topology.passes`, in that order."""
 
 
 class HeldBefore(NamedTuple):
@@ -406,12 +411,14 @@ class Topology:
         uniform: every link that brings a topic to an instance carries the same part of it, so that
             nothing may come late.
         wide: addresses at which several instances answer in turn (wide IP).
+        passes: whether a content passes a filter as it is written; None: no filter runs.
     """
 
     name: str
     members: dict[str, Member]
     uniform: bool = False
     wide: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    passes: Passes | None = None
 
     def servers(self, destination: Destination) -> tuple[str, ...]:
         """The instances that a destination may reach."""

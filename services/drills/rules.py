@@ -9,7 +9,7 @@ reference's chapter on a Destination's elements and on message routing).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.routing import Destination
@@ -25,6 +25,18 @@ def takes(rule: TopicRule, topic: str, message_type: str) -> bool:
     if _IN_NO_NAME & set(rule.name):
         return re.search(rule.name, topic) is not None
     return rule.name == topic
+
+
+def _carries(
+    rule: TopicRule,
+    topic: str,
+    message_type: str,
+    passes_filter: Callable[[str], bool] | None,
+) -> bool:
+    """Whether a Topic element takes a message, content and all."""
+    if not takes(rule, topic, message_type):
+        return False
+    return not rule.filter or passes_filter is None or passes_filter(rule.filter)
 
 
 def passes(
@@ -51,6 +63,7 @@ def is_routed(
     sender_group: str,
     own_group: str,
     downstream: int,
+    passes_filter: Callable[[str], bool] | None = None,
 ) -> bool:
     """Whether a journaled message goes to a destination.
 
@@ -60,12 +73,30 @@ def is_routed(
         groups: theirs.
         sender_group: that of the last one, as it was when it sent the message.
         downstream: the incarnation that would receive it; 0 while that is not known.
+        passes_filter: whether it passes a filter as it is written; None: no filter runs.
     """
-    if not any(takes(rule, topic, message_type) for rule in destination.topics):
+    if not any(_carries(rule, topic, message_type, passes_filter) for rule in destination.topics):
         return False
     if not path:
         return True
     return downstream not in path and passes(destination, groups, sender_group, own_group)
+
+
+def is_let_on(
+    destination: Destination,
+    topic: str,
+    message_type: str,
+    sender_group: str,
+    passes_filter: Callable[[str], bool] | None = None,
+) -> bool:
+    """Whether a resync sends what came by replication and is not routed: ResyncPassThrough is an
+    expression over the group of the instance that sent it here."""
+    found = destination.resync_pass_through
+    return (
+        found is not None
+        and re.search(found, sender_group) is not None
+        and any(_carries(rule, topic, message_type, passes_filter) for rule in destination.topics)
+    )
 
 
 def carries_everything(destination: Destination, journaled: Sequence[TopicRule]) -> bool:

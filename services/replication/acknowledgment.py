@@ -33,6 +33,7 @@ from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Run
 from raylay.services.messages.shared import SharedMap
 from raylay.services.messages.topic_sets import includes
+from raylay.services.replication.content import Contents
 from raylay.services.replication.effects import Ranges, Rooted
 from raylay.services.replication.routing import Destination, Router
 
@@ -260,6 +261,7 @@ class DestinationLedger:
         *,
         carries_all: bool = True,
         servers: Iterable[str] = (),
+        contents: Contents | None = None,
     ) -> None:
         self.destination = destination
         self.servers = set(servers)
@@ -271,7 +273,7 @@ class DestinationLedger:
         """What clients published here and the server is not known to hold: since it connected what
         it lacked then, and what a client published here again that is not routed there because it
         had come from elsewhere."""
-        self.router = Router(destination)
+        self.router = Router(destination, contents)
         self.sync = destination.sync
         """Whether persisted acks wait for it now."""
         self.incarnation = incarnation
@@ -474,10 +476,12 @@ class Route(NamedTuple):
     group: str
     flags: int
     """Those that a router asks for."""
+    passed: tuple[str, ...] = ()
+    """The content filters that let them through, in order."""
 
 
 def route_of(run: Run, sender: int) -> Route:
-    """The route of a run's messages for which this sender waits."""
+    """The route of a run's messages for which this sender waits, where no filter looks at them."""
     return Route(sender, run.topic, run.message_type, run.path, run.group, run.flags & Flag.CROSSED)
 
 

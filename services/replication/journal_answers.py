@@ -12,13 +12,14 @@ for what was the highest on a topic; see `InstanceMachine.asks`.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Content, Run, contents_of
-from raylay.services.replication.acknowledgment import CLIENT, Route, route_of
-from raylay.services.replication.staged import Routed, StagedLog
+from raylay.services.replication.acknowledgment import CLIENT, Route
+from raylay.services.replication.content import Contents
+from raylay.services.replication.staged import Routed, StagedLog, routes_of
 
 READS_IN_STEP = 4
 """Stretches of the log that one step reads: others wait for the reading thread, too."""
@@ -50,11 +51,16 @@ class Compared(NamedTuple):
 
 
 class Questions:
-    """What an arrival makes the machine ask. Lifecycle: until a `Fetch` has been through it."""
+    """What an arrival makes the machine ask. Lifecycle: until a `Fetch` has been through it.
 
-    __slots__ = ("compared", "routed", "topics")
+    Args:
+        contents: the filters that say where messages go.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("compared", "contents", "routed", "topics")
+
+    def __init__(self, contents: Contents | None = None) -> None:
+        self.contents = contents if contents is not None else Contents()
         self.compared: list[Compared] = []
         self.routed = PublisherRanges()
         """Messages of which only the route is asked."""
@@ -133,18 +139,19 @@ class Answers:
         """All that is on disk of these was looked at."""
         self._routed.of(publisher).update(wanted)
 
-    def route(self, publisher: int, found: list[Run]) -> None:
+    def route(self, publisher: int, found: list[Run], contents: Contents) -> None:
         """Notes where these go to. Of one route they are told together, by the lowest transaction
         id: there may be a run for each message."""
         routes = self._routes.setdefault(publisher, {})
         for run in found:
-            route = route_of(run, CLIENT)
-            known = routes.get(route)
-            ranges = known.ranges if known is not None else SequenceSet()
-            for first, last in run.ranges():
-                ranges.add(first, last)
-            first_txid = run.first_txid if known is None else min(known.first_txid, run.first_txid)
-            routes[route] = Routed(route, first_txid, ranges)
+            first_txid = run.first_txid
+            for route, theirs in routes_of(run, CLIENT, run.ranges(), contents):
+                known = routes.get(route)
+                ranges = known.ranges if known is not None else SequenceSet()
+                for first, last in theirs:
+                    ranges.add(first, last)
+                lowest = first_txid if known is None else min(known.first_txid, first_txid)
+                routes[route] = Routed(route, lowest, ranges)
 
     def highest_is(self, publisher: int, topic: bytes, highest: int) -> None:
         """Notes the highest sequence on a topic."""
@@ -159,9 +166,10 @@ class Asking:
         highest: the highest sequence of each publisher.
         topics: ... on each topic, as far as it is known.
         staged: what is not on disk yet, or just came there, and is compared in memory.
+        contents: the filters that say where messages go.
     """
 
-    __slots__ = ("_highest", "_known", "_staged", "_topics", "failures")
+    __slots__ = ("_contents", "_highest", "_known", "_staged", "_topics", "failures")
 
     def __init__(
         self,
@@ -169,7 +177,9 @@ class Asking:
         highest: Mapping[int, int],
         topics: Mapping[int, Mapping[bytes, int]],
         staged: StagedLog,
+        contents: Contents | None = None,
     ) -> None:
+        self._contents = contents
         self._known = known
         self._highest = highest
         self._topics = topics
@@ -179,7 +189,7 @@ class Asking:
 
     def of(self, runs: Iterable[Run], answers: Answers) -> Questions:
         """What these runs ask. Nothing, for all that is new."""
-        questions = Questions()
+        questions = Questions(self._contents)
         if answers.failures != self.failures:
             answers.clear()
             answers.failures = self.failures
@@ -238,6 +248,7 @@ class Fetch:
         self._routed = list(questions.routed.sets.items())
         self._topics = list(questions.topics.items())
         self._answers = answers
+        self._contents = questions.contents
         self._left: SequenceSet | None = None
         self._comparison: Comparison | None = None
 
@@ -287,7 +298,7 @@ class Fetch:
         if left is None:
             left = self._left = wanted.copy()
         found = lookup.part(publisher, left)
-        self._answers.route(publisher, found)
+        self._answers.route(publisher, found, self._contents)
         if not left:
             self._left = None
         return found, not left
@@ -301,6 +312,22 @@ def read_all(questions: Questions, lookup: JournalLookup) -> Answers:
     while not is_done:
         is_done = fetch.step(lookup)
     return answers
+
+
+def with_records(
+    run: Run, ranges: list[Range], contents: Contents, lookup: JournalLookup
+) -> Iterator[tuple[Run, list[Range]]]:
+    """These ranges of a committed run of which only the header may have been read: in pieces with
+    their records where a content filter looks at them. Blocks."""
+    if run.payload or not contents.looks_at(run.topic, run.message_type):
+        yield run, ranges
+        return
+    whole, wanted = SequenceSet(ranges), SequenceSet(ranges)
+    while wanted:
+        for found in lookup.part(run.publisher, wanted):
+            part = SequenceSet(found.ranges()).intersection(whole)
+            if part:
+                yield found, list(part)
 
 
 class Comparison:

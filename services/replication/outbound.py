@@ -28,6 +28,7 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
+from raylay.services.replication.content import Contents, FilterLanguage
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkEffect,
@@ -48,7 +49,6 @@ WINDOW_BYTES_DEFAULT = 8 * 1024 * 1024
 WINDOW_BATCHES_MAX = 256
 YOURS_SHOWN_MAX = 16
 """Ranges in one connection: one that is missing is enough to know."""
-
 
 PATIENCE_US = 300_000
 """A message waits for so long, once the destination shows nothing more of its way, and half as long
@@ -112,16 +112,18 @@ class OutboundLink:
         destination: Destination,
         window_bytes: int = WINDOW_BYTES_DEFAULT,
         removed: Callable[[], PublisherRanges] = PublisherRanges,
+        filters: FilterLanguage | None = None,
     ) -> None:
         """
         Args:
             removed: what the journal held once and holds no more. Reads only; called on rare paths.
+            filters: what content filters are written in; None: they do not run.
         """
         self._removed = removed
         self._unavailable = PublisherRanges()
         self._whole = False
         self.destination = destination
-        self.router = Router(destination)
+        self.router = Router(destination, Contents(destination.topics, filters))
         self.window_bytes = window_bytes
         self.told_txid = 0
         self.cursor = 0
@@ -538,11 +540,13 @@ class OutboundLink:
         return self.router.routed(run, self._downstream)
 
     def _missing_part(self, run: Run) -> tuple[Run | None, list[Range]]:
-        """(what is to be sent, what the destination holds already) of a routed run."""
+        """(what is to be sent, what is held there already) of what passes of a routed run."""
         held = self._held.get(run.publisher)
         if held is None or not held.touches(run.first_sequence, run.last_sequence):
-            return run, []
-        ranges = run.ranges()
+            if not self.router.contents:
+                return run, []
+            held = SequenceSet()
+        ranges = self.router.passing(run, run.ranges())
         surplus = [piece for a, b in ranges for piece in held.within(a, b)]
         missing = [piece for a, b in ranges for piece in held.missing(a, b)]
         if surplus and (compared := self._to_compare(run, surplus)):

@@ -7,9 +7,11 @@ restart reads from the journal. So one message that waits makes nothing else wai
 Each publisher's part has a key of its own, and only what changed since the last point is written,
 all in one transaction:
 
-    recovery/point           msgpack: durable_txid, committed_txid, incarnation
+    recovery/point           msgpack: durable_txid, committed_txid, incarnation, and where content
+                             filters run, an array of their topics, types and texts
     recovery/a/root/p        what of publisher p the instance is awaited for: a SequenceSet
-    recovery/w/root/p        msgpack, an array for each route: its six values, a SequenceSet
+    recovery/w/root/p        msgpack, an array for each route: its six values, the filters that
+                             let it through where some did, a SequenceSet
     recovery/r/p             what destinations refused of p
     recovery/u/p             what of p no upstream had any more
 
@@ -19,7 +21,7 @@ Roots and publishers are 16 hexadecimal digits. An earlier release kept all of i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -55,6 +57,7 @@ class RecoveryPoint:
         committed_txid: the point is complete up to this transaction id.
         waiting: what of that is not durable, and who waits for it.
         incarnation: who wrote it; what is of this root was published there. 0: it does not say.
+        filters: (topic, message type, text) of the content filters that judged what is waiting.
     """
 
     durable_txid: int = 0
@@ -64,6 +67,7 @@ class RecoveryPoint:
     committed_txid: int = 0
     waiting: WaiterTable = field(default_factory=WaiterTable)
     incarnation: int = 0
+    filters: tuple[tuple[str, str, str], ...] = ()
 
     @classmethod
     def from_earlier(cls, value: bytes) -> RecoveryPoint:
@@ -107,7 +111,16 @@ class RecoveryPoint:
             self.committed_txid,
             waiting,
             self.incarnation,
+            self.filters,
         )
+
+    def judged_by(self, filters: Iterable[tuple[str, str, str]]) -> RecoveryPoint:
+        """The same for an instance with these content filters. What waits was not judged by those
+        that are new to the configuration: it is read from the journal again, like all that is not
+        durable."""
+        if set(filters) <= set(self.filters):
+            return self
+        return replace(self, committed_txid=self.durable_txid, waiting=WaiterTable())
 
     def read_by(self, incarnation: int) -> RecoveryPoint:
         """The same for another incarnation of its directory: what clients published there, whatever
@@ -165,13 +178,14 @@ class RecoveryLog:
         waiting = point.waiting.roots, before.waiting.roots
         for key, routes in _changed_by_root("w", *waiting, nothing):
             values[key] = (
-                msgpack.packb([[*route, waits.to_bytes()] for route, waits in routes.items()])
+                msgpack.packb(
+                    [[*_values(route), waits.to_bytes()] for route, waits in routes.items()]
+                )
                 if routes
                 else None
             )
-        values[POINT_KEY] = msgpack.packb(
-            [point.durable_txid, point.committed_txid, point.incarnation]
-        )
+        said: list[Any] = [point.durable_txid, point.committed_txid, point.incarnation]
+        values[POINT_KEY] = msgpack.packb([*said, point.filters] if point.filters else said)
         return values
 
     def written(self, point: RecoveryPoint) -> None:
@@ -199,8 +213,9 @@ def cut_to(last_txid: int, stored: Mapping[str, bytes]) -> dict[str, bytes | Non
         return {EARLIER_KEY: msgpack.packb(data)}
     if POINT_KEY not in stored:
         return {}
-    *txids, incarnation = msgpack.unpackb(stored[POINT_KEY])
-    return {POINT_KEY: msgpack.packb([*(min(txid, last_txid) for txid in txids), incarnation])}
+    durable_txid, committed_txid, *others = msgpack.unpackb(stored[POINT_KEY])
+    txids = [min(txid, last_txid) for txid in (durable_txid, committed_txid)]
+    return {POINT_KEY: msgpack.packb([*txids, *others])}
 
 
 def _read(stored: Mapping[str, bytes]) -> RecoveryPoint:
@@ -209,7 +224,9 @@ def _read(stored: Mapping[str, bytes]) -> RecoveryPoint:
         for key, value in stored.items():
             _, kind, *names = key.split("/")
             if key == POINT_KEY:
-                point.durable_txid, point.committed_txid, point.incarnation = msgpack.unpackb(value)
+                said = msgpack.unpackb(value)
+                point.durable_txid, point.committed_txid, point.incarnation, *filters = said
+                point.filters = tuple(tuple(rule) for rule in filters[0]) if filters else ()
                 continue
             *roots, publisher = (int(name, 16) for name in names)
             if kind == "w":
@@ -228,9 +245,20 @@ def _read(stored: Mapping[str, bytes]) -> RecoveryPoint:
 
 
 def _route(
-    sender: int, topic: bytes, message_type: bytes, path: list[int], group: str, flags: int
+    sender: int,
+    topic: bytes,
+    message_type: bytes,
+    path: list[int],
+    group: str,
+    flags: int,
+    passed: Iterable[str] = (),
 ) -> Route:
-    return Route(sender, topic, message_type, tuple(path), group, flags)
+    return Route(sender, topic, message_type, tuple(path), group, flags, tuple(passed))
+
+
+def _values(route: Route) -> tuple[Any, ...]:
+    """What is written down of a route: as earlier releases did, where no filter let it through."""
+    return route if route.passed else route[:-1]
 
 
 def _changed(

@@ -1,8 +1,9 @@
 """Which messages go to which destination (design.md 4; seed: "Replication Message Routing").
 
-A message is routed to a destination when it is in the local log, its topic and message type match,
-it was published here or came from an instance whose group matches PassThrough, and the downstream
-incarnation is not in its path. The content filter is a fourth predicate that comes later.
+A message is routed to a destination when it is in the local log, its topic, message type and
+content filter match, it was published here or came from an instance whose group matches
+PassThrough, and the downstream incarnation is not in its path. All but the filter is equal for all
+records of a run (`routed`); a filter may let some of them through (`part`, content.py).
 
 PassThrough asks only who sent a message last. Between regions of several instances that lets a part
 of a region's messages go round: London-2 to Chicago-1 to Chicago-2, whose PassThrough `Chicago`
@@ -15,8 +16,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from raylay.services.messages.records import Flag
+from raylay.services.messages.ranges import Range
+from raylay.services.messages.records import Flag, Run
 from raylay.services.messages.topics import TopicMatcher, TopicRule, compile_regex
+from raylay.services.replication.content import Contents, FilteredTopics
 
 SYNC_DESTINATIONS_MAX = 64
 
@@ -99,20 +102,36 @@ class Routable(Protocol):
         """Those of `Flag`."""
 
 
+class Judged(Routable, Protocol):
+    """What it asks of what was a part of a run, when its records are gone."""
+
+    @property
+    def passed(self) -> tuple[str, ...]:
+        """The content filters that it passes, of those that look at its topic."""
+
+
 class Router:
-    """The four conditions of one destination."""
+    """The conditions of one destination.
+
+    Args:
+        contents: the filters of this destination, and perhaps of others; None: filters do not run.
+    """
 
     __slots__ = (
+        "_filtered",
         "_groups",
         "_pass_through",
         "_resync_pass_through",
         "_stopping_flags",
         "_topics",
+        "contents",
         "destination",
     )
 
-    def __init__(self, destination: Destination) -> None:
+    def __init__(self, destination: Destination, contents: Contents | None = None) -> None:
         self.destination = destination
+        self.contents = contents if contents else Contents()
+        self._filtered = FilteredTopics(destination.topics) if contents else None
         where = f"Destination {destination.name}"
         self._topics = TopicMatcher(destination.topics, f"{where} Topic")
         self._pass_through = (
@@ -137,7 +156,8 @@ class Router:
         return found
 
     def routed(self, run: Routable, downstream: int) -> bool:
-        """Whether a journaled run goes there: what decides is equal for all its records.
+        """Whether a journaled run goes there by all that is equal for its records. A content
+        filter is asked besides: by `part`, `passing` or `takes`.
 
         Args:
             run: its topic, message type, path, sender's group (which counts only when there is a
@@ -151,6 +171,39 @@ class Router:
             and not run.flags & self._stopping_flags
             and self._topics.matches(run.topic, run.message_type)
         )
+
+    def part(self, run: Run, downstream: int, ranges: list[Range]) -> list[Range]:
+        """What of a journaled run goes there: the very same list where all of it does.
+
+        Args:
+            run: with its records, where a filter looks at them.
+            downstream: as in `routed`, which this says again: it stands in the way of each publish.
+            ranges: what of the run is asked.
+        """
+        path = run.path
+        if (
+            downstream in path
+            or (path and not self.passes(run.group))
+            or run.flags & self._stopping_flags
+            or not self._topics[run.topic, run.message_type]
+        ):
+            return []
+        return ranges if self._filtered is None else self.passing(run, ranges)
+
+    def passing(self, run: Run, ranges: list[Range]) -> list[Range]:
+        """What of the ranges passes the content filter, wherever else the run goes: the very same
+        list where all of it does."""
+        filtered = self._filtered
+        texts = filtered[run.topic, run.message_type] if filtered is not None else ()
+        return self.contents.passing(run, texts, ranges) if texts else ranges
+
+    def takes(self, judged: Judged, downstream: int) -> bool:
+        """Whether what was judged when it was committed goes there."""
+        if not self.routed(judged, downstream):
+            return False
+        filtered = self._filtered
+        texts = filtered[judged.topic, judged.message_type] if filtered is not None else ()
+        return not texts or not set(texts).isdisjoint(judged.passed)
 
     def routed_in_resync(self, run: Routable, downstream: int) -> bool:
         """`routed`, while a resync lasts: what is owed to the destination is sent in any case, and

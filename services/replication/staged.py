@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from raylay.services.messages.ranges import Range, SequenceSet
 from raylay.services.messages.records import Run
-from raylay.services.replication.acknowledgment import Route
+from raylay.services.replication.acknowledgment import Route, route_of
+from raylay.services.replication.content import Contents
 from raylay.services.replication.effects import Ranges, Rooted
 
 RECENT_BYTES_MAX = 4 * 1024 * 1024
@@ -36,6 +37,20 @@ class Routed(NamedTuple):
     first_txid: int
     """Of the run, or of a part of it with all of them."""
     ranges: SequenceSet
+
+
+def routes_of(
+    run: Run, sender: int, ranges: list[Range], contents: Contents
+) -> list[tuple[Route, list[Range]]]:
+    """The routes of these messages of a run, with its records where a filter looks at them."""
+    route = route_of(run, sender)
+    if not contents.looks_at(run.topic, run.message_type):
+        return [(route, ranges)]
+    return [
+        (route._replace(passed=passed), theirs)
+        for passed, theirs in contents.verdicts(run, ranges)
+        if theirs
+    ]
 
 
 @dataclass(slots=True)

@@ -77,5 +77,6 @@ def _write(disk: Disk, runs: list[Run]) -> None:
                 bool(run.flags & Flag.AWAITED),
                 bool(run.flags & Flag.LATE),
                 world.digests(run, sequences),
+                world.contents_of(run, sequences),
             )
         )

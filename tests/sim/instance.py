@@ -263,6 +263,7 @@ class Disk:
                     bool(run.flags & Flag.AWAITED),
                     bool(run.flags & Flag.LATE),
                     world.digests(run, sequences),
+                    world.contents_of(run, sequences),
                 )
             )
         elif run.kind == Kind.WAITER:
@@ -442,6 +443,7 @@ class Instance:
             ready=ready,
             policy=world.policy,
             recent_bytes_max=world.recent_bytes_max,
+            filters=world.filters,
         )
         machine, self.recovery = compose(
             composition,
@@ -463,6 +465,8 @@ class Instance:
                 world.probes["ack owed across a restart"] += 1
             if self.recovery.point.waiting:
                 world.probes["waited at the recovery point"] += 1
+            if any(each.route.passed for each in self.recovery.point.waiting):
+                world.probes["verdict of a filter at the recovery point"] += 1
             self._log_recovered()
         self.journal.later = self._maintain
         self.journal.removed_by_retention = self._removed_up_to

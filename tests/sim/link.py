@@ -86,7 +86,9 @@ class LinkProcess:
         self.alive = True
         self.inbox = Channel(world)
         self.outbox = Channel(world)
-        self.machine = world.machines.link(destination, world.window_bytes, instance.removed)
+        self.machine = world.machines.link(
+            destination, world.window_bytes, instance.removed, world.filters
+        )
         if hasattr(world.machines.link, "__annotations__"):
             # One of the planted mistakes knows instances by their names.
             self.machine.__dict__.update({"name_of": world.name_of})
@@ -399,9 +401,14 @@ class LinkProcess:
             for run in journal.read(machine.cursor, self.world.rng.randint(1, 1_200))
             if run.last_txid <= machine.told_txid
         ]
+        probes = self.world.probes
+        for run in runs if self.world.filters is not None else ():
+            ranges = run.ranges()
+            part = machine.router.passing(run, ranges) if ranges else ranges
+            if part is not ranges:
+                probes["run routed in part" if part else "run filtered out"] += 1
         ended, skipped = machine.deferrals_ended, machine.skipped
         self._perform(machine.take(runs, self.world.now_us))
-        probes = self.world.probes
         probes["deferred message sent after all"] += machine.deferrals_ended - ended
         if machine.skipped > skipped and self._deferred:
             probes["deferred message skipped"] += 1

@@ -21,11 +21,13 @@ from raylay.services.replication.acknowledgment import (
     DestinationLedger,
     RootedRanges,
     WaiterTable,
+    route_of,
 )
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.commit_place import CommitPlace, Place
 from raylay.services.replication.connecting import LinkPlan
+from raylay.services.replication.content import Contents
 from raylay.services.replication.effects import Effect, LinkEffect, Ranges, Rooted, SendBatch
 from raylay.services.replication.instance import (
     InstanceMachine,
@@ -828,6 +830,9 @@ class LastHopRouter(Router):
         seen = Run(0, 0, 0, 0, b"", run.topic, run.message_type, last_hop, run.group, run.flags)
         return super().routed(seen, downstream)
 
+    def part(self, run: Run, downstream: int, ranges: list[Range]) -> list[Range]:
+        return self.passing(run, ranges) if self.routed(run, downstream) else []
+
 
 class OwesByLastHop(InstanceMachine):
     """The instance of `SendsByLastHop`."""
@@ -835,7 +840,7 @@ class OwesByLastHop(InstanceMachine):
     def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
         super().__init__(*arguments, **named)
         for ledger in self.destinations.values():
-            ledger.router = LastHopRouter(ledger.destination)
+            ledger.router = LastHopRouter(ledger.destination, self.contents)
 
 
 class SendsByLastHop(OutboundLink):
@@ -843,10 +848,68 @@ class SendsByLastHop(OutboundLink):
 
     def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
         super().__init__(*arguments, **named)
-        self.router = LastHopRouter(self.destination)
+        self.router = LastHopRouter(self.destination, self.router.contents)
+
+
+# -- content filters ---------------------------------------------------------------------------
+class WholeWhereAnyPasses(Router):
+    """Takes a run whole when a record of it passes the filter."""
+
+    def passing(self, run: Run, ranges: list[Range]) -> list[Range]:
+        return ranges if super().passing(run, ranges) else []
+
+
+class SendsWhatIsBeside(OutboundLink):
+    """Sends what is in one run with what passes the filter."""
+
+    def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(*arguments, **named)
+        self.router = WholeWhereAnyPasses(self.destination, self.router.contents)
+
+
+class OwedWhatIsBeside(InstanceMachine):
+    """Waits for what is in one run with what passes the filter."""
+
+    def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(*arguments, **named)
+        for ledger in self.destinations.values():
+            ledger.router = WholeWhereAnyPasses(ledger.destination, self.contents)
+
+
+class DurableWithItsRun(Destinations):
+    """Takes what of a run does not pass for all of it: nobody waits for the rest."""
+
+    def _wait(self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int) -> None:
+        if ranges == run.ranges():
+            super()._wait(run, root, sender, ranges, time_us)
+        else:
+            self._durability.durable(root, run.publisher, ranges)
+
+
+class VerdictsNotKept(Destinations):
+    """Forgets which filters let something through when its records are gone: who is asked later
+    is asked for none of it."""
+
+    def _wait(self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int) -> None:
+        route = route_of(run, sender)
+        self._durability.wait(root, route, run.publisher, ranges, time_us, run.first_txid)
+
+
+class HeadersAreEnough(InstanceMachine):
+    """A restart reads no records: what a filter looks at passes none."""
+
+    def recover(self, runs: Iterable[Run], now_us: int) -> None:
+        contents, self.contents = self.contents, Contents()
+        super().recover(runs, now_us)
+        self.contents = contents
 
 
 MISTAKES: dict[str, Machines] = {
+    "sends what is beside": Machines(link=SendsWhatIsBeside),
+    "owed what is beside": Machines(instance=OwedWhatIsBeside),
+    "durable with its run": Machines(parts=Parts(links=DurableWithItsRun)),
+    "verdicts not kept": Machines(parts=Parts(links=VerdictsNotKept)),
+    "headers are enough": Machines(instance=HeadersAreEnough),
     "link one behind after removal": Machines(link=LinkOneBehindAfterRemoval),
     "front forgotten": Machines(front=FrontForgotten),
     "front used again early": Machines(front=FrontUsedAgainEarly),
@@ -924,6 +987,11 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
 
 CAUGHT_BY: dict[str, frozenset[str]] = {
+    "sends what is beside": frozenset(("routing",)),
+    "owed what is beside": frozenset(("liveness",)),
+    "durable with its run": frozenset(("acknowledged",)),
+    "verdicts not kept": frozenset(("acknowledged",)),
+    "headers are enough": frozenset(("acknowledged",)),
     "link one behind after removal": frozenset(("liveness", "unavailable", "readiness")),
     "front forgotten": frozenset(("once", "order", "acknowledged")),
     "front used again early": frozenset(("once", "order", "acknowledged")),
@@ -995,6 +1063,17 @@ MOVED = frozenset(
     )
 )
 """Mistakes that show only where an instance is moved."""
+
+FILTERED = frozenset(
+    (
+        "sends what is beside",
+        "owed what is beside",
+        "durable with its run",
+        "verdicts not kept",
+        "headers are enough",
+    )
+)
+"""Mistakes that show only where a destination has a content filter."""
 
 TWINS = frozenset(("contents not compared", "found: held is the same"))
 """Mistakes that show only where two clients have one name."""

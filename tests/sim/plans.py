@@ -11,6 +11,7 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.timetable import Occasion
+from sim import filtering
 from sim.client import Part
 from sim.world import Timing
 
@@ -262,6 +263,37 @@ def wide_ip(topology: Topology) -> Topology:
     return replace(topology, name=f"{topology.name}, wide IP", members=members, wide=wide)
 
 
+FILTERS = ("02468", "13579", "0123456", "5")
+
+
+def filtered(rng: random.Random, topology: Topology) -> Topology:
+    """The same links, but some of them carry only what passes a content filter: of each topic, of
+    one of the two, or what passes one of two filters."""
+    members = dict(topology.members)
+    for name, member in members.items():
+        found = []
+        for each in member.destinations:
+            text, other = rng.sample(FILTERS, 2)
+            narrowed = tuple(replace(rule, filter=text) for rule in each.topics)
+            topics = rng.choice(
+                (
+                    each.topics,
+                    narrowed,
+                    (*narrowed, *(replace(rule, filter=other) for rule in each.topics)),
+                    (TopicRule(TOPICS[0], filter=text), TopicRule(TOPICS[1])),
+                )
+            )
+            found.append(replace(each, topics=topics))
+        members[name] = replace(member, destinations=tuple(found))
+    return replace(
+        topology,
+        name=f"{topology.name}, filtered",
+        members=members,
+        uniform=False,
+        passes=filtering.passes,
+    )
+
+
 # -- a seed ------------------------------------------------------------------------------------
 PUBLISHES = 200
 CRASHES = 5
@@ -470,6 +502,9 @@ def _beside(seed: int, plan: Plan) -> None:
     if admits.random() < 0.3:
         steps = [(admits.randint(50, plan.end_ms), "admit", ()) for _ in range(20)]
         plan.script[:] = sorted([*plan.script, *steps], key=lambda step: step[:2])
+    filters = random.Random(f"filters {seed}")
+    if filters.random() < 0.2:
+        plan.topology = filtered(filters, plan.topology)
     twins = random.Random(f"twins {seed}")
     if twins.random() < 0.2 and not plan.resolves and not plan.parts:
         _make_twins(twins, plan)

@@ -39,6 +39,7 @@ from raylay.services.drills.history import (
     Topology,
     Used,
 )
+from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.routing import Destination
 
 A, B, C, P = 0xA, 0xB, 0xC, 0x99
@@ -100,6 +101,69 @@ def log(incarnation: int, *present: int, ever: tuple[int, ...] = (), to: str = "
     more = frozenset((P, sequence) for sequence in ever)
     servers = {f"to-{to}": to} if to else {}
     return FinalLog(incarnation, held, held | more, servers, 0, 0)
+
+
+def narrowed(text: str) -> Topology:
+    """`a` to `b`, which gets what a filter lets through: what has the very content `text`."""
+    rules = (TopicRule(".*", filter=text),)
+    return Topology(
+        "narrowed",
+        {
+            "a": Member("a", "g", (replace(to("b"), topics=rules),)),
+            "b": Member("b", "g", ()),
+        },
+        passes=lambda text, content: text == content,
+    )
+
+
+@pytest.mark.parametrize("law", ["", "routing", "acknowledged", "liveness"])
+def test_what_a_filter_lets_through_is_judged_by_its_content(law: str) -> None:
+    """Of two messages one passes: without it too little is there, with the other one too much."""
+    history = History(narrowed("5"))
+    there = {"": (1,), "routing": (1, 2)}.get(law, ())
+    history.operations += [
+        Started(0, "a", A, True),
+        Started(0, "b", B, True),
+        Linked(1, "a", "to-b", "b"),
+        *published(1, 2),
+        journaled(3, "a", 1, 2)._replace(contents=("5", "6")),
+    ]
+    if there:
+        history.operations.append(journaled(4, "b", *there, path=(A,)))
+    if law != "liveness":
+        history.operations.append(acked(5, 1, 2))
+    history.final = {"a": log(A, 1, 2, to="b"), "b": log(B, *there)}
+    found = {violation.law for violation in checkers.check_all(history)}
+    assert law in found if law else not found
+    assert "routing" not in found or law == "routing"
+
+
+@pytest.mark.parametrize("why", ["topic", "PassThrough", "nobody"])
+def test_what_is_not_routed_there_is_seen(why: str) -> None:
+    topology = chain()
+    narrow = {
+        "topic": replace(to("c"), topics=(TopicRule("other"),)),
+        "PassThrough": replace(to("c"), pass_through=None),
+    }
+    found = narrow.get(why)
+    topology.members["b"] = Member("b", "g", (found,) if found is not None else ())
+    history = History(topology)
+    history.operations += sound().operations
+    history.final = sound().final
+    assert {each.law for each in checkers.routing(history)} == {"routing"}
+    assert not checkers.routing(sound())
+
+
+def test_what_a_resync_lets_on_and_what_an_instance_is_filled_with_is_routed() -> None:
+    topology = chain()
+    only = replace(to("c"), pass_through=None)
+    topology.members["b"] = Member("b", "g", (replace(only, resync_pass_through="^g$"),))
+    history = History(topology, sound().operations)
+    assert not checkers.routing(history)
+    topology.members["b"] = Member("b", "g", (only,))
+    before = [op for op in sound().operations if getattr(op, "instance", "") != "c"]
+    copied = [*before, journaled(9, "c", 1, path=(A, B)), Started(10, "c", C, True)]
+    assert not checkers.routing(History(topology, copied))
 
 
 def sound() -> History:

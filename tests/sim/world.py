@@ -41,6 +41,7 @@ from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.commit_news import TOLD_LATER_US, CommitNews
 from raylay.services.replication.commit_place import SLOW_COMMIT_NS, CommitPlace
 from raylay.services.replication.connecting import LinkPlan
+from raylay.services.replication.content import FilterLanguage
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.instance import InstanceMachine, Parts
 from raylay.services.replication.outbound import OutboundLink
@@ -52,6 +53,7 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
+from sim import filtering
 from sim.client import SimClient, SimStore
 from sim.copying import copy_log
 from sim.instance import Absent, Disk, Instance, former_name
@@ -111,6 +113,8 @@ class Machines:
     peers: type[PeerBook] = PeerBook
     client: type[ClientMachine] = ClientMachine
     store: type[SimStore] = SimStore
+    filters: FilterLanguage = field(default_factory=filtering.Digits)
+    """Of topologies with content filters."""
     spreads: bool = True
     """False: a mistake: nobody tells another one who was moved."""
     placements_forgotten: bool = False
@@ -174,6 +178,7 @@ class World:
         """Whether clients look their servers up in the fabric's record."""
         self.topics = TopicBook(journaled)
         self.contents = contents
+        self.filters = self.machines.filters if topology.passes is not None else None
         """Whether clients publish different contents under one identity."""
         self.now_us = 0
         self.history = History(
@@ -451,6 +456,13 @@ class World:
         if not self.contents:
             return ()
         found = {each.sequence: each.digest for each in iterate_records(run.payload)}
+        return tuple(found[sequence] for sequence in sequences)
+
+    def contents_of(self, run: Run, sequences: tuple[int, ...]) -> tuple[str, ...]:
+        """What content filters see of a run's records, where there are any."""
+        if self.topology.passes is None:
+            return ()
+        found = {each.sequence: filtering.seen(each.body) for each in iterate_records(run.payload)}
         return tuple(found[sequence] for sequence in sequences)
 
     def finish(self) -> History:

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from raylay.services.drills.rules import carries_everything, is_routed, passes, takes
-from raylay.services.messages.records import Flag, Run
+import pytest
+from sim import filtering
+
+from raylay.services.drills.rules import (
+    carries_everything,
+    is_let_on,
+    is_routed,
+    passes,
+    takes,
+)
+from raylay.services.messages.ranges import SequenceSet
+from raylay.services.messages.records import (
+    Flag,
+    RecordBuilder,
+    Run,
+    iterate_records,
+    run_of,
+    scan,
+)
 from raylay.services.messages.topics import TopicRule
+from raylay.services.replication.content import Contents
 from raylay.services.replication.routing import (
     Destination,
     Router,
@@ -84,6 +102,49 @@ def test_a_message_does_not_go_where_it_was() -> None:
 def test_what_carries_everything(destination: Destination, expected: bool) -> None:
     journaled = (TopicRule("orders"), TopicRule("trades"))
     assert carries_everything(destination, journaled) is expected
+
+
+def test_a_filter_is_asked_where_its_rule_takes_the_message() -> None:
+    destination = replace(to(), topics=(TopicRule("orders", filter="5"), TopicRule("trades")))
+
+    def goes(topic: str, content: str) -> bool:
+        def passes_filter(text: str) -> bool:
+            return text == content
+
+        return is_routed(destination, topic, "json", (), (), "", "g", B, passes_filter)
+
+    assert goes("orders", "5") and not goes("orders", "6")
+    assert goes("trades", "6") and not goes("other", "5")
+    assert is_routed(destination, "orders", "json", (), (), "", "g", B), "none runs"
+
+
+def test_a_resync_lets_on_what_its_expression_names() -> None:
+    destination = replace(to("orders"), resync_pass_through="^eu")
+    assert is_let_on(destination, "orders", "json", "eu1")
+    assert not is_let_on(destination, "orders", "json", "us")
+    assert not is_let_on(destination, "trades", "json", "eu1")
+    assert not is_let_on(to("orders"), "orders", "json", "eu1")
+    filtered = replace(destination, topics=(TopicRule("orders", filter="5"),))
+    assert not is_let_on(filtered, "orders", "json", "eu1", lambda text: text == "6")
+
+
+def test_production_says_the_same_of_contents() -> None:
+    """Of records with filters, each by the language of the simulator."""
+    rules = (TopicRule("orders", filter="02468"), TopicRule("^o", filter="0125"), TopicRule("all"))
+    destination = replace(to(), topics=rules)
+    router = Router(destination, Contents(rules, filtering.Digits()))
+    for topic in ("orders", "others", "all", "none"):
+        builder = RecordBuilder(1, topic, "json")
+        payload = b"".join(builder.build(i + 1, b"%d" % i, 0) for i in range(30))
+        run = run_of(scan(payload)[0], payload)
+        sent = SequenceSet(router.part(run, B, run.ranges()))
+        for record in iterate_records(payload):
+            content = filtering.seen(record.body)
+            said = is_routed(
+                destination, topic, "json", (), (), "", "g", B,
+                lambda text, content=content: filtering.passes(text, content),  # type: ignore[misc]
+            )  # fmt: skip
+            assert (record.sequence in sent) is said, (topic, record.body)
 
 
 def test_production_says_the_same() -> None:

@@ -95,6 +95,35 @@ def test_nothing_written_is_an_empty_point() -> None:
     assert committed_txid_of({}) == 0 and cut_to(3, {}) == {}
 
 
+def test_what_filters_let_through_comes_back_with_its_verdict() -> None:
+    passed = replace(point(), filters=((".*", "*", "eu"), ("orders", "*", "us")))
+    passed.waiting.assign(1, ROUTE._replace(passed=("eu", "us")), 7, [(10, 11)])
+    stored: dict[str, bytes] = {}
+    write(stored, RecoveryLog(stored), passed)
+    found = RecoveryLog(stored).point
+    assert content(found) == content(passed) and found.filters == passed.filters
+    stored |= {key: value for key, value in cut_to(3, stored).items() if value is not None}
+    cut = RecoveryLog(stored).point
+    assert (cut.durable_txid, cut.committed_txid, cut.filters) == (3, 3, passed.filters)
+
+
+def test_without_filters_it_is_written_as_earlier_releases_did() -> None:
+    changes = RecoveryLog({}).changes(point())
+    assert msgpack.unpackb(changes["recovery/point"]) == [4, 9, 1]
+    ((*route, _),) = msgpack.unpackb(changes["recovery/w/0000000000000001/0000000000000007"])
+    assert route == [0xB, b"orders", b"json", [0xA, 0xB], "g", 64]
+
+
+def test_what_new_filters_have_not_judged_is_read_again() -> None:
+    eu, us = (".*", "*", "eu"), ("orders", "*", "us")
+    before = replace(point(), filters=(eu, us))
+    for filters in ((), (eu,), (us, eu)):
+        assert before.judged_by(filters) is before
+    again = before.judged_by((eu, ("trades", "*", "us")))
+    assert again.committed_txid == again.durable_txid == 4 and not again.waiting
+    assert again.awaited == before.awaited
+
+
 def test_only_what_changed_is_written() -> None:
     stored: dict[str, bytes] = {}
     log = RecoveryLog(stored)

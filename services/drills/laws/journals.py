@@ -211,6 +211,38 @@ def loops(history: History) -> list[Violation]:
     return found[:VIOLATIONS_MAX]
 
 
+def routing(history: History) -> list[Violation]:
+    """A link brings nothing that is not routed there by what its destination says: topics, types,
+    PassThrough and content filters; but what ResyncPassThrough lets on. Judged is what came to an
+    instance that was up, from a copy that is still at its sender."""
+    logs = Logs(history.topology)
+    up: set[str] = set()
+    found = []
+    for operation in history.operations:
+        if isinstance(operation, Started):
+            up.add(operation.instance)
+        elif isinstance(operation, Crashed):
+            up.discard(operation.instance)
+        elif isinstance(operation, Moved) and operation.instance in up:
+            # What begins in its place is filled from a peer first.
+            up.remove(operation.instance)
+            up.add(operation.former)
+        elif isinstance(operation, Journaled) and operation.path and operation.instance in up:
+            sender = logs.name_of.get(operation.path[-1], "")
+            server = operation.instance.partition("#")[0]
+            for sequence in operation.sequences:
+                key = (operation.publisher, sequence)
+                copy = logs.copies.get(sender, {}).get(key)
+                if copy is None or not copy.topic or copy.path != operation.path[:-1]:
+                    continue
+                if not logs.may_be_sent(sender, server, copy):
+                    text = f"{at(operation.time_us)} {operation.instance} was sent {named(key)} on "
+                    text += f"{copy.topic} by {sender}, where it is not routed there"
+                    found.append(Violation("routing", text))
+        logs.take(operation)
+    return found[:VIOLATIONS_MAX]
+
+
 def liveness(history: History) -> list[Violation]:
     """Law 7, after healing: every ack is given, and what a log holds is at every destination to
     which it is routed. Whoever got it there passes it on by the same rule: that is the fixpoint.

@@ -23,7 +23,7 @@ from raylay.services.drills.history import (
     Started,
     Topology,
 )
-from raylay.services.drills.rules import carries_everything, is_routed
+from raylay.services.drills.rules import carries_everything, is_let_on, is_routed
 from raylay.services.drills.verdicts import Key
 from raylay.services.replication.routing import Destination
 
@@ -55,6 +55,8 @@ class Copy:
     """Root to the sender that waits for it, 0 for a client."""
     digest: int = 0
     """Of its content; 0: there is no other one."""
+    content: str = ""
+    """What filters see of it."""
     forgotten: set[int] = field(default_factory=set)
     """Roots that its instance became awaited for when retention had removed the message."""
     noted_us: dict[int, int] = field(default_factory=dict)
@@ -102,7 +104,7 @@ class Logs:
         """Incarnations of instances that live elsewhere now, under another one."""
         self.digests: dict[tuple[str, int, int], int] = {}
         """Of what each client published: (client, publisher, sequence) to digest."""
-        self._routed: dict[tuple[str, str, str, tuple[int, ...], str, int], bool] = {}
+        self._routed: dict[tuple[str, str, str, tuple[int, ...], str, str, int], bool] = {}
         for member in topology.members.values():
             for destination in member.destinations:
                 self.async_until_us[member.name, destination.name] = (
@@ -129,6 +131,7 @@ class Logs:
                 operation.group,
                 {root: sender} if operation.awaited else {},
                 digests[i] if digests else 0,
+                operation.contents[i] if operation.contents else "",
             )
 
     def _held_before(self, operation: HeldBefore) -> None:
@@ -331,7 +334,15 @@ class Logs:
     def routed(self, name: str, destination: Destination, copy: Copy, downstream: int) -> bool:
         """Whether a message goes from an instance to a destination, by the rules as they are
         written."""
-        entry = (name, destination.name, copy.topic, copy.path, copy.group, downstream)
+        entry = (
+            name,
+            destination.name,
+            copy.topic,
+            copy.path,
+            copy.group,
+            copy.content,
+            downstream,
+        )
         found = self._routed.get(entry)
         if found is None:
             found = self._routed[entry] = is_routed(
@@ -343,8 +354,24 @@ class Logs:
                 copy.group,
                 self.topology.members[name].group,
                 downstream,
+                self._filter(copy),
             )
         return found
+
+    def _filter(self, copy: Copy) -> Callable[[str], bool] | None:
+        """Whether a message passes a filter; None where none runs."""
+        passes, content = self.topology.passes, copy.content
+        return None if passes is None else lambda text: passes(text, content)
+
+    def may_be_sent(self, name: str, server: str, copy: Copy) -> bool:
+        """Whether a message goes from an instance to another one by any of its destinations, or is
+        let on while one resyncs. What was moved has left everything to who lives in its place."""
+        return name.partition("#")[0] == server or any(
+            self.routed(name, destination, copy, -1)
+            or is_let_on(destination, copy.topic, MESSAGE_TYPE, copy.group, self._filter(copy))
+            for destination in self.topology.members[name].destinations
+            if server in self.topology.servers(destination)
+        )
 
     def sync_destinations(self, name: str, key: Key, copy: Copy, root: int) -> list[Destination]:
         """The destinations to which the copy is routed and whose links were sync ever since an

@@ -21,6 +21,7 @@ from raylay.services.replication.acknowledgment import (
     route_of,
 )
 from raylay.services.replication.connecting import SLICE_PUBLISHERS, LinkPlan
+from raylay.services.replication.content import Contents
 from raylay.services.replication.downgrade import DowngradePolicy, DowngradeSchedule
 from raylay.services.replication.effects import (
     NotifyLink,
@@ -36,7 +37,7 @@ from raylay.services.replication.instance.answers import AnswerBook, Refusal
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.outgoing import Outgoing
-from raylay.services.replication.staged import Routed
+from raylay.services.replication.staged import Routed, routes_of
 from raylay.services.replication.values import Counters, LinkStart
 
 
@@ -50,11 +51,13 @@ class Destinations:
         ledgers: by the name of the destination; others only read them.
         book: where it writes what a destination refused.
         admission: told who is connected.
+        contents: the content filters of all destinations.
     """
 
     __slots__ = (
         "_admission",
         "_book",
+        "_contents",
         "_counters",
         "_durability",
         "_intake",
@@ -74,8 +77,10 @@ class Destinations:
         counters: Counters,
         admission: Admission,
         policy: DowngradePolicy,
+        contents: Contents | None = None,
     ) -> None:
         self.ledgers = ledgers
+        self._contents = contents if contents is not None else Contents()
         self._intake = intake
         self._durability = durability
         self._book = book
@@ -100,7 +105,7 @@ class Destinations:
         that one."""
         waits, first_txid = False, durable_txid + 1
         for ledger in self.ledgers.values():
-            if ledger.router.routed(route, ledger.incarnation):
+            if ledger.router.takes(route, ledger.incarnation):
                 ledger.owe_again(root, publisher, ranges, now_us, first_txid)
                 waits = waits or ledger.sync
         if waits:
@@ -118,16 +123,34 @@ class Destinations:
                 self._out.emit(came)
                 for ledger in self.ledgers.values():
                     ledger.came_late.add_ranges(run.publisher, ranges)
-        waits = False
+        publisher = run.publisher
+        waits: list[Range] = []
         for ledger in self.ledgers.values():
-            if ledger.router.routed(run, ledger.incarnation):
-                ledger.owe(root, run.publisher, ranges, time_us, run.first_txid)
-                waits = waits or ledger.sync
-        if waits:
+            part = ledger.router.part(run, ledger.incarnation, ranges)
+            if part:
+                ledger.owe(root, publisher, part, time_us, run.first_txid)
+                if ledger.sync and waits is not ranges:
+                    waits = part if part is ranges else [*waits, *part]
+        if waits is ranges:
+            if self._contents:
+                self._wait(run, root, sender, ranges, time_us)
+                return
             route = route_of(run, sender)
-            self._durability.wait(root, route, run.publisher, ranges, time_us, run.first_txid)
+            self._durability.wait(root, route, publisher, ranges, time_us, run.first_txid)
+        elif waits:
+            waiting, left = SequenceSet(waits), SequenceSet(ranges)
+            left.difference_update(waiting)
+            self._wait(run, root, sender, list(waiting), time_us)
+            if left:
+                self._durability.durable(root, publisher, list(left))
         else:
-            self._durability.durable(root, run.publisher, ranges)
+            self._durability.durable(root, publisher, ranges)
+
+    def _wait(self, run: Run, root: int, sender: int, ranges: list[Range], time_us: int) -> None:
+        """These of a run wait, apart by the filters that let them through: what they wait for may
+        be asked when their records are not at hand."""
+        for route, theirs in routes_of(run, sender, ranges, self._contents):
+            self._durability.wait(root, route, run.publisher, theirs, time_us, run.first_txid)
 
     def commit_note(
         self,
@@ -163,7 +186,7 @@ class Destinations:
             before = ledger.safe
             for route, _, part in routes:
                 router, incarnation = ledger.router, ledger.incarnation
-                if not router.routed(route, incarnation) and incarnation not in route.path:
+                if not router.takes(route, incarnation) and incarnation not in route.path:
                     ledger.stranded.add_ranges(publisher, part)
             changed = changed or before != ledger.safe
         if changed:
@@ -177,7 +200,7 @@ class Destinations:
                 continue
             theirs = RootedRanges()
             for route, _, part in routes:
-                if ledger.router.routed(route, ledger.incarnation):
+                if ledger.router.takes(route, ledger.incarnation):
                     theirs.of(root).of(publisher).update(part)
             first_txid = min(routed.first_txid for routed in routes)
             for sets in self._owe_and_ask(ledger, theirs, now_us, first_txid).roots.values():

@@ -142,7 +142,7 @@ class Durability:
         """What somebody is awaited for, and is routed to this destination, whatever it answered."""
         found = RootedRanges()
         for root, publisher, route, ranges in self.waiters:
-            if root != UNAWAITED and ledger.router.routed(route, ledger.incarnation):
+            if root != UNAWAITED and ledger.router.takes(route, ledger.incarnation):
                 found.of(root).of(publisher).update(ranges)
         return found
 

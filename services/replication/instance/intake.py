@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, path_through
-from raylay.services.replication.acknowledgment import CLIENT, UNAWAITED, route_of
+from raylay.services.replication.acknowledgment import CLIENT, UNAWAITED
+from raylay.services.replication.content import Contents
 from raylay.services.replication.effects import Append, Ranges, Rooted
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.outgoing import Outgoing
@@ -29,6 +30,7 @@ from raylay.services.replication.staged import (
     Routed,
     RunStaged,
     StagedLog,
+    routes_of,
 )
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.replication.values import Counters
@@ -45,6 +47,7 @@ class Intake:
         next_txid, known: what the journal recovered.
         missing: what no upstream has any more.
         recent_bytes_max: of what was committed last, kept to answer in the journal's stead.
+        contents: the content filters of all destinations.
 
     Attributes:
         known: all that is on disk here or staged; others only read.
@@ -57,6 +60,7 @@ class Intake:
     __slots__ = (
         "_answers",
         "_asking",
+        "_contents",
         "_counters",
         "_durability",
         "_out",
@@ -79,8 +83,10 @@ class Intake:
         known: PublisherRanges,
         missing: UnavailableMessages,
         recent_bytes_max: int = 0,
+        contents: Contents | None = None,
     ) -> None:
         self._durability = durability
+        self._contents = contents if contents is not None else Contents()
         self._out = out
         self._counters = counters
         self.next_txid = next_txid
@@ -94,7 +100,7 @@ class Intake:
                 self.highest[publisher] = last
         self._topic_highest: dict[int, dict[bytes, int]] = {}
         self.staged = StagedLog(recent_bytes_max)
-        self._asking = Asking(known, self.highest, self._topic_highest, self.staged)
+        self._asking = Asking(known, self.highest, self._topic_highest, self.staged, self._contents)
         self._answers = Answers()  # To what the arrival that is being taken made it ask.
 
     # -- asking ------------------------------------------------------------------------------
@@ -196,7 +202,10 @@ class Intake:
         for run in self.staged.runs(publisher, *_span(ranges)):
             part = SequenceSet(run.ranges()).intersection(wanted)
             if part:
-                found.append(Routed(route_of(run, sender), run.first_txid, part))
+                routes = routes_of(run, sender, list(part), self._contents)
+                found += [
+                    Routed(route, run.first_txid, SequenceSet(theirs)) for route, theirs in routes
+                ]
         on_disk = self._asking.on_disk(publisher, ranges)
         if on_disk:
             found += self._answers.routes(publisher, sender, on_disk)

@@ -27,11 +27,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from raylay.services.messages.ranges import PublisherRanges, Range
-from raylay.services.messages.records import (
-    Flag,
-    Kind,
-    Run,
-)
+from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topic_sets import carries_all
 from raylay.services.replication.acknowledgment import (
@@ -42,6 +38,7 @@ from raylay.services.replication.acknowledgment import (
     Waiting,
 )
 from raylay.services.replication.connecting import SLICE_PUBLISHERS, LinkPlan
+from raylay.services.replication.content import Contents, FilterLanguage
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.effects import (
     Committed,
@@ -62,16 +59,13 @@ from raylay.services.replication.journal_answers import (
     JournalLookup,
     Questions,
     read_all,
+    with_records,
 )
 from raylay.services.replication.notes import decode_note
 from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.routing import Destination
-from raylay.services.replication.staged import (
-    BatchStaged,
-    NoteStaged,
-    RunStaged,
-)
+from raylay.services.replication.staged import BatchStaged, NoteStaged, RunStaged
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.replication.values import (
     Counters,
@@ -118,6 +112,7 @@ class InstanceMachine:
         ready: bool = True,
         policy: DowngradePolicy | None = None,
         recent_bytes_max: int = 0,
+        filters: FilterLanguage | None = None,
         parts: Parts = Parts(),
     ) -> None:
         """
@@ -134,6 +129,7 @@ class InstanceMachine:
             former: incarnations that its data directory, or what that is a copy of, had before.
             ready: False for an instance that must catch up with a peer before it admits clients.
             recent_bytes_max: of what was committed last, kept to answer in its stead.
+            filters: what content filters are written in; None: they do not run.
             parts: the classes of its parts.
         """
         self._out = Outgoing()
@@ -144,6 +140,9 @@ class InstanceMachine:
         self.missing = UnavailableMessages(unavailable or PublisherRanges(), self.known)
         self._former = frozenset(former)
         self.counters = Counters()
+        destinations = tuple(destinations)
+        rules = (rule for destination in destinations for rule in destination.topics)
+        self.contents = Contents(rules, filters)
         kind = parts.ledger
         self.destinations = self._ledgers(kind, destinations, incarnations or {}, servers or {})
         for ledger in self.destinations.values():
@@ -170,13 +169,13 @@ class InstanceMachine:
             known=self.known,
             missing=self.missing,
             recent_bytes_max=recent_bytes_max,
+            contents=self.contents,
         )
         taken = topics, self.intake, self.durability, self._book, self._out, self.counters
         self._publishers = parts.publishers(identity, *taken)
         self._upstreams = parts.upstreams(identity, *taken, self.admission)
-        self._links = parts.links(
-            self.destinations, *taken[1:], self.admission, policy or DowngradePolicy()
-        )
+        last = self.admission, policy or DowngradePolicy(), self.contents
+        self._links = parts.links(self.destinations, *taken[1:], *last)
 
     def _ledgers(
         self,
@@ -191,6 +190,7 @@ class InstanceMachine:
                 incarnations.get(destination.name, 0),
                 carries_all=carries_all(destination.topics, self.topics.rules),
                 servers=servers.get(destination.name, ()),
+                contents=self.contents,
             )
             for destination in destinations
         }
@@ -231,7 +231,8 @@ class InstanceMachine:
                 ranges = self.durability.acceptable(run.publisher, ranges)
                 root = self._root_of(run)
                 self.durability.stage_ranges(root, run.publisher, ranges)
-                self._links.commit_run(run, root, sender, ranges, now_us)
+                for found, part in with_records(run, ranges, self.contents, self._lookup):
+                    self._links.commit_run(found, root, sender, part, now_us)
             elif run.kind == Kind.WAITER:
                 root, sender, noted = decode_note(run)
                 root = self._root_recovered(root, sender)
@@ -239,7 +240,7 @@ class InstanceMachine:
                 if not noted:
                     continue
                 self.durability.stage_ranges(root, run.publisher, noted)
-                questions = Questions()
+                questions = Questions(self.contents)
                 questions.routed.add_ranges(run.publisher, noted)
                 self.intake.begin(read_all(questions, self._lookup))
                 routes = self.intake.routes_of(sender, run.publisher, noted)
@@ -284,6 +285,7 @@ class InstanceMachine:
             self.committed_txid,
             self.waiters.copy(),
             self.identity.incarnation,
+            self.contents.rules,
         )
 
     def recovery_written(self, point: RecoveryPoint) -> list[Effect]:

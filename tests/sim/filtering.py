@@ -1,0 +1,43 @@
+"""Content filters of a simulated fabric: said once for the machines, in a language of their own,
+and once for those who judge them.
+
+A filter is written as digits: the last one of the sum of a body's bytes must be among them.
+"""
+
+from __future__ import annotations
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.messages.records import Record
+
+
+# -- for the machines --------------------------------------------------------------------------
+class Digits:
+    """The language (services/replication/content.py)."""
+
+    def compiled(self, text: str, where: str) -> DigitFilter:
+        """The filter of these digits."""
+        if not text.isdigit():
+            raise ConfigurationError(f"{where}: {text!r} is not written in digits")
+        return DigitFilter(text)
+
+
+class DigitFilter:
+    """A filter as the machines run it."""
+
+    def __init__(self, text: str) -> None:
+        self._bits = sum(1 << digit for digit in set(map(int, text)))
+
+    def passes(self, record: Record) -> bool:
+        """Whether its digit is among them."""
+        return bool(self._bits >> sum(record.body) % 10 & 1)
+
+
+# -- for the checkers --------------------------------------------------------------------------
+def seen(body: bytes) -> str:
+    """What a history tells of a message's body: the last digit of the sum of its bytes."""
+    return str(sum(body))[-1]
+
+
+def passes(text: str, content: str) -> bool:
+    """The rule in a sentence: one of the digits of the filter is that of the content."""
+    return any(digit == content for digit in text)
