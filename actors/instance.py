@@ -11,12 +11,12 @@ import ray
 
 from raylay.actors.launch_link import LinkActor
 from raylay.actors.titles import carry_name
+from raylay.services.server.children.supervisor import ChildHandle
 from raylay.services.server.config import LinkConfig
-from raylay.services.server.link_control import LinkHandle
 from raylay.services.server.runner import InstanceThread
 
 
-def start_link(config: LinkConfig) -> LinkHandle:
+def start_link(config: LinkConfig) -> ChildHandle:
     """The LinkFactory of actors."""
     return LinkActor(config)
 

@@ -21,6 +21,7 @@ from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.server.admission import Admission
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
+from raylay.services.server.children.supervisor import ChildHandle
 from raylay.services.server.clients import Clients
 from raylay.services.server.commits import Commits
 from raylay.services.server.config import (
@@ -34,7 +35,7 @@ from raylay.services.server.data_directory import GENERATION_KEY
 from raylay.services.server.doorway import Doorway, connections_max
 from raylay.services.server.held_digest import HeldDigest
 from raylay.services.server.injected import Injections
-from raylay.services.server.link_control import LinkControl, LinkFactory, LinkHandle, Links
+from raylay.services.server.link_control import LinkControl, LinkFactory, Links
 from raylay.services.server.listening import Listening
 from raylay.services.server.maintenance import Maintenance
 from raylay.services.server.node_address import following
@@ -57,7 +58,7 @@ POINT_INTERVAL_S = 3.0
 """Between two recovery points."""
 
 
-def _no_links(config: LinkConfig) -> LinkHandle:
+def _no_links(config: LinkConfig) -> ChildHandle:
     raise ConfigurationError(
         f"{config.instance} has Destination {config.destination.name!r} but was given no "
         "link_factory to start its link with"
@@ -248,7 +249,7 @@ class InstanceServer:
             self._metrics = Metrics(config.name, self._status.snapshot_from_thread)
             self._metrics.start(config.metrics_port, config.metrics_host)
 
-    def _start_link(self, destination: DestinationConfig, start_number: int) -> LinkHandle:
+    def _start_link(self, destination: DestinationConfig, start_number: int) -> ChildHandle:
         here = self.here
         config = here.config
         return self._link_factory(

@@ -1,7 +1,6 @@
-"""The instance's side of its links: it starts them, talks to them, starts them again.
+"""The instance's side of its links: what it tells their processes and what they say.
 
-The instance is the only one that starts a link again (Ray restarts none): a link that dies closes
-its Unix socket, and that is what the instance acts upon, whether or not Ray's head is there.
+That their processes run is a matter of children/supervisor.py.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from raylay.services.replication.effects import Rooted
 from raylay.services.replication.incoming import Incoming, choose, uses_incoming
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, from_wire, to_wire
+from raylay.services.server.children.supervisor import ChildHandle, Supervisor
 from raylay.services.server.commits import Commits
 from raylay.services.server.config import (
     DestinationConfig,
@@ -42,25 +42,11 @@ from raylay.services.server.turns import in_turns
 from raylay.services.server.upstream_connection import UpstreamConnection, Upstreams
 from raylay.services.transports.framed import FramedConnection
 
-HELLO_TIMEOUT_S = 60.0
-"""A link's process must have connected by then, or it is killed and another one started."""
-RESTART_S_MIN = 0.05
-RESTART_S_MAX = 5.0
-STEADY_S = 10.0
-"""A link that lived for so long is started again with the shortest pause."""
-
-
-class LinkHandle(Protocol):
-    """A started link."""
-
-    def kill(self) -> None:
-        """Ends it at once if it still runs. Called in a thread; may block."""
-
 
 class LinkFactory(Protocol):
     """Starts a link: an actor, a subprocess, or in tests something else."""
 
-    def __call__(self, config: LinkConfig) -> LinkHandle:
+    def __call__(self, config: LinkConfig) -> ChildHandle:
         """Starts one. Called in a thread; may block; may raise: it is then tried again."""
 
 
@@ -86,7 +72,7 @@ class Links:
         digest: HeldDigest,
         placements: PlacementKeeper,
         upstreams: Upstreams,
-        start: Callable[[DestinationConfig, int], LinkHandle],
+        start: Callable[[DestinationConfig, int], ChildHandle],
         greeted: Callable[[str], None],
         keep_refused: Callable[[], None],
     ) -> None:
@@ -139,22 +125,15 @@ class LinkControl:
         self.pid = 0
         self.why = "starting"
         self.counts: dict[str, Any] = {}
-        self.starts = 0
-        # Random, so that a link that an earlier life of this instance started is not mistaken for
-        # one of this life.
-        self._first_start = int.from_bytes(os.urandom(6), "big") << 8
         self._links = links
         self._here = links.here
+        self.process = Supervisor(links.here, self._start, self._process_ended, self._kill_failed)
         self._description = pack_description(describe(links.here.config, config.name))
         self.wake_fd = -1
         """Where `wake` writes to; -1 while there is none."""
         self.woken_txid = 0
         self._wake_lock = threading.Lock()
         self._wake_connection: FramedConnection | None = None
-        self._handle: LinkHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._ended = asyncio.Event()
-        self._greeted = asyncio.Event()
         self._held_at_dial = PublisherRanges()
         self._epoch = 0
         """That the link was given last, with the digest of `_held_at_dial`."""
@@ -176,54 +155,28 @@ class LinkControl:
     # -- the process -------------------------------------------------------------------------
     def start(self) -> None:
         """Starts the link and keeps one running from now on."""
-        self._task = self._here.loop.create_task(self._supervise())
+        self.process.run()
 
-    @property
-    def _start_number(self) -> int:
-        return self._first_start + self.starts
+    def _start(self, number: int) -> ChildHandle:
+        """Called in a thread."""
+        config = self.config
+        self._started_with = config.addresses
+        return self._links.start(config, number)
 
-    async def _supervise(self) -> None:
-        pause_s = RESTART_S_MIN
-        while True:
-            self._ended.clear()
-            self._greeted.clear()
-            self.starts += 1
-            began_s = self._here.loop.time()
-            self._started_with = self.config.addresses
-            try:
-                self._handle = await self._here.in_thread(
-                    self._links.start, self.config, self._start_number
-                )
-                await asyncio.wait_for(self._greeted.wait(), HELLO_TIMEOUT_S)
-                await self._ended.wait()
-            except TimeoutError:
-                self.why = f"its process did not connect within {HELLO_TIMEOUT_S:g} s"
-            except Exception as error:  # whatever a factory raises, it is tried again
-                self.why = f"its process cannot be started: {error}"
-            self._here.report("link_process_ended", destination=self.name, why=self.why)
-            await self._kill()
-            if self._here.loop.time() - began_s > STEADY_S:
-                pause_s = RESTART_S_MIN
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, RESTART_S_MAX)
+    def _process_ended(self, why: str) -> None:
+        self.why = why or self.why
+        self._here.report("link_process_ended", destination=self.name, why=self.why)
 
-    async def _kill(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            try:
-                await self._here.in_thread(handle.kill)
-            except Exception as error:  # it is gone as far as anybody can tell
-                self._here.report("link_kill_failed", destination=self.name, why=str(error))
+    def _kill_failed(self, why: str) -> None:
+        self._here.report("link_kill_failed", destination=self.name, why=why)
 
     async def stop(self) -> None:
         """Ends the link for good."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self.process.stop()
         if self.connection is not None:
             self.connection.send(encode_frame({"c": "stop"}))
             self.connection.close("the instance stops")
-        await self._kill()
+        await self.process.kill()
 
     def greeted(self, connection: FramedConnection, header: Header) -> bool:
         """A link process connected. Whether it is the right one."""
@@ -233,7 +186,7 @@ class LinkControl:
         self._offered = 0
         self.pid = int(header.get("pid") or 0)
         self.why = "connecting"
-        self._greeted.set()
+        self.process.greeted()
         self._links.greeted(self.name)
         if self.config.addresses != self._started_with:
             connection.send(control.aim(self.config.addresses, {}))
@@ -247,7 +200,7 @@ class LinkControl:
 
     def is_of_last_start(self, header: Header) -> bool:
         """Whether the process that says this is the one that was last started."""
-        return bool(header.get("start") == self._start_number)
+        return bool(header.get("start") == self.process.number)
 
     def lost(self, connection: FramedConnection, why: str) -> None:
         """The link process is gone."""
@@ -255,7 +208,7 @@ class LinkControl:
             self.connection = None
             self.pid = 0
             self._disconnected(f"link process ended: {why}")
-            self._ended.set()
+            self.process.lost()
 
     # -- what the link says ------------------------------------------------------------------
     def frame_received(self, header: Header, body: bytes) -> None:

@@ -178,7 +178,7 @@ class Status:
             "client_name": link.client_name,
             "incarnation": f"{ledger.incarnation:016x}",
             "pid": link.pid,
-            "starts": link.starts,
+            "starts": link.process.starts,
             "why": link.why,
             **link.counts,
         }

@@ -34,7 +34,7 @@ def greeted(*, moved: bool) -> list[dict[str, Any]]:
     if moved:
         link.aim({"B": Placement(1, NEW, "")})
     connection: Any = Connection()
-    assert link.greeted(connection, {"start": link._start_number, "pid": 7})
+    assert link.greeted(connection, {"start": link.process.number, "pid": 7})
     return list(connection.sent)
 
 

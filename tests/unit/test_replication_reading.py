@@ -161,7 +161,7 @@ def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path
         server.here.steady_us = lambda: 0  # type: ignore[method-assign]
         for name in watched:
             link = SimpleNamespace(counts={}, peer_name="", address="", client_name="")
-            link.pid, link.starts, link.why = 0, 0, ""
+            link.pid, link.process, link.why = 0, SimpleNamespace(starts=0), ""
             server.links.controls[name] = cast(Any, link)
         ended = threading.Event()
 

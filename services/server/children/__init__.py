@@ -1,0 +1,1 @@
+"""The processes that an instance starts beside itself, and keeps running."""

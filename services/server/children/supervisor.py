@@ -1,0 +1,121 @@
+"""Keeps one child process of an instance running.
+
+The instance is the only one that starts a child again (Ray restarts none): a child that dies closes
+its Unix socket, and that is what is acted upon, whether or not Ray's head is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from raylay.services.server.surroundings import Surroundings
+
+HELLO_TIMEOUT_S = 60.0
+"""A child must have connected by then, or it is killed and another one started."""
+RESTART_S_MIN = 0.05
+RESTART_S_MAX = 5.0
+STEADY_S = 10.0
+"""A child that lived for so long is started again with the shortest pause."""
+
+
+class ChildHandle(Protocol):
+    """A started child."""
+
+    def kill(self) -> None:
+        """Ends it at once if it still runs. Called in a thread; may block."""
+
+
+class Supervisor:
+    """See the file's docstring.
+
+    Invariant: at most one child is talked to, that of the last start: `number` tells it from all
+    earlier ones, those of earlier lives of the instance included.
+    Owner: the instance's event loop. Lifecycle: `run` once, `stop` once.
+
+    Args:
+        start: starts it, with its number. Called in a thread; may block; may raise: it is then
+            tried again.
+        ended: called each time when one has ended; with why, where it never was there.
+        kill_failed: called with why one could not be killed.
+    """
+
+    def __init__(
+        self,
+        here: Surroundings,
+        start: Callable[[int], ChildHandle],
+        ended: Callable[[str], None],
+        kill_failed: Callable[[str], None],
+    ) -> None:
+        self._here = here
+        self._start = start
+        self._told_ended = ended
+        self._told_kill_failed = kill_failed
+        self.starts = 0
+        # Random, so that a child that an earlier life of this instance started is not mistaken for
+        # one of this life.
+        self._first = int.from_bytes(os.urandom(6), "big") << 8
+        self._handle: ChildHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+        self._greeted = asyncio.Event()
+
+    @property
+    def number(self) -> int:
+        """Of the last start."""
+        return self._first + self.starts
+
+    def run(self) -> None:
+        """Starts the child and keeps one running from now on."""
+        self._task = self._here.loop.create_task(self._run())
+
+    def greeted(self) -> None:
+        """The child of the last start has connected."""
+        self._greeted.set()
+
+    def lost(self) -> None:
+        """Its socket closed."""
+        self._ended.set()
+
+    async def _run(self) -> None:
+        here = self._here
+        pause_s = RESTART_S_MIN
+        while True:
+            self._ended.clear()
+            self._greeted.clear()
+            self.starts += 1
+            began_s = here.loop.time()
+            why = ""
+            try:
+                self._handle = await here.in_thread(self._start, self.number)
+                # `wait_for` forgets that it was stopped in the turn in which the child greets.
+                async with asyncio.timeout(HELLO_TIMEOUT_S):
+                    await self._greeted.wait()
+                await self._ended.wait()
+            except TimeoutError:
+                why = f"its process did not connect within {HELLO_TIMEOUT_S:g} s"
+            except Exception as error:  # whatever starts it raises, it is tried again
+                why = f"its process cannot be started: {error}"
+            self._told_ended(why)
+            await self.kill()
+            if here.loop.time() - began_s > STEADY_S:
+                pause_s = RESTART_S_MIN
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RESTART_S_MAX)
+
+    async def stop(self) -> None:
+        """Starts none any more. The one that runs is left to be told so, then to be killed."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def kill(self) -> None:
+        """Ends the one that runs, if one does."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            try:
+                await self._here.in_thread(handle.kill)
+            except Exception as error:  # it is gone as far as anybody can tell
+                self._told_kill_failed(str(error))
