@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Any
 
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
@@ -42,18 +41,14 @@ from raylay.services.protocol.session import (
     persisted_ack,
 )
 from raylay.services.replication.arrivals import Arrivals
-from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.server.clients import Clients
+from raylay.services.server.publisher_acks import FLUSHES_MAX, PublisherAcks
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.matching import Subscription, TopicFilter, topic_filter
 from raylay.services.transports.framed import FramedConnection
 
-_OWN_IDS = "\0"
-"""Begins a command id that the server made up, so that a flush can wait for the publish."""
-FLUSHES_MAX = 10_000
-"""That wait for persisted acks on one connection."""
 SUBSCRIPTIONS_MAX = 10_000
 """Of one connection."""
 
@@ -78,18 +73,14 @@ class ClientConnection(FramedConnection):
         self.resolving: set[str] = set()
         """Bookmark subscriptions whose start is being looked up."""
         self.published_upto = 0
-        self.acked_upto = 0
         self.arrivals = Arrivals(self._perform)
         self.reading = True
         self._unread_for: set[str] = set()
         """Why it is not read."""
-        self._wants_persisted = False
-        self._conflation_s = 0.0
-        self._conflated: int = 0
-        self._conflated_unjournaled = 0
-        self._flushes: deque[tuple[int, int, str]] = deque()
-        self._unnumbered = 0
-        self._unnumbered_acked = 0
+        self._acks = PublisherAcks(self.send, self.loop.call_later)
+        # What the machine says of this client's publishes goes there without a call more.
+        self.persisted = self._acks.persisted
+        self.refused = self._acks.refused
         self._builders: dict[tuple[int, str, str], RecordBuilder] = {}
         self._logon_timer: asyncio.TimerHandle | None = None
         self._heartbeat_s = 0.0
@@ -259,7 +250,7 @@ class ClientConnection(FramedConnection):
             return
         self.client_name = logon.client_name
         self.user_id = logon.user_id
-        self._conflation_s = logon.ack_conflation_ms / 1000
+        self._acks.conflation_s = logon.ack_conflation_ms / 1000
         answer = here.machine.client_logged_on(self.number, logon.client_name, logon.low)
         self.publisher = answer.publisher
         self.session.logged_on()
@@ -286,7 +277,7 @@ class ClientConnection(FramedConnection):
         if len(command.payload) < RECORD_HEADER_BYTES:
             self.end("bad_record", "a publish batch holds no whole record")
             return None
-        self._wants_persisted = True
+        self._acks.wants_persisted = True
         return self._take_records(command.payload, command.count, b"", answers)
 
     def _take_records(
@@ -382,7 +373,7 @@ class ClientConnection(FramedConnection):
             )
         if command.sequence:
             if "persisted" in acks:
-                self._wants_persisted = True
+                self._acks.wants_persisted = True
             return self._take_records(record, 1, processed, answers)
         if self._take_unnumbered(record, command, now_us) and processed:
             self.send(processed)
@@ -427,83 +418,31 @@ class ClientConnection(FramedConnection):
             if wanted:
                 self.send(acknowledgment("persisted", wanted, unjournaled=1))
             return True
-        self._unnumbered += 1
         here.perform(
             here.machine.client_published_unnumbered(
                 self.number,
                 run,
-                wanted or f"{_OWN_IDS}{self._unnumbered}",
+                self._acks.unnumbered(wanted),
                 here.steady_us(),
             )
         )
         self._commits.check_staged(self)
         return True
 
-    def persisted(self, ack: AckClient) -> None:
-        """What the machine says of this client's publishes."""
-        if ack.command_id:
-            self._unnumbered_acked += 1
-            if not ack.command_id.startswith(_OWN_IDS):
-                self.send(acknowledgment("persisted", ack.command_id, ack.reason, ack.text))
-        else:
-            self.acked_upto = max(self.acked_upto, ack.sequence)
-            if ack.reason:
-                self._send_conflated()
-                self.send(persisted_ack(ack.sequence, ack.reason, ack.text))
-            elif self._wants_persisted:
-                self._send_persisted(ack.sequence, ack.unjournaled)
-        if self._flushes:
-            self._answer_flushes()
-
-    def refused(self, refusal: RefuseClient) -> None:
-        """The machine refuses some of this client's publishes for good."""
-        text = refusal.text
-        for first, last in refusal.ranges:
-            for sequence in range(first, last + 1):
-                self.send(persisted_ack(sequence, refusal.reason, text))
-                text = ""  # They may be all of a batch: the first says it.
-
-    def _send_persisted(self, sequence: int, unjournaled: int) -> None:
-        if not self._conflation_s:
-            self.send(persisted_ack(sequence, unjournaled=unjournaled))
-            return
-        if not self._conflated:
-            self.loop.call_later(self._conflation_s, self._send_conflated)
-        self._conflated = sequence
-        self._conflated_unjournaled += unjournaled
-
-    def _send_conflated(self) -> None:
-        if self._conflated:
-            self.send(persisted_ack(self._conflated, unjournaled=self._conflated_unjournaled))
-            self._conflated = self._conflated_unjournaled = 0
-
     def _flush(self, command: Flush) -> None:
-        acks = command.acks
-        if "persisted" in acks:
-            if len(self._flushes) >= FLUSHES_MAX:
-                self._refused_as(
-                    command.command_id,
-                    "too_many",
-                    f"{FLUSHES_MAX} flushes of this connection wait for persisted acks: wait for "
-                    "one of them first",
-                )
-                return
-            self._flushes.append((self.published_upto, self._unnumbered, command.command_id))
-            self._answer_flushes()
+        acks, command_id = command.acks, command.command_id
+        if "persisted" in acks and not self._acks.flush(self.published_upto, command_id):
+            self._refused_as(
+                command_id,
+                "too_many",
+                f"{FLUSHES_MAX} flushes of this connection wait for persisted acks: wait for "
+                "one of them first",
+            )
+            return
         if "completed" in acks:
             self.send(acknowledgment("completed", command.command_id))
         if "processed" in acks or not acks:
             self.send(acknowledgment("processed", command.command_id))
-
-    def _answer_flushes(self) -> None:
-        waiting = self._flushes
-        while waiting:
-            sequence, unnumbered, command_id = waiting[0]
-            if sequence > self.acked_upto or unnumbered > self._unnumbered_acked:
-                return
-            waiting.popleft()
-            self._send_conflated()
-            self.send(acknowledgment("persisted", command_id))
 
     # -- subscriptions -----------------------------------------------------------------------
     def _subscribe(self, command: Subscribe) -> None:

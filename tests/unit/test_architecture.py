@@ -168,7 +168,6 @@ LONG_FILES = {
     "services/replication/instance/machine.py": 806,
     "services/replication/outbound.py": 710,
     "services/messages/ranges.py": 620,
-    "services/server/client_connection.py": 640,
     "services/telemetry/tracing.py": 630,
     "storage/lmdb_journal.py": 810,
 }
