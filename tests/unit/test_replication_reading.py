@@ -158,6 +158,7 @@ def test_metrics_read_from_another_thread_while_the_machine_works(tmp_path: Path
     async def work() -> None:
         server.here.loop = asyncio.get_running_loop()
         server.here.machine, server.here.is_serving = working.machine, True
+        server.here.journal = cast(Any, SimpleNamespace(front_log_failure=""))
         server.here.steady_us = lambda: 0  # type: ignore[method-assign]
         for name in watched:
             link = SimpleNamespace(counts={}, peer_name="", address="", client_name="")
