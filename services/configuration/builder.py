@@ -20,6 +20,7 @@ from raylay.services.configuration.model import (
     TopicSettings,
     TracingSettings,
 )
+from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.configuration.topology import problems
 from raylay.services.errors import ConfigurationError
 
@@ -326,8 +327,9 @@ def explain(
         if entry["type"] == "extra_forbidden":
             message = "this key is unknown here"
             keys = _keys(model, path[:-1])
+            hint = did_you_mean(str(path[-1]), keys)
             if keys:
-                message += f": expected {', '.join(keys)}"
+                message += f": {hint or 'expected ' + ', '.join(keys)}"
         elif entry["type"] == "missing":
             message = "is missing"
         elif repr(entry["input"]) not in message and not isinstance(entry["input"], dict | list):

@@ -242,7 +242,7 @@ def test_every_documented_instance_element_is_modelled() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [
-        ("<Group>A</Group>", "<Grupp>A</Grupp>", 3, ["Grupp is unknown", "is Group meant"]),
+        ("<Group>A</Group>", "<Grupp>A</Grupp>", 3, ["Grupp is unknown", "did you mean Group?"]),
         ("<Group>A</Group>", "<SyncType>sync</SyncType>", 3, ["misplaced", "in Destination"]),
         ("<Group>A</Group>", "<Group>A</Group><Group>B</Group>", 3, ["twice", "f.xml:3"]),
         ("<Group>A</Group>", "<Group><X/></Group>", 3, ["holds a value", "X"]),
@@ -467,7 +467,7 @@ def test_yaml_of_an_ampsconfig() -> None:
     [
         ("9007", "x", 5, "port"),
         ("${PORT}", "x", 8, "port"),
-        ("Type: amps-rep", "Typo: amps-rep", 7, "is Type meant"),
+        ("Type: amps-rep", "Typo: amps-rep", 7, "did you mean Type?"),
         ("O_DIRECT: on", "O_DIRECT: often", 11, "enabled or disabled"),
         ("  Name: A-1", "  Name: [", 4, "no YAML"),
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import types
@@ -26,6 +25,7 @@ from raylay.services.configuration.amps.tree import (
     stray_text,
 )
 from raylay.services.configuration.amps.types import Options, Stanza
+from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.errors import ConfigurationError
 
 _ORIGIN = re.compile(r"(.*?):(\d+): ")
@@ -242,10 +242,8 @@ def _unknown(tag: str, parent: str, model: type[Stanza]) -> str:
     elsewhere = places().get(tag)
     if elsewhere:
         return f"{tag} is misplaced in {parent}: it belongs in {' or '.join(elsewhere)}"
-    close = difflib.get_close_matches(tag, known, 1)
-    return f"{tag} is unknown in {parent}: " + (
-        f"is {close[0]} meant?" if close else f"expected {', '.join(known) or 'nothing'}"
-    )
+    hint = did_you_mean(tag, known)
+    return f"{tag} is unknown in {parent}: {hint or 'expected ' + (', '.join(known) or 'nothing')}"
 
 
 def _explained(error: ValidationError, builder: _Builder) -> Iterator[str]:

@@ -1,0 +1,17 @@
+"""What a misspelled name was probably meant to be."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+CUTOFF = 0.7
+"""How alike two names are that are taken for one another, of 1: below, a hint would be a guess."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The hint `did you mean NAME?` with the name that is closest; empty: none is close. Case does
+    not count."""
+    by_fold = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(word.casefold(), by_fold, 1, CUTOFF)
+    return f"did you mean {by_fold[close[0]]}?" if close else ""
