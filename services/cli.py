@@ -34,7 +34,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "down": (f"{_COMMANDS}.life:down", "Stop a fabric: its data stays."),
     "status": (
         f"{_COMMANDS}.looking:status",
-        "Show every instance and its destinations. Exit code 1 where one is not ready.",
+        "Show every instance and its destinations, of all fabrics that run here or of one. Exit "
+        "code 1 where one is not ready.",
+    ),
+    "list": (
+        f"{_COMMANDS}.looking:list_fabrics",
+        "List the fabrics of this machine: those that run, and those that are stopped with the "
+        "command that starts them again.",
     ),
     "downgrade": (
         f"{_COMMANDS}.mending:downgrade",

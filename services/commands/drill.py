@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from raylay.services.commands.options import FABRIC_VARIABLE
 from raylay.services.errors import ConfigurationError, RaylayError
 from raylay.services.fabric import registry
 
@@ -36,6 +37,7 @@ def drill_command(
         typer.Option(
             "--fabric",
             "-f",
+            envvar=FABRIC_VARIABLE,
             help="A running fabric by name; or its file: where that one does not run, the drill "
             "starts it, and stops it when it is done.",
         ),

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from raylay.services.commands.options import FabricOption
 from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import FabricError, StorageError
 from raylay.services.fabric import registry
@@ -424,9 +425,7 @@ def reunite(
     directory: Annotated[
         Path, typer.Argument(metavar="DIRECTORY", help="A data directory that is retired.")
     ],
-    fabric: Annotated[
-        str, typer.Option("--fabric", "-f", help="Which fabric; needed where several run here.")
-    ] = "",
+    fabric: FabricOption = "",
     check: Annotated[
         bool, typer.Option("--check", help="Send nothing: tell what the fabric lacks.")
     ] = False,

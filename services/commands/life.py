@@ -53,16 +53,21 @@ def up(
     name: NameOption = "",
     ignore_unsupported: IgnoreOption = False,
 ) -> None:
-    """Start the fabric of a file, or of its instances' files; again on the data that is there."""
+    """Start the fabric of a file, or of its instances' files; again on the data that is there.
+
+    A fabric that ran before is started as it was by its directory: `raylay up data/NAME`.
+    """
     from raylay.services.configuration.amps.tree import parse_defines
     from raylay.services.configuration.files import load_fabric
+    from raylay.services.fabric.stopped import kept_settings
 
-    settings = load_fabric(
+    kept = kept_settings(files)
+    settings = kept or load_fabric(
         files, defines=parse_defines(define), name=name, ignore_unsupported=ignore_unsupported
     )
     if drills:
         settings = settings.model_copy(update={"drills": "allowed"})
-    place = directory or Path("data") / settings.name
+    place = directory or (files[0] if kept else Path("data") / settings.name)
     if detach and not address:
         options = [f"--define={each}" for each in define or ()]
         options += ["--name", settings.name, *["--ignore-unsupported"] * ignore_unsupported]

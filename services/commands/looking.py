@@ -1,11 +1,14 @@
-"""`raylay status` and `raylay events`."""
+"""`raylay status`, `list` and `events`."""
 
 from __future__ import annotations
 
 import json
 import sys
 import threading
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,18 +20,124 @@ from raylay.services.commands.options import (
     running,
     stop_signals,
 )
+from raylay.services.errors import FabricError, RaylayError
+
+STATUS_COLUMNS = (
+    "instance", "group", "state", "clients", "messages", "notes", "to", "by", "mode", "owed", "age",
+)  # fmt: skip
+STATUS_NUMBERS = frozenset(("clients", "messages", "notes", "owed", "age"))
 
 
 def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
-    """Show every instance and its destinations. Exit code 1 where one is not ready."""
-    entry = running(fabric)
+    """Show every instance and its destinations, of all fabrics that run here or of one. Exit code 1
+    where one is not ready.
+
+    With --json an object a fabric and line. The columns:
+
+    \b
+    state     ready, or what it does or waits for instead
+    clients   that are connected to it now
+    messages  that it ever logged; notes: its own entries between them
+    to        a destination: who gets what it logs
+    by        the address dialled, or over whose connection
+    mode      sync: acks wait for it; async: they do not; downgraded: they
+              should and do not for now, since it is behind or away
+    owed      messages sent or kept for it that it has not answered
+    age       of the oldest of these
+    """
+    from raylay.services.fabric.finding import NONE_RUNS, all_running
+    from raylay.services.fabric.stopped import stopped
+
+    entries = all_running(fabric)
+    idle = [] if fabric else stopped()
+    if not entries and not idle:
+        raise FabricError(NONE_RUNS)
+    # Late: a fabric is looked for without what it takes to ask it.
     from raylay.services.fabric import Fabric
 
-    with Fabric.attach(entry.name) as attached:
-        found = attached.status()
-    print_status(found, as_json)
-    if not all(instance["ready"] for instance in found["instances"]):
+    whole = bool(entries)
+    for entry in entries:
+        try:
+            with Fabric.attach(entry.name) as attached:
+                found = attached.status()
+        except RaylayError as error:
+            if len(entries) == 1:
+                raise
+            # One that cannot be asked does not hide the others.
+            typer.echo(f"raylay: fabric {entry.name}: {error}", err=True)
+            whole = False
+            continue
+        print_status(found, as_json)
+        whole &= all(instance["ready"] for instance in found["instances"])
+    for each in idle if not as_json else ():
+        typer.echo(
+            f"fabric {each.name} is stopped, its data is in {each.directory}: start it with "
+            f"`{each.command}`"
+        )
+    if not whole:
         raise typer.Exit(1)
+
+
+def list_fabrics(as_json: JsonOption = False) -> None:
+    """List the fabrics of this machine: those that run, and those that are stopped with the command
+    that starts them again.
+
+    Stopped ones are found by what they left in the runtime directory, and in `data` here.
+    """
+    from raylay.services.fabric import registry
+    from raylay.services.fabric.stopped import stopped
+
+    found = [(each.name, "running", each.directory, "") for each in registry.running()]
+    found += [(each.name, "stopped", str(each.directory), each.command) for each in stopped()]
+    inside = [regions(directory) for _, _, directory, _ in found]
+    if as_json:
+        keys = ("fabric", "state", "directory", "start")
+        told = [dict(zip(keys, row, strict=True)) for row in found]
+        typer.echo(
+            json.dumps([{**row, "regions": each} for row, each in zip(told, inside, strict=True)])
+        )
+        return
+    if not found:
+        typer.echo("no fabric is known here: start one with `raylay up FILE`")
+        return
+    rows = [
+        (name, state, ", ".join(f"{group} {count}" for group, count in each.items()), place, start)
+        for (name, state, place, start), each in zip(found, inside, strict=True)
+    ]
+    print_table("", ("fabric", "state", "instances", "directory", "start it with"), rows)
+
+
+def regions(directory: str | Path) -> dict[str, int]:
+    """How many instances a fabric has in each region, by the record in its directory; none where
+    that cannot be read."""
+    from raylay.services.configuration.model import FabricSettings
+    from raylay.services.fabric.plan import FabricRecord
+
+    try:
+        record = FabricRecord.load(directory)
+        settings = FabricSettings.from_json(record.settings) if record is not None else None
+    except RaylayError:
+        settings = None
+    return dict(Counter(each.group for each in settings.instances)) if settings else {}
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[str] = ()
+) -> None:
+    """Prints a table, as wide as the terminal; `right`: columns of numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_COLUMNS)
+    console.print(table)
 
 
 def print_status(found: dict[str, Any], as_json: bool) -> None:
@@ -36,27 +145,9 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(found, default=str))
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
     from raylay.services.fabric.left_over import left_over_lines
 
-    table = Table(title=f"fabric {found['fabric']}", title_justify="left", box=SIMPLE_HEAD)
-    for column, right in (
-        ("instance", False),
-        ("group", False),
-        ("state", False),
-        ("clients", True),
-        ("messages", True),
-        ("notes", True),
-        ("to", False),
-        ("by", False),
-        ("mode", False),
-        ("owed", True),
-        ("age", True),
-    ):
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    table: list[tuple[str, ...]] = []
     for instance in found["instances"]:
         state = (
             "ready"
@@ -73,11 +164,8 @@ def print_status(found: dict[str, Any], as_json: bool) -> None:
         destinations = instance.get("destinations", {})
         rows = [destination_row(*each) for each in destinations.items()] or [("",) * 5]
         for number, row in enumerate(rows):
-            table.add_row(*(front if not number else ("",) * len(front)), *row)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=FILE_COLUMNS)
-    console.print(table)
+            table.append((*(front if not number else ("",) * len(front)), *row))
+    print_table(f"fabric {found['fabric']}", STATUS_COLUMNS, table, STATUS_NUMBERS)
     for line in (
         *disconnected_lines(found["instances"]),
         *unavailable_lines(found["instances"]),

@@ -17,6 +17,7 @@ from raylay.services.commands.options import (
     GroupOption,
     ServerOption,
     running,
+    servers_meant,
 )
 from raylay.services.commands.publishing import INTERRUPTED, publish_lines
 from raylay.services.commands.waiting_lines import WaitingLines
@@ -29,6 +30,7 @@ def _client_options(
 ) -> Iterator[dict[str, Any]]:
     """Arguments of a client, from the fabric's own record: no Ray is asked. On leaving, what the
     client traced is written."""
+    servers = servers_meant(fabric, servers)
     if servers:
         if trace_all:
             raise ConfigurationError("--trace needs a fabric: where traces go is in its settings")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -17,12 +18,26 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 30.0
 FILE_COLUMNS = 160
 """A table that is written to a file or a pipe has room for what it says."""
+FABRIC_VARIABLE = "RAYLAY_FABRIC"
+"""Environment variables in place of the options of the same names."""
+SERVER_VARIABLE = "RAYLAY_SERVER"
 FabricOption = Annotated[
-    str, typer.Option("--fabric", "-f", help="Which fabric; needed where several run.")
+    str,
+    typer.Option(
+        "--fabric",
+        "-f",
+        envvar=FABRIC_VARIABLE,
+        help="Which fabric; needed where several run.",
+    ),
 ]
 GroupOption = Annotated[str, typer.Option("--group", "-g", help="Region whose instances to use.")]
 ServerOption = Annotated[
-    list[str] | None, typer.Option("--server", help="host:port instead of a fabric; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--server",
+        envvar=SERVER_VARIABLE,
+        help="host:port instead of a fabric; repeatable, in the variable with spaces between.",
+    ),
 ]
 FilesArgument = Annotated[
     list[Path],
@@ -48,6 +63,14 @@ def running(name: str) -> registry.Entry:
     from raylay.services.fabric import find_running
 
     return find_running(name)
+
+
+def servers_meant(fabric: str, servers: list[str] | None) -> list[str] | None:
+    """The servers in place of a fabric, unless they are of the environment and the fabric is named
+    on the command line: what is typed counts before what is set."""
+    typed = fabric and fabric != os.environ.get(FABRIC_VARIABLE)
+    set_there = servers == os.environ.get(SERVER_VARIABLE, "").split()
+    return None if typed and set_there else servers
 
 
 @contextmanager

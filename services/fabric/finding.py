@@ -7,6 +7,11 @@ import os
 from raylay.services.errors import FabricError
 from raylay.services.fabric import registry
 
+NONE_RUNS = (
+    "no fabric runs here: start one with `raylay up FILE`; `raylay list` shows those that are "
+    "stopped"
+)
+
 
 def fetch(address: str) -> None:
     """Keeps here the records of the fabrics that run on the Ray at `address`: from then on they are
@@ -46,12 +51,33 @@ def find_running(name: str = "") -> registry.Entry:
     if entry is not None:
         return entry
     running = registry.running()
-    names = ", ".join(each.name for each in running) or "none; start one with `raylay up FILE`"
+    names = ", ".join(each.name for each in running)
     if name:
-        raise FabricError(f"no fabric {name} runs here; there are {names}")
+        # Late: most commands find what they look for.
+        from raylay.services.fabric.stopped import stopped
+
+        starts = [each.command for each in stopped() if each.name == name]
+        todo = f"start it with `{starts[0]}`" if starts else f"there are {names or 'none'}"
+        raise FabricError(f"no fabric {name} runs here; {todo}")
+    if not running:
+        raise FabricError(NONE_RUNS)
     if len(running) != 1:
-        raise FabricError(f"say which fabric with --fabric; there are {names}")
+        raise FabricError(f"say which fabric with --fabric, or RAYLAY_FABRIC; there are {names}")
     return running[0]
+
+
+def all_running(name: str = "") -> list[registry.Entry]:
+    """The fabric of this name; empty: all that run here, or else on the Ray that RAY_ADDRESS names.
+
+    Raises:
+        FabricError: there is none of this name.
+    """
+    if name:
+        return [find_running(name)]
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address and not registry.running():
+        fetch(address)
+    return registry.running()
 
 
 def runs_already(name: str, where: str) -> FabricError:

@@ -28,6 +28,7 @@ from raylay.services.configuration.reserved import with_drill_topic
 from raylay.services.errors import ConfigurationError, FabricError
 from raylay.services.fabric.nodes import NodePlace
 from raylay.services.fabric.record import LeftOver, Move
+from raylay.services.fabric.registry import FABRIC_FILE as FABRIC_FILE
 from raylay.services.fabric.whole_file import write_whole
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy, Look
@@ -42,7 +43,6 @@ from raylay.services.server.config import (
 from raylay.services.telemetry.logs import LogOptions
 from raylay.services.telemetry.tracing import TracingOptions
 
-FABRIC_FILE = "fabric.json"
 FREE_PORT_MIN = 20_000
 EPHEMERAL_PORT_MIN_DEFAULT = 32_768
 PORTS_TRIED_MAX = 4_000
@@ -346,7 +346,8 @@ def servers_of(record: FabricRecord, group: str, client: str) -> dict[str, Any]:
     if not group:
         if len(groups) > 1:
             raise ConfigurationError(
-                f"client {client}: name one group of {', '.join(groups)}: a client uses one group"
+                f"client {client}: name one group of {', '.join(groups)} with --group (in Python "
+                "group=…): a client uses one group"
             )
         group = groups[0]
     return {"servers": servers(settings, record, group), "group": group}

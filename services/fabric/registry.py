@@ -20,6 +20,9 @@ from raylay.services.fabric.travelling import known_as
 from raylay.services.fabric.whole_file import write_whole
 
 REGISTRY_VARIABLE = "RAYLAY_RUNTIME_DIR"
+STOPPED_SUFFIX = ".stopped"
+FABRIC_FILE = "fabric.json"
+"""What is kept of a fabric, in its directory."""
 
 
 @known_as("raylay.services.fabric_registry")
@@ -95,8 +98,9 @@ def copy_directory(name: str) -> Path:
 
 
 def unregister(name: str) -> None:
-    """Removes the file of a fabric, if there is one, and the copy of its record."""
-    _remove(registry_directory() / f"{name}.json")
+    """Removes the file of a fabric, if there is one, and the copy of its record. Where its data is
+    stays noted."""
+    _note_stopped(registry_directory() / f"{name}.json")
     shutil.rmtree(copy_directory(name), ignore_errors=True)
 
 
@@ -108,15 +112,32 @@ def find(name: str) -> Entry | None:
     except (OSError, ValueError, TypeError):
         return None
     if not entry.alive:
-        _remove(path)
+        _note_stopped(path)
         return None
     return entry
 
 
-def _remove(path: Path) -> None:
-    # Where it cannot be removed it is in nobody's way: its process is gone.
+def _note_stopped(path: Path) -> None:
+    # Where that cannot be done it is in nobody's way: its process is gone.
     with suppress(OSError):
-        path.unlink()
+        path.replace(path.with_suffix(STOPPED_SUFFIX))
+
+
+def notes() -> list[Entry]:
+    """What is noted of fabrics that ran once and do not now. Their directories may be gone: such a
+    note is removed."""
+    found = []
+    for path in sorted(registry_directory().glob(f"*{STOPPED_SUFFIX}")):
+        try:
+            entry = Entry(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            continue
+        if entry.copied or not Path(entry.directory).is_dir():
+            with suppress(OSError):
+                path.unlink()
+        else:
+            found.append(entry)
+    return found
 
 
 def running() -> list[Entry]:

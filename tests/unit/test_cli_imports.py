@@ -58,7 +58,7 @@ def imported(runtime: Path, *arguments: str) -> set[str]:
     [
         (("--help",), set()),
         (("--version",), set()),
-        (("status",), OF_LOOKING),
+        (("status",), OF_LOOKING | {"raylay.services.fabric.stopped"}),
         (("events",), OF_LOOKING),
     ],
 )

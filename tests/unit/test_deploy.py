@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -127,9 +128,13 @@ def test_the_manifests_break_none_of_kuberays_rules() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd here")
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    unit = tmp_path / "raylay-node@root.service"
-    shutil.copy(DEPLOY / "node" / "raylay-node@.service", unit)
+@pytest.mark.parametrize("file", ["node/raylay-node@.service", "raylay@.service"])
+def test_systemd_takes_the_unit(file: str, tmp_path: Path) -> None:
+    source = DEPLOY / file
+    unit = tmp_path / source.name.replace("@", "@root")
+    text = source.read_text(encoding="utf-8")
+    # It looks for the program, too.
+    unit.write_text(text.replace("/opt/raylay/.venv/bin/raylay", sys.executable), encoding="utf-8")
     done = subprocess.run(
         ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60,
         check=False,

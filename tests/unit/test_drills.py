@@ -433,7 +433,7 @@ def test_the_list_names_every_scenario() -> None:
     [
         ([], "say which scenario"),
         (["meteor"], "no scenario is called 'meteor'"),
-        (["kill-instance"], "say which fabric with --fabric"),
+        (["kill-instance"], "no fabric runs here: start one"),
         (["kill-instance", "--fabric", "none"], "no fabric none runs here"),
         (["kill-instance", "--rate", "0"], "rate"),
     ],

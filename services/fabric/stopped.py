@@ -1,0 +1,90 @@
+"""Which fabrics could run here and do not: by the directories that hold their records.
+
+A fabric whose process ended leaves a note of where its directory is, beside the entries of those
+that run (registry.py). After a restart of the machine these may be gone: then the place where
+`raylay up` keeps fabrics is looked at, `data` in the working directory.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raylay.services.errors import FabricError
+from raylay.services.fabric import registry
+from raylay.services.fabric.registry import FABRIC_FILE
+
+if TYPE_CHECKING:
+    from raylay.services.configuration.model import FabricSettings
+
+DATA_DIRECTORY = Path("data")
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A fabric that does not run, and the directory of its data."""
+
+    name: str
+    directory: Path
+
+    @property
+    def command(self) -> str:
+        """What starts it again, with the settings that it had."""
+        return f"raylay up {shlex.quote(str(self.directory))}"
+
+
+def stopped() -> list[Stopped]:
+    """The fabrics that do not run and whose directories are found, by name."""
+    found: dict[Path, str] = {}
+    for note in registry.notes():
+        place = Path(note.directory)
+        if _name(place / FABRIC_FILE) == note.name:
+            found[place.resolve()] = note.name
+    for record in DATA_DIRECTORY.glob(f"*/{FABRIC_FILE}"):
+        name = _name(record)
+        if name:
+            found[record.parent.resolve()] = name
+    running = {entry.name for entry in registry.running()}
+    here = Path.cwd()
+    return sorted(
+        (
+            # As somebody who stands here would write it.
+            Stopped(name, place.relative_to(here) if place.is_relative_to(here) else place)
+            for place, name in found.items()
+            if name not in running
+        ),
+        key=lambda each: (each.name, str(each.directory)),
+    )
+
+
+def kept_settings(files: Sequence[Path]) -> FabricSettings | None:
+    """The settings of a fabric that is named by its directory, as it ran last; None where files are
+    named.
+
+    Raises:
+        FabricError: the directory holds no fabric.
+    """
+    if len(files) != 1 or not files[0].is_dir():
+        return None
+    # Late: who only looks for fabrics needs no model of them.
+    from raylay.services.configuration.model import FabricSettings
+    from raylay.services.fabric.plan import FabricRecord
+
+    record = FabricRecord.load(files[0])
+    if record is None:
+        raise FabricError(f"{files[0]} holds no fabric: it has no {FABRIC_FILE}")
+    return FabricSettings.from_json(record.settings)
+
+
+def _name(record: Path) -> str:
+    """The fabric's, of a record; empty: it is none that can be read."""
+    try:
+        told = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    name = told.get("name") if isinstance(told, dict) else None
+    return name if isinstance(name, str) else ""

@@ -1,0 +1,161 @@
+"""`raylay status` and `list`: which fabrics they mean, and what stands in the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from raylay.services.cli import app
+from raylay.services.commands import messages
+from raylay.services.errors import FabricError
+from raylay.services.fabric import Fabric, registry
+from raylay.services.fabric.plan import record_of
+from raylay.services.fabric.registry import Entry, process_start
+
+
+class Attached:
+    """A fabric that answers; the one called `silent` does not."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> Attached:
+        if self.name == "silent":
+            raise FabricError("its Ray does not answer")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def status(self) -> dict[str, Any]:
+        ready = self.name != "torn"
+        instance = {
+            "name": f"{self.name}-1",
+            "group": "near",
+            "phase": "" if ready else "catching_up",
+            "reason": "",
+            "ready": ready,
+        }
+        return {"fabric": self.name, "instances": [instance]}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """No fabric runs, and none is asked in earnest."""
+    monkeypatch.setenv(registry.REGISTRY_VARIABLE, str(tmp_path / "runtime"))
+    for variable in ("RAY_ADDRESS", "RAYLAY_FABRIC", "RAYLAY_SERVER"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Fabric, "attach", Attached)
+    yield tmp_path
+
+
+def runs(place: Path, name: str) -> Path:
+    """A fabric of this process; its directory."""
+    directory = place / "kept" / name
+    fabric = Fabric(name).region("near", instances=2).region("far", instances=1)
+    record_of(fabric.settings(), directory).save()
+    registry.register(Entry(name, str(directory), "", os.getpid(), process_start(os.getpid())))
+    return directory
+
+
+def raylay(*arguments: str) -> Any:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_without_a_name_the_status_of_all_is_shown(place: Path) -> None:
+    runs(place, "orders")
+    runs(place, "trades")
+    shown = raylay("status")
+    assert shown.exit_code == 0
+    assert "fabric orders" in shown.stdout and "fabric trades" in shown.stdout
+    lines = raylay("status", "--json").stdout.splitlines()
+    assert [json.loads(line)["fabric"] for line in lines] == ["orders", "trades"]
+
+
+def test_one_that_does_not_answer_hides_no_other(place: Path) -> None:
+    runs(place, "silent")
+    runs(place, "trades")
+    shown = raylay("status")
+    assert shown.exit_code == 1 and "fabric trades" in shown.stdout
+    assert shown.stderr == "raylay: fabric silent: its Ray does not answer\n"
+
+
+def test_one_that_is_not_ready_makes_it_fail(place: Path) -> None:
+    runs(place, "torn")
+    assert raylay("status").exit_code == 1
+
+
+def test_the_environment_names_the_fabric(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(place, "orders")
+    runs(place, "trades")
+    monkeypatch.setenv("RAYLAY_FABRIC", "trades")
+    shown = raylay("status")
+    assert "fabric trades" in shown.stdout and "fabric orders" not in shown.stdout
+    shown = raylay("status", "--fabric", "orders")
+    assert "fabric orders" in shown.stdout and "fabric trades" not in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ((), ["a:1", "b:2"]),
+        (("--server", "c:3"), ["c:3"]),
+        (("--fabric", "orders"), "the fabric's own"),
+    ],
+)
+def test_what_is_typed_counts_before_the_environment(
+    typed: tuple[str, ...], expected: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[Any] = []
+
+    async def publish(options: dict[str, Any], *_: object) -> None:
+        used.append(options["servers"])
+        raise FabricError("enough")
+
+    runs(place, "orders")
+    monkeypatch.setattr(messages, "publish_lines", publish)
+    monkeypatch.setattr(messages, "running", lambda _: used.append("the fabric's own"))
+    monkeypatch.setenv("RAYLAY_SERVER", "a:1 b:2")
+    raylay("publish", "t", "{}", *typed)
+    assert used == [expected]
+
+
+def test_a_stopped_fabric_is_told_with_the_command_that_starts_it(place: Path) -> None:
+    registry.unregister("orders")
+    runs(place, "orders")
+    registry.unregister("orders")
+    shown = raylay("status")
+    assert shown.exit_code == 1, "nothing runs"
+    command = "raylay up kept/orders"
+    assert shown.stdout == (
+        f"fabric orders is stopped, its data is in kept/orders: start it with `{command}`\n"
+    )
+    runs(place, "trades")
+    assert raylay("status").exit_code == 0, "who stopped one knows it"
+    assert "orders is stopped" in raylay("status").stdout
+    shown = raylay("list")
+    rows = [line.split() for line in shown.stdout.splitlines() if line.strip()][2:]
+    assert rows[0][:6] == ["trades", "running", "near", "2,", "far", "1"]
+    assert rows[1][:2] == ["orders", "stopped"]
+    assert rows[1][-4:] == ["kept/orders", *command.split()]
+    told = json.loads(raylay("list", "--json").stdout)
+    assert [each["fabric"] for each in told] == ["trades", "orders"]
+    assert told[1]["start"] == command and told[1]["regions"] == {"near": 2, "far": 1}
+
+
+def test_where_nothing_is_known_the_list_says_what_to_do() -> None:
+    shown = raylay("list")
+    assert shown.exit_code == 0 and "raylay up FILE" in shown.stdout
+
+
+def test_the_help_explains_each_column() -> None:
+    shown = raylay("status", "--help").stdout
+    for column in ("state", "clients", "messages", "to", "by", "mode", "owed", "age"):
+        assert any(line.split()[:1] == [column] for line in shown.splitlines()), column
