@@ -4,9 +4,11 @@ servers of a list thin; what a finding is about is red (error) or amber (warning
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 
+from raylay.services.topology.arrows import Arrow, Box, Point, arrow
 from raylay.services.topology.check import Checked, Finding
 from raylay.services.topology.members import Member
 
@@ -14,10 +16,16 @@ NODE_WIDTH = 104
 NODE_HEIGHT = 30
 GAP = 26
 MARGIN = 70
+TITLE_HEIGHT = 12
+LETTER_WIDTH = 7.5
+RING_MIN = 4
+"""Instances of a site that are put into a ring: in rows some would be between others."""
+SPREADS = (1.0, 1.25, 1.5, 1.8, 2.2)
+"""How far apart everything is tried to be, until no arrow runs through an instance."""
+ARROWS_ROUTED_MAX = 1_500
+"""More take too long, and nobody can follow them."""
 COLOURS = {"error": "#c0392b", "warning": "#d68910", "": "#34495e"}
 FACES = {"error": "#fadbd8", "warning": "#fcf3cf", "": "#eaf2f8"}
-
-Point = tuple[float, float]
 
 _STYLE = (
     "text{font:12px sans-serif;fill:#2c3e50}"
@@ -28,10 +36,12 @@ _STYLE = (
 
 def svg(checked: Checked, name: str) -> str:
     """The picture as SVG, complete with its size; the same input gives the same picture."""
-    places, boxes, width, height = _layout(checked.members)
+    made = layout(checked.members)
+    left, top, width, height = made.extent()
     marked = _marked(checked.findings)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+        '<svg xmlns="http://www.w3.org/2000/svg" '
+        f'viewBox="{left:.0f} {top:.0f} {width:.0f} {height:.0f}" '
         f'width="{width:.0f}" height="{height:.0f}" role="img">',
         f"<title>fabric {escape(name)}</title><style>{_STYLE}</style><defs>",
     ]
@@ -41,14 +51,14 @@ def svg(checked: Checked, name: str) -> str:
             f'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="{colour}"/></marker>'
         )
     parts.append("</defs>")
-    for group, (x, y, w, h) in boxes.items():
+    for group, (x, y, w, h) in made.sites.items():
         parts.append(
             f'<rect class="site" x="{x:.0f}" y="{y:.0f}" width="{w:.0f}" height="{h:.0f}" rx="8"/>'
             f'<text class="group" x="{x + 10:.0f}" y="{y + 17:.0f}">{escape(group)}</text>'
         )
-    parts += _links(checked, places)
+    parts += _links(checked, made.arrows)
     for member in checked.members:
-        x, y = places[member.name]
+        x, y = made.places[member.name].middle
         severity = marked.get(member.name, "")
         parts.append(
             f'<g><rect x="{x - NODE_WIDTH / 2:.0f}" y="{y - NODE_HEIGHT / 2:.0f}" '
@@ -101,52 +111,117 @@ def _marked(findings: Sequence[Finding]) -> dict[str, str]:
     return found
 
 
-def _layout(
-    members: Sequence[Member],
-) -> tuple[dict[str, Point], dict[str, tuple[float, float, float, float]], float, float]:
-    """Places of instances, boxes of sites, and the size: sites on a circle, their members in a
-    square."""
+@dataclass(slots=True)
+class Layout:
+    """Where everything is: boxes of instances and of sites by name, and every arrow by the instance
+    that it comes from, its destination and the instance that it goes to."""
+
+    places: dict[str, Box]
+    sites: dict[str, Box]
+    arrows: dict[tuple[str, int, str], Arrow] = field(default_factory=dict)
+
+    def extent(self) -> Box:
+        """All of it, with a margin."""
+        corners = [point for arrow in self.arrows.values() for point in arrow.points()]
+        for box in self.sites.values():
+            corners += [(box.x, box.y), (box.x + box.width, box.y + box.height)]
+        xs, ys = [x for x, _ in corners] or [0.0], [y for _, y in corners] or [0.0]
+        return Box(min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)).wider(MARGIN / 2)
+
+
+def layout(members: Sequence[Member]) -> Layout:
+    """Sites on a circle, instances within them, and arrows that run through no instance: what is
+    too close for that is spread."""
+    wanted = [
+        (member.name, number, address)
+        for member in members
+        for number, destination in enumerate(member.destinations)
+        for address in dict.fromkeys(destination.addresses)
+        if address in {each.name for each in members}
+    ]
+    made = _placed(members, SPREADS[0])
+    for spread in SPREADS:
+        made = _placed(members, spread)
+        if _connect(made, wanted) or len(wanted) > ARROWS_ROUTED_MAX:
+            break
+    return made
+
+
+def _connect(made: Layout, wanted: Sequence[tuple[str, int, str]]) -> bool:
+    """Draws the arrows; whether none runs through an instance."""
+    titles = [
+        Box(box.x + 8, box.y + 5, LETTER_WIDTH * len(group) + 4, 15)
+        for group, box in made.sites.items()
+    ]
+    clear = True
+    for source, number, target in wanted:
+        others = [box for name, box in made.places.items() if name not in (source, target)]
+        drawn = arrow(
+            made.places[source],
+            made.places[target],
+            others if len(wanted) <= ARROWS_ROUTED_MAX else (),
+            titles,
+        )
+        made.arrows[source, number, target] = drawn
+        clear &= not drawn.blocked
+    return clear
+
+
+def _placed(members: Sequence[Member], spread: float) -> Layout:
     groups: dict[str, list[Member]] = {}
     for member in members:
         groups.setdefault(member.group, []).append(member)
-    sizes = {}
-    for group, inside in groups.items():
-        columns = max(1, math.ceil(math.sqrt(len(inside) / 2)))
-        rows = math.ceil(len(inside) / columns)
-        sizes[group] = (
-            columns,
-            columns * (NODE_WIDTH + GAP) + GAP,
-            rows * (NODE_HEIGHT + GAP) + GAP + 12,
+    inside = {group: _within(len(each), spread) for group, each in groups.items()}
+    around = {}
+    for group, points in inside.items():
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        around[group] = Box(
+            min(xs) - NODE_WIDTH / 2 - GAP,
+            min(ys) - NODE_HEIGHT / 2 - GAP - TITLE_HEIGHT,
+            max(xs) - min(xs) + NODE_WIDTH + 2 * GAP,
+            max(ys) - min(ys) + NODE_HEIGHT + 2 * GAP + TITLE_HEIGHT,
         )
-    widest = max((math.hypot(w, h) for _, w, h in sizes.values()), default=0)
+    widest = max((math.hypot(box.width, box.height) for box in around.values()), default=0)
     count = len(groups)
     radius = 0.0 if count < 2 else max(widest * 0.6, widest * 0.62 / math.sin(math.pi / count))
-    places: dict[str, Point] = {}
-    boxes: dict[str, tuple[float, float, float, float]] = {}
-    for number, (group, inside) in enumerate(groups.items()):
-        columns, width, height = sizes[group]
+    radius *= (1 + spread) / 2
+    places: dict[str, Box] = {}
+    sites: dict[str, Box] = {}
+    for number, (group, each) in enumerate(groups.items()):
+        box = around[group]
         angle = 2 * math.pi * number / count - math.pi / 2
-        x = radius * math.cos(angle) - width / 2
-        y = radius * math.sin(angle) - height / 2
-        boxes[group] = (x, y, width, height)
-        for i, member in enumerate(inside):
-            places[member.name] = (
-                x + GAP + (i % columns) * (NODE_WIDTH + GAP) + NODE_WIDTH / 2,
-                y + GAP + 12 + (i // columns) * (NODE_HEIGHT + GAP) + NODE_HEIGHT / 2,
+        x = radius * math.cos(angle) - box.width / 2
+        y = radius * math.sin(angle) - box.height / 2
+        sites[group] = Box(x, y, box.width, box.height)
+        for member, point in zip(each, inside[group], strict=True):
+            places[member.name] = Box(
+                x + point[0] - box.x - NODE_WIDTH / 2,
+                y + point[1] - box.y - NODE_HEIGHT / 2,
+                NODE_WIDTH,
+                NODE_HEIGHT,
             )
-    left = min((box[0] for box in boxes.values()), default=0) - MARGIN / 2
-    top = min((box[1] for box in boxes.values()), default=0) - MARGIN / 2
-    right = max((box[0] + box[2] for box in boxes.values()), default=0) + MARGIN / 2
-    bottom = max((box[1] + box[3] for box in boxes.values()), default=0) + MARGIN / 2
-    return (
-        {name: (x - left, y - top) for name, (x, y) in places.items()},
-        {group: (x - left, y - top, w, h) for group, (x, y, w, h) in boxes.items()},
-        right - left,
-        bottom - top,
-    )
+    return Layout(places, sites)
 
 
-def _links(checked: Checked, places: dict[str, Point]) -> list[str]:
+def _within(count: int, spread: float) -> list[Point]:
+    """Places of a site's instances: few in rows; more in a ring, none between two others."""
+    if count < RING_MIN:
+        columns = max(1, math.ceil(math.sqrt(count / 2)))
+        return [
+            (i % columns * (NODE_WIDTH + GAP), i // columns * (NODE_HEIGHT + GAP))
+            for i in range(count)
+        ]
+    across, down = max(0.7 * NODE_WIDTH, 22 * count), max(48, 15 * count)
+    return [
+        (
+            across * spread * math.sin(2 * math.pi * (i + 0.5) / count),
+            -down * spread * math.cos(2 * math.pi * (i + 0.5) / count),
+        )
+        for i in range(count)
+    ]
+
+
+def _links(checked: Checked, arrows: Mapping[tuple[str, int, str], Arrow]) -> list[str]:
     wrong = {
         finding.instances[:2]: finding.severity
         for finding in checked.findings
@@ -154,9 +229,10 @@ def _links(checked: Checked, places: dict[str, Point]) -> list[str]:
     }
     found = []
     for member in checked.members:
-        for destination in member.destinations:
+        for number, destination in enumerate(member.destinations):
             for rank, address in enumerate(destination.addresses):
-                if address not in places:
+                drawn = arrows.get((member.name, number, address))
+                if drawn is None:
                     continue
                 severity = wrong.get((member.name, address), "")
                 style = " ".join(
@@ -175,32 +251,8 @@ def _links(checked: Checked, places: dict[str, Point]) -> list[str]:
                     f"{'' if destination.dials else ', over the connection of the other side'}"
                 )
                 found.append(
-                    f'<path class="{style}" d="{_curve(places[member.name], places[address])}" '
+                    f'<path class="{style}" d="{drawn.path()}" '
                     f'stroke="{COLOURS[severity]}" marker-end="url(#head{severity})">'
                     f"<title>{escape(told)}</title></path>"
                 )
     return found
-
-
-def _curve(start: Point, end: Point) -> str:
-    """A bow to the left, so that the two directions of a pair lie apart."""
-    dx, dy = end[0] - start[0], end[1] - start[1]
-    length = math.hypot(dx, dy) or 1.0
-    bow = min(40.0, length * 0.14)
-    middle = (
-        (start[0] + end[0]) / 2 - dy / length * bow,
-        (start[1] + end[1]) / 2 + dx / length * bow,
-    )
-    sx, sy = _edge(start, middle)
-    ex, ey = _edge(end, middle)
-    return f"M{sx:.1f} {sy:.1f}Q{middle[0]:.1f} {middle[1]:.1f} {ex:.1f} {ey:.1f}"
-
-
-def _edge(node: Point, towards: Point) -> Point:
-    """Where a line from the middle of a node leaves it."""
-    dx, dy = towards[0] - node[0], towards[1] - node[1]
-    scale = min(
-        NODE_WIDTH / 2 / abs(dx) if dx else math.inf, NODE_HEIGHT / 2 / abs(dy) if dy else math.inf
-    )
-    scale = min(scale, 1.0)
-    return node[0] + dx * scale, node[1] + dy * scale

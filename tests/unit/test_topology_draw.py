@@ -30,11 +30,12 @@ def test_every_instance_and_every_link_is_drawn() -> None:
     assert [path.get("class") for path in paths] == ["link", "link further", "link"]
     titles = [title.text for title in root.iter(f"{SVG}title")]
     assert "a<b> to x, sync, PassThrough .*" in titles
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    left, top, width, height = map(float, root.attrib["viewBox"].split())
+    assert (width, height) == (float(root.attrib["width"]), float(root.attrib["height"]))
     for box in root.iter(f"{SVG}rect"):
         x, y, w, h = (float(box.attrib[key]) for key in ("x", "y", "width", "height"))
-        assert 0 <= x <= x + w <= width
-        assert 0 <= y <= y + h <= height
+        assert left <= x <= x + w <= left + width
+        assert top <= y <= y + h <= top + height
 
 
 def test_sync_and_async_and_what_is_wrong_look_different() -> None:
