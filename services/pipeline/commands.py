@@ -49,8 +49,9 @@ InstanceOption = Annotated[
 ]
 MasterOption = Annotated[str, typer.Option("--master", help="Spark's master URL.")]
 MASTER_DEFAULT = "local[*]"
-SPARK_LOG_VARIABLE = "RAYLAY_SPARK_LOG"
-"""Spark's log level under a command. What fails is told in one line; `ERROR` shows its stacks."""
+DebugOption = Annotated[
+    bool, typer.Option("--debug", help="Show all that Spark says of an error, Java stacks too.")
+]
 
 
 class OnCorrupt(StrEnum):
@@ -93,14 +94,17 @@ def _places(source: str, instances: list[str] | None) -> list[Place]:
 
 
 @contextmanager
-def _spark(master: str, app: str) -> Iterator[SparkSession]:
-    """A session for one job; what Spark says of an error of ours is one line."""
+def _spark(master: str, app: str, debug: bool) -> Iterator[SparkSession]:
+    """A session for one job; what Spark says of an error of ours is one line, unless all of it is
+    asked for."""
     from pyspark.errors import PySparkException
 
-    made = session(master, f"raylay {app}", log_level=os.environ.get(SPARK_LOG_VARIABLE, "OFF"))
+    made = session(master, f"raylay {app}", log_level="ERROR" if debug else "")
     try:
         yield made
     except PySparkException as error:
+        if debug:
+            _progress(str(error))
         raise ConfigurationError(one_line(error)) from None
     finally:
         made.stop()
@@ -134,6 +138,7 @@ def archive_command(
     ] = 5_000_000,
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
+    debug: DebugOption = False,
 ) -> None:
     """Brings a lake of Parquet files up to what the journals hold."""
     check_spark()
@@ -141,7 +146,7 @@ def archive_command(
 
     started_s = time.monotonic()
     found = _places(source, instance)
-    with _spark(master, "archive") as spark:
+    with _spark(master, "archive", debug) as spark:
         summaries = archive(
             spark,
             lake,
@@ -176,6 +181,7 @@ def audit_command(
     ] = None,
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
+    debug: DebugOption = False,
 ) -> None:
     """Judges whether every message is where it should be, once and in order. Exits 1 if not."""
     check_spark()
@@ -185,7 +191,7 @@ def audit_command(
         _check_report(report)
     started_s = time.monotonic()
     found = _places(source, instance)
-    with _spark(master, "audit") as spark:
+    with _spark(master, "audit", debug) as spark:
         result = audit_source(
             spark,
             source,
@@ -247,6 +253,7 @@ def aggregate_command(
     ] = "",
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
+    debug: DebugOption = False,
 ) -> None:
     """Sums a topic up in windows of time and publishes the results, until Ctrl-C."""
     check_spark()
@@ -274,7 +281,7 @@ def aggregate_command(
         if server
         else {"fabric": record.directory if record else source, "group": group or place.group}
     )
-    with _spark(master, "aggregate") as spark, _stopped_by_signals() as stop:
+    with _spark(master, "aggregate", debug) as spark, _stopped_by_signals() as stop:
         summary = aggregate(
             spark,
             place,
@@ -332,6 +339,7 @@ def latency_command(
     ] = None,
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
+    debug: DebugOption = False,
 ) -> None:
     """Tells how long messages took: by link, region and publisher, from journals and traces."""
     check_spark()
@@ -354,7 +362,7 @@ def latency_command(
     ]
     found = _places(source, instance)
     settings = settings_of(source)
-    with _spark(master, "latency") as spark:
+    with _spark(master, "latency", debug) as spark:
         result = latency(
             spark,
             found,
@@ -419,6 +427,7 @@ def replay_command(
     ] = 100_000,
     on_corrupt: OnCorruptOption = OnCorrupt.STOP,
     master: MasterOption = MASTER_DEFAULT,
+    debug: DebugOption = False,
 ) -> None:
     """Publishes what a lake or a journal holds again, in order, at any speed, each message once."""
     check_spark()
@@ -440,7 +449,7 @@ def replay_command(
     job = job or f"replay-{os.urandom(4).hex()}"
     where = staging or Path(tempfile.mkdtemp(prefix="raylay-replay-"))
     try:
-        with _spark(master, "replay") as spark:
+        with _spark(master, "replay", debug) as spark:
             found = SparkSource(spark, source, selection, instance, _progress, on_corrupt.value)
             summary = replay(
                 found,

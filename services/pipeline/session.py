@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import logging
 import os
 import re
 import shlex
@@ -33,6 +34,8 @@ JAVA_ANSWER_TIMEOUT_S = 60.0
 SHUFFLE_PARTITIONS_A_CORE = 2
 HASHED_GROUPS_MAX = 10_000
 PYTHON_VARIABLE = "PYSPARK_PYTHON"
+LOG_VARIABLE = "RAYLAY_SPARK_LOG"
+QUERY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 WORKER_HELLO_S = 120
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 INSTALL_JAVA = "sudo apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
@@ -102,7 +105,7 @@ def session(
     app: str = "raylay",
     *,
     ui: bool = False,
-    log_level: str = "ERROR",
+    log_level: str = "",
     **settings: str,
 ) -> SparkSession:
     """The Spark session of this process, made where there is none, with the source registered.
@@ -111,7 +114,8 @@ def session(
         master: `local[N]`, or the URL of a cluster, whose workers need the wheel installed.
         app: the application's name.
         ui: whether Spark serves its web page.
-        log_level: of Spark itself.
+        log_level: of Spark itself: from `ERROR` on it prints the Java stack of what fails, above
+            the exception that says the same. Default: RAYLAY_SPARK_LOG, else `OFF`.
         settings: further Spark settings, with `_` for `.` left to the caller: pass a dict as
             `**{"spark.driver.memory": "4g"}`. They win over those set here.
 
@@ -122,6 +126,7 @@ def session(
     check_java()
     from pyspark.sql import SparkSession
 
+    log_level = log_level_of(log_level)
     wanted = {
         "spark.ui.enabled": str(ui).lower(),
         "spark.ui.showConsoleProgress": "false",
@@ -149,7 +154,28 @@ def session(
         builder = builder.config(name, value)
     with quiet_pandas(), without_greetings(), _own_python(master):
         made = builder.getOrCreate()
+    _set_query_loggers(log_level != "OFF")
     return register(made)
+
+
+def _set_query_loggers(speak: bool) -> None:
+    """PySpark logs what it raises for a wrong expression or schema as well, Java stack and all, and
+    asks no log level of Spark's."""
+    try:
+        from pyspark.logger import PySparkLogger
+    except ImportError:  # before Spark 4
+        return
+    before = logging.getLoggerClass()
+    try:
+        for name in QUERY_LOGGERS:
+            PySparkLogger.getLogger(name).disabled = not speak
+    finally:
+        logging.setLoggerClass(before)  # it makes every later logger one of its own
+
+
+def log_level_of(asked: str) -> str:
+    """Spark's log level: as asked for, or of RAYLAY_SPARK_LOG, else `OFF`: what fails is raised."""
+    return asked or os.environ.get(LOG_VARIABLE, "") or "OFF"
 
 
 @contextmanager

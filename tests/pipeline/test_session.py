@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyspark
 import pytest
+from pyspark.errors import AnalysisException
 
-from raylay.services.pipeline.session import one_line, without_greetings, worker_python
+from raylay.services.pipeline.session import (
+    LOG_VARIABLE,
+    QUERY_LOGGERS,
+    _set_query_loggers,
+    log_level_of,
+    one_line,
+    without_greetings,
+    worker_python,
+)
 
 PATIENCE_S = 120.0
 OURS = "raylay.services.errors"
@@ -65,3 +77,53 @@ def test_workers_take_the_pyspark_that_is_installed() -> None:
     file, path = done.stdout.splitlines()
     assert Path(file).parent == home
     assert zipped not in path and "/a place" in path and "/other.zip" in path
+
+
+@pytest.mark.parametrize(("level", "speaks"), [("OFF", False), ("ERROR", True)])
+def test_the_java_of_a_wrong_expression_is_told_on_request_only(level: str, speaks: bool) -> None:
+    class Kept(logging.Handler):
+        """What was logged."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.said: list[str] = []
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.said.append(record.getMessage())
+
+    class Context:
+        """Of a wrong expression, as Spark's errors have one."""
+
+        def contextType(self) -> Any:
+            return SimpleNamespace(name="SQL")
+
+    class Wrong(AnalysisException):
+        """What Spark raises for one."""
+
+        def getQueryContext(self) -> Any:
+            return [Context()]
+
+    before = logging.getLoggerClass()
+    _set_query_loggers(level != "OFF")
+    assert logging.getLoggerClass() is before
+    try:
+        logger = logging.getLogger("SQLQueryContextLogger")
+        logger.addHandler(handler := Kept())
+        Wrong("no column is called x\n\tat org.apache.spark.Java")._log_exception()
+        logger.removeHandler(handler)
+        assert len(handler.said) == speaks
+        assert all(logging.getLogger(name).disabled is not speaks for name in QUERY_LOGGERS)
+        assert type(logging.getLogger("raylay.of.a.test")) is before
+    finally:
+        _set_query_loggers(True)
+
+
+def test_what_a_session_logs_is_off_unless_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(LOG_VARIABLE, raising=False)
+    assert log_level_of("") == "OFF"
+    assert log_level_of("WARN") == "WARN"
+    monkeypatch.setenv(LOG_VARIABLE, "ERROR")
+    assert log_level_of("") == "ERROR"
+    assert log_level_of("INFO") == "INFO"
