@@ -42,6 +42,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "List the fabrics of this machine: those that run, and those that are stopped with the "
         "command that starts them again.",
     ),
+    "subscribers": (
+        f"{_COMMANDS}.looking:subscribers",
+        "Show who subscribes at which instance, and how far behind each is.",
+    ),
     "downgrade": (
         f"{_COMMANDS}.mending:downgrade",
         "Let persisted acks no longer wait for a destination, until an upgrade or a restart.",

@@ -1,4 +1,4 @@
-"""`raylay status`, `list` and `events`."""
+"""`raylay status`, `list`, `subscribers` and `events`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from raylay.services.errors import FabricError, RaylayError
 STATUS_COLUMNS = (
     "instance", "group", "state", "clients", "messages", "notes", "to", "by", "mode", "owed", "age",
 )  # fmt: skip
+SUBSCRIBER_COLUMNS = ("instance", "client", "topic", "reads", "delivered", "behind", "unsent")
+SUBSCRIBER_NUMBERS = frozenset(("delivered", "behind", "unsent"))
 STATUS_NUMBERS = frozenset(("clients", "messages", "notes", "owed", "age"))
 
 
@@ -76,6 +78,56 @@ def status(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
         )
     if not whole:
         raise typer.Exit(1)
+
+
+def subscribers(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
+    """Show who subscribes at which instance, and how far behind each is.
+
+    With --json an object a subscription and line. The columns:
+
+    \b
+    topic      as it was asked for: a name, or an expression
+    reads      log: it reads the log at its own pace; new: it gets what is
+               published while it is connected
+    delivered  messages that it was given since it connected
+    behind     entries of the log, of any topic, not looked at for it yet
+    unsent     bytes that its client has not taken: many, and for long, are
+               a slow client
+    """
+    entry = running(fabric)
+    from raylay.services.fabric import Fabric
+
+    with Fabric.attach(entry.name) as attached:
+        found = attached.status()
+    rows = [
+        {"instance": instance["name"], **each}
+        for instance in found["instances"]
+        for each in instance.get("subscribers", [])
+    ]
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row))
+        return
+    if not rows:
+        typer.echo(f"nobody subscribes to fabric {found['fabric']}")
+        return
+    print_table(
+        f"subscribers of fabric {found['fabric']}",
+        SUBSCRIBER_COLUMNS,
+        [
+            (
+                row["instance"],
+                row["client"],
+                row["topic"],
+                "log" if row["bookmark"] else "new",
+                f"{row['delivered']:,}",
+                f"{row['behind']:,}" if row["bookmark"] else "",
+                f"{row['unsent_bytes']:,}" if row["unsent_bytes"] else "",
+            )
+            for row in rows
+        ],
+        SUBSCRIBER_NUMBERS,
+    )
 
 
 def list_fabrics(as_json: JsonOption = False) -> None:

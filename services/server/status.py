@@ -19,6 +19,7 @@ from raylay.services.server.listening import Listening
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.surroundings import Surroundings
+from raylay.services.subscriptions.standing import standing
 
 SNAPSHOT_WAIT_S = 1.0
 EXAMPLES_MAX = 3
@@ -134,6 +135,7 @@ class Status:
             clients=[client.client_name for client in self._clients.sessions.values()],
             subscriptions=len(self._clients.live),
             bookmark_subscriptions=len(self._replays),
+            subscribers=standing(self._clients.sessions.values(), machine.committed_txid),
             upstreams=[
                 {"name": name, "group": group, "incarnation": f"{incarnation:016x}"}
                 for name, group, incarnation in machine.upstreams()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from end_to_end.test_instance import DEADLINE_S, free_ports
 
+from raylay.services.client import EPOCH, SyncClient
 from raylay.services.errors import AdmissionRefused
 from raylay.services.server import runner
 from raylay.services.server.config import (
@@ -87,3 +88,17 @@ def test_an_instance_that_waits_for_a_source_says_so_and_stops(make: Make) -> No
     events = [event["event"] for event in thread.events()]
     assert events[:2] == ["bootstrap_started", "bootstrap_failed"]
     assert thread.stop(), "without a source"
+
+
+def test_the_status_tells_who_subscribes_and_how_far_behind(make: Make) -> None:
+    thread = make(InstanceConfig("A", "g"))
+    servers = [until(thread, lambda status: bool(status["ready"]))["client_address"]]
+    with SyncClient("feed", servers=servers) as feed, SyncClient("desk", servers=servers) as desk:
+        for number in range(3):
+            feed.publish("orders", b"%d" % number)
+        feed.flush()
+        reading = desk.subscribe("^orders", bookmark=EPOCH)
+        assert [next(reading).body for _ in range(3)] == [b"0", b"1", b"2"]
+        (told,) = thread.status()["subscribers"]
+    assert (told["client"], told["topic"], told["bookmark"]) == ("desk", "^orders", True)
+    assert (told["delivered"], told["behind"]) == (3, 0)

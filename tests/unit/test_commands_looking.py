@@ -18,6 +18,19 @@ from raylay.services.fabric import Fabric, registry
 from raylay.services.fabric.plan import record_of
 from raylay.services.fabric.registry import Entry, process_start
 
+SUBSCRIBERS = {
+    "orders": [
+        {
+            "client": "desk", "subscription": "1", "topic": "^fx/", "message_types": [],
+            "bookmark": True, "delivered": 1200, "behind": 34_000, "unsent_bytes": 5,
+        },
+        {
+            "client": "screen", "subscription": "1", "topic": "fx", "message_types": [],
+            "bookmark": False, "delivered": 7, "behind": None, "unsent_bytes": 0,
+        },
+    ]
+}  # fmt: skip
+
 
 class Attached:
     """A fabric that answers; the one called `silent` does not."""
@@ -35,13 +48,14 @@ class Attached:
 
     def status(self) -> dict[str, Any]:
         ready = self.name != "torn"
-        instance = {
+        instance: dict[str, Any] = {
             "name": f"{self.name}-1",
             "group": "near",
             "phase": "" if ready else "catching_up",
             "reason": "",
             "ready": ready,
         }
+        instance["subscribers"] = SUBSCRIBERS.get(self.name, [])
         return {"fabric": self.name, "instances": [instance]}
 
 
@@ -159,3 +173,22 @@ def test_the_help_explains_each_column() -> None:
     shown = raylay("status", "--help").stdout
     for column in ("state", "clients", "messages", "to", "by", "mode", "owed", "age"):
         assert any(line.split()[:1] == [column] for line in shown.splitlines()), column
+
+
+def test_subscribers_are_shown_with_how_far_behind_they_are(place: Path) -> None:
+    runs(place, "orders")
+    shown = raylay("subscribers")
+    assert shown.exit_code == 0
+    rows = [line.split() for line in shown.stdout.splitlines() if line.strip()][3:]
+    assert rows == [
+        ["orders-1", "desk", "^fx/", "log", "1,200", "34,000", "5"],
+        ["orders-1", "screen", "fx", "new", "7"],
+    ]
+    told = [json.loads(line) for line in raylay("subscribers", "--json").stdout.splitlines()]
+    assert [each["behind"] for each in told] == [34_000, None]
+    assert told[0]["instance"] == "orders-1"
+
+
+def test_without_subscribers_that_is_said(place: Path) -> None:
+    runs(place, "trades")
+    assert raylay("subscribers").stdout == "nobody subscribes to fabric trades\n"
