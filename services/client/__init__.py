@@ -7,8 +7,9 @@
         async for message in subscription:         # or: async for batch in subscription.batches()
             print(message.bookmark, message.body)
 
-`SyncClient` is the same for scripts without an event loop. `machine.py`, `failover.py` and
-`resumption.py` decide, and are pure as `messages.py` is; `performing.py` performs what they decide.
+`SyncClient` is the same for scripts without an event loop. `machine.py` decides, with `outbox.py`
+(what was published), `failover.py` (which server), `resumptions.py` and `resumption.py` (what was
+subscribed); they are pure as `messages.py` is. `performing.py` performs what they decide.
 
 Tracing: hand in an object with the four methods of `Tracer` (telemetry/tracing.py has one).
 Stores: anything with the methods of `PublishStore` and `BookmarkStore`; `MemoryPublishStore`,

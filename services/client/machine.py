@@ -2,20 +2,11 @@
 
 The shell (client.py, or the simulator) feeds events to `step` and performs the effects in order.
 Two paths stay outside of `step`, because they are walked for every message or batch: `publish`
-and `next_batch` on the way out, `arrived` on the way in.
+and `next_batch` on the way out (outbox.py), `arrived` on the way in. Here is which server is used,
+from the first attempt to the last; which one may be: failover.py; what is asked of it:
+resumptions.py.
 
-    publish → publish store, and the tail that was not sent yet
-    next_batch → what to send: after a logon first what the store holds and the server lacks
-    persisted acks → the publish store forgets
-    deliveries → `arrived`, which leaves out what came before
-
-Publishing. A publisher's sequences ascend without end: behind the highest that its store or any
-server saw. A client whose store does not know its past begins at the clock in microseconds, since
-some instance that it does not ask may have seen more than the one it asks.
-
-Invariants:
-- a record leaves the publish store only when the server said that it is durable, or refused it;
-- on one connection sequences are sent in ascending order, and each once;
+Invariants, beside those of the outbox:
 - nothing is sent or taken off the store on a connection whose instance the chooser refuses;
 - effects of an old connection's events are none.
 
@@ -26,11 +17,10 @@ again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from raylay.services.client.events import (
     Connect,
@@ -43,24 +33,17 @@ from raylay.services.client.events import (
     Event,
     Fail,
     FrameReceived,
-    PauseAnswered,
     PauseWanted,
     PeerBecameSafe,
     PeerBecameUnsafe,
-    PublishFailed,
     ResolveServers,
     ResumeWanted,
     SendFrame,
     SendPublishes,
     ServerRefused,
     ServersResolved,
-    Settled,
     Started,
     Stopped,
-    SubscriptionAccepted,
-    SubscriptionCompleted,
-    SubscriptionFailed,
-    SubscriptionPersisted,
     SubscriptionUnwanted,
     SubscriptionWanted,
     Tell,
@@ -76,35 +59,17 @@ from raylay.services.client.failover import (
     read_peers,
 )
 from raylay.services.client.messages import MessageBatch
+from raylay.services.client.outbox import Outbox
 from raylay.services.client.publish_store import PublishStore
-from raylay.services.client.resumption import Resumption, read_have
+from raylay.services.client.resumptions import Resumptions
 from raylay.services.errors import (
-    BookmarkNotFound,
-    CommandFailed,
-    ConnectionLost,
-    LocalProtocolError,
     LogonRefused,
     RaylayError,
-    RemoteProtocolError,
-    SequenceConflict,
-)
-from raylay.services.messages.records import (
-    EXPIRATION_S_MAX,
-    KEY_BYTES_MAX,
-    RECORD_BYTES_MAX,
-    SEQUENCE_MAX,
-    RecordBuilder,
-    publisher_id,
 )
 from raylay.services.protocol.frames import PROTOCOL_VERSION, Header
 
-BUILDERS_MAX = 10_000
-"""Topics whose record builders are kept; a client that uses more builds them anew."""
 STABLE_AFTER_S = 1.0
 """A connection that lasted as long ends the growth of the reconnect pauses."""
-FAILURES_MAX = 1_000
-"""Refused publishes remembered until somebody asks."""
-
 _LOGON = "logon"
 ASK_AFTER_ROUNDS = 3
 """In which nobody was found: then those are asked where others live who may not be used."""
@@ -160,34 +125,18 @@ class State(Enum):
     ENDED = "ended"
 
 
-def check_values(expiration_s: int, key: bytes, correlation: bytes) -> None:
-    """Raises LocalProtocolError where a value of a publish has no place in a record."""
-    if not 0 <= expiration_s <= EXPIRATION_S_MAX:
-        raise LocalProtocolError(
-            f"expiration of {expiration_s} s: give one of 0 to {EXPIRATION_S_MAX}"
-        )
-    for what, value in (("SOW key", key), ("correlation id", correlation)):
-        if len(value) > KEY_BYTES_MAX:
-            raise LocalProtocolError(
-                f"{what} is {len(value)} bytes long: give one of at most {KEY_BYTES_MAX}"
-            )
+def _untimed(
+    handler: Callable[[Any, list[Effect]], None],
+) -> Callable[[Any, float, list[Effect]], None]:
+    return lambda event, now_s, effects: handler(event, effects)
 
 
-class PublishBatch(NamedTuple):
-    """What one `pb` frame takes: records with ascending sequences."""
-
-    first: int
-    last: int
-    records: list[bytes]
-
-
-class ClientMachine:
+class ClientMachine(Outbox):
     """See the top of this file."""
 
     def __init__(self, options: ClientOptions, store: PublishStore) -> None:
+        super().__init__(options.client_name, store, options.clock_us)
         self.options = options
-        self.store = store
-        self.publisher = publisher_id(options.client_name)
         self.chooser = ServerChooser(
             options.servers,
             group=options.group,
@@ -196,20 +145,13 @@ class ClientMachine:
         )
         self.chooser.recall(store.words)
         self.state = State.NEW
-        self.ended = False
         self.connection = 0
         """Number of the current stream; events of others are void."""
         self.instance = ""
         """The instance logged on to; empty while there is none."""
         self.incarnation: object = None
-        self.subscriptions: dict[str, Resumption] = {}
-        self.failures: deque[PublishFailed] = deque(maxlen=FAILURES_MAX)
-        self.unjournaled = 0
-        """Publishes that went to live subscribers only, as far as the server said so."""
-        self._refused_for = ("", "")
-        """Reason and text of the last refusal: of several at once only the first has the text."""
-        self.next_sequence = 0
-        """The next publish's; 0 until the first logon told where to begin."""
+        self._resumptions = Resumptions()
+        self.subscriptions = self._resumptions.by_id
         self.heard_s = 0.0
         """When the server was last heard. The shell sets it: a step a read would cost more."""
         self.reading_paused = False
@@ -222,172 +164,20 @@ class ClientMachine:
         self._deadline_s: float | None = None
         self._beat_due_s: float | None = None
         self._ready_since_s = 0.0
-        self._commands: dict[str, str] = {}
-        self._command_number = 0
-        # Pauses and resumes on their way: command id to the number of the question.
-        self._asked: dict[str, int] = {}
-        self._group_number = 0
-        self._builders: dict[tuple[str, str], RecordBuilder] = {}
-        # Records not sent on this connection: first what the store held at the logon up to
-        # `_resend_upto`, then `_tail`, which grows by every publish.
-        self._resend: Iterator[tuple[int, bytes]] | None = None
-        self._resend_upto = 0
-        self._sent_upto = 0
-        self._resend_next: tuple[int, bytes] | None = None
-        self._tail: deque[bytes] = deque()
-        self._tail_bytes = 0
-        self._tail_first = 0
-        self._settled_upto = 0
+        asked = self._resumptions
         self._handlers: dict[type[Any], Callable[[Any, float, list[Effect]], None]] = {
             Started: self._started,
             ServersResolved: self._servers_resolved,
             ConnectionOpened: self._connection_opened,
             ConnectionEnded: self._connection_ended,
             FrameReceived: self._frame_received,
-            SubscriptionWanted: self._subscription_wanted,
-            SubscriptionUnwanted: self._subscription_unwanted,
-            PauseWanted: self._pause_wanted,
-            ResumeWanted: self._resume_wanted,
+            SubscriptionWanted: _untimed(asked.wanted),
+            SubscriptionUnwanted: _untimed(asked.unwanted),
+            PauseWanted: _untimed(asked.pause_wanted),
+            ResumeWanted: _untimed(asked.resume_wanted),
             TimePassed: self._time_passed,
             Stopped: self._stopped,
         }
-
-    # -- publishing --------------------------------------------------------------------------
-    def builder(self, topic: str, message_type: str) -> RecordBuilder:
-        """The record builder of a topic and type, made when there is none.
-
-        Raises:
-            LocalProtocolError: topic or type is empty or too long.
-        """
-        found = self._builders.get((topic, message_type))
-        if found is None:
-            if len(self._builders) >= BUILDERS_MAX:
-                self._builders.clear()
-            found = RecordBuilder(self.publisher, topic, message_type)
-            self._builders[topic, message_type] = found
-        return found
-
-    def publish(
-        self,
-        topic: str,
-        body: bytes,
-        message_type: str,
-        origin_time_us: int,
-        trace: bytes = b"",
-        expiration_s: int = 0,
-        key: bytes = b"",
-        correlation: bytes = b"",
-    ) -> int:
-        """Numbers, stores and queues one message. Returns its sequence.
-
-        Raises:
-            PublishStoreFull: the store is at its limit; nothing was done.
-            ConnectionLost: the client was never connected, or is closed.
-            LocalProtocolError: topic, type or size break a limit; nothing was done.
-        """
-        builder = self._builders.get((topic, message_type))
-        if builder is None:
-            builder = self.builder(topic, message_type)
-        sequence = self.next_sequence
-        if self.ended:
-            raise ConnectionLost(f"client {self.options.client_name} is closed")
-        if not 0 < sequence <= SEQUENCE_MAX:
-            raise self._unnumbered()
-        if expiration_s or key or correlation:
-            check_values(expiration_s, key, correlation)
-            record = builder.build(
-                sequence,
-                body,
-                origin_time_us,
-                trace,
-                expiration_s=expiration_s,
-                key=key,
-                correlation=correlation,
-            )
-        else:
-            record = builder.build(sequence, body, origin_time_us, trace)
-        if len(record) > RECORD_BYTES_MAX:
-            raise LocalProtocolError(
-                f"message of {len(body)} bytes on {topic} is a record of {len(record)}: "
-                f"a record may have {RECORD_BYTES_MAX} with topic, type, key and correlation id"
-            )
-        self.store.put(sequence, record)
-        self._tail.append(record)
-        self._tail_bytes += len(record)
-        self.next_sequence = sequence + 1
-        return sequence
-
-    def _unnumbered(self) -> Exception:
-        if not self.next_sequence:
-            return ConnectionLost("connect before the first publish: a server must say the number")
-        return LocalProtocolError(
-            f"client {self.options.client_name} has no sequence left, the highest is "
-            f"{SEQUENCE_MAX}: choose another client name"
-        )
-
-    def next_batch(self, bytes_max: int) -> PublishBatch | None:
-        """What to send next, up to `bytes_max` of records; a single larger record still goes. None
-        when nothing waits or nobody listens. The caller has flushed the store before: a crash must
-        not leave a server with a sequence that the store would give out again."""
-        if self.state is not State.READY:
-            return None
-        if self._resend_next is not None:
-            return self._next_resend(bytes_max)
-        tail = self._tail
-        first = self._tail_first
-        if not tail:
-            return None
-        records: list[bytes] = []
-        if self._tail_bytes <= bytes_max:
-            records.extend(tail)
-            tail.clear()
-            self._tail_bytes = 0
-        else:
-            size = 0
-            while tail and (not records or size + len(tail[0]) <= bytes_max):
-                record = tail.popleft()
-                size += len(record)
-                records.append(record)
-            self._tail_bytes -= size
-        self._tail_first = first + len(records)
-        self._sent_upto = self._tail_first - 1
-        return PublishBatch(first, self._sent_upto, records)
-
-    def _next_resend(self, bytes_max: int) -> PublishBatch:
-        """A batch of what the store held at the logon, from `_resend_next` on."""
-        entry = self._resend_next
-        assert entry is not None and self._resend is not None
-        first = last = entry[0]
-        records: list[bytes] = []
-        size = 0
-        while entry is not None and (not records or size + len(entry[1]) <= bytes_max):
-            last = entry[0]
-            records.append(entry[1])
-            size += len(entry[1])
-            entry = next(self._resend, None)
-            if entry is not None and entry[0] > self._resend_upto:
-                entry = None
-        self._resend_next = entry
-        if entry is None:
-            self._resend = None
-        self._sent_upto = last
-        return PublishBatch(first, last, records)
-
-    @property
-    def unsent(self) -> bool:
-        """Whether `next_batch` may have something on this connection."""
-        return self.state is State.READY and (bool(self._tail) or self._resend_next is not None)
-
-    @property
-    def unsent_messages(self) -> int:
-        """Publishes not handed to a connection yet, those resent not counted."""
-        return len(self._tail)
-
-    @property
-    def settled_upto(self) -> int:
-        """Every publish up to this sequence is durable or was refused. 0 before the first logon."""
-        lowest = self.store.lowest
-        return (lowest or self.next_sequence) - 1 if self.next_sequence else 0
 
     @property
     def waits_for_safe_instance(self) -> bool:
@@ -436,6 +226,7 @@ class ClientMachine:
     def _end(self) -> None:
         self.state = State.ENDED
         self.ended = True
+        self.sending = self._resumptions.connected = False
         self.instance = ""
         self._deadline_s = self._beat_due_s = None
         self.connection += 1
@@ -523,15 +314,8 @@ class ClientMachine:
         effects.append(Tell(Disconnected(self.instance, self._address, reason, text)))
         self.instance = ""
         self._beat_due_s = None
-        self._commands.clear()
-        # What was not sent is in the store and is found there after the next logon.
-        self._drop_tail()
-        self._resend = self._resend_next = None
-        for subscription in self.subscriptions.values():
-            subscription.active = False
-        # What was asked is remembered, and holds again at the next connection.
-        effects.extend(PauseAnswered(number) for number in self._asked.values())
-        self._asked.clear()
+        self._stop_sending()
+        self._resumptions.lose(effects)
         if now_s - self._ready_since_s >= STABLE_AFTER_S:
             self._backoff.reset()
             self._begin_round(now_s, effects)
@@ -616,6 +400,7 @@ class ClientMachine:
             return
         chooser.use(self._address, instance)
         self.state = State.READY
+        self.sending = True
         self.instance = instance
         self.incarnation = header.get("incarnation")
         self._deadline_s = None
@@ -635,31 +420,7 @@ class ClientMachine:
         self._settle(effects)
         if resent:
             effects.append(SendPublishes())
-        for subscription in self.subscriptions.values():
-            self._subscribe(subscription, effects)
-
-    def _take_durable(self, header: Header) -> None:
-        """Numbers behind what was seen, and sets what must be sent again."""
-        store = self.store
-        durable = header.get("durable")
-        if isinstance(durable, list) and durable:
-            store.drop([(int(first), int(last)) for first, last in durable])
-        highest = max(int(header.get("highest") or 0), store.highest)
-        if not self.next_sequence and not store.highest:
-            highest = max(highest, self.options.clock_us - 1)
-        self.next_sequence = max(self.next_sequence, highest + 1)
-        store.advance(self.next_sequence - 1)
-        self._resend_upto = self.next_sequence - 1
-        self._sent_upto = 0
-        lowest = store.lowest
-        self._resend = store.replay(lowest or 0)
-        self._resend_next = next(self._resend, None)
-        self._drop_tail()
-
-    def _drop_tail(self) -> None:
-        self._tail.clear()
-        self._tail_bytes = 0
-        self._tail_first = self.next_sequence
+        self._resumptions.begin(effects)
 
     def _hear(self, header: Header, effects: list[Effect]) -> None:
         speaker = self.instance
@@ -682,51 +443,15 @@ class ClientMachine:
     def _acknowledged(
         self, header: Header, body: bytes, now_s: float, effects: list[Effect]
     ) -> None:
-        kind = header.get("a")
-        failed = header.get("status") == "failure"
-        if kind == "persisted" and "s" in header:
-            sequence = int(header["s"])
-            if failed:
-                self._publish_failed(sequence, header, effects)
-            else:
-                # Never more than was sent here, whatever the server says: law 1.
-                self.store.acknowledge(min(sequence, self._sent_upto))
-                if "unjournaled" in header:
-                    self.unjournaled += int(header["unjournaled"])
-            self._settle(effects)
-            return
-        asked = self._asked.pop(header.get("cid") or "", None)
-        if asked is not None:
-            self._pause_answered(asked, header, effects)
-            return
-        subscription_id = header.get("sub") or self._commands.get(header.get("cid") or "", "")
-        subscription = self.subscriptions.get(subscription_id)
-        if subscription is not None:
-            self._subscription_ack(subscription, kind, header, body, effects)
-        elif failed and "cid" not in header and "sub" not in header:
+        if header.get("a") == "persisted" and "s" in header:
+            self._persisted(header, effects)
+        elif (
+            not self._resumptions.answered(header, body, effects)
+            and header.get("status") == "failure"
+            and "cid" not in header
+            and "sub" not in header
+        ):
             self._ended_by_server(header, now_s, effects)
-
-    def _publish_failed(self, sequence: int, header: Header, effects: list[Effect]) -> None:
-        if sequence > self._sent_upto:
-            return
-        found = next(iter(self.store.replay(sequence)), None)
-        record = found[1] if found is not None and found[0] == sequence else b""
-        self.store.drop([(sequence, sequence)])
-        reason = str(header.get("reason") or "refused")
-        text = str(header.get("text") or "")
-        if not text and reason == self._refused_for[0]:
-            text = self._refused_for[1]
-        self._refused_for = reason, text
-        kind = SequenceConflict if reason == "sequence_conflict" else CommandFailed
-        failure = PublishFailed(sequence, kind("publish", reason, text), record)
-        self.failures.append(failure)
-        effects.append(Tell(failure))
-
-    def _settle(self, effects: list[Effect]) -> None:
-        upto = self.settled_upto
-        if upto != self._settled_upto:
-            self._settled_upto = upto
-            effects.append(Settled(upto))
 
     def _ended_by_server(self, header: Header, now_s: float, effects: list[Effect]) -> None:
         reason = str(header.get("reason") or "refused")
@@ -737,163 +462,10 @@ class ClientMachine:
         else:
             self._give_up(reason, now_s, effects, text)
 
-    # -- subscriptions -----------------------------------------------------------------------
-    def _subscription_wanted(
-        self, event: SubscriptionWanted, now_s: float, effects: list[Effect]
-    ) -> None:
-        subscription = event.subscription
-        if subscription.id in self.subscriptions:
-            raise LocalProtocolError(
-                f"subscription id {subscription.id!r} is in use: give each its own",
-                "sub_id_in_use",
-            )
-        self.subscriptions[subscription.id] = subscription
-        if self.state is State.READY:
-            self._subscribe(subscription, effects)
-
-    def _subscription_unwanted(
-        self, event: SubscriptionUnwanted, now_s: float, effects: list[Effect]
-    ) -> None:
-        subscription = self.subscriptions.pop(event.subscription_id, None)
-        if subscription is not None and self.state is State.READY:
-            effects.append(SendFrame({"c": "unsubscribe", "sub": subscription.id}))
-            # The others of its group may have waited for it.
-            self._resume_groups(effects)
-
-    def _subscribe(self, subscription: Resumption, effects: list[Effect]) -> None:
-        self._command_number += 1
-        command_id = f"s{self._command_number}"
-        self._commands[command_id] = subscription.id
-        effects.append(SendFrame(*subscription.subscribe_frame(command_id)))
-
-    def _replays(self, subscription_ids: tuple[str, ...]) -> list[Resumption]:
-        """Those that can be paused.
-
-        Raises:
-            LocalProtocolError: one is unknown, ordinary or live; nothing was changed.
-        """
-        found = []
-        for name in subscription_ids:
-            subscription = self.subscriptions.get(name)
-            if subscription is None:
-                raise LocalProtocolError(
-                    f"subscription {name!r} has ended: subscribe again", "no_such_subscription"
-                )
-            if not subscription.bookmark or subscription.options.get("live"):
-                raise LocalProtocolError(
-                    f"subscription {name!r} is {'live' if subscription.bookmark else 'ordinary'}: "
-                    "only a replay of the log can be paused and resumed"
-                )
-            found.append(subscription)
-        return found
-
-    def _pause_wanted(self, event: PauseWanted, now_s: float, effects: list[Effect]) -> None:
-        wanted = self._replays(event.subscription_ids)
-        for subscription in wanted:
-            subscription.paused = True
-            subscription.group = 0
-        told = [one for one in wanted if one.active and not one.held]
-        if not told:
-            effects.append(PauseAnswered(event.number))
-            return
-        self._asked[self._ask("pause", told, effects)] = event.number
-
-    def _resume_wanted(self, event: ResumeWanted, now_s: float, effects: list[Effect]) -> None:
-        wanted = self._replays(event.subscription_ids)
-        running = [one.id for one in wanted if not one.paused]
-        if running:
-            raise LocalProtocolError(
-                f"subscription {running[0]!r} is not paused: subscribe it with pause=True, or "
-                "pause it, to resume it with others"
-            )
-        self._group_number += 1
-        for subscription in wanted:
-            subscription.paused = False
-            subscription.group = self._group_number if len(wanted) > 1 else 0
-        if all(one.active and one.held for one in wanted):
-            self._asked[self._ask("resume", wanted, effects)] = event.number
-        else:
-            effects.append(PauseAnswered(event.number))
-
-    def _ask(self, option: str, subscriptions: list[Resumption], effects: list[Effect]) -> str:
-        self._command_number += 1
-        command_id = f"h{self._command_number}"
-        for subscription in subscriptions:
-            subscription.held = option == "pause"
-        names = [subscription.id for subscription in subscriptions]
-        effects.append(
-            SendFrame({"c": "subscribe", "cid": command_id, "sub": names, "o": {option: True}})
-        )
-        return command_id
-
-    def _pause_answered(self, number: int, header: Header, effects: list[Effect]) -> None:
-        error: RaylayError | None = None
-        if header.get("status") == "failure":
-            reason = str(header.get("reason") or "refused")
-            error = CommandFailed("subscribe", reason, str(header.get("text") or ""))
-        effects.append(PauseAnswered(number, error))
-
-    def _resume_groups(self, effects: list[Effect]) -> None:
-        """After a reconnect: what was wanted meanwhile, and those that go on together once all of
-        them are accepted."""
-        late = [
-            one for one in self.subscriptions.values() if one.active and one.paused and not one.held
-        ]
-        if late:
-            self._ask("pause", late, effects)
-        groups: dict[int, list[Resumption]] = {}
-        for one in self.subscriptions.values():
-            if not one.paused and one.bookmark:
-                groups.setdefault(one.group, []).append(one)
-        for one in groups.pop(0, []):
-            if one.active and one.held:
-                self._ask("resume", [one], effects)
-        for group in groups.values():
-            if all(one.active for one in group) and any(one.held for one in group):
-                self._ask("resume", [one for one in group if one.held], effects)
-
-    def _subscription_ack(
-        self,
-        subscription: Resumption,
-        kind: object,
-        header: Header,
-        body: bytes,
-        effects: list[Effect],
-    ) -> None:
-        name = subscription.id
-        if header.get("status") == "failure":
-            del self.subscriptions[name]
-            reason = str(header.get("reason") or "refused")
-            text = str(header.get("text") or "")
-            error = BookmarkNotFound if reason == "bookmark_not_found" else CommandFailed
-            effects.append(SubscriptionFailed(name, error("subscribe", reason, text)))
-            self._resume_groups(effects)
-            return
-        try:
-            have = read_have(header, body)
-        except RemoteProtocolError:
-            have = None  # It only makes a resumption cheaper; the connection stays of use.
-        if kind == "processed":
-            later = subscription.accepted(have)
-            effects.append(SubscriptionAccepted(name, have if later else None))
-            if subscription.bookmark:
-                self._resume_groups(effects)
-        elif kind == "persisted" and have is not None:
-            subscription.named_persisted(have)
-            effects.append(SubscriptionPersisted(name, have))
-        elif kind == "completed":
-            subscription.completed = True
-            if subscription.bounded:
-                del self.subscriptions[name]
-            effects.append(SubscriptionCompleted(name, subscription.bounded))
-
     # -- for tests and the simulator ---------------------------------------------------------
     def check_invariants(self) -> None:
         """Raises AssertionError when an invariant of this file's top does not hold."""
-        assert self._sent_upto < max(self.next_sequence, 1)
-        if self.state is State.READY:
+        super().check_invariants()
+        assert self.sending is (self.state is State.READY)
+        if self.sending:
             assert not self.chooser.refusal(self.instance)
-            assert self._tail_first + len(self._tail) == self.next_sequence
-            if self._tail:
-                held = [sequence for sequence, _ in islice(self.store.replay(self._tail_first), 1)]
-                assert held == [self._tail_first]

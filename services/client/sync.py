@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from raylay.services.client.client import Client
-from raylay.services.client.machine import check_values
 from raylay.services.client.messages import Message, MessageBatch
+from raylay.services.client.outbox import check_values
 from raylay.services.client.subscription import Merged, Subscription
 from raylay.services.errors import (
     ConnectionLost,

@@ -28,7 +28,8 @@ from raylay.services.client.events import (
     WaitingForSafeInstance,
 )
 from raylay.services.client.failover import Server
-from raylay.services.client.machine import ClientMachine, ClientOptions, PublishBatch
+from raylay.services.client.machine import ClientMachine, ClientOptions
+from raylay.services.client.outbox import PublishBatch
 from raylay.services.client.resumption import Resumption
 from raylay.services.drills.history import (
     ClientCrashed,

@@ -7,12 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from raylay.services.client.failover import Peer, ServerChooser
-from raylay.services.client.machine import (
-    ClientMachine,
-    ClientOptions,
-    PublishBatch,
-    PublishStore,
-)
+from raylay.services.client.machine import ClientMachine, ClientOptions
+from raylay.services.client.outbox import PublishBatch
+from raylay.services.client.publish_store import PublishStore
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.protocol.frames import Header

@@ -42,7 +42,9 @@ PURE_FILES = (
     "services/client/machine.py",
     "services/client/publish_store.py",
     "services/client/messages.py",
+    "services/client/outbox.py",
     "services/client/resumption.py",
+    "services/client/resumptions.py",
     "services/drills/checkers.py",
     "services/drills/history.py",
     "services/drills/measure.py",
@@ -159,7 +161,6 @@ FILE_LINES_MAX = 600
 # in steps, so that who takes out ten lines need not come here; an entry that is to stay says why.
 FILE_LINES_STEP = 50
 LONG_FILES = {
-    "services/client/machine.py": 940,
     "services/messages/records.py": 770,
     "services/pipeline/archive.py": 610,
     "services/pipeline/journals.py": 640,

@@ -1,0 +1,315 @@
+"""What a client published and does not know durable yet: numbers, and what to send next.
+
+    publish → publish store, and the tail that was not sent yet
+    next_batch → what to send: after a logon first what the store holds and the server lacks
+    persisted acks → the publish store forgets
+
+A publisher's sequences ascend without end: behind the highest that its store or any server saw. A
+client whose store does not know its past begins at the clock in microseconds, since some instance
+that it does not ask may have seen more than the one it asks.
+
+Invariants:
+- a record leaves the publish store only when the server said that it is durable, or refused it;
+- on one connection sequences are sent in ascending order, and each once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from raylay.services.client.events import Effect, PublishFailed, Settled, Tell
+from raylay.services.client.publish_store import PublishStore
+from raylay.services.errors import (
+    CommandFailed,
+    ConnectionLost,
+    LocalProtocolError,
+    SequenceConflict,
+)
+from raylay.services.messages.records import (
+    EXPIRATION_S_MAX,
+    KEY_BYTES_MAX,
+    RECORD_BYTES_MAX,
+    SEQUENCE_MAX,
+    RecordBuilder,
+    publisher_id,
+)
+from raylay.services.protocol.frames import Header
+
+BUILDERS_MAX = 10_000
+"""Topics whose record builders are kept; a client that uses more builds them anew."""
+FAILURES_MAX = 1_000
+"""Refused publishes remembered until somebody asks."""
+
+
+def check_values(expiration_s: int, key: bytes, correlation: bytes) -> None:
+    """Raises LocalProtocolError where a value of a publish has no place in a record."""
+    if not 0 <= expiration_s <= EXPIRATION_S_MAX:
+        raise LocalProtocolError(
+            f"expiration of {expiration_s} s: give one of 0 to {EXPIRATION_S_MAX}"
+        )
+    for what, value in (("SOW key", key), ("correlation id", correlation)):
+        if len(value) > KEY_BYTES_MAX:
+            raise LocalProtocolError(
+                f"{what} is {len(value)} bytes long: give one of at most {KEY_BYTES_MAX}"
+            )
+
+
+class PublishBatch(NamedTuple):
+    """What one `pb` frame takes: records with ascending sequences."""
+
+    first: int
+    last: int
+    records: list[bytes]
+
+
+class Outbox:
+    """See the top of this file. A client's machine is one, so that a publish is one call.
+
+    Owner: that machine; one shell, on one thread.
+
+    Args:
+        clock_us: microseconds since 1970 when the client was made.
+    """
+
+    def __init__(self, client_name: str, store: PublishStore, clock_us: int) -> None:
+        self.client_name = client_name
+        self.store = store
+        self.publisher = publisher_id(client_name)
+        self.sending = False
+        """Whether a server takes what is published."""
+        self.ended = False
+        """Whether nothing may be published any more."""
+        self.next_sequence = 0
+        """The next publish's; 0 until the first logon told where to begin."""
+        self.failures: deque[PublishFailed] = deque(maxlen=FAILURES_MAX)
+        self.unjournaled = 0
+        """Publishes that went to live subscribers only, as far as the server said so."""
+        self._refused_for = ("", "")
+        """Reason and text of the last refusal: of several at once only the first has the text."""
+        self._clock_us = clock_us
+        self._builders: dict[tuple[str, str], RecordBuilder] = {}
+        # Records not sent on this connection: first what the store held at the logon up to
+        # `_resend_upto`, then `_tail`, which grows by every publish.
+        self._resend: Iterator[tuple[int, bytes]] | None = None
+        self._resend_upto = 0
+        self._sent_upto = 0
+        self._resend_next: tuple[int, bytes] | None = None
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+        self._tail_first = 0
+        self._settled_upto = 0
+
+    # -- on the way out ----------------------------------------------------------------------
+    def builder(self, topic: str, message_type: str) -> RecordBuilder:
+        """The record builder of a topic and type, made when there is none.
+
+        Raises:
+            LocalProtocolError: topic or type is empty or too long.
+        """
+        found = self._builders.get((topic, message_type))
+        if found is None:
+            if len(self._builders) >= BUILDERS_MAX:
+                self._builders.clear()
+            found = RecordBuilder(self.publisher, topic, message_type)
+            self._builders[topic, message_type] = found
+        return found
+
+    def publish(
+        self,
+        topic: str,
+        body: bytes,
+        message_type: str,
+        origin_time_us: int,
+        trace: bytes = b"",
+        expiration_s: int = 0,
+        key: bytes = b"",
+        correlation: bytes = b"",
+    ) -> int:
+        """Numbers, stores and queues one message. Returns its sequence.
+
+        Raises:
+            PublishStoreFull: the store is at its limit; nothing was done.
+            ConnectionLost: the client was never connected, or is closed.
+            LocalProtocolError: topic, type or size break a limit; nothing was done.
+        """
+        builder = self._builders.get((topic, message_type))
+        if builder is None:
+            builder = self.builder(topic, message_type)
+        sequence = self.next_sequence
+        if self.ended:
+            raise ConnectionLost(f"client {self.client_name} is closed")
+        if not 0 < sequence <= SEQUENCE_MAX:
+            raise self._unnumbered()
+        if expiration_s or key or correlation:
+            check_values(expiration_s, key, correlation)
+            record = builder.build(
+                sequence,
+                body,
+                origin_time_us,
+                trace,
+                expiration_s=expiration_s,
+                key=key,
+                correlation=correlation,
+            )
+        else:
+            record = builder.build(sequence, body, origin_time_us, trace)
+        if len(record) > RECORD_BYTES_MAX:
+            raise LocalProtocolError(
+                f"message of {len(body)} bytes on {topic} is a record of {len(record)}: "
+                f"a record may have {RECORD_BYTES_MAX} with topic, type, key and correlation id"
+            )
+        self.store.put(sequence, record)
+        self._tail.append(record)
+        self._tail_bytes += len(record)
+        self.next_sequence = sequence + 1
+        return sequence
+
+    def _unnumbered(self) -> Exception:
+        if not self.next_sequence:
+            return ConnectionLost("connect before the first publish: a server must say the number")
+        return LocalProtocolError(
+            f"client {self.client_name} has no sequence left, the highest is "
+            f"{SEQUENCE_MAX}: choose another client name"
+        )
+
+    def next_batch(self, bytes_max: int) -> PublishBatch | None:
+        """What to send next, up to `bytes_max` of records; a single larger record still goes. None
+        when nothing waits or nobody listens. The caller has flushed the store before: a crash must
+        not leave a server with a sequence that the store would give out again."""
+        if not self.sending:
+            return None
+        if self._resend_next is not None:
+            return self._next_resend(bytes_max)
+        tail = self._tail
+        first = self._tail_first
+        if not tail:
+            return None
+        records: list[bytes] = []
+        if self._tail_bytes <= bytes_max:
+            records.extend(tail)
+            tail.clear()
+            self._tail_bytes = 0
+        else:
+            size = 0
+            while tail and (not records or size + len(tail[0]) <= bytes_max):
+                record = tail.popleft()
+                size += len(record)
+                records.append(record)
+            self._tail_bytes -= size
+        self._tail_first = first + len(records)
+        self._sent_upto = self._tail_first - 1
+        return PublishBatch(first, self._sent_upto, records)
+
+    def _next_resend(self, bytes_max: int) -> PublishBatch:
+        """A batch of what the store held at the logon, from `_resend_next` on."""
+        entry = self._resend_next
+        assert entry is not None and self._resend is not None
+        first = last = entry[0]
+        records: list[bytes] = []
+        size = 0
+        while entry is not None and (not records or size + len(entry[1]) <= bytes_max):
+            last = entry[0]
+            records.append(entry[1])
+            size += len(entry[1])
+            entry = next(self._resend, None)
+            if entry is not None and entry[0] > self._resend_upto:
+                entry = None
+        self._resend_next = entry
+        if entry is None:
+            self._resend = None
+        self._sent_upto = last
+        return PublishBatch(first, last, records)
+
+    @property
+    def unsent(self) -> bool:
+        """Whether `next_batch` may have something on this connection."""
+        return self.sending and (bool(self._tail) or self._resend_next is not None)
+
+    @property
+    def unsent_messages(self) -> int:
+        """Publishes not handed to a connection yet, those resent not counted."""
+        return len(self._tail)
+
+    @property
+    def settled_upto(self) -> int:
+        """Every publish up to this sequence is durable or was refused. 0 before the first logon."""
+        lowest = self.store.lowest
+        return (lowest or self.next_sequence) - 1 if self.next_sequence else 0
+
+    # -- a connection begins and ends --------------------------------------------------------
+    def _take_durable(self, header: Header) -> None:
+        """Numbers behind what was seen, and sets what must be sent again."""
+        store = self.store
+        durable = header.get("durable")
+        if isinstance(durable, list) and durable:
+            store.drop([(int(first), int(last)) for first, last in durable])
+        highest = max(int(header.get("highest") or 0), store.highest)
+        if not self.next_sequence and not store.highest:
+            highest = max(highest, self._clock_us - 1)
+        self.next_sequence = max(self.next_sequence, highest + 1)
+        store.advance(self.next_sequence - 1)
+        self._resend_upto = self.next_sequence - 1
+        self._sent_upto = 0
+        lowest = store.lowest
+        self._resend = store.replay(lowest or 0)
+        self._resend_next = next(self._resend, None)
+        self._drop_tail()
+
+    def _drop_tail(self) -> None:
+        self._tail.clear()
+        self._tail_bytes = 0
+        self._tail_first = self.next_sequence
+
+    def _stop_sending(self) -> None:
+        """What was not sent is in the store and is found there after the next logon."""
+        self.sending = False
+        self._drop_tail()
+        self._resend = self._resend_next = None
+
+    # -- acks --------------------------------------------------------------------------------
+    def _persisted(self, header: Header, effects: list[Effect]) -> None:
+        """A persisted ack of publishes, or the refusal of one."""
+        sequence = int(header["s"])
+        if header.get("status") == "failure":
+            self._publish_failed(sequence, header, effects)
+        else:
+            # Never more than was sent here, whatever the server says: law 1.
+            self.store.acknowledge(min(sequence, self._sent_upto))
+            if "unjournaled" in header:
+                self.unjournaled += int(header["unjournaled"])
+        self._settle(effects)
+
+    def _publish_failed(self, sequence: int, header: Header, effects: list[Effect]) -> None:
+        if sequence > self._sent_upto:
+            return
+        found = next(iter(self.store.replay(sequence)), None)
+        record = found[1] if found is not None and found[0] == sequence else b""
+        self.store.drop([(sequence, sequence)])
+        reason = str(header.get("reason") or "refused")
+        text = str(header.get("text") or "")
+        if not text and reason == self._refused_for[0]:
+            text = self._refused_for[1]
+        self._refused_for = reason, text
+        kind = SequenceConflict if reason == "sequence_conflict" else CommandFailed
+        failure = PublishFailed(sequence, kind("publish", reason, text), record)
+        self.failures.append(failure)
+        effects.append(Tell(failure))
+
+    def _settle(self, effects: list[Effect]) -> None:
+        upto = self.settled_upto
+        if upto != self._settled_upto:
+            self._settled_upto = upto
+            effects.append(Settled(upto))
+
+    # -- for tests and the simulator ---------------------------------------------------------
+    def check_invariants(self) -> None:
+        """Raises AssertionError when an invariant of this file's top does not hold."""
+        assert self._sent_upto < max(self.next_sequence, 1)
+        if self.sending:
+            assert self._tail_first + len(self._tail) == self.next_sequence
+            if self._tail:
+                held = [sequence for sequence, _ in islice(self.store.replay(self._tail_first), 1)]
+                assert held == [self._tail_first]

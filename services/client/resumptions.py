@@ -1,0 +1,237 @@
+"""All subscriptions of a client, as its machine keeps them: what is asked of each server, and what
+its answers mean.
+
+A server forgets subscriptions with their connection. They are wanted until the application has
+enough of them, or the server refuses or ends one; at each logon all are asked for again, in pause
+where they are paused, and those that were resumed together go on together.
+
+Invariant: pauses and resumes that were asked are answered once, at the latest when the connection
+ends.
+"""
+
+from __future__ import annotations
+
+from raylay.services.client.events import (
+    Effect,
+    PauseAnswered,
+    PauseWanted,
+    ResumeWanted,
+    SendFrame,
+    SubscriptionAccepted,
+    SubscriptionCompleted,
+    SubscriptionFailed,
+    SubscriptionPersisted,
+    SubscriptionUnwanted,
+    SubscriptionWanted,
+)
+from raylay.services.client.resumption import Resumption, read_have
+from raylay.services.errors import (
+    BookmarkNotFound,
+    CommandFailed,
+    LocalProtocolError,
+    RaylayError,
+    RemoteProtocolError,
+)
+from raylay.services.protocol.frames import Header
+
+
+class Resumptions:
+    """See the top of this file. Owner: the client's machine, as long as it lives."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Resumption] = {}
+        self.connected = False
+        """Whether a server takes commands."""
+        self._commands: dict[str, str] = {}
+        self._command_number = 0
+        # Pauses and resumes on their way: command id to the number of the question.
+        self._asked: dict[str, int] = {}
+        self._group_number = 0
+
+    # -- connections -------------------------------------------------------------------------
+    def begin(self, effects: list[Effect]) -> None:
+        """A server accepted the client: all are asked for."""
+        self.connected = True
+        for subscription in self.by_id.values():
+            self._subscribe(subscription, effects)
+
+    def lose(self, effects: list[Effect]) -> None:
+        """The connection ended. What was asked is remembered, and holds at the next one."""
+        self.connected = False
+        self._commands.clear()
+        for subscription in self.by_id.values():
+            subscription.active = False
+        effects.extend(PauseAnswered(number) for number in self._asked.values())
+        self._asked.clear()
+
+    def answered(self, header: Header, body: bytes, effects: list[Effect]) -> bool:
+        """An ack came. Returns whether it is about subscriptions."""
+        command_id = header.get("cid") or ""
+        asked = self._asked.pop(command_id, None)
+        if asked is not None:
+            self._pause_answered(asked, header, effects)
+            return True
+        found = self.by_id.get(header.get("sub") or self._commands.get(command_id, ""))
+        if found is not None:
+            self._subscription_ack(found, header.get("a"), header, body, effects)
+        return found is not None
+
+    # -- what the application wants, and the answers -----------------------------------------
+    def wanted(self, event: SubscriptionWanted, effects: list[Effect]) -> None:
+        """The application wants one more.
+
+        Raises:
+            LocalProtocolError: its id is in use; nothing was changed.
+        """
+        subscription = event.subscription
+        if subscription.id in self.by_id:
+            raise LocalProtocolError(
+                f"subscription id {subscription.id!r} is in use: give each its own",
+                "sub_id_in_use",
+            )
+        self.by_id[subscription.id] = subscription
+        if self.connected:
+            self._subscribe(subscription, effects)
+
+    def unwanted(self, event: SubscriptionUnwanted, effects: list[Effect]) -> None:
+        """The application has enough of one."""
+        subscription = self.by_id.pop(event.subscription_id, None)
+        if subscription is not None and self.connected:
+            effects.append(SendFrame({"c": "unsubscribe", "sub": subscription.id}))
+            # The others of its group may have waited for it.
+            self._resume_groups(effects)
+
+    def _subscribe(self, subscription: Resumption, effects: list[Effect]) -> None:
+        self._command_number += 1
+        command_id = f"s{self._command_number}"
+        self._commands[command_id] = subscription.id
+        effects.append(SendFrame(*subscription.subscribe_frame(command_id)))
+
+    def _replays(self, subscription_ids: tuple[str, ...]) -> list[Resumption]:
+        """Those that can be paused.
+
+        Raises:
+            LocalProtocolError: one is unknown, ordinary or live; nothing was changed.
+        """
+        found = []
+        for name in subscription_ids:
+            subscription = self.by_id.get(name)
+            if subscription is None:
+                raise LocalProtocolError(
+                    f"subscription {name!r} has ended: subscribe again", "no_such_subscription"
+                )
+            if not subscription.bookmark or subscription.options.get("live"):
+                raise LocalProtocolError(
+                    f"subscription {name!r} is {'live' if subscription.bookmark else 'ordinary'}: "
+                    "only a replay of the log can be paused and resumed"
+                )
+            found.append(subscription)
+        return found
+
+    def pause_wanted(self, event: PauseWanted, effects: list[Effect]) -> None:
+        """The application wants some to pause.
+
+        Raises:
+            LocalProtocolError: one of them cannot; nothing was changed.
+        """
+        wanted = self._replays(event.subscription_ids)
+        for subscription in wanted:
+            subscription.paused = True
+            subscription.group = 0
+        told = [one for one in wanted if one.active and not one.held]
+        if not told:
+            effects.append(PauseAnswered(event.number))
+            return
+        self._asked[self._ask("pause", told, effects)] = event.number
+
+    def resume_wanted(self, event: ResumeWanted, effects: list[Effect]) -> None:
+        """The application wants some to go on, together.
+
+        Raises:
+            LocalProtocolError: one of them is not paused, or cannot be; nothing was changed.
+        """
+        wanted = self._replays(event.subscription_ids)
+        running = [one.id for one in wanted if not one.paused]
+        if running:
+            raise LocalProtocolError(
+                f"subscription {running[0]!r} is not paused: subscribe it with pause=True, or "
+                "pause it, to resume it with others"
+            )
+        self._group_number += 1
+        for subscription in wanted:
+            subscription.paused = False
+            subscription.group = self._group_number if len(wanted) > 1 else 0
+        if all(one.active and one.held for one in wanted):
+            self._asked[self._ask("resume", wanted, effects)] = event.number
+        else:
+            effects.append(PauseAnswered(event.number))
+
+    def _ask(self, option: str, subscriptions: list[Resumption], effects: list[Effect]) -> str:
+        self._command_number += 1
+        command_id = f"h{self._command_number}"
+        for subscription in subscriptions:
+            subscription.held = option == "pause"
+        names = [subscription.id for subscription in subscriptions]
+        effects.append(
+            SendFrame({"c": "subscribe", "cid": command_id, "sub": names, "o": {option: True}})
+        )
+        return command_id
+
+    def _pause_answered(self, number: int, header: Header, effects: list[Effect]) -> None:
+        error: RaylayError | None = None
+        if header.get("status") == "failure":
+            reason = str(header.get("reason") or "refused")
+            error = CommandFailed("subscribe", reason, str(header.get("text") or ""))
+        effects.append(PauseAnswered(number, error))
+
+    def _resume_groups(self, effects: list[Effect]) -> None:
+        """After a reconnect: what was wanted meanwhile, and those that go on together once all of
+        them are accepted."""
+        late = [one for one in self.by_id.values() if one.active and one.paused and not one.held]
+        if late:
+            self._ask("pause", late, effects)
+        groups: dict[int, list[Resumption]] = {}
+        for one in self.by_id.values():
+            if not one.paused and one.bookmark:
+                groups.setdefault(one.group, []).append(one)
+        for one in groups.pop(0, []):
+            if one.active and one.held:
+                self._ask("resume", [one], effects)
+        for group in groups.values():
+            if all(one.active for one in group) and any(one.held for one in group):
+                self._ask("resume", [one for one in group if one.held], effects)
+
+    def _subscription_ack(
+        self,
+        subscription: Resumption,
+        kind: object,
+        header: Header,
+        body: bytes,
+        effects: list[Effect],
+    ) -> None:
+        name = subscription.id
+        if header.get("status") == "failure":
+            del self.by_id[name]
+            reason = str(header.get("reason") or "refused")
+            text = str(header.get("text") or "")
+            error = BookmarkNotFound if reason == "bookmark_not_found" else CommandFailed
+            effects.append(SubscriptionFailed(name, error("subscribe", reason, text)))
+            self._resume_groups(effects)
+            return
+        try:
+            have = read_have(header, body)
+        except RemoteProtocolError:
+            have = None  # It only makes a resumption cheaper; the connection stays of use.
+        if kind == "processed":
+            later = subscription.accepted(have)
+            effects.append(SubscriptionAccepted(name, have if later else None))
+            if subscription.bookmark:
+                self._resume_groups(effects)
+        elif kind == "persisted" and have is not None:
+            subscription.named_persisted(have)
+            effects.append(SubscriptionPersisted(name, have))
+        elif kind == "completed":
+            subscription.completed = True
+            if subscription.bounded:
+                del self.by_id[name]
+            effects.append(SubscriptionCompleted(name, subscription.bounded))
