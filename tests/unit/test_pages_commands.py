@@ -19,7 +19,7 @@ from raylay.services.cli import app
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "deploy" / "README.md"]
 SYMPTOMS = ROOT / "docs" / "troubleshooting.md"
-TYPED = re.compile(r"(?<!from )(?<![\w-])raylay ((?:[a-z]+[ \n]?)*[^`#]*)", re.MULTILINE)
+TYPED = re.compile(r"(?<!from )(?<![\w-])raylay (?!raylay\b)(?=[a-z])([^`#]*)")
 LITERAL_MIN = 10
 """A sentence with fewer letters of its own is too much like any other."""
 
@@ -74,6 +74,8 @@ def test_what_people_are_told_to_type_is_there(page: Path) -> None:
         (".venv/bin/raylay up FILE --detatch", ["raylay up has no option --detatch"]),
         ("import raylay", []),
         ("from raylay import Client", []),
+        ("docker run --name raylay --volume x raylay", []),
+        ("docker exec raylay raylay stats", ["raylay stats: no such command"]),
     ],
 )
 def test_what_is_not_there_is_found(snippet: str, why: list[str]) -> None:
