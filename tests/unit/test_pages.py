@@ -17,6 +17,23 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *ROOT.glob("*/README.md")])
 ELSEWHERE = ("http://", "https://", "mailto:")
+FOR_USERS = (
+    "README.md",
+    "docs/index.md",
+    "docs/getting-started.md",
+    "docs/coming-from.md",
+    "docs/scenarios.md",
+    "docs/clients.md",
+    "docs/fabric.md",
+    "docs/topology.md",
+    "docs/configuration.md",
+    "docs/troubleshooting.md",
+    "docs/operations.md",
+    "docs/journal.md",
+    "docs/drills.md",
+)
+SENTENCE_WORDS_MAX = 34
+"""Of a page for users. It may only fall."""
 PAGE_NAME = re.compile(r"(?:docs/)?([a-z][\w-]*\.md)\b")
 
 
@@ -86,6 +103,30 @@ def test_a_broken_link_is_found(text: str, why: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text, encoding="utf-8")
     assert list(broken(page)) == ([why] if why else [])
+
+
+def sentences(page: Path) -> Iterator[str]:
+    """Of the prose, the lists and the cells of tables; code is one word. Semicolons and colons end
+    one, too: what is behind them is read by itself."""
+    for token in tokens(page):
+        if token.type == "inline":
+            parts = [
+                "code" if each.type == "code_inline" else each.content or " "
+                for each in token.children or []
+            ]
+            yield from re.split(r"(?<=[.!?:;])\s+", "".join(parts))
+
+
+@pytest.mark.parametrize("name", FOR_USERS)
+def test_sentences_are_short(name: str) -> None:
+    found = [(len(sentence.split()), sentence) for sentence in sentences(ROOT / name)]
+    assert [each for each in found if each[0] > SENTENCE_WORDS_MAX] == []
+
+
+def test_a_long_sentence_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("One `two three` four.\n\n| a | b |\n|---|---|\n| c | d e: f |\n", "utf-8")
+    assert [len(each.split()) for each in sentences(page)] == [3, 1, 1, 1, 2, 1]
 
 
 def test_every_page_has_a_place_in_the_site() -> None:
