@@ -35,7 +35,7 @@ def snippets(page: Path) -> Iterator[str]:
 
 def wrong(snippet: str) -> Iterator[str]:
     """What of a snippet `raylay` does not know."""
-    for found in TYPED.finditer(snippet):
+    for found in TYPED.finditer(re.sub(r"\s#\s.*", "", snippet)):
         group: Any = typer.main.get_command(app)
         words = re.split(r"[|;&]| -- | > ", found[1])[0].split()
         taken = []
@@ -74,6 +74,7 @@ def test_what_people_are_told_to_type_is_there(page: Path) -> None:
         (".venv/bin/raylay up FILE --detatch", ["raylay up has no option --detatch"]),
         ("import raylay", []),
         ("from raylay import Client", []),
+        ("sudo systemctl edit raylay@orders   # where raylay is", []),
         ("docker run --name raylay --volume x raylay", []),
         ("docker exec raylay raylay stats", ["raylay stats: no such command"]),
     ],
