@@ -6,6 +6,7 @@
     order            3  publisher order, unless flagged late, and late only where paths split
     removal          4  what is removed is where it was routed to
     loops            5  nothing enters an incarnation twice, nor is it sent there again
+    authored         -  what an instance writes itself takes effect when it is on disk, or is undone
     routing          -  a link brings nothing that is not routed there
     liveness         7  in the end all acks are given and all logs hold what is routed to them
     unavailable      -  what is missing and removed upstream is recorded, nothing else is
@@ -46,6 +47,7 @@ from collections.abc import Callable
 from raylay.services.drills.history import History, Used
 from raylay.services.drills.laws.acks import acknowledged, nothing_lost
 from raylay.services.drills.laws.journals import (
+    authored,
     liveness,
     loops,
     once,
@@ -75,6 +77,7 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     order,
     removal,
     loops,
+    authored,
     routing,
     liveness,
     unavailable,
@@ -107,6 +110,7 @@ __all__ = [
     "order",
     "removal",
     "loops",
+    "authored",
     "routing",
     "liveness",
     "unavailable",

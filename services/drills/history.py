@@ -341,6 +341,33 @@ class Reunited(NamedTuple):
     incarnation: int
 
 
+class Drafted(NamedTuple):
+    """An instance wrote records itself, of which nothing is true yet."""
+
+    time_us: int
+    instance: str
+    publisher: int
+    sequences: Sequences
+
+
+class TookUp(NamedTuple):
+    """They take effect there."""
+
+    time_us: int
+    instance: str
+    publisher: int
+    sequences: Sequences
+
+
+class Undone(NamedTuple):
+    """They could not be journaled, and never take effect there."""
+
+    time_us: int
+    instance: str
+    publisher: int
+    sequences: Sequences
+
+
 class Fault(NamedTuple):
     """The nemesis did something. Checkers ignore it, people read it."""
 
@@ -388,6 +415,9 @@ Operation = (
     | Returned
     | Retired
     | Reunited
+    | Drafted
+    | TookUp
+    | Undone
     | Fault
     | Seen
 )

@@ -13,6 +13,7 @@ from raylay.services.drills.history import (
     Acked,
     CaughtUp,
     Crashed,
+    Drafted,
     Failed,
     HeldBefore,
     Journaled,
@@ -33,6 +34,8 @@ from raylay.services.drills.history import (
     Started,
     ToldSafety,
     Took,
+    TookUp,
+    Undone,
 )
 from raylay.services.errors import AdmissionRefused, DowngradeRefused
 from raylay.services.messages.bookmarks import parse_position
@@ -80,6 +83,7 @@ from raylay.services.replication.instance import (
     InstanceMachine,
     decode_note,
 )
+from raylay.services.replication.instance.authored import Draft
 from raylay.services.replication.journal_answers import Answers, Fetch, Questions
 from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.recovery import RecoveryPoint
@@ -456,6 +460,7 @@ class Instance:
         )
         self.machine = machine
         self.durability = world.machines.durability(machine.pending)
+        self.author = world.machines.author("sim", disk.identity())
         self.peers = world.machines.peers()
         self._add_peers()
         self.peers.moved(machine.placements.items())
@@ -665,7 +670,7 @@ class Instance:
             return False
         if any(map(len, self.arrivals.values())):
             return False
-        if self.staging or self._callbacks or not machine.ready or machine.pending:
+        if self.author or self.staging or self._callbacks or not machine.ready or machine.pending:
             return False
         for name, link in self.links.items():
             ledger = machine.destinations[name]
@@ -832,9 +837,10 @@ class Instance:
         if run.publisher in disk.numbered and not run.path and run.kind == Kind.RECORDS:
             # Now nobody else gets this number any more.
             sequences = tuple(_expanded(run.ranges()))
-            of = (run.publisher, sequences[0], run.topic.decode())
-            digests = world.digests(run, sequences)
-            world.log(Published(world.now_us, disk.numbered[run.publisher], *of, *digests))
+            digests = world.digests(run, sequences) or (0,) * len(sequences)
+            by, topic = disk.numbered[run.publisher], run.topic.decode()
+            for of in zip(sequences, digests, strict=True):
+                world.log(Published(world.now_us, by, run.publisher, of[0], topic, of[1]))
         disk.log_journaled(run)
         if run.kind == Kind.RECORDS:
             for sequence in _expanded(run.ranges()):
@@ -914,6 +920,7 @@ class Instance:
             self.news.failed()
             now_us = self.world.now_us
             self.perform(self.machine.append_failed(first_txid, "storage_error", text, now_us))
+            self._undo()
 
     # -- effects -----------------------------------------------------------------------------
     def perform(self, effects: list[Any]) -> None:
@@ -957,6 +964,40 @@ class Instance:
         for session in self.sessions.values():
             for cursor in session.subscriptions.values():
                 self._wake(session, cursor)
+        taken = self.author.committed(effect.runs)
+        if taken:
+            self.world.probes["acted on what it wrote itself"] += 1
+            self.world.log(TookUp(self.world.now_us, self.name, *self._written(taken)))
+
+    def write(self, topics: list[str]) -> None:
+        """Makes records itself, which are handed over at the end of the turn."""
+        if not self.alive:
+            return
+        world, author = self.world, self.author
+        handed_over = len(author)
+        self.disk.numbered[author.publisher] = self.name
+        drafts = [
+            author.draft(topic, "json", b"%d" % world.number(), world.now_us) for topic in topics
+        ]
+        world.log(Drafted(world.now_us, self.name, author.publisher, tuple(drafts)))
+        if handed_over:
+            world.probes["wrote before the last was on disk"] += 1
+        world.after(world.drawn(world.timing.local_us), self._hand_over)
+
+    def _hand_over(self) -> None:
+        if self.alive:
+            self.perform(self.machine.authored(self.author.runs(), self.world.now_us))
+
+    def _undo(self) -> None:
+        """What could not be journaled, its author writes again, by what is true now."""
+        undone = self.author.failed(self.machine.committed_txid)
+        if undone:
+            self.world.probes["undid what it wrote itself"] += 1
+            self.world.log(Undone(self.world.now_us, self.name, *self._written(undone)))
+            self.write([draft.topic for draft in undone])
+
+    def _written(self, drafts: list[Draft]) -> tuple[int, tuple[int, ...]]:
+        return self.author.publisher, tuple(draft.sequence for draft in drafts)
 
     def _tell(self, link: LinkProcess, last_txid: int) -> None:
         link.later_txid = 0

@@ -34,6 +34,7 @@ from raylay.services.replication.instance import (
     decode_note,
 )
 from raylay.services.replication.instance.admission import Admission
+from raylay.services.replication.instance.authored import Author, Draft
 from raylay.services.replication.instance.destinations import Destinations
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
@@ -901,7 +902,36 @@ class HeadersAreEnough(InstanceMachine):
         self.contents = contents
 
 
+# -- what an instance writes itself ------------------------------------------------------------
+class ForgetsWhatFailed(Author):
+    """Nobody hears that what the instance wrote itself could not be journaled."""
+
+    __slots__ = ()
+
+    def failed(self, committed_txid: int) -> list[Draft]:
+        super().failed(committed_txid)
+        return []
+
+
+class ActsAtOnce(Author):
+    """Acts on what it wrote itself when that is handed over."""
+
+    __slots__ = ("_at_once",)
+
+    def runs(self) -> list[Run]:
+        self._at_once = list(self._drafts)
+        return super().runs()
+
+    def committed(self, runs: Iterable[Run]) -> list[Draft]:
+        found = super().committed(runs)
+        behind = [each for each in getattr(self, "_at_once", ()) if each not in found]
+        self._at_once = []
+        return [*found, *behind]
+
+
 MISTAKES: dict[str, Machines] = {
+    "forgets what failed": Machines(author=ForgetsWhatFailed),
+    "acts before the commit": Machines(author=ActsAtOnce),
     "sends what is beside": Machines(link=SendsWhatIsBeside),
     "owed what is beside": Machines(instance=OwedWhatIsBeside),
     "durable with its run": Machines(parts=Parts(links=DurableWithItsRun)),
@@ -984,6 +1014,8 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
 
 CAUGHT_BY: dict[str, frozenset[str]] = {
+    "forgets what failed": frozenset(("authored",)),
+    "acts before the commit": frozenset(("authored",)),
     "sends what is beside": frozenset(("routing",)),
     "owed what is beside": frozenset(("liveness",)),
     "durable with its run": frozenset(("acknowledged",)),
@@ -1060,6 +1092,9 @@ MOVED = frozenset(
     )
 )
 """Mistakes that show only where an instance is moved."""
+
+WRITES = frozenset(("forgets what failed", "acts before the commit"))
+"""Mistakes that show only where an instance makes records itself."""
 
 FILTERED = frozenset(
     (

@@ -48,6 +48,12 @@ def _put_back(world: World, name: str, in_place: bool, down_ms: int) -> None:
         world.put_back(name, down_ms * 1000, in_place=in_place)
 
 
+def _write(world: World, name: str, topics: list[str]) -> None:
+    """The instance makes records itself."""
+    if world.instances[name].alive:
+        world.instances[name].write(topics)
+
+
 def _crash_link(world: World, name: str, destination: str) -> None:
     world.crash_link(name, destination)
 
@@ -167,6 +173,7 @@ def _set_clock(world: World, name: str, ahead_ms: int) -> None:
 
 _ACTIONS: dict[str, Callable[..., None]] = {
     "crash": _crash,
+    "write": _write,
     "lose_disk": _lose_disk,
     "lose_disk_and_copy": _lose_disk_and_copy,
     "keep": _keep,

@@ -505,6 +505,15 @@ def _beside(seed: int, plan: Plan) -> None:
     filters = random.Random(f"filters {seed}")
     if filters.random() < 0.2:
         plan.topology = filtered(filters, plan.topology)
+    writing = random.Random(f"writing {seed}")
+    if writing.random() < 0.2:
+        for _ in range(writing.choice((5, 30))):
+            name = writing.choice(list(plan.topology.members))
+            wrote = [writing.choice(TOPICS) for _ in range(writing.randint(1, 4))]
+            at_ms = writing.randint(5, plan.end_ms)
+            for topics in (wrote, wrote[:2])[: writing.randint(1, 2)]:
+                plan.script.append((at_ms, "write", (name, topics)))
+        plan.script.sort(key=lambda step: step[:2])
     twins = random.Random(f"twins {seed}")
     if twins.random() < 0.2 and not plan.resolves and not plan.parts:
         _make_twins(twins, plan)

@@ -43,6 +43,7 @@ PROBES = (
     "retired refused",
     "reunited what was missing",
     "ack owed across a restart",
+    "acted on what it wrote itself",
     "admission by hand refused",
     "admitted by hand",
     "asked for what is held there",
@@ -108,12 +109,14 @@ PROBES = (
     "subscriber failed over",
     "transient publish",
     "unavailable recorded",
+    "undid what it wrote itself",
     "unnumbered publish",
     "unnumbered publish acked",
     "unnumbered publish of a transient topic",
     "upgrade asked again",
     "upgraded",
     "waited at the recovery point",
+    "wrote before the last was on disk",
 )
 
 

@@ -13,6 +13,7 @@ from raylay.services.drills.history import (
     ClientCrashed,
     Crashed,
     Delivered,
+    Drafted,
     Failed,
     FinalLog,
     Heard,
@@ -36,7 +37,9 @@ from raylay.services.drills.history import (
     Sent,
     Started,
     ToldSafety,
+    TookUp,
     Topology,
+    Undone,
     Used,
 )
 from raylay.services.messages.topics import TopicRule
@@ -136,6 +139,23 @@ def test_what_a_filter_lets_through_is_judged_by_its_content(law: str) -> None:
     found = {violation.law for violation in checkers.check_all(history)}
     assert law in found if law else not found
     assert "routing" not in found or law == "routing"
+
+
+@pytest.mark.parametrize("wrong", ["", "early", "twice", "out of order", "left", "both"])
+def test_what_an_instance_writes_itself_is_acted_on_once_when_it_is_on_disk(wrong: str) -> None:
+    drafted = Drafted(2, "a", P, (1, 2))
+    on_disk = journaled(3, "a", 1, 2)
+    took = {
+        "early": [TookUp(3, "a", P, (1,)), on_disk, TookUp(4, "a", P, (2,))],
+        "twice": [on_disk, TookUp(4, "a", P, (1, 2)), TookUp(5, "a", P, (2,))],
+        "out of order": [on_disk, TookUp(4, "a", P, (2, 1))],
+        "left": [on_disk, TookUp(4, "a", P, (1,))],
+        "both": [on_disk, TookUp(4, "a", P, (1, 2)), Undone(5, "a", P, (2,))],
+    }.get(wrong, [on_disk, TookUp(4, "a", P, (1,)), Undone(5, "a", P, (2,))])
+    found = checkers.authored(History(chain(), [*up(), drafted, *took]))
+    assert bool(found) == bool(wrong) and {each.law for each in found} <= {"authored"}
+    died = [*up(), drafted, on_disk, Crashed(4, "a", A, False)]
+    assert not checkers.authored(History(chain(), died)), "its next life reads it like all else"
 
 
 @pytest.mark.parametrize("why", ["topic", "PassThrough", "nobody"])

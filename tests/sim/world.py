@@ -44,6 +44,7 @@ from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.content import FilterLanguage
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.instance import InstanceMachine, Parts
+from raylay.services.replication.instance.authored import Author
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, Placements
@@ -115,6 +116,7 @@ class Machines:
     store: type[SimStore] = SimStore
     filters: FilterLanguage = field(default_factory=filtering.Digits)
     """Of topologies with content filters."""
+    author: type[Author] = Author
     spreads: bool = True
     """False: a mistake: nobody tells another one who was moved."""
     placements_forgotten: bool = False

@@ -7,6 +7,7 @@ from collections import defaultdict
 from raylay.services.drills.history import (
     Crashed,
     Delivered,
+    Drafted,
     History,
     Journaled,
     Lacked,
@@ -19,6 +20,8 @@ from raylay.services.drills.history import (
     Returned,
     Started,
     Took,
+    TookUp,
+    Undone,
 )
 from raylay.services.drills.laws.logs import (
     Logs,
@@ -208,6 +211,45 @@ def loops(history: History) -> list[Violation]:
                     f"{operation.sender}, though it came from it: its path is {operation.path}",
                 )
             )
+    return found[:VIOLATIONS_MAX]
+
+
+def authored(history: History) -> list[Violation]:
+    """What an instance writes itself takes effect once, in order, and when it is on disk there; or
+    it is undone. In one life of the instance nothing is left over: what it drafted and did not
+    hand over when it died, nobody has heard of."""
+    left: defaultdict[str, dict[Key, None]] = defaultdict(dict)
+    on_disk: set[Key] = set()
+    found = []
+
+    def wrong(operation: TookUp | Undone, key: Key, what: str) -> None:
+        text = f"{at(operation.time_us)} {operation.instance} wrote {named(key)} itself, and {what}"
+        found.append(Violation("authored", text))
+
+    for operation in history.operations:
+        if isinstance(operation, Drafted):
+            left[operation.instance].update(
+                ((operation.publisher, sequence), None) for sequence in operation.sequences
+            )
+        elif isinstance(operation, Journaled) and not operation.path:
+            on_disk.update((operation.publisher, sequence) for sequence in operation.sequences)
+        elif isinstance(operation, Crashed | Started):
+            left.pop(operation.instance, None)
+        elif isinstance(operation, Moved):
+            left[operation.former] = left.pop(operation.instance, {})
+        elif isinstance(operation, TookUp | Undone):
+            drafts = left[operation.instance]
+            for sequence in operation.sequences:
+                key = (operation.publisher, sequence)
+                if isinstance(operation, TookUp) and key not in on_disk:
+                    wrong(operation, key, "acts on it, which is not on disk")
+                elif key != next(iter(drafts), None):
+                    wrong(operation, key, "does not go by it in its order, once")
+                drafts.pop(key, None)
+    for name, drafts in left.items():
+        if drafts:
+            text = f"{name} has neither acted on {listed(drafts)} nor undone it, which it wrote"
+            found.append(Violation("authored", text))
     return found[:VIOLATIONS_MAX]
 
 

@@ -40,12 +40,7 @@ from raylay.services.replication.acknowledgment import (
 from raylay.services.replication.connecting import SLICE_PUBLISHERS, LinkPlan
 from raylay.services.replication.content import Contents, FilterLanguage
 from raylay.services.replication.downgrade import DowngradePolicy
-from raylay.services.replication.effects import (
-    Committed,
-    Effect,
-    Ranges,
-    Rooted,
-)
+from raylay.services.replication.effects import Committed, Effect, Ranges, Rooted
 from raylay.services.replication.instance.admission import Admission
 from raylay.services.replication.instance.answers import AnswerBook
 from raylay.services.replication.instance.destinations import Destinations
@@ -343,6 +338,11 @@ class InstanceMachine:
     ) -> list[Effect]:
         """One publish that the server numbered (`number_for`)."""
         self._publishers.published_unnumbered(session, run, command_id, now_us)
+        return self._take()
+
+    def authored(self, runs: Iterable[Run], now_us: int) -> list[Effect]:
+        """What a part of this instance has written (`Author.runs`) is to be journaled."""
+        self._publishers.authored(list(runs), now_us)
         return self._take()
 
     def number_for(self, client: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.errors import LocalProtocolError, RemoteProtocolError
 from raylay.services.messages.ranges import Range, SequenceSet
 from raylay.services.messages.records import (
     PUBLISHED,
@@ -242,6 +242,23 @@ class Publishers:
         if command_id:
             self._unnumbered[(run.publisher, run.first_sequence)] = (session, command_id)
         self._intake.append(run, self._durability.own_root, CLIENT, now_us)
+
+    def authored(self, runs: list[Run], now_us: int) -> None:
+        """What the instance itself wrote (authored.py) is journaled and waited for as if a client
+        had published it; nobody is told.
+
+        Raises:
+            LocalProtocolError: a topic is not in the transaction log; nothing was taken.
+        """
+        for run in runs:
+            if not self._topics[run.topic, run.message_type].journaled:
+                raise LocalProtocolError(
+                    f"{self._identity.name} wrote a record on topic {run.topic!r}, which is not in "
+                    "its transaction log: it would never take effect"
+                )
+        for run in runs:
+            run.flags |= Flag.AWAITED
+            self._intake.append(run, self._durability.own_root, CLIENT, now_us)
 
     def number_for(self, client: str) -> tuple[int, int]:
         """Publisher id and next sequence for a client that does not number its publishes.
