@@ -543,7 +543,7 @@ class OutboundLink:
         """(what is to be sent, what is held there already) of what passes of a routed run."""
         held = self._held.get(run.publisher)
         if held is None or not held.touches(run.first_sequence, run.last_sequence):
-            if not self.router.contents:
+            if not self.router.has_filter:
                 return run, []
             held = SequenceSet()
         ranges = self.router.passing(run, run.ranges())

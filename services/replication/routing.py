@@ -115,6 +115,9 @@ class Router:
 
     Args:
         contents: the filters of this destination, and perhaps of others; None: filters do not run.
+
+    Attributes:
+        has_filter: whether any runs. Asked for each run: a plain value, no call.
     """
 
     __slots__ = (
@@ -126,12 +129,14 @@ class Router:
         "_topics",
         "contents",
         "destination",
+        "has_filter",
     )
 
     def __init__(self, destination: Destination, contents: Contents | None = None) -> None:
         self.destination = destination
         self.contents = contents if contents else Contents()
-        self._filtered = FilteredTopics(destination.topics) if contents else None
+        self.has_filter = bool(contents)
+        self._filtered = FilteredTopics(destination.topics) if self.has_filter else None
         where = f"Destination {destination.name}"
         self._topics = TopicMatcher(destination.topics, f"{where} Topic")
         self._pass_through = (

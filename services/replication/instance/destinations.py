@@ -60,6 +60,7 @@ class Destinations:
         "_contents",
         "_counters",
         "_durability",
+        "_has_filters",
         "_intake",
         "_out",
         "_removable_before",
@@ -81,6 +82,7 @@ class Destinations:
     ) -> None:
         self.ledgers = ledgers
         self._contents = contents if contents is not None else Contents()
+        self._has_filters = bool(contents)
         self._intake = intake
         self._durability = durability
         self._book = book
@@ -132,7 +134,7 @@ class Destinations:
                 if ledger.sync and waits is not ranges:
                     waits = part if part is ranges else [*waits, *part]
         if waits is ranges:
-            if self._contents:
+            if self._has_filters:
                 self._wait(run, root, sender, ranges, time_us)
                 return
             route = route_of(run, sender)
