@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -26,11 +27,21 @@ from raylay.services.commands.options import (
 )
 from raylay.services.errors import FabricError
 from raylay.services.fabric import registry
+from raylay.services.fabric.finding import runs_already
+from raylay.services.fabric.holding import (
+    INHERITED_VARIABLE,
+    LOCK_FILE,
+    Holder,
+    StartHolds,
+    holder_of,
+    starting,
+)
 
 STOP_TIMEOUT_S = 60.0
 DETACH_TIMEOUT_S = 300.0
 """Longer than a start takes to give up, which says why."""
 READY_LINE = "raylay is up"
+UP_PROGRAM = [sys.executable, "-m", "raylay.services.cli", "up"]
 
 
 def up(
@@ -119,21 +130,28 @@ def apply(
 
 
 def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
+    running = registry.find(name)
+    if running is not None and running.host_pid:
+        raise runs_already(name, running.directory)
+    # Before anything is written there: the log of a start is its own.
+    holds = StartHolds(name, place.absolute())
     log = place / "up.log"
     try:
-        place.mkdir(parents=True, exist_ok=True)
         with log.open("wb", buffering=0) as output:
             # Whatever the process says later, a disk that does not take it is found out here.
             output.write(f"starting {name}\n".encode())
-            program = [sys.executable, "-m", "raylay.services.cli", "up", *arguments]
             process = subprocess.Popen(
-                [*program, "--directory", place],
+                [*UP_PROGRAM, *arguments, "--directory", place],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                pass_fds=holds.descriptors,
+                env={**os.environ, INHERITED_VARIABLE: ",".join(map(str, holds.descriptors))},
             )
+        holds.hand_over(process.pid)
     except OSError as error:
+        holds.release()
         raise FabricError(f"{log} cannot be written: {error.strerror}") from None
     deadline_s = time.monotonic() + DETACH_TIMEOUT_S
     # Not when it is registered: before its links have connected, a publish waits for a downgrade.
@@ -163,19 +181,41 @@ def _ready_line(log: Path) -> str:
 
 def down(fabric: FabricOption = "") -> None:
     """Stop a fabric: its data stays."""
-    entry = running(fabric)
-    from raylay.services.fabric import Fabric
-    from raylay.services.fabric.ray_access import await_process_end
-
+    begun = [each for each in starting() if fabric in ("", each.fabric)]
+    runs = registry.find(fabric) if fabric else None
+    if runs is None and len(begun) == 1 and (fabric or not registry.running()):
+        _end_owners(begun[0].fabric, begun)
+        typer.echo(f"{begun[0].fabric} is not started; its data is in {begun[0].directory}")
+        return
+    entry = runs or running(fabric)
     if entry.host_pid:
-        os.kill(entry.host_pid, signal.SIGTERM)
-        await_process_end(entry.host_pid, STOP_TIMEOUT_S)
-        if registry.find(entry.name) is not None:
-            raise FabricError(
-                f"{entry.name}: process {entry.host_pid} did not end within {STOP_TIMEOUT_S:.0f} s"
-            )
+        # One is all there should be. An earlier release let two have a directory.
+        held = holder_of(Path(entry.directory) / LOCK_FILE)
+        own = Holder(entry.name, entry.directory, entry.host_pid, entry.host_start)
+        _end_owners(entry.name, [own, *begun, *([held] if held is not None else [])])
     else:
+        from raylay.services.fabric import Fabric
+
         attached = Fabric.attach(entry.name)
         entry.directory = str(attached.directory)
         attached.stop()
     typer.echo(f"{entry.name} is down; its data is in {entry.directory}")
+
+
+def _end_owners(name: str, owners: list[Holder]) -> None:
+    """Ends processes that start or hold a fabric, and returns when all are gone."""
+    from raylay.services.fabric.ray_access import await_process_end
+
+    left = {each.pid: each for each in owners if each.alive}
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + STOP_TIMEOUT_S
+    for pid in left:
+        await_process_end(pid, max(0.0, deadline_s - time.monotonic()))
+    still = [str(pid) for pid, each in left.items() if each.alive]
+    if still:
+        raise FabricError(
+            f"{name}: process {', '.join(still)} did not end within {STOP_TIMEOUT_S:.0f} s; "
+            f"`kill -9 {' '.join(still)}` ends it at once, and what was acknowledged stays"
+        )

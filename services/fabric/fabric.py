@@ -33,6 +33,7 @@ from raylay.services.fabric.applying import Applying
 from raylay.services.fabric.clients import Clients
 from raylay.services.fabric.errands import NodeErrands
 from raylay.services.fabric.finding import is_over, runs_already
+from raylay.services.fabric.holding import StartHolds
 from raylay.services.fabric.moving import Moving
 from raylay.services.fabric.nodes import NodePlace, labelled, placed
 from raylay.services.fabric.plan import (
@@ -194,6 +195,7 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         place = Path(directory or temporary_directory(self.name)).absolute()
         self._settings = settings
         deadline_s = time.monotonic() + timeout_s
+        self._holds = StartHolds(self.name, place)
         # For drills that kill it, the head of a Ray that we begin remembers.
         head = place / HEAD_DIRECTORY if settings.drills == "allowed" else None
         try:
@@ -225,6 +227,7 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
             self.wait_ready(timeout_s=max(0.0, deadline_s - time.monotonic()))
             self._settle()
             registry.register(entry_of(record, self._started_ray and address is None))
+            self._holds.started()
             left_s = max(0.0, deadline_s - time.monotonic())
             self._await_links(min(LINKS_TIMEOUT_S, left_s))
         except BaseException:

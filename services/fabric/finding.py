@@ -44,6 +44,11 @@ def find_running(name: str = "") -> registry.Entry:
         FabricError: there is none, or several; says which.
     """
     entry = registry.find(name) if name else None
+    if entry is None:
+        # Late: most commands find what they look for.
+        from raylay.services.fabric.holding import refuse_starting
+
+        refuse_starting(name)
     address = os.environ.get("RAY_ADDRESS", "")
     if address and entry is None and (name or not registry.running()):
         fetch(address)
@@ -70,14 +75,19 @@ def all_running(name: str = "") -> list[registry.Entry]:
     """The fabric of this name; empty: all that run here, or else on the Ray that RAY_ADDRESS names.
 
     Raises:
-        FabricError: there is none of this name.
+        FabricError: there is none of this name; or none runs, and one is starting.
     """
     if name:
         return [find_running(name)]
     address = os.environ.get("RAY_ADDRESS", "")
     if address and not registry.running():
         fetch(address)
-    return registry.running()
+    running = registry.running()
+    if not running:
+        from raylay.services.fabric.holding import refuse_starting
+
+        refuse_starting("")
+    return running
 
 
 def runs_already(name: str, where: str) -> FabricError:

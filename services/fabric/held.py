@@ -11,6 +11,7 @@ from raylay.services.configuration.model import (
     FabricSettings,
 )
 from raylay.services.errors import FabricError
+from raylay.services.fabric.holding import StartHolds
 from raylay.services.fabric.plan import (
     FabricRecord,
     data_directory,
@@ -49,6 +50,7 @@ class Held(FabricBuilder):
         self._temporary = False
         self._owns = False
         self._tracing: Tracing | None = None
+        self._holds: StartHolds | None = None
 
     @classmethod
     def of(cls, settings: FabricSettings) -> Self:
@@ -127,6 +129,12 @@ class Held(FabricBuilder):
         if self._started_ray:
             leave_ray()
             self._started_ray = False
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._holds is not None:
+            self._holds.release()
+            self._holds = None
 
     def leave(self) -> None:
         """Disconnects from the fabric and lets it run on."""
@@ -135,3 +143,4 @@ class Held(FabricBuilder):
         if self._started_ray:
             leave_ray()
             self._started_ray = False
+        self._let_go()

@@ -35,6 +35,7 @@ OF_LOOKING = {
     "raylay.services.errors",
     "raylay.services.fabric",
     "raylay.services.fabric.finding",
+    "raylay.services.fabric.holding",
     "raylay.services.fabric.registry",
     "raylay.services.fabric.travelling",
     "raylay.services.fabric.whole_file",

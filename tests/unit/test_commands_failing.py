@@ -31,6 +31,8 @@ GIVEN = {
     "apply": "PATH",
     "down": "F",
     "status": "F",
+    "list": "",
+    "subscribers": "F",
     "downgrade": "here-1 here-2 F",
     "upgrade": "here-1 here-2 F",
     "admit": "here-1 F",
@@ -62,7 +64,7 @@ GIVEN = {
     "journal remove": "PATH --before 1s",
     "journal reunite": "PATH F",
 }
-MAY_WORK = {"check host", "config check", "config show", "fabric check", "trace"}
+MAY_WORK = {"check host", "config check", "config show", "fabric check", "list", "trace"}
 """What only looks at this host, or at files."""
 CLIENTS = {"publish", "subscribe", "pipeline replay"}
 """They wait for servers of a fabric that is known, as long as it takes."""
