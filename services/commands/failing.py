@@ -10,8 +10,6 @@ import sys
 from raylay.services.errors import RaylayError
 
 _PLACE = re.compile(r"[^\s:]+:\d+: ")
-EXIT_INTERRUPTED = 130
-"""After Ctrl-C, as shells have it."""
 _ADVICE = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",

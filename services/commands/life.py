@@ -10,10 +10,11 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from raylay.services.commands.interrupts import GRACE_S, INTERRUPTED, interruptible
 from raylay.services.commands.looking import print_status
 from raylay.services.commands.options import (
     CONNECT_TIMEOUT_S,
@@ -37,11 +38,14 @@ from raylay.services.fabric.holding import (
     starting,
 )
 
+if TYPE_CHECKING:
+    from raylay.services.fabric import Fabric
+
 STOP_TIMEOUT_S = 60.0
 DETACH_TIMEOUT_S = 300.0
 """Longer than a start takes to give up, which says why."""
 READY_LINE = "raylay is up"
-UP_PROGRAM = [sys.executable, "-m", "raylay.services.cli", "up"]
+UP_PROGRAM = [sys.executable, "-m", "raylay.services.entry", "up"]
 
 
 def up(
@@ -88,24 +92,39 @@ def up(
         return
     from raylay.services.fabric import Fabric
 
-    stopping = threading.Event()
     fabric = Fabric.of(settings)
+    try:
+        with interruptible(f"raylay: interrupted: ending the start of {settings.name}"):
+            _start(fabric, place, address, node_label)
+    except KeyboardInterrupt:
+        typer.echo(f"raylay: {settings.name} is not started; its data is in {place}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    if address:
+        fabric.leave()
+        return
+    stopping = threading.Event()
+    # Only now: who connects to Ray gets handlers of Ray's.
     with stop_signals(stopping):
-        fabric.start(place, address=address or None, node_label=node_label)
+        stopping.wait()
+        typer.echo(f"stopping {settings.name}")
+        sys.stdout.flush()
+        fabric.stop()
+
+
+def _start(fabric: Fabric, place: Path, address: str, node_label: str) -> None:
+    fabric.start(place, address=address or None, node_label=node_label)
+    try:
         unconnected = ""
         try:
             fabric.wait_connected(CONNECT_TIMEOUT_S)
         except FabricError as error:  # a link to a fabric that is down, for one
             unconnected = f"; not connected {error}"
         print_status(fabric.status(), as_json=False)
-        typer.echo(f"{READY_LINE}: {settings.name} in {place}{unconnected}")
+        typer.echo(f"{READY_LINE}: {fabric.name} in {place}{unconnected}")
         sys.stdout.flush()
-        if address:
-            fabric.leave()
-            return
-        stopping.wait()
-        typer.echo(f"stopping {settings.name}")
+    except BaseException:
         fabric.stop()
+        raise
 
 
 def apply(
@@ -119,13 +138,26 @@ def apply(
     from raylay.services.configuration.amps.tree import parse_defines
     from raylay.services.configuration.files import load_fabric
     from raylay.services.fabric import Fabric
+    from raylay.services.fabric.applying import Progress
 
     settings = load_fabric(
         files, defines=parse_defines(define), name=name, ignore_unsupported=ignore_unsupported
     )
-    with Fabric.attach(running(settings.name).name) as attached:
-        done = attached.apply(settings)
-    for verb, names in (("started", done.started), ("restarted", done.restarted)):
+    progress = Progress()
+    try:
+        with (
+            interruptible(f"raylay: interrupted: leaving {settings.name} as it is now"),
+            Fabric.attach(running(settings.name).name) as attached,
+        ):
+            attached.apply(settings, progress=progress)
+    except KeyboardInterrupt:
+        typer.echo(f"raylay: {progress.line()}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except FabricError:
+        if progress.left:
+            typer.echo(f"raylay: {progress.line()}", err=True)
+        raise
+    for verb, names in (("started", progress.started), ("restarted", progress.restarted)):
         typer.echo(f"{verb}: {', '.join(names) or 'none'}")
 
 
@@ -153,6 +185,26 @@ def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
     except OSError as error:
         holds.release()
         raise FabricError(f"{log} cannot be written: {error.strerror}") from None
+    try:
+        typer.echo(_await_ready(name, process, log))
+    except KeyboardInterrupt:
+        typer.echo(f"raylay: interrupted: ending the start of {name}", err=True)
+        _end_start(process)
+        typer.echo(f"raylay: {name} is not started; its data is in {place}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _end_start(process: subprocess.Popen[bytes]) -> None:
+    """Ends a start that goes on in a session of its own, where Ctrl-C does not come."""
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.kill()
+        process.wait()
+
+
+def _await_ready(name: str, process: subprocess.Popen[bytes], log: Path) -> str:
     deadline_s = time.monotonic() + DETACH_TIMEOUT_S
     # Not when it is registered: before its links have connected, a publish waits for a downgrade.
     while not (line := _ready_line(log)):
@@ -170,7 +222,7 @@ def _up_in_background(name: str, arguments: list[str], place: Path) -> None:
             lines[-1] if lines else f"{name} ended with code {process.returncode}, without a word"
         )
         raise FabricError(said.removeprefix("raylay: "))
-    typer.echo(line)
+    return line
 
 
 def _ready_line(log: Path) -> str:

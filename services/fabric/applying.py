@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from raylay.services.configuration.model import (
     FabricSettings,
@@ -25,6 +25,30 @@ from raylay.services.fabric.ray_access import (
 from raylay.services.fabric.relocation import with_moves
 
 
+@dataclass(slots=True)
+class Progress:
+    """What an `apply` has done so far, and which instances are left: they run as before, or not
+    yet."""
+
+    started: list[str] = field(default_factory=list)
+    restarted: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """For who ends it in the middle."""
+        if not (self.started or self.restarted or self.left):
+            return "nothing was changed"
+        told = "; ".join(
+            f"{what}: {', '.join(names) or 'none'}"
+            for what, names in (
+                ("started", self.started),
+                ("restarted", self.restarted),
+                ("left", self.left),
+            )
+        )
+        return f"{told}; the same command again goes on with what is left" if self.left else told
+
+
 class Applying(Instances):
     """Changes that go from instance to instance while clients go on."""
 
@@ -32,6 +56,8 @@ class Applying(Instances):
         self,
         declared: Held | FabricSettings,
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
+        *,
+        progress: Progress | None = None,
     ) -> Changes:
         """Makes this running fabric what a new declaration of it says: starts the instances that
         are new, then restarts those whose configuration changes and no others, one after the other,
@@ -41,6 +67,7 @@ class Applying(Instances):
 
         Args:
             timeout_s: for each instance.
+            progress: filled while it goes on, for who is interrupted.
 
         Raises:
             ConfigurationError: the declaration is wrong; nothing is changed.
@@ -70,6 +97,13 @@ class Applying(Instances):
         groups = set(before.groups())
         joining = [each for each in found.started if settings.instance(each).group in groups]
         self._settings, self._record = settings, wanted
+        progress = progress or Progress()
+        progress.left[:] = [*found.started, *found.restarted]
+
+        def done(name: str, where: list[str]) -> None:
+            progress.left.remove(name)
+            where.append(name)
+
         wanted.starting, wanted.restarting = list(found.started), list(found.restarted)
         wanted.settled = [*dict.fromkeys([*record.settled, *joining])]
         self._keep(wanted)
@@ -78,6 +112,7 @@ class Applying(Instances):
         for name in found.started:
             if name not in joining:
                 self.wait_ready(name, timeout_s)
+                done(name, progress.started)
         kept = [
             (instance.name, destination.name, {instance.name, *destination.to})
             for instance, destination in settings.links()
@@ -87,15 +122,19 @@ class Applying(Instances):
             self.restart(name, timeout_s, graceful=True)
             wanted.restarting.remove(name)
             self._keep(wanted)
+            done(name, progress.restarted)
             # With one that still runs as before, a check at connect may rightly refuse.
             pending = set(wanted.restarting)
             self.wait_connected(timeout_s, only=[k[:2] for k in kept if not k[2] & pending])
         for name in joining:
             # Only now does its group know of it.
             self.wait_ready(name, timeout_s)
+            done(name, progress.started)
         wanted.starting = []
         self._settle()
-        return found
+        # One that an interrupted apply had started before was running.
+        progress.started[:] = unlaunched
+        return Changes(tuple(unlaunched), found.restarted)
 
     def _settle(self) -> None:
         """From now on an empty data directory is a lost disk."""

@@ -265,11 +265,13 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
 
     def _abandon(self) -> None:
         """After a failed start: ends what was started, leaves what was there before."""
-        for name in list(self._handles):
-            self._end(name)
-        if self._owns:
-            forget_record(self.name)
-        self._finish()
+        try:
+            for name in list(self._handles):
+                self._end(name)
+            if self._owns:
+                forget_record(self.name)
+        finally:
+            self._finish()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S_DEFAULT) -> None:
         """Stops every instance: each first commits and sends what it took. A second call does

@@ -1,0 +1,26 @@
+"""What the `raylay` program runs: the command line, imported where Ctrl-C does no harm."""
+
+from __future__ import annotations
+
+import signal
+
+
+def main() -> None:
+    """Runs the command. While it is imported, and when it has ended, Ctrl-C ends the process
+    without a word: nothing has begun, or all is said."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as behind nohup
+    if not ignored:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from raylay.services import cli
+
+    if not ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        cli.main()
+    finally:
+        if not ignored:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    main()
