@@ -32,6 +32,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*##  *\(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: $(STAMP) java  ## make .venv with everything that the README's commands need
+	@echo "Raylay is set up. Next: make demo, or $(VENV)/bin/raylay up examples/three_regions.yaml --detach"
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "raylay needs Python 3.11 or newer with venv:" \
@@ -47,10 +48,10 @@ java:
 demo: $(STAMP)  ## the three-region fabric on real flights, with a kill half way
 	$(PY) examples/three_regions.py
 
-test: setup  ## set up and run the tests that every change runs, minutes on two cores
+test: $(STAMP) java  ## set up and run the tests that every change runs, minutes on two cores
 	$(PY) -m pytest $(SPREAD) -m 'not slow and not soak and not hosts'
 
-test-all: setup  ## the rest of them: a thousand seeds, every command, example and Spark job
+test-all: $(STAMP) java  ## the rest of them: a thousand seeds, every command, example and Spark job
 	$(PY) -m pytest $(SPREAD) -m 'slow and not soak and not hosts'
 
 test-hosts: $(STAMP)  ## ray up on several hosts of namespaces: cuts, a lost host, no head (root)

@@ -26,6 +26,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from rich.table import Table
 
 from raylay import EPOCH, Client, ConfigurationError, Fabric, RaylayError, Topic
 from raylay.services.client.messages import ranges_of
+from raylay.services.commands.starting import shown_progress
 from raylay.services.drills.verdict import Record, Stretch, Verdict, judge, stretches_of_run
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.stores import LmdbBookmarkStore
@@ -433,15 +435,23 @@ async def run(
     started_s = time.monotonic()
     fabric = declare()
     console.print("starting six instances on a local Ray, reading the flights …")
-    starting = asyncio.create_task(asyncio.to_thread(fabric.start, directory))
+    with shown_progress(console) as tell:
+        start = partial(fabric.start, directory, progress=tell)
+        starting = asyncio.create_task(asyncio.to_thread(start))
+        try:
+            flights = await asyncio.to_thread(read_flights, arguments.messages)
+        finally:
+            await asyncio.wait((starting,))
+        starting.result()
+        try:
+            await asyncio.to_thread(fabric.wait_connected)
+        except BaseException:
+            await asyncio.to_thread(fabric.stop)
+            raise
     try:
-        flights = await asyncio.to_thread(read_flights, arguments.messages)
-    finally:
-        await asyncio.wait((starting,))
-    starting.result()
-    try:
-        await asyncio.to_thread(fabric.wait_connected)
-        console.print(f"up after {time.monotonic() - started_s:.1f} s")
+        console.print(f"up after {time.monotonic() - started_s:.1f} s; clients are at", end=" ")
+        addresses = ", ".join(f"{each.instance} {each.address}" for each in fabric.servers())
+        console.print(addresses, highlight=False, soft_wrap=True)
         demo = Demo(fabric, flights, console)
         verdict = await demo.run(arguments.seconds)
     finally:
@@ -463,6 +473,7 @@ async def run(
         "audit": audit,
         "seconds": round(time.monotonic() - started_s, 1),
     }
+    console.print("next: raylay up examples/three_regions.yaml --detach", highlight=False)
     print(json.dumps({"demo": result}), flush=True)
     return 0 if whole else 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from raylay.services.commands.options import (
     running,
     stop_signals,
 )
+from raylay.services.commands.starting import NEXT_LINE, READY_LINE, shown_progress, up_lines
 from raylay.services.errors import FabricError
 from raylay.services.fabric import registry
 from raylay.services.fabric.finding import runs_already
@@ -44,7 +46,8 @@ if TYPE_CHECKING:
 STOP_TIMEOUT_S = 60.0
 DETACH_TIMEOUT_S = 300.0
 """Longer than a start takes to give up, which says why."""
-READY_LINE = "raylay is up"
+PROGRESS = re.compile(r"^ *[0-9.]+ s  (.*)", re.MULTILINE)
+"""As `shown_progress` writes it to a file."""
 UP_PROGRAM = [sys.executable, "-m", "raylay.services.entry", "up"]
 
 
@@ -112,19 +115,23 @@ def up(
 
 
 def _start(fabric: Fabric, place: Path, address: str, node_label: str) -> None:
-    fabric.start(place, address=address or None, node_label=node_label)
-    try:
-        unconnected = ""
+    from rich.console import Console
+
+    unconnected = ""
+    with shown_progress(Console()) as tell:
+        fabric.start(place, address=address or None, node_label=node_label, progress=tell)
         try:
             fabric.wait_connected(CONNECT_TIMEOUT_S)
         except FabricError as error:  # a link to a fabric that is down, for one
             unconnected = f"; not connected {error}"
-        print_status(fabric.status(), as_json=False)
-        typer.echo(f"{READY_LINE}: {fabric.name} in {place}{unconnected}")
-        sys.stdout.flush()
-    except BaseException:
-        fabric.stop()
-        raise
+        except BaseException:
+            fabric.stop()
+            raise
+    print_status(fabric.status(), as_json=False)
+    groups = dict.fromkeys(each.group for each in fabric.declared.instances)
+    servers = {group: [str(server.address) for server in fabric.servers(group)] for group in groups}
+    typer.echo("\n".join(up_lines(fabric.declared, str(place), servers, unconnected)))
+    sys.stdout.flush()
 
 
 def apply(
@@ -205,30 +212,40 @@ def _end_start(process: subprocess.Popen[bytes]) -> None:
 
 
 def _await_ready(name: str, process: subprocess.Popen[bytes], log: Path) -> str:
+    """What the process says when it is up; its progress is shown until then."""
+    from rich.console import Console
+
     deadline_s = time.monotonic() + DETACH_TIMEOUT_S
-    # Not when it is registered: before its links have connected, a publish waits for a downgrade.
-    while not (line := _ready_line(log)):
-        try:
-            process.wait(timeout=0.1)
-        except subprocess.TimeoutExpired:
-            if time.monotonic() < deadline_s:
-                continue
-            process.terminate()
-            raise FabricError(
-                f"{name} was not up after {DETACH_TIMEOUT_S:.0f} s: see {log}"
-            ) from None
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[1:]
-        said = (
-            lines[-1] if lines else f"{name} ended with code {process.returncode}, without a word"
-        )
-        raise FabricError(said.removeprefix("raylay: "))
-    return line
+    with shown_progress(Console(stderr=True)) as tell:
+        # Not when it is registered: before its links have connected, a publish waits for them.
+        while not (found := _ready_lines(text := _read(log))):
+            for progress in PROGRESS.findall(text)[-1:]:
+                tell(progress)
+            try:
+                process.wait(timeout=0.1)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() < deadline_s:
+                    continue
+                process.terminate()
+                raise FabricError(
+                    f"{name} was not up after {DETACH_TIMEOUT_S:.0f} s: see {log}"
+                ) from None
+            lines = _read(log).strip().splitlines()
+            said = lines[-1].removeprefix("raylay: ") if len(lines) > 1 else "it said nothing"
+            if PROGRESS.match(said):
+                said = f"{name} ended with code {process.returncode} after: {said.strip()}"
+            raise FabricError(said)
+    return found
 
 
-def _ready_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    found = [line for line in lines if line.startswith(READY_LINE) and line.endswith("\n")]
-    return found[-1].rstrip("\n") if found else ""
+def _read(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")
+
+
+def _ready_lines(text: str) -> str:
+    """From the line that says that it is up to the one that says what is next; empty: not yet."""
+    found = re.search(rf"^{READY_LINE}.*\n(?:.*\n)*?{NEXT_LINE}.*(?=\n)", text, re.MULTILINE)
+    return found[0] if found else ""
 
 
 def down(fabric: FabricOption = "") -> None:

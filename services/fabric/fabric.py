@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -160,6 +160,7 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         address: str | None = None,
         node_label: str = "",
         timeout_s: float = START_TIMEOUT_S_DEFAULT,
+        progress: Callable[[str], None] | None = None,
     ) -> Self:
         """Starts every instance and returns when all are ready, and the links within each group and
         those that acks wait for have caught up: who publishes then is answered at once, and may
@@ -173,6 +174,7 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
             node_label: instances that name no node go to those whose label of this name, `region`
                 say, is their group.
             timeout_s: for all of it.
+            progress: told in a few words what it does, while it goes on.
 
         Raises:
             ConfigurationError: the declaration is wrong.
@@ -196,6 +198,7 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
         self._settings = settings
         deadline_s = time.monotonic() + timeout_s
         self._holds = StartHolds(self.name, place)
+        self._tell = progress or self._tell
         # For drills that kill it, the head of a Ray that we begin remembers.
         head = place / HEAD_DIRECTORY if settings.drills == "allowed" else None
         try:
@@ -218,10 +221,12 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
             self._record = record = record_of(settings, place, before)
             record.nodes, record.node_label = nodes, node_label
             self._check_ports(settings, record, [each.name for each in settings.instances])
+            self._tell("starting Ray" if address is None else f"joining Ray at {address}")
             self._started_ray |= join_ray(address, start=address is None, head_directory=head)
             record.starting, record.restarting = [], []
             self._keep(record)
             self._owns = True
+            self._tell(f"starting {len(settings.instances)} instances")
             for instance in settings.instances:
                 self._launch(instance)
             self.wait_ready(timeout_s=max(0.0, deadline_s - time.monotonic()))

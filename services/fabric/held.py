@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +32,10 @@ from raylay.services.fabric.record_store import (
 from raylay.services.telemetry.tracing import Tracing
 
 
+def _say_nothing(text: str) -> None:
+    """Where nobody asked for progress."""
+
+
 class Held(FabricBuilder):
     """A fabric as one process sees it. What can be done with it, is built on this.
 
@@ -51,6 +56,7 @@ class Held(FabricBuilder):
         self._owns = False
         self._tracing: Tracing | None = None
         self._holds: StartHolds | None = None
+        self._tell: Callable[[str], None] = _say_nothing
 
     @classmethod
     def of(cls, settings: FabricSettings) -> Self:

@@ -259,6 +259,7 @@ class Instances(Held):
         """
         settings, _ = self._known()
         waiting = [name] if name is not None else [i.name for i in settings.instances]
+        count = len(waiting)
         deadline_s = time.monotonic() + timeout_s
         while True:
             reasons: dict[str, str] = {}
@@ -266,6 +267,8 @@ class Instances(Held):
             for status in self._statuses(waiting, min(STATUS_TIMEOUT_S, left_s)):
                 if not status.get("ready"):
                     reasons[status["name"]] = str(status.get("reason") or status.get("phase"))
+            if len(reasons) < len(waiting):
+                self._tell(f"{count - len(reasons)} of {count} instances are ready")
             if not reasons:
                 return
             if time.monotonic() >= deadline_s:
@@ -293,6 +296,7 @@ class Instances(Held):
             FabricError: one has not within `timeout_s`; names it and its reason.
         """
         deadline_s = time.monotonic() + timeout_s
+        told = -1
         while True:
             missing = [
                 f"{status['name']} to {name}: {found.get('why') or 'not caught up'}"
@@ -302,6 +306,9 @@ class Instances(Held):
             ]
             if not missing:
                 return
+            if len(missing) != told:
+                told = len(missing)
+                self._tell(f"waiting for {told} links to catch up")
             if time.monotonic() >= deadline_s:
                 raise FabricError(f"after {timeout_s:.0f} s: {'; '.join(missing)}")
             time.sleep(POLL_S)

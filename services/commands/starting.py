@@ -1,0 +1,80 @@
+"""What `raylay up` shows while a fabric starts, and what it says when it is up."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from raylay.services.fabric import FabricSettings
+
+READY_LINE = "raylay is up"
+NEXT_LINE = "next: "
+"""What is said last begins with it."""
+_EXPRESSION = re.compile(r"[][().*+?^$|{}\\]")
+
+
+@contextmanager
+def shown_progress(
+    console: Console, now_s: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[str], None]]:
+    """What takes words about progress: on a terminal one line that moves, elsewhere plain lines
+    with the seconds since the beginning. Words that come again are said once."""
+    began_s = now_s()
+    over = False
+    last = ""
+
+    def tell(text: str) -> None:
+        nonlocal last
+        if over or text == last:
+            return
+        last = text
+        if status is not None:
+            status.update(text)
+            return
+        console.print(f"{now_s() - began_s:5.1f} s  {text}", highlight=False, soft_wrap=True)
+        console.file.flush()
+
+    status = console.status("starting") if console.is_terminal else None
+    try:
+        with status or nullcontext():
+            yield tell
+    finally:
+        # The fabric goes on, and what it does then is not asked for.
+        over = True
+
+
+def up_lines(
+    settings: FabricSettings, directory: str, servers: Mapping[str, list[str]], note: str = ""
+) -> list[str]:
+    """What is said of a fabric that is up: where it is, where clients find it, what to type next.
+
+    Args:
+        servers: host:port of the instances, by group.
+        note: what is not as it should be.
+    """
+    return [
+        f"{READY_LINE}: {settings.name} in {directory}{note}",
+        *(f"clients of {group}: {', '.join(found)}" for group, found in servers.items()),
+        f"{NEXT_LINE}{next_command(settings)}",
+    ]
+
+
+def next_command(settings: FabricSettings) -> str:
+    """A command that publishes a first message: to the first topic that is a name, else to what the
+    first simple expression means."""
+    options = f" --fabric {settings.name}"
+    groups = list(dict.fromkeys(instance.group for instance in settings.instances))
+    if len(groups) > 1:
+        options += f" --group {groups[0]}"
+    for topic in settings.topics:
+        name = topic.name.removesuffix(".*") + ("1" if topic.name.endswith(".*") else "")
+        if topic.journaled and not _EXPRESSION.search(name):
+            kind = "" if topic.message_type in ("json", "*") else f" --type {topic.message_type}"
+            return f"raylay publish {name} '{{\"hello\": 1}}'{kind}{options}"
+    return f"raylay status --fabric {settings.name}"

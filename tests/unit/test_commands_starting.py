@@ -1,0 +1,98 @@
+"""What `raylay up` shows while a fabric starts, and what it says when it is up."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from raylay.services.commands import life
+from raylay.services.commands.starting import next_command, shown_progress, up_lines
+from raylay.services.fabric import Fabric, Topic
+
+MAKEFILE = Path(__file__).parents[2] / "Makefile"
+
+
+def told(console: Console, *words: str) -> Callable[[str], None]:
+    times_s = iter((10.0, 11.5, 12.25, 13.0))
+    with shown_progress(console, lambda: next(times_s)) as tell:
+        for each in words:
+            tell(each)
+    return tell
+
+
+def test_without_a_terminal_progress_is_plain_lines() -> None:
+    console = Console(file=io.StringIO())
+    tell = told(console, "starting Ray", "starting Ray", "1 of 2 instances are ready")
+    tell("one is restarted later")
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines() == [
+        "  1.5 s  starting Ray",
+        "  2.2 s  1 of 2 instances are ready",
+    ]
+    assert life.PROGRESS.findall(console.file.getvalue()) == [
+        "starting Ray",
+        "1 of 2 instances are ready",
+    ]
+
+
+def test_on_a_terminal_progress_is_one_line_that_goes() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True)
+    told(console, "starting Ray", "1 of 2 instances are ready")
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert "instances are ready" in shown and " s  " not in shown
+    assert shown.endswith("\x1b[2K"), "the line is gone"
+
+
+def test_who_is_up_says_where_clients_go_and_what_to_type() -> None:
+    fabric = Fabric("flights", topics=[Topic("flights/.*", "json")])
+    fabric.region("A", instances=2).region("B", instances=1)
+    lines = up_lines(fabric.settings(), "data/flights", {"A": ["h:1", "h:2"], "B": ["h:3"]}, "; x")
+    assert lines == [
+        "raylay is up: flights in data/flights; x",
+        "clients of A: h:1, h:2",
+        "clients of B: h:3",
+        "next: raylay publish flights/1 '{\"hello\": 1}' --fabric flights --group A",
+    ]
+    # Only what is whole counts as up: the process may just be writing.
+    text = "starting flights\n  0.1 s  starting Ray\n" + "\n".join(lines)
+    assert life._ready_lines(text) == ""
+    assert life._ready_lines(text + "\n").splitlines() == lines
+
+
+@pytest.mark.parametrize(
+    ("topics", "words"),
+    [
+        ([Topic("orders", "fix")], "publish orders '{\"hello\": 1}' --type fix --fabric f"),
+        ([Topic("a|b", "json"), Topic("c", "json")], "publish c '"),
+        ([Topic("a", "json", journaled=False)], "status --fabric f"),
+        ([Topic("a[bc]", "json")], "status --fabric f"),
+        ([Topic(".*", "json")], "publish 1 '"),
+    ],
+)
+def test_the_next_command_publishes_to_a_topic_that_there_is(
+    topics: list[Topic], words: str
+) -> None:
+    settings = Fabric("f", topics=topics).region("A", instances=1).settings()
+    command = next_command(settings)
+    assert words in command
+    topic = command.split()[2]
+    if " publish " in command:
+        assert any(re.fullmatch(each.name, topic) for each in settings.topics)
+
+
+def test_setup_ends_with_what_to_type() -> None:
+    printed = subprocess.run(
+        ["make", "--dry-run", "--no-print-directory", "setup"],
+        cwd=MAKEFILE.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert "Next: make demo" in printed[-1]
