@@ -45,6 +45,17 @@ from raylay.services.fabric.record_store import (
 from raylay.services.fabric.relocation import away_since
 
 FOLLOW_S = 0.25
+LOOK_S_MAX = 0.25
+"""Between two looks at instances that have not been ready, or caught up, for seconds."""
+
+
+def _pauses_s() -> Iterator[float]:
+    """Seconds between looks: short at first, longer where it takes long. Who looks twenty times a
+    second at all of them while they start takes a tenth of their processor time."""
+    pause_s = POLL_S
+    while True:
+        yield pause_s
+        pause_s = min(LOOK_S_MAX, 1.2 * pause_s)
 
 
 class Instances(Held):
@@ -260,6 +271,7 @@ class Instances(Held):
         settings, _ = self._known()
         waiting = [name] if name is not None else [i.name for i in settings.instances]
         count = len(waiting)
+        pauses_s = _pauses_s()
         deadline_s = time.monotonic() + timeout_s
         while True:
             reasons: dict[str, str] = {}
@@ -279,7 +291,7 @@ class Instances(Held):
                     )
                 )
             waiting = list(reasons)
-            time.sleep(POLL_S)
+            time.sleep(next(pauses_s))
 
     def wait_connected(
         self,
@@ -297,6 +309,7 @@ class Instances(Held):
         """
         deadline_s = time.monotonic() + timeout_s
         told = -1
+        pauses_s = _pauses_s()
         while True:
             missing = [
                 f"{status['name']} to {name}: {found.get('why') or 'not caught up'}"
@@ -311,7 +324,7 @@ class Instances(Held):
                 self._tell(f"waiting for {told} links to catch up")
             if time.monotonic() >= deadline_s:
                 raise FabricError(f"after {timeout_s:.0f} s: {'; '.join(missing)}")
-            time.sleep(POLL_S)
+            time.sleep(next(pauses_s))
 
     def links_that_clients_need(self) -> list[tuple[str, str]]:
         """(instance, destination) of the links without which a client waits: those within a group,

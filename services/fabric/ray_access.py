@@ -7,6 +7,7 @@ asks the head through this module hears within seconds that it does not answer (
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import select
 import shutil
@@ -16,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -192,13 +194,14 @@ def start_ray(options: dict[str, Any]) -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")
     for attempt in (1, 2):
         try:
-            ray.init(
-                address="local",
-                num_cpus=os.cpu_count() or 1,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                **options,
-            )
+            with _without_watchers():
+                ray.init(
+                    address="local",
+                    num_cpus=os.cpu_count() or 1,
+                    include_dashboard=False,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    **options,
+                )
             return
         except Exception as error:  # Ray raises a bare one when its node is too slow to start
             ray.shutdown()
@@ -207,6 +210,23 @@ def start_ray(options: dict[str, Any]) -> None:
                     f"Ray does not start on this machine: {first_line(error)}; is it very busy, "
                     "or out of memory or disk?"
                 ) from None
+
+
+@contextmanager
+def _without_watchers() -> Iterator[None]:
+    """A Ray that is begun in the block has no process that reads its workers' output for drivers
+    (`log_to_driver` is off) and none that asks for more nodes: on one machine both take a second
+    of processor time at the start, and some for ever. Ray has an option for each, and `ray.init`
+    none."""
+    module: Any = importlib.import_module("ray._private.parameter")
+    before = module.RayParams
+    known = inspect.signature(before).parameters
+    wanted = {"include_log_monitor": False, "no_monitor": True}
+    module.RayParams = partial(before, **{k: v for k, v in wanted.items() if k in known})
+    try:
+        yield
+    finally:
+        module.RayParams = before
 
 
 def leave_ray() -> None:
