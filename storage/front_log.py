@@ -24,11 +24,14 @@ from raylay.storage.front import (
     recovered,
     remove_front,
 )
+from raylay.storage.front_entries import PAGE_BYTES
 
 _KEY = struct.Struct(">Q")
 
 MERGED_BYTES = 64 * 1024
 """Small commits become one block in the store up to this size: it is found by a walk over it."""
+TREE_PAGES = 8
+"""That one commit of the store changes beside the blocks."""
 MUCH_BYTES = 1024 * 1024
 """So much in front is moved at once: a publisher must not come to wait for a move of more."""
 
@@ -223,6 +226,16 @@ class FrontLog:
         self._work.set()
         if self.bytes_pending >= MUCH_BYTES:
             self._much.set()
+
+    @property
+    def room_bytes(self) -> int:
+        """What the store's file may grow by when all that is pending is moved: whole pages for each
+        block of `merged`, of which any two neighbours hold more than MERGED_BYTES, and its tree."""
+        pending_bytes = self.bytes_pending
+        if not pending_bytes:
+            return 0
+        pages = 2 * pending_bytes // MERGED_BYTES + 1 + TREE_PAGES
+        return pending_bytes + pages * PAGE_BYTES
 
     def wait(self, pause_s: float) -> None:
         """Until something is pending; then until it is much, for so many seconds at most."""

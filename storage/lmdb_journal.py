@@ -461,7 +461,7 @@ class LmdbJournal(OwnReading):
         started_ns = time.perf_counter_ns()
         first_txid = runs[0].first_txid
         try:
-            self._check_room(bytes_in_all + self._front.bytes_pending)
+            self._check_room(bytes_in_all + self._front.room_bytes)
             if not self._take_in_front(runs, lengths, blocks):
                 fault_point("commit.begin")
                 with self._store_lock:

@@ -262,6 +262,28 @@ def test_where_no_file_can_be_used_the_store_takes_all_and_it_is_tried_again(
     assert in_store(journal.directory) == 8 and journal.front_log_failure == ""
 
 
+def test_what_is_in_front_has_its_room_in_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store takes whole pages: what fits by its bytes alone would fill more than the limit, and
+    nothing smaller would be taken any more."""
+    monkeypatch.setattr(front, "FILE_BYTES", 8 * 1024 * 1024)
+    limit_bytes = 1024 * 1024
+    journal = StepJournal(tmp_path / "journal", front_log=True, storage_bytes_max=limit_bytes)
+    while not journal.failures:
+        txid = journal.last_txid + 1
+        journal.stage(a_run(txid, range(txid, txid + 1), body_bytes=61_500))
+        journal.commit()
+    assert isinstance(journal.failures[0][1], StorageFull) and journal.last_txid > 10
+    with journal._store_lock:
+        journal._move()
+    assert journal._active is not None and journal._active.file_bytes <= limit_bytes
+    txid = journal.last_txid + 1
+    journal.stage(a_run(txid, range(txid, txid + 1)))
+    assert journal.commit() == txid, "what is smaller fits"
+    journal.close()
+
+
 def test_much_in_front_is_moved_without_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
