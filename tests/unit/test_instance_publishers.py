@@ -67,7 +67,7 @@ def test_what_is_not_journaled_counts_as_durable() -> None:
     bench = Bench()
     assert bench.publish(1, topic="quotes") == 1
     bench.publishers.flush()
-    assert bench.out.take() == [AckClient(1, 1)]
+    assert bench.out.take() == [AckClient(1, 1, unjournaled=1)]
 
 
 def test_what_is_refused_is_told_alone_and_in_its_place() -> None:
