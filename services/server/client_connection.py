@@ -47,6 +47,7 @@ from raylay.services.server.publisher_acks import FLUSHES_MAX, PublisherAcks
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.matching import Subscription, TopicFilter, topic_filter
+from raylay.services.subscriptions.overflow import SLOW_CLIENT, Sent, overflow
 from raylay.services.transports.framed import FramedConnection
 
 SUBSCRIPTIONS_MAX = 10_000
@@ -120,22 +121,21 @@ class ClientConnection(FramedConnection):
                 # in the socket.
                 self.pause_reading("journal")
                 self._clients.reading.read_for(self, fetch)
-        self._end_unread()
+        self.sent(Sent.ANSWERS)
 
-    def _end_unread(self) -> None:
-        limit_bytes = self._here.config.client_buffer_bytes_max
-        if self.unsent_bytes > limit_bytes and self.is_open:
-            self.end(
-                "slow_client",
-                f"more than {limit_bytes} bytes of answers wait for a client that asks and does "
-                "not read them",
-            )
+    def sent(self, what: Sent) -> None:
+        """It was sent something: one that does not read is ended, behind whatever walks its
+        subscriptions now."""
+        unsent_bytes, bytes_max = self.unsent_bytes, self._here.config.client_buffer_bytes_max
+        if unsent_bytes > bytes_max:
+            why = overflow(unsent_bytes, bytes_max, self.client_name, what)
+            self.loop.call_soon(self.end, SLOW_CLIENT, why)
 
     def went_on(self, is_waiting: bool) -> None:
         """What waited for a look into the journal was taken; `is_waiting`: more does."""
         if not is_waiting:
             self.resume_reading("journal")
-        self._end_unread()
+        self.sent(Sent.ANSWERS)
 
     def unreadable(self, error: StorageError) -> None:
         """The journal cannot be read for it."""
@@ -154,7 +154,7 @@ class ClientConnection(FramedConnection):
                 "client_disconnected", client=self.client_name, peer=self.peer, reason=reason
             )
         self.send(acknowledgment("processed", "", reason, text))
-        if reason == "slow_client":
+        if reason == SLOW_CLIENT:
             # It does not read: waiting for it would keep its buffer.
             self.write_collected()
             self.abort(text)

@@ -18,6 +18,7 @@ from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
 from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
+from raylay.services.subscriptions.overflow import Sent
 
 
 class Client(Subscriber, Protocol):
@@ -135,7 +136,6 @@ class Clients:
                     self._deliver(subscribers, delivery)
 
     def _deliver(self, subscribers: tuple[Subscription, ...], delivery: Delivery) -> None:
-        limit_bytes = self.here.config.client_buffer_bytes_max
         for subscription in subscribers:
             client = self.sessions.get(subscription.session)
             if client is None:
@@ -143,14 +143,7 @@ class Clients:
             client.deliver(subscription.id, delivery)
             subscription.delivered += delivery.count
             self.delivered += delivery.count
-            if client.unsent_bytes > limit_bytes:
-                # Ended behind this loop: ending changes the subscriptions that it walks.
-                self.here.loop.call_soon(
-                    client.end,
-                    "slow_client",
-                    f"more than {limit_bytes} bytes wait for {client.client_name}, "
-                    "which does not read them fast enough",
-                )
+            client.sent(Sent.MESSAGES)
 
     # -- the end -----------------------------------------------------------------------------
     def end(self, reason: str, text: str) -> None:

@@ -28,6 +28,7 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription, Start, 
 from raylay.services.subscriptions.combined import Deliveries, Terms, groups_of
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.services.subscriptions.matching import TopicFilter
+from raylay.services.subscriptions.overflow import Sent
 from raylay.services.subscriptions.recent import RecentRuns
 from raylay.services.transports.framed import WRITE_HIGH_BYTES
 
@@ -248,15 +249,7 @@ class ReplayPump:
     def _deliver_live(self, replay: Replay, runs: list[Run], limit_txid: int) -> None:
         plan, connection = replay.plan, replay.connection
         self._send(replay, plan.take(runs, limit_txid, self._now_us(), self._pending()))
-        limit_bytes = self._here.config.client_buffer_bytes_max
-        if connection.unsent_bytes > limit_bytes:
-            # Ended behind this loop: ending changes the subscriptions that it walks.
-            self._here.loop.call_soon(
-                connection.end,
-                "slow_client",
-                f"more than {limit_bytes} bytes wait for {connection.client_name}, "
-                "which does not read a live subscription fast enough",
-            )
+        connection.sent(Sent.LIVE)
 
     def durable_moved(self) -> None:
         """More is durable: fully durable subscriptions may go on."""

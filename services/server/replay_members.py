@@ -11,6 +11,7 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.matching import Subscription
+from raylay.services.subscriptions.overflow import Sent
 
 PERSISTED_MS_DEFAULT = 100
 
@@ -38,6 +39,9 @@ class Subscriber(Protocol):
 
     def deliver(self, subscription: str, delivery: Delivery) -> None:
         """Sends one delivery."""
+
+    def sent(self, what: Sent) -> None:
+        """It was sent something that it may not read: ends it then, a little later."""
 
     def end(self, reason: str, text: str) -> None:
         """Ends the session and says why."""
