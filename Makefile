@@ -39,6 +39,8 @@ $(STAMP): pyproject.toml
 		"sudo apt-get install python3 python3-venv" >&2; exit 1; }
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --editable '.[$(EXTRAS)]'
+	@# Else the first start compiles it, in each of its processes.
+	@$(PY) -m compileall -q services actors storage
 	@touch $@
 
 java:

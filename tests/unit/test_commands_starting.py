@@ -87,12 +87,20 @@ def test_the_next_command_publishes_to_a_topic_that_there_is(
         assert any(re.fullmatch(each.name, topic) for each in settings.topics)
 
 
-def test_setup_ends_with_what_to_type() -> None:
-    printed = subprocess.run(
-        ["make", "--dry-run", "--no-print-directory", "setup"],
-        cwd=MAKEFILE.parent,
-        capture_output=True,
-        text=True,
-        check=True,
+def made(*options: str) -> list[str]:
+    """What `make setup` would type."""
+    make = ["make", "--dry-run", "--no-print-directory", *options, "setup"]
+    place = MAKEFILE.parent
+    return subprocess.run(
+        make, cwd=place, capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert "Next: make demo" in printed[-1]
+
+
+def test_setup_ends_with_what_to_type() -> None:
+    assert "Next: make demo" in made()[-1]
+
+
+def test_setup_compiles_what_each_process_of_the_first_start_would() -> None:
+    (line,) = [line for line in made("--always-make") if "compileall" in line]
+    packages = {path.parent.name for path in MAKEFILE.parent.glob("*/py.typed")}
+    assert packages and packages <= set(line.split())
