@@ -42,6 +42,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "List the fabrics of this machine: those that run, and those that are stopped with the "
         "command that starts them again.",
     ),
+    "topics": (
+        f"{_COMMANDS}.looking:topics",
+        "Show the topics of a fabric, what is published to each now, and who journals it.",
+    ),
     "subscribers": (
         f"{_COMMANDS}.looking:subscribers",
         "Show who subscribes at which instance, and how far behind each is.",

@@ -1,12 +1,14 @@
-"""`raylay status`, `list`, `subscribers` and `events`."""
+"""`raylay status`, `list`, `topics`, `subscribers` and `events`."""
 
 from __future__ import annotations
 
 import json
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +27,8 @@ from raylay.services.errors import FabricError, RaylayError
 STATUS_COLUMNS = (
     "instance", "group", "state", "clients", "messages", "notes", "to", "by", "mode", "owed", "age",
 )  # fmt: skip
+RATE_S = 1.0
+"""Between the two looks of which a rate is taken."""
 SUBSCRIBER_COLUMNS = ("instance", "client", "topic", "reads", "delivered", "behind", "unsent")
 SUBSCRIBER_NUMBERS = frozenset(("delivered", "behind", "unsent"))
 STATUS_NUMBERS = frozenset(("clients", "messages", "notes", "owed", "age"))
@@ -128,6 +132,56 @@ def subscribers(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
         ],
         SUBSCRIBER_NUMBERS,
     )
+
+
+def topics(fabric: FabricOption = "", as_json: JsonOption = False) -> None:
+    """Show the topics of a fabric, what is published to each now, and who journals it.
+
+    With --json an object a topic and line. The columns:
+
+    \b
+    type          the message type; *: declared for any, none came yet
+    messages      that the instance which logged most has logged since it started
+    rate          messages a second now
+    journaled by  the instances whose transaction log takes it; nobody: it is
+                  delivered, and neither stored nor replicated
+
+    Topics that are declared by an expression show when they have messages.
+    """
+    entry = running(fabric)
+    from raylay.services.fabric import Fabric
+    from raylay.services.fabric.topics import topic_rows
+
+    with Fabric.attach(entry.name) as attached:
+        before, began_s = attached.status()["instances"], time.monotonic()
+        time.sleep(RATE_S)
+        after, seconds = attached.status()["instances"], time.monotonic() - began_s
+        rows = topic_rows(attached.declared, before, after, seconds)
+        instances = [each.name for each in attached.declared.instances]
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(asdict(row)))
+        return
+    print_table(
+        f"topics of fabric {entry.name}",
+        ("topic", "type", "messages", "rate", "journaled by"),
+        [
+            (
+                row.topic,
+                row.message_type,
+                f"{row.messages:,}",
+                f"{row.rate_per_s:,.1f}/s" if row.rate_per_s else "",
+                "all"
+                if len(row.journaled_by) == len(instances)
+                else ", ".join(row.journaled_by) or "nobody",
+            )
+            for row in rows
+        ],
+        frozenset(("messages", "rate")),
+    )
+    others = max((int(each.get("topics_of_others", 0)) for each in after), default=0)
+    if others:
+        typer.echo(f"{others:,} messages more of topics that are too many to be shown each")
 
 
 def list_fabrics(as_json: JsonOption = False) -> None:

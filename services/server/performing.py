@@ -107,6 +107,7 @@ class Performing:
                 elif tell is Tell.LATER:
                     link.told_later(effect.last_txid)
         self._commits.taken(runs)
+        here.topic_counts.add(runs)
         if here.tracing.enabled:
             self._traces.committed(runs)
         if len(self._clients.live):

@@ -135,6 +135,8 @@ class Status:
             clients=[client.client_name for client in self._clients.sessions.values()],
             subscriptions=len(self._clients.live),
             bookmark_subscriptions=len(self._replays),
+            topics=self._here.topic_counts.told(),
+            topics_of_others=self._here.topic_counts.others,
             subscribers=standing(self._clients.sessions.values(), machine.committed_txid),
             upstreams=[
                 {"name": name, "group": group, "incarnation": f"{incarnation:016x}"}

@@ -17,6 +17,7 @@ from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.event_log import EventLog
 from raylay.services.server.state_thread import StateThread
+from raylay.services.server.topic_counts import TopicCounts
 from raylay.services.telemetry import logs
 from raylay.services.telemetry.tracing import Tracing
 from raylay.services.transports.framed import Outbox
@@ -57,6 +58,7 @@ class Surroundings:
         self.retirement = ""
         """Why it is over here for good; empty: it is not."""
         self.events_log = EventLog(logs.get("instance"))
+        self.topic_counts = TopicCounts()
         self.clock_offset_us = 0
         """By how much a drill has set the clock."""
         self._ended: asyncio.Future[None]

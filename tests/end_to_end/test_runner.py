@@ -90,7 +90,7 @@ def test_an_instance_that_waits_for_a_source_says_so_and_stops(make: Make) -> No
     assert thread.stop(), "without a source"
 
 
-def test_the_status_tells_who_subscribes_and_how_far_behind(make: Make) -> None:
+def test_the_status_tells_the_topics_and_who_subscribes(make: Make) -> None:
     thread = make(InstanceConfig("A", "g"))
     servers = [until(thread, lambda status: bool(status["ready"]))["client_address"]]
     with SyncClient("feed", servers=servers) as feed, SyncClient("desk", servers=servers) as desk:
@@ -99,6 +99,8 @@ def test_the_status_tells_who_subscribes_and_how_far_behind(make: Make) -> None:
         feed.flush()
         reading = desk.subscribe("^orders", bookmark=EPOCH)
         assert [next(reading).body for _ in range(3)] == [b"0", b"1", b"2"]
-        (told,) = thread.status()["subscribers"]
+        status = thread.status()
+    (told,) = status["subscribers"]
+    assert status["topics"] == [("orders", "json", 3)]
     assert (told["client"], told["topic"], told["bookmark"]) == ("desk", "^orders", True)
     assert (told["delivered"], told["behind"]) == (3, 0)

@@ -6,18 +6,21 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from raylay.services.cli import app
-from raylay.services.commands import messages
+from raylay.services.commands import looking, messages
 from raylay.services.errors import FabricError
-from raylay.services.fabric import Fabric, registry
+from raylay.services.fabric import Fabric, Topic, registry
 from raylay.services.fabric.plan import record_of
 from raylay.services.fabric.registry import Entry, process_start
 
+TOPICS = [[("orders", "json", 1_000)], [("orders", "json", 3_000)]]
+"""At the first and the second look."""
 SUBSCRIBERS = {
     "orders": [
         {
@@ -37,6 +40,9 @@ class Attached:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.looks = 0
+        topics = [Topic("orders", "json"), Topic("live", journaled=False)]
+        self.declared = Fabric("f", topics=topics).region(name, instances=1).settings()
 
     def __enter__(self) -> Attached:
         if self.name == "silent":
@@ -55,6 +61,8 @@ class Attached:
             "reason": "",
             "ready": ready,
         }
+        instance["topics"] = TOPICS[min(self.looks, 1)]
+        self.looks += 1
         instance["subscribers"] = SUBSCRIBERS.get(self.name, [])
         return {"fabric": self.name, "instances": [instance]}
 
@@ -192,3 +200,17 @@ def test_subscribers_are_shown_with_how_far_behind_they_are(place: Path) -> None
 def test_without_subscribers_that_is_said(place: Path) -> None:
     runs(place, "trades")
     assert raylay("subscribers").stdout == "nobody subscribes to fabric trades\n"
+
+
+def test_topics_are_shown_with_their_rate_and_who_journals_them(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs(place, "orders")
+    times_s = iter([10.0, 14.0])
+    monkeypatch.setattr(
+        looking, "time", SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(times_s))
+    )
+    shown = raylay("topics")
+    assert shown.exit_code == 0
+    rows = [line.split() for line in shown.stdout.splitlines() if line.strip()][3:]
+    assert rows == [["orders", "json", "3,000", "500.0/s", "all"], ["live", "*", "0", "nobody"]]

@@ -1,0 +1,50 @@
+"""How many messages of each topic an instance logged since it started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raylay.services.messages.records import Kind, Run
+from raylay.services.messages.topics import TopicKey
+
+COUNTED_MAX = 10_000
+"""Topics that are counted each by itself: publishers choose them."""
+SHOWN_MAX = 1_000
+
+_RECORDS = Kind.RECORDS
+
+
+class TopicCounts:
+    """See the file's docstring. One addition a run, which is of one topic.
+
+    Owner: the instance's event loop. Lifecycle: one life of the instance.
+    """
+
+    __slots__ = ("_counts", "others")
+
+    def __init__(self) -> None:
+        self._counts: dict[TopicKey, int] = {}
+        self.others = 0
+        """Messages of topics that are too many to be counted each."""
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """These were committed."""
+        counts = self._counts
+        for run in runs:
+            if run.kind != _RECORDS:
+                continue
+            key = run.topic, run.message_type
+            if key in counts:
+                counts[key] += run.count
+            elif len(counts) < COUNTED_MAX:
+                counts[key] = run.count
+            else:
+                self.others += run.count
+
+    def told(self) -> list[tuple[str, str, int]]:
+        """(topic, message type, messages), the most first, `SHOWN_MAX` at most."""
+        most = sorted(self._counts.items(), key=lambda each: (-each[1], each[0]))[:SHOWN_MAX]
+        return [
+            (topic.decode("utf-8", "replace"), kind.decode("utf-8", "replace"), count)
+            for (topic, kind), count in most
+        ]
