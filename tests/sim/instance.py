@@ -69,6 +69,7 @@ from raylay.services.replication.effects import (
     LinkProgress,
     NotifyLink,
     PlacementsChanged,
+    RefuseClient,
     Removable,
     Report,
     Retired,
@@ -1007,6 +1008,23 @@ class Instance:
         if self.alive and link.later_txid:
             self._tell(link, link.later_txid)
 
+    def _perform_refuse_client(self, effect: RefuseClient) -> None:
+        session = self.sessions.get(effect.session)
+        if session is None:
+            return
+        world, text = self.world, effect.text
+        world.probes["refused a topic that nobody declared"] += 1
+        for first, last in effect.ranges:
+            for sequence in (each for each in range(first, last + 1) if each in session.unacked):
+                session.unacked.remove(sequence)
+                failed = (session.publisher, session.number, sequence, effect.reason)
+                world.log(Failed(world.now_us, self.name, session.client, *failed))
+                header: dict[str, Any] = {"c": "ack", "a": "persisted", "s": sequence}
+                header["status"] = "failure"
+                header |= {"reason": effect.reason, "text": text}
+                session.connection.send(1, (header, b""))
+                text = ""
+
     def _perform_ack_client(self, effect: AckClient) -> None:
         session = self.sessions.get(effect.session)
         if session is None:
@@ -1644,6 +1662,7 @@ _PERFORM: dict[type[Any], Callable[[Instance, Any], None]] = {
     Append: Instance._perform_append,
     Committed: Instance._perform_committed,
     AckClient: Instance._perform_ack_client,
+    RefuseClient: Instance._perform_refuse_client,
     AckUpstream: Instance._perform_ack_upstream,
     CloseUpstream: Instance._perform_close_upstream,
     CloseSession: Instance._perform_close_session,

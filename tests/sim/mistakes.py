@@ -25,7 +25,14 @@ from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.commit_place import CommitPlace, Place
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.content import Contents
-from raylay.services.replication.effects import Effect, LinkEffect, Ranges, Rooted, SendBatch
+from raylay.services.replication.effects import (
+    Effect,
+    LinkEffect,
+    Ranges,
+    RefuseClient,
+    Rooted,
+    SendBatch,
+)
 from raylay.services.replication.instance import (
     InstanceMachine,
     LinkStart,
@@ -795,6 +802,14 @@ class UnreadIsTheSame(InstanceMachine):
         return super().upstream_batch(*arguments[:-1], AllSaid())
 
 
+class RefusesWithoutAWord(InstanceMachine):
+    """What nobody would keep is left out, and the next ack covers it."""
+
+    def client_published(self, session, runs, now_us, answers):  # type: ignore[no-untyped-def]
+        effects, transient = super().client_published(session, runs, now_us, answers)
+        return [each for each in effects if not isinstance(each, RefuseClient)], transient
+
+
 class FramesOvertake(Arrivals):
     """What asks nothing does not wait for what came before it on its connection."""
 
@@ -985,6 +1000,7 @@ MISTAKES: dict[str, Machines] = {
     "contents not compared": Machines(parts=Parts(intake=ContentsNotCompared)),
     "unread is the same": Machines(instance=UnreadIsTheSame),
     "frames overtake": Machines(arrivals=FramesOvertake),
+    "refuses without a word": Machines(instance=RefusesWithoutAWord),
     "last hop only": Machines(instance=OwesByLastHop, link=SendsByLastHop),
     "found: held is the same": Machines(link=HeldIsTheSame),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
@@ -1065,6 +1081,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "contents not compared": frozenset(("acknowledged",)),
     "unread is the same": frozenset(("acknowledged",)),
     "frames overtake": frozenset(("order", "store")),
+    "refuses without a word": frozenset(("acknowledged",)),
     "last hop only": frozenset(("loops",)),
     "found: held is the same": frozenset(("acknowledged",)),
     "found: skips what it sees": frozenset(("liveness",)),

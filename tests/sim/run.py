@@ -99,6 +99,7 @@ PROBES = (
     "second server behind one address",
     "incarnation known by the other side's logon",
     "second server of a list",
+    "refused a topic that nobody declared",
     "removed by retention",
     "run filtered out",
     "run routed in part",

@@ -178,7 +178,8 @@ class World:
         self.check_every = check_every
         self.resolves = resolves
         """Whether clients look their servers up in the fabric's record."""
-        self.topics = TopicBook(journaled)
+        # What nobody journals is declared so, or it is not and nobody wants it.
+        self.topics = TopicBook(journaled, unjournaled=() if seed % 2 else None)
         self.contents = contents
         self.filters = self.machines.filters if topology.passes is not None else None
         """Whether clients publish different contents under one identity."""
@@ -475,6 +476,8 @@ class World:
             for operation in history.operations
             if isinstance(operation, Published)
             and not any(rule.name in (".*", operation.topic) for rule in self.topics.rules)
+            # What nobody declared is never acknowledged: the laws of all others hold for it.
+            and self.topics[operation.topic.encode(), b"json"].declared
         )
         history.unretired = [
             former for former, disk in self.former.items() if self.hosts[disk.host].alive
