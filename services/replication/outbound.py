@@ -40,6 +40,7 @@ from raylay.services.replication.effects import (
     ranges_of,
     rooted_of,
 )
+from raylay.services.replication.elsewhere import DEFERRED_US_MAX, Elsewhere
 from raylay.services.replication.routing import Destination, Router
 from raylay.services.replication.unavailable import decode_unavailable
 from raylay.services.replication.values import LinkStart
@@ -50,57 +51,12 @@ WINDOW_BATCHES_MAX = 256
 YOURS_SHOWN_MAX = 16
 """Ranges in one connection: one that is missing is enough to know."""
 
-PATIENCE_US = 300_000
-"""A message waits for so long, once the destination shows nothing more of its way, and half as long
-again at most: two links that wait for each other must not give up at the same time. Three times as
-long as others had to wait, where that is longer."""
-DEFERRED_US_MAX = 3_000_000
-"""Whatever it shows."""
 CONFLATION_MS_MAX = 1_000
 """Where acks are held back for longer, nothing waits for them."""
-MISSES_MAX = 6
-SHOWN_NEEDED = 3
-"""Acks that must show messages of a way before others of it wait."""
-SHOWN_NEEDED_MAX = 4_096
 WAYS_MAX = 10_000
 
 Way = tuple[tuple[int, ...], bytes]
 """Path and topic: messages that have both in common come by the same links."""
-
-
-class _Elsewhere:
-    """Whether what comes by one way gets to the destination without this link, and how soon."""
-
-    __slots__ = ("misses", "needed", "shown", "usual_us")
-
-    def __init__(self) -> None:
-        self.shown = 0
-        self.needed = SHOWN_NEEDED
-        self.misses = 0
-        """Messages, one after the other, that waited for nothing."""
-        self.usual_us = 0
-        """How long the slowest of the last ones waited until they were shown."""
-
-    @property
-    def is_believed(self) -> bool:
-        return self.shown >= self.needed
-
-    @property
-    def patience_us(self) -> int:
-        """How long a message waits once nothing more of its way is shown: each in vain halves
-        it, so that one that was only slow is not taken for dead, and a dead one soon is."""
-        return min(max(PATIENCE_US, 3 * self.usual_us), DEFERRED_US_MAX) >> self.misses
-
-    def came(self, waited_us: int) -> None:
-        """A message was shown after so long."""
-        self.usual_us = max(waited_us, self.usual_us - self.usual_us // 8)
-
-    def missed(self) -> None:
-        """A message has waited in vain, and is sent."""
-        self.misses += 1
-        if self.misses > MISSES_MAX:
-            self.shown = self.misses = 0
-            self.needed = min(4 * self.needed, SHOWN_NEEDED_MAX)
 
 
 class OutboundLink:
@@ -135,7 +91,7 @@ class OutboundLink:
         self.skipped = 0
         self.deferrals_ended = 0
         """How often a message was sent that had waited for another way."""
-        self._elsewhere: dict[Way, _Elsewhere] = {}
+        self._elsewhere: dict[Way, Elsewhere] = {}
         self._ways: dict[int, Way] = {}
         """Publisher to the way of its last message that others brought here."""
         self._may_defer = (
@@ -164,6 +120,8 @@ class OutboundLink:
         self._looked_to_txid = 0
         """What is still marked of that when all up to here is read, is in the journal no more."""
         self._notices = RootedRanges()
+        self._named = RootedRanges()
+        """Asked for by its name, and not known to be there: asked for again when it is shown."""
         # (number, last txid before the batch, bytes)
         self._in_flight: deque[tuple[int, int, int]] = deque()
         self._bytes_in_flight = 0
@@ -192,7 +150,7 @@ class OutboundLink:
         self._mark = start.mark.copy()
         self._once_more, self._looked_for = PublisherRanges(), PublisherRanges()
         self._looked_to_txid = start.last_txid
-        self._notices = RootedRanges()
+        self._notices, self._named = RootedRanges(), RootedRanges()
         for marks in self._mark.roots.values():
             self._looked_for.update(marks)
         for root, asked in start.notice.roots.items():
@@ -446,7 +404,7 @@ class OutboundLink:
             if elsewhere is None:
                 if len(self._elsewhere) >= WAYS_MAX:
                     self._elsewhere.clear()
-                elsewhere = self._elsewhere[way] = _Elsewhere()
+                elsewhere = self._elsewhere[way] = Elsewhere()
             elsewhere.shown += 1
             elsewhere.misses = 0
             if way == self._deferred:
@@ -481,6 +439,12 @@ class OutboundLink:
                 marks.remove_ranges(publisher, list(gone))
                 if self.sync:
                     self._notices.of(root).of(publisher).update(gone)
+                    held = self._held.get(publisher)
+                    absent = gone.copy()
+                    if held is not None:
+                        absent.difference_update(gone.intersection(held))
+                    if absent:
+                        self._named.of(root).of(publisher).update(absent)
                 once_more = self._once_more.get(publisher)
                 if once_more is not None:
                     self._held.of(publisher).update(gone.intersection(once_more))
@@ -675,7 +639,24 @@ class OutboundLink:
         if caught_up:
             self._caught_up_number = 0
         effects.extend(self._progress(0, caught_up))
+        if held and self._named.roots:
+            self._ask_for_what_is_shown(held)
+            effects.extend(self.flush_notices())
         return effects
+
+    def _ask_for_what_is_shown(self, held: Ranges) -> None:
+        """These came there by others. The destination did not know them when it was asked for them
+        by their names, and the question was lost."""
+        for root, named in self._named.roots.items():
+            for publisher, ranges in held.items():
+                sought = named.get(publisher)
+                found = (
+                    [piece for a, b in ranges for piece in sought.within(a, b)] if sought else []
+                )
+                if found:
+                    named.remove_ranges(publisher, found)
+                    if self.sync:
+                        self._notices.of(root).add_ranges(publisher, found)
 
     @property
     def stored_txid(self) -> int:

@@ -169,7 +169,7 @@ LONG_FILES = {
     "services/protocol/replication.py": 620,
     "services/protocol/session.py": 670,
     "services/replication/instance/machine.py": 806,
-    "services/replication/outbound.py": 710,
+    "services/replication/outbound.py": 700,
     "services/messages/ranges.py": 620,
     "services/telemetry/tracing.py": 630,
     "storage/lmdb_journal.py": 810,

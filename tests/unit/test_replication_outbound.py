@@ -20,15 +20,14 @@ from raylay.services.replication.effects import (
     Rooted,
     SendBatch,
 )
-from raylay.services.replication.instance import LinkStart
-from raylay.services.replication.outbound import (
+from raylay.services.replication.elsewhere import (
     DEFERRED_US_MAX,
     MISSES_MAX,
     PATIENCE_US,
     SHOWN_NEEDED,
-    YOURS_SHOWN_MAX,
-    OutboundLink,
 )
+from raylay.services.replication.instance import LinkStart
+from raylay.services.replication.outbound import YOURS_SHOWN_MAX, OutboundLink
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.unavailable import encode_unavailable
 
@@ -252,6 +251,21 @@ def test_what_is_asked_for_and_is_removed_here_is_named_when_all_is_read() -> No
     assert sent(made.take([run(5, 5, awaited=False)])) == [
         (4, [{P: [(5, 5)]}], {OWN: {P: [(5, 5)]}}, False)
     ]
+
+
+def test_what_was_asked_for_by_its_name_is_asked_for_again_when_it_is_shown() -> None:
+    """The destination did not know it then: of what it does not have it keeps no question."""
+    asked = {ELSEWHERE: {P: [(2, 3)]}}
+    made = link((1, 1), last_txid=4)
+    made.take([run(4, 4)])
+    assert sent(made.notice(asked, 4)) == [(2, [], asked, False)]
+    assert not sent(made.acked(2, {P: [(5, 9)]}, {}, {}))
+    assert sent(made.acked(2, {P: [(3, 9)]}, {}, {})) == [
+        (3, [], {ELSEWHERE: {P: [(3, 3)]}}, False)
+    ]
+    assert not sent(made.acked(3, {P: [(3, 9)]}, {}, {})), "once"
+    made.set_mode(False)
+    assert not sent(made.acked(3, {P: [(2, 2)]}, {}, {})), "nobody waits any more"
 
 
 def test_the_window_counts_what_is_not_stored_and_notices_pass_it() -> None:
