@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raylay.services.client import machine as client_module
+from raylay.services.client import outbox as outbox_module
 from raylay.services.drills import checkers
 from raylay.services.drills.history import (
     Acked,
@@ -2402,7 +2402,7 @@ def test_a_journal_that_holds_such_a_sequence_stops_no_link(
 ) -> None:
     """Earlier releases let it in where it came behind the highest that there is, in one batch."""
     monkeypatch.setattr(publishers_module, "scan", partial(scan, sequence_max=SEQUENCE_HELD_MAX))
-    monkeypatch.setattr(client_module, "SEQUENCE_MAX", SEQUENCE_HELD_MAX)
+    monkeypatch.setattr(outbox_module, "SEQUENCE_MAX", SEQUENCE_HELD_MAX)
     play = Play(fabric(a=(to("b"),), b=(to("a"),)))
     old = play.client("old", "a", "b")
     other = play.client("other", "a", "b")
