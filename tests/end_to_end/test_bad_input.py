@@ -324,10 +324,9 @@ def test_a_journal_that_holds_such_a_sequence_stops_no_link(
     assert len(reader.receive(6)) == 6
 
 
-def test_a_server_that_has_no_number_left_for_a_client_says_so(
-    servers: Servers, tmp_path: Path
-) -> None:
-    """What a server numbers has a publisher of its own, and somebody may take that one's name."""
+def test_nobody_takes_the_numbers_that_a_server_gives(servers: Servers, tmp_path: Path) -> None:
+    """What a server numbers has a publisher of its own, whose name nobody knows: the one of
+    earlier releases could be taken, and its numbers used up."""
     server = single(servers, tmp_path)
     good = Good(server)
     asker = Client(server.address, "asker")
@@ -336,8 +335,7 @@ def test_a_server_that_has_no_number_left_for_a_client_says_so(
     client.send({"c": "pb", "n": 1}, record_of(taker, SEQUENCE_MAX))
     client.persisted(SEQUENCE_MAX)
     asker.send({"c": "p", "t": "orders", "cid": "u", "a": "persisted"}, b"{}")
-    refused = asker.ack(cid="u").header
-    assert refused["reason"] == "sequence_exhausted" and "another client name" in refused["text"]
+    assert asker.ack(cid="u").header["status"] == "success"
     asker.publish(range(1, 4))
     asker.persisted(3)
     good.publishes()
@@ -383,7 +381,11 @@ def test_a_full_disk_passes_when_there_is_space_again(servers: Servers, small_di
     while server.events("storage_failed") < 2:
         asker = Client(server.address, "asker")
         asker.send({"c": "p", "t": "orders", "cid": "u", "a": "persisted"}, bytes(200_000))
-        assert asker.ack().header["reason"] == "storage_full" and asker.closed()
+        frame = asker.ack().header
+        if frame["status"] == "success":
+            # What is left may take one more.
+            continue
+        assert frame["reason"] == "storage_full" and asker.closed()
     time_s = time.monotonic()
     ballast.unlink()
     while True:

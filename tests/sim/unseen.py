@@ -29,7 +29,9 @@ PURE = (
     "services/subscriptions/*.py",
     "services/client/failover.py",
     "services/client/machine.py",
+    "services/client/outbox.py",
     "services/client/resumption.py",
+    "services/client/resumptions.py",
 )
 EXPLAINED = HERE / "unseen.txt"
 
