@@ -22,6 +22,7 @@ nobody reads from the disk what was written past the page cache. Little-endian:
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
@@ -53,6 +54,9 @@ END_BYTES = 4 * 1024 * 1024
 BLOCK_BYTES_MAX = 128 * 1024
 """A larger block goes to the store: one more write of it would cost more than it saves."""
 FILL_BYTES = 1024 * 1024
+LEFT_BYTES_MIN = 32 * 1024 * 1024
+"""As much stays free beside the files, or none is made: they would take from a small disk what the
+journal is about to need."""
 LOOKS_MAX = 16
 """How often a reader looks at a head, or an entry, that is being written."""
 _BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -125,15 +129,28 @@ def make_files(directory: Path) -> None:
     """Makes what is not there, or not of its size; each appears only when it is whole.
 
     Raises:
-        OSError: there is no space.
+        OSError: there is no space, or too little would be left; no file is begun then.
     """
-    for name, size_bytes in (*((name, FILE_BYTES) for name in FRONT_NAMES), (END_NAME, END_BYTES)):
+    missing = [
+        (name, size_bytes)
+        for name, size_bytes in (
+            *((name, FILE_BYTES) for name in FRONT_NAMES),
+            (END_NAME, END_BYTES),
+        )
+        if _size_bytes(directory / name) != size_bytes
+    ]
+    wanted_bytes = sum(size_bytes for _, size_bytes in missing)
+    status = os.statvfs(directory)
+    free_bytes = status.f_bavail * status.f_frsize
+    if missing and free_bytes < wanted_bytes + LEFT_BYTES_MIN:
+        raise OSError(
+            errno.ENOSPC,
+            f"the front log needs {wanted_bytes:,} bytes and leaves {LEFT_BYTES_MIN:,} free, "
+            f"{free_bytes:,} are there",
+            str(directory),
+        )
+    for name, size_bytes in missing:
         path = directory / name
-        try:
-            if os.stat(path).st_size == size_bytes:
-                continue
-        except FileNotFoundError:
-            pass
         aside = directory / (name + ASIDE_SUFFIX)
         try:
             with open(aside, "wb", buffering=0) as file:
@@ -146,6 +163,13 @@ def make_files(directory: Path) -> None:
             aside.unlink(missing_ok=True)
             raise
     sync_directory(directory)
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
 
 
 class Front:

@@ -357,3 +357,28 @@ def test_nothing_in_front_is_known_where_there_is_no_file(tmp_path: Path) -> Non
     reader = FrontReader(tmp_path)
     assert reader.blocks(1, 100, lambda: 0) == []
     assert reader.last_txid(7) == 7
+
+
+def test_a_small_disk_keeps_its_room_for_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were it filled up until the files did not fit, publishers would be refused meanwhile."""
+    status = os.statvfs(tmp_path)
+    wanted_bytes = len(front.FRONT_NAMES) * front.FILE_BYTES + front.END_BYTES
+    for free_bytes, is_made in (
+        (wanted_bytes + front.LEFT_BYTES_MIN - status.f_frsize, False),
+        (wanted_bytes + front.LEFT_BYTES_MIN, True),
+        (0, True),
+    ):
+        values = list(status)
+        values[4] = free_bytes // status.f_frsize
+        monkeypatch.setattr(os, "statvfs", lambda _, found=tuple(values): os.statvfs_result(found))
+        if is_made:
+            front.make_files(tmp_path)
+        else:
+            with pytest.raises(
+                OSError, match=f"the front log needs {wanted_bytes:,} bytes"
+            ) as refused:
+                front.make_files(tmp_path)
+            assert refused.value.errno == errno.ENOSPC
+        assert bool(list(tmp_path.iterdir())) == is_made, "what is there needs no more"
