@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,11 @@ def test_a_fabric_without_its_head_ends(tmp_path: Path) -> None:
         assert "Ray's head at" in told[name] and "does not answer" in told[name]
         assert told[name + "_s"] < 10
     assert told["stop_s"] < 60
-    assert has_ended(told["process"])
+    # Without the head nobody says which process is whose: it ends with its Ray, a moment later.
+    deadline_s = time.monotonic() + 20
+    while not has_ended(told["process"]):
+        assert time.monotonic() < deadline_s, "an instance is left over"
+        time.sleep(0.05)
 
 
 def has_ended(pid: int) -> bool:
