@@ -33,6 +33,8 @@ def run(*arguments: str, runtime: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         timeout=60,
+        # Not in the checkout, where somebody may have a fabric in data/.
+        cwd=runtime,
         env={**os.environ, "RAYLAY_RUNTIME_DIR": str(runtime)},
     )
 

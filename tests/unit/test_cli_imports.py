@@ -49,6 +49,8 @@ def imported(runtime: Path, *arguments: str) -> set[str]:
         capture_output=True,
         text=True,
         timeout=60,
+        # Not in the checkout, where somebody may have a fabric in data/.
+        cwd=runtime,
         env={**os.environ, "RAYLAY_RUNTIME_DIR": str(runtime), "RAY_ADDRESS": ""},
     )
     return set(done.stderr.splitlines())
