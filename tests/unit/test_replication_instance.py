@@ -47,7 +47,7 @@ from raylay.services.replication.routing import Destination
 
 CLIENT_NAME = "p"
 P = publisher_id(CLIENT_NAME)
-OWN, PEER, UPSTREAM = 0xA, 0xB, 0xC
+OWN, PEER, UPSTREAM, OTHER = 0xA, 0xB, 0xC, 0xD
 SECOND_US = 1_000_000
 
 
@@ -395,6 +395,26 @@ def test_topics_that_are_not_journaled_are_handed_back_and_count_as_durable() ->
     effects, transient = bench.machine.client_published(1, runs, 0, Answers())
     assert [run.topic for run in transient] == [b"chatter"]
     assert acks(bench.take(effects)) == [(1, "")]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_who_asked_in_vain_hears_when_others_bring_it(asks: bool) -> None:
+    """It sent nothing twice before: nobody else is told what comes by others."""
+    bench = Bench()
+    bench.log_on_upstream()
+    bench.batch(1, 1)
+    bench.commit()
+    other = bench.machine.upstream_logged_on(8, "other", "g", OTHER, "own", 1)
+    assert other
+    if asks:
+        bench.batch(2, awaited={UPSTREAM: {P: [(2, 3)]}})
+    payload = b"".join(RecordBuilder(P, "orders", "json").build(n, b"x", 0) for n in (2, 3))
+    runs = [run_of(chunk, payload) for chunk in scan(payload)]
+    answers = bench.answers(runs)
+    bench.take(bench.machine.upstream_batch(8, 1, runs, False, {}, False, 0, answers))
+    told = [each for each in bench.commit() if isinstance(each, AckUpstream)]
+    held = [each.held for each in told if each.connection == 9 and each.held]
+    assert held == ([{P: [(2, 3)]}] if asks else [])
 
 
 def batch_of(*topics: str) -> bytes:

@@ -52,7 +52,7 @@ class Upstream:
     number: int = 0
     stored: int = 0
     told: int = 0
-    sends_duplicates: bool = False
+    hears_what_comes: bool = False
     caught_up: bool = False
     held: PublisherRanges = field(default_factory=PublisherRanges)
     persisted: RootedRanges = field(default_factory=RootedRanges)
@@ -80,8 +80,8 @@ class Upstreams:
         "_connected",
         "_counters",
         "_dirty",
-        "_duplicating",
         "_durability",
+        "_hearing",
         "_identity",
         "_intake",
         "_of",
@@ -111,8 +111,8 @@ class Upstreams:
         self._connected: dict[int, Upstream] = {}
         self._of: dict[int, Upstream] = {}
         """By incarnation."""
-        self._duplicating: set[int] = set()
-        """Incarnations that sent what was here already."""
+        self._hearing: set[int] = set()
+        """Incarnations that hear what others bring."""
         self._dirty: set[int] = set()
         """Connections that may have to be told something."""
 
@@ -158,7 +158,7 @@ class Upstreams:
             connection, name, group, incarnation, destination, epoch, generation, reunites, proven
         )
         # It would send them again before it were told what it need not send.
-        found.sends_duplicates = incarnation in self._duplicating
+        found.hears_what_comes = incarnation in self._hearing
         self._connected[connection] = self._of[incarnation] = found
         if not reunites:
             self._admission.meetings.met(
@@ -238,6 +238,9 @@ class Upstreams:
         for root, asked_of in awaited.items():
             for publisher, ranges in asked_of.items():
                 known = self._intake.known.get(publisher)
+                if known is None or not all(known.covers(a, b) for a, b in ranges):
+                    # It cannot send these. It asks again when it hears that they are here.
+                    self._tell_what_comes(upstream)
                 if known is None:
                     continue
                 asked = [piece for a, b in ranges for piece in known.within(a, b)]
@@ -284,8 +287,7 @@ class Upstreams:
             known = self._intake.known.of(publisher)
             old = [piece for a, b in ranges for piece in known.within(a, b)]
             if old:
-                upstream.sends_duplicates = True
-                self._duplicating.add(upstream.incarnation)
+                self._tell_what_comes(upstream)
                 fresh = [piece for a, b in ranges for piece in known.missing(a, b)]
                 part = run.select(fresh) if fresh else None
                 self._counters.duplicates += count - (part.count if part else 0)
@@ -402,10 +404,17 @@ class Upstreams:
         if answered:
             upstream.persisted.of(root).add_ranges(publisher, answered)
 
+    def _tell_what_comes(self, upstream: Upstream) -> None:
+        """It sends what is here already, or asks for what is not: from now on it hears what others
+        bring, in its later connections, too."""
+        upstream.hears_what_comes = True
+        self._hearing.add(upstream.incarnation)
+
     def came_elsewhere(self, sender: int, publisher: int, ranges: list[Range]) -> None:
-        """A sender brought these: others that send what is here already need not."""
+        """A sender brought these: others that would send them need not, and who asked for them in
+        vain may ask again."""
         for upstream in self._connected.values():
-            if upstream.sends_duplicates and upstream.incarnation != sender:
+            if upstream.hears_what_comes and upstream.incarnation != sender:
                 upstream.held.add_ranges(publisher, ranges)
                 self._dirty.add(upstream.connection)
 
