@@ -6,7 +6,6 @@ import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import lmdb
 
@@ -76,7 +75,7 @@ class ActiveSegment:
 
     def measure(self) -> None:
         """Asks LMDB how large the file is."""
-        self.file_bytes = _file_bytes(self.shared.env)
+        self.file_bytes = self.shared.file_bytes()
         self.unmeasured_bytes = self.unmeasured_commits = 0
 
 
@@ -102,11 +101,6 @@ def pack_blocks(runs: list[Run]) -> tuple[list[tuple[bytes, bytes]], list[int], 
         lengths.append(length)
     blocks.append((_KEY.pack(first_txid), parts[0] if len(parts) == 1 else b"".join(parts)))
     return blocks, lengths, total_bytes
-
-
-def _file_bytes(env: Any) -> int:
-    """Bytes of the environment's file, as far as LMDB uses it."""
-    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
 
 
 def explained(error: Exception, path: Path) -> Exception:

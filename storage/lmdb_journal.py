@@ -254,7 +254,7 @@ class LmdbJournal(OwnReading):
     def _held_at_opening(self, active: ActiveSegment, files: list[SegmentFile]) -> PublisherRanges:
         """Everything held before the active segment."""
         if active.opened:
-            with active.shared.env.begin(buffers=True) as transaction:
+            with active.shared.begin(buffers=True) as transaction:
                 entries = read_meta(transaction)
             return ranges_from_entries(entries, HELD_PREFIX, str(active.path))
         older = [file for file in files if file.first_txid < active.first_txid]
@@ -272,7 +272,7 @@ class LmdbJournal(OwnReading):
         active = ActiveSegment(shared, file.path, file.first_txid)
         segment = None
         try:
-            shared.env.reader_check()
+            shared.clear_dead_readers()
             segment = EnvironmentSegment(file)
             entries = segment.entries()
             active.opened = bool(entries)
@@ -479,7 +479,7 @@ class LmdbJournal(OwnReading):
         self._last_txid = runs[-1].last_txid
         self._commits += 1
         if self._commits % READER_CHECK_COMMITS == 0:
-            active.shared.env.reader_check()
+            active.shared.clear_dead_readers()
             if not self._front.is_usable:
                 self._tasks.put(self._open_front)
         self._committed(self._last_txid, time.perf_counter_ns() - started_ns)
@@ -508,7 +508,7 @@ class LmdbJournal(OwnReading):
         """Writes what is in front, and blocks behind it, in one synced transaction; opens the next
         segment where it is time for that. Under the store's lock, on the thread that commits."""
         fronted = self._front.pending()
-        full = (lmdb.MapFullError, lmdb.ReadersFullError, lmdb.TxnFullError, lmdb.PanicError)
+        full = (lmdb.MapFullError, lmdb.ReadersFullError, lmdb.TxnFullError)
         active = self._active
         assert active is not None
         if self._must_rotate():
@@ -564,9 +564,8 @@ class LmdbJournal(OwnReading):
             self._front.open()
 
     def _put(self, active: ActiveSegment, blocks: list[tuple[bytes, bytes]]) -> None:
-        env = active.shared.env
         size_bytes = 0
-        with env.begin(write=True) as transaction:
+        with active.shared.begin(write=True) as transaction:
             if not active.opened:
                 with transaction.cursor() as cursor:
                     cursor.putmulti(self._opening.of(active.first_txid, self._held.copy()))
@@ -669,7 +668,7 @@ class LmdbJournal(OwnReading):
         """Writes summary and index into a segment, in its last transaction, and renames it."""
         entries = active.index.seal_entries()
         fault_point("seal.begin")
-        with active.shared.env.begin(write=True) as transaction:
+        with active.shared.begin(write=True) as transaction:
             for key, value in entries.items():
                 transaction.put(META_PREFIX + key, value)
         fault_point("seal.synced")

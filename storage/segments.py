@@ -28,6 +28,7 @@ from raylay.services.errors import CorruptRecord, StorageError, StorageFull
 from raylay.services.messages import records
 from raylay.storage.archive import archive_of
 from raylay.storage.compressed import Container
+from raylay.storage.environment import LastingEnvironment
 from raylay.storage.files import allocate_lock_table, shared_lock
 from raylay.storage.journal import BLOCK_BYTES_MAX
 from raylay.storage.lmdb_structure import check_structure
@@ -107,17 +108,58 @@ def list_segments(directory: Path, archive: Path | None) -> list[SegmentFile]:
 
 
 # -- environments --------------------------------------------------------------------------------
-class Environment:
+class Environment(LastingEnvironment):
     """An open LMDB environment, shared by all its users in this process."""
 
-    __slots__ = ("_identity", "_users", "env", "path", "writable")
+    __slots__ = ("_create", "_identity", "_map_bytes", "_users", "path", "writable")
 
-    def __init__(self, env: Any, identity: tuple[int, int], path: Path, writable: bool) -> None:
-        self.env = env
+    def __init__(self, path: Path, writable: bool, map_bytes: int, create: bool) -> None:
         self.path = path
+        """Where it lies now: a spare is renamed when it becomes a segment."""
         self.writable = writable
-        self._identity = identity
+        self._map_bytes = map_bytes
         self._users = 1
+        self._create = create
+        super().__init__(self._open)
+        self._create = False
+        status = os.stat(path)
+        # Reading a page behind the end of a mapped file kills the process: refuse a torn file.
+        needed_bytes = self.ask(_file_bytes)
+        if status.st_size < needed_bytes and not create:
+            super().close()
+            raise CorruptRecord(
+                f"{path} is torn: {status.st_size} bytes of {needed_bytes}",
+                str(path),
+                status.st_size,
+            )
+        self._identity = (status.st_dev, status.st_ino)
+
+    def _open(self) -> Any:
+        return lmdb.open(
+            str(self.path),
+            subdir=False,
+            map_size=self._map_bytes,
+            readonly=not self.writable,
+            lock=self.path.suffix != ".sealed",
+            create=self._create,
+            max_readers=READERS_MAX,
+            max_spare_txns=4,
+            meminit=False,
+            max_dbs=0,
+        )
+
+    def file_bytes(self) -> int:
+        """Bytes of its file, as far as LMDB uses it."""
+        return self.ask(_file_bytes)
+
+    def clear_dead_readers(self) -> int:
+        """Frees what processes that died hold of its table of readers; how many these were."""
+        return self.ask(lambda env: int(env.reader_check()))
+
+    def joined(self) -> Environment:
+        """Itself, with one more user."""
+        self._users += 1
+        return self
 
     def close(self) -> None:
         """Ends this use; the last one closes the environment."""
@@ -125,7 +167,11 @@ class Environment:
             self._users -= 1
             if self._users == 0:
                 del _registry[self._identity]
-                self.env.close()
+                super().close()
+
+
+def _file_bytes(env: Any) -> int:
+    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
 
 
 _registry: dict[tuple[int, int], Environment] = {}
@@ -158,8 +204,7 @@ def open_environment(
                         "open the journal before its readers",
                         str(path),
                     )
-                shared._users += 1
-                return shared
+                return shared.joined()
             if not status.st_size:
                 raise CorruptRecord(f"{path} is torn: it is empty", str(path))
             # A live segment changes under a reader; its writer checks it when it recovers it.
@@ -168,22 +213,12 @@ def open_environment(
                 if seen not in _sound:
                     check_structure(path)
                     _sound.add(seen)
-        live = path.suffix != ".sealed"
         try:
-            if live and writable:
+            if writable:
                 allocate_lock_table(path, LOCK_TABLE_BYTES)
-            env = lmdb.open(
-                str(path),
-                subdir=False,
-                map_size=map_bytes,
-                readonly=not writable,
-                lock=live,
-                create=create,
-                max_readers=READERS_MAX,
-                max_spare_txns=4,
-                meminit=False,
-                max_dbs=0,
-            )
+            shared = Environment(path, writable, map_bytes, create)
+        except FileNotFoundError:
+            raise
         except OSError as error:
             raise StorageFull(
                 f"{path}: no space left for its lock table: {error.strerror}", str(path)
@@ -194,18 +229,7 @@ def open_environment(
             if isinstance(error, lmdb.DiskError):
                 raise StorageFull(f"{path}: no space left: {error}", str(path)) from error
             raise StorageError(f"{path} cannot be opened: {error}", str(path)) from error
-        status = os.stat(path)
-        # Reading a page behind the end of a mapped file kills the process: refuse a torn file.
-        needed_bytes = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-        if status.st_size < needed_bytes and not create:
-            env.close()
-            raise CorruptRecord(
-                f"{path} is torn: {status.st_size} bytes of {needed_bytes}",
-                str(path),
-                status.st_size,
-            )
-        identity = (status.st_dev, status.st_ino)
-        shared = _registry[identity] = Environment(env, identity, path, writable)
+        _registry[shared._identity] = shared
         return shared
 
 
@@ -337,7 +361,6 @@ class EnvironmentSegment(OpenSegment):
         self._lock_fd = shared_lock(file.path)
         try:
             self._shared = open_environment(file.path)
-            self._env = self._shared.env
         except BaseException:
             os.close(self._lock_fd)
             raise
@@ -357,7 +380,7 @@ class EnvironmentSegment(OpenSegment):
         found: list[tuple[int, bytes]] = []
         wanted = _KEY.pack(txid)
         try:
-            with self._env.begin(buffers=True) as transaction:
+            with self._shared.begin(buffers=True) as transaction:
                 cursor = transaction.cursor()
                 if not cursor.set_range(wanted):
                     # Behind the last block's first id: in that block, or at the end of the segment.
@@ -375,7 +398,7 @@ class EnvironmentSegment(OpenSegment):
                     if taken_bytes >= bytes_max or not cursor.next():
                         break
         except lmdb.Error as error:
-            raise _readable(error, self.file.path, self._env) from error
+            raise _readable(error, self.file.path, self._shared) from error
         return found
 
     def _end_of(self, cursor: Any) -> int:
@@ -392,19 +415,19 @@ class EnvironmentSegment(OpenSegment):
     def last_txid(self) -> int:
         """See OpenSegment."""
         try:
-            with self._env.begin(buffers=True) as transaction:
+            with self._shared.begin(buffers=True) as transaction:
                 cursor = transaction.cursor()
                 return self._end_of(cursor) if cursor.last() else 0
         except lmdb.Error as error:
-            raise _readable(error, self.file.path, self._env) from error
+            raise _readable(error, self.file.path, self._shared) from error
 
     def entries(self) -> dict[bytes, bytes]:
         """See OpenSegment."""
         try:
-            with self._env.begin(buffers=True) as transaction:
+            with self._shared.begin(buffers=True) as transaction:
                 return read_meta(transaction)
         except lmdb.Error as error:
-            raise _readable(error, self.file.path, self._env) from error
+            raise _readable(error, self.file.path, self._shared) from error
 
     def index(self) -> SegmentIndex:
         """See OpenSegment; that of a live segment grows with each call."""
@@ -421,10 +444,10 @@ class EnvironmentSegment(OpenSegment):
             self._lock_fd = -1
 
 
-def _readable(error: Exception, path: Path, env: Any) -> StorageError:
+def _readable(error: Exception, path: Path, shared: Environment) -> StorageError:
     """An LMDB error of a reader as ours."""
     if isinstance(error, lmdb.ReadersFullError):
-        cleared = env.reader_check()
+        cleared = shared.clear_dead_readers()
         made = StorageError(
             f"{path} has {READERS_MAX} readers, the limit; {cleared} dead ones were cleared: retry",
             str(path),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import lmdb
 
 from raylay.services.errors import StorageError, StorageFull
+from raylay.storage.environment import LastingEnvironment
 from raylay.storage.files import (
     ASIDE_SUFFIX,
     allocate_lock_table,
@@ -63,13 +63,8 @@ def _make_store(path: Path) -> None:
     table.unlink()
 
 
-class StoreFile:
+class StoreFile(LastingEnvironment):
     """A small store's LMDB environment.
-
-    LMDB gives an environment up for good when the write of its meta page fails, as on a disk that
-    is full or breaks for a moment; the file is as whole as before. The next transaction opens it
-    anew.
-    Owner: one process; any of its threads.
 
     Raises:
         StorageError: the file cannot be opened; names it.
@@ -77,36 +72,7 @@ class StoreFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.Lock()
-        self._env: Any = open_store(path)
-
-    def begin(self, *, write: bool = False) -> Any:
-        """A transaction of LMDB.
-
-        Raises:
-            lmdb.Error: LMDB's own; StorageError: it had to be opened anew, which failed.
-        """
-        env = self._opened()
-        try:
-            return env.begin(write=write)
-        except lmdb.PanicError:
-            with self._lock:
-                if self._env is env:
-                    self._env = None
-                    env.close()
-            return self._opened().begin(write=write)
-
-    def _opened(self) -> Any:
-        with self._lock:
-            if self._env is None:
-                self._env = open_store(self._path)
-            return self._env
-
-    def close(self) -> None:
-        """Closes the file."""
-        with self._lock:
-            if self._env is not None:
-                self._env.close()
+        super().__init__(lambda: open_store(path))
 
 
 def explained(error: Exception, path: Path) -> StorageError:

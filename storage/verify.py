@@ -188,14 +188,14 @@ def _blocks_of(file: SegmentFile, entries: dict[bytes, bytes]) -> Iterator[_Bloc
         return
     shared = open_environment(file.path)
     try:
-        with shared.env.begin(buffers=True) as transaction:
+        with shared.begin(buffers=True) as transaction:
             entries.update(read_meta(transaction))
         at = 1
         while at <= _KEY_MAX:
             # A transaction a megabyte: one that is long pins pages of a live segment.
             found: list[tuple[bytes, bytes]] = []
             taken_bytes = 0
-            with shared.env.begin(buffers=True) as transaction:
+            with shared.begin(buffers=True) as transaction:
                 cursor = transaction.cursor()
                 there = cursor.set_range(at.to_bytes(_KEY_BYTES, "big"))
                 while there and taken_bytes < BLOCK_BYTES_MAX:

@@ -47,7 +47,7 @@ class Watch:
             patch.setattr(os, name, self._watched(getattr(os, name)))
         begin = StoreFile.begin
 
-        def begun(file: StoreFile, *, write: bool = False) -> Any:
+        def begun(file: StoreFile, *, write: bool = False, buffers: bool = False) -> Any:
             if write:
                 self._seen(f"a write transaction of {file._path}")
             return begin(file, write=write)

@@ -173,6 +173,14 @@ class Server:
                 f"no event {text!r} came: {self.log}"
             )
 
+    def wait_for_behind(self, text: str, other: str, times: int) -> None:
+        """Waits for an event behind so many others of another kind."""
+        with self._logged:
+            assert self._logged.wait_for(
+                lambda: self.events(other) >= times and text in self.log.split(other)[-1],
+                DEADLINE_S,
+            ), f"no event {text!r} came behind {times} of {other!r}: {self.log}"
+
     def journal(self) -> list[tuple[int, int]]:
         """(publisher, sequence) of everything in its journal."""
         found: list[tuple[int, int]] = []
@@ -771,7 +779,8 @@ def test_a_killed_link_is_started_again_once(servers: Servers, tmp_path: Path) -
     first, _ = pair(servers, tmp_path)
     client = Client(first.address, "publisher")
     sequence = 0
-    for _ in range(3):
+    first.wait_for("link_caught_up")
+    for times in range(1, 4):
         client.publish(range(sequence + 1, sequence + 101))
         sequence += 100
         children = subprocess.run(
@@ -782,10 +791,9 @@ def test_a_killed_link_is_started_again_once(servers: Servers, tmp_path: Path) -
         ).stdout.splitlines()
         links = [int(line.split()[0]) for line in children if "run_link" in line]
         assert len(links) == 1
-        caught_up = first.events("link_caught_up")
         os.kill(links[0], signal.SIGKILL)
         client.persisted(sequence)
-        first.wait_for("link_caught_up", caught_up + 1)
+        first.wait_for_behind("link_caught_up", "link_process_ended", times)
     assert first.events("link_process_ended") == 3
 
 

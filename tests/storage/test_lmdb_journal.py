@@ -14,16 +14,19 @@ from typing import Any
 
 import lmdb
 import pytest
-from journal_cases import StepJournal, a_run, numbered_run
+from breaking_disk import meta_page_not_writable
+from journal_cases import COMMIT_TIMEOUT_S, StepJournal, a_run, numbered_run
 from typer.testing import CliRunner
 
 from raylay.services.commands.journal import journal_app
 from raylay.services.errors import CorruptRecord, StorageError, StorageFull, StorageLocked
 from raylay.services.messages.records import iterate_records
+from raylay.storage.active_segment import ActiveSegment
 from raylay.storage.lmdb_journal import LmdbJournal, LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance, read_floor
 from raylay.storage.segment_index import with_checksum
 from raylay.storage.segments import META_PREFIX, SegmentFile
+from raylay.storage.state import StoreFile
 from raylay.storage.verify import Verified, verify_journal
 
 SEGMENT_BYTES = 48 * 1024
@@ -204,6 +207,92 @@ def test_a_full_map_or_lock_table_rotates(
     check_all(journal, next_run.last_txid)
 
 
+def live_segment(journal: StepJournal) -> Path:
+    return journal.segments()[-1].path
+
+
+def test_it_goes_on_when_its_meta_page_could_not_be_written(journal: StepJournal) -> None:
+    """Drill full-disk, in the full run: LMDB gave the segment up, every commit
+    went into one more segment, and whoever asked what was in this one got an error until the
+    instance was started again."""
+    journal.stage(numbered_run(1))
+    journal.commit()
+    last = journal.last_txid
+    with meta_page_not_writable(live_segment(journal)):
+        journal.stage(numbered_run(last + 1))
+        assert journal.commit() == last
+        assert [txid for txid, _ in journal.failures] == [last + 1]
+    check_all(journal, last)
+    run = numbered_run(last + 1)
+    journal.stage(run)
+    assert journal.commit() == run.last_txid
+    check_all(journal, run.last_txid)
+    assert len(journal.segments()) == 1
+    fill(journal)
+    assert journal.maintenance_error is None
+    again = journal.reopen()
+    check_all(again, again.last_txid)
+    again.close()
+
+
+def test_a_segment_whose_seal_could_not_be_written_is_sealed_later(
+    journal: StepJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(journal, 1)
+    while not journal._must_rotate():
+        fill(journal, 1)
+    seal = journal._seal
+    refused: list[Exception] = []
+
+    def watched(active: ActiveSegment) -> None:
+        try:
+            seal(active)
+        except lmdb.Error as error:
+            refused.append(error)
+            raise
+
+    monkeypatch.setattr(journal, "_seal", watched)
+    with meta_page_not_writable(live_segment(journal)):
+        last = fill(journal, 1)
+    assert len(refused) == 1
+    assert journal.maintenance_error is None
+    assert [segment.state for segment in journal.segments()] == ["sealed", "live"]
+    check_all(journal, last)
+
+
+def test_what_lmdb_gave_up_is_not_closed_beneath_a_reader(tmp_path: Path) -> None:
+    path = tmp_path / "state.lmdb"
+    environment = StoreFile(path)
+    with environment.begin(write=True) as transaction:
+        transaction.put(b"key", b"value")
+    values: list[bytes] = []
+
+    def write() -> None:
+        with environment.begin(write=True) as transaction:
+            transaction.put(b"key", b"other")
+
+    def write_and_read() -> None:
+        with meta_page_not_writable(path), pytest.raises(lmdb.Error):
+            write()
+        values.append(b"failed")
+        write()
+        with environment.begin() as transaction:
+            values.append(transaction.get(b"key"))
+
+    other = threading.Thread(target=write_and_read)
+    with environment.begin(buffers=True) as transaction:
+        held = transaction.get(b"key")
+        other.start()
+        other.join(0.3)
+        # It waits for this one: LMDB's environment, and the map, are those of the beginning.
+        assert values == [b"failed"]
+        assert bytes(held) == b"value"
+        del held
+    other.join(COMMIT_TIMEOUT_S)
+    assert values == [b"failed", b"other"]
+    environment.close()
+
+
 def test_a_run_larger_than_a_block_or_segment(journal: StepJournal) -> None:
     journal.stage(a_run(1, range(1, 11), body_bytes=400_000))
     journal.stage(a_run(11, range(11, 13), body_bytes=10))
@@ -285,6 +374,7 @@ def test_a_damaged_run_is_named(closed: Path) -> None:
 VERIFY_HURT = """
 import random, sys
 from pathlib import Path
+from raylay.storage.state import StoreFile
 from raylay.storage.verify import Verified, verify_journal
 segment = Path(sys.argv[1])
 sound = segment.read_bytes()

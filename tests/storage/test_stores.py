@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from breaking_disk import meta_page_not_writable
 
 from raylay.services.errors import CorruptRecord, PublishStoreFull, StorageError, StorageFull
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
@@ -236,28 +234,6 @@ def test_bookmarks(kind: str, tmp_path: Path) -> None:
 
 
 # -- a disk that breaks for a moment -------------------------------------------------------------
-@contextmanager
-def meta_page_not_writable(path: Path) -> Iterator[None]:
-    """What LMDB writes meta pages through is closed to writes: data pages come to the disk and the
-    commit fails behind them, as where a disk becomes full between the two."""
-    (through,) = (
-        int(fd.name)
-        for fd in Path("/proc/self/fd").iterdir()
-        if fd.is_symlink()
-        and os.path.realpath(fd) == str(path)
-        and fcntl.fcntl(int(fd.name), fcntl.F_GETFL) & os.O_DSYNC
-    )
-    kept = os.dup(through)
-    reading = os.open(path, os.O_RDONLY)
-    try:
-        os.dup2(reading, through)
-        yield
-    finally:
-        os.dup2(kept, through)
-        os.close(kept)
-        os.close(reading)
-
-
 def test_a_state_store_comes_back_when_its_meta_page_could_not_be_written(tmp_path: Path) -> None:
     """Drill full-disk, seed 707130094: every later use was MDB_PANIC, an instance was ready and
     refused every link."""
