@@ -1470,6 +1470,25 @@ def test_an_old_copy_takes_back_its_own_tail(in_place: bool) -> None:
     play.end()
 
 
+def test_an_old_copy_is_started_with_where_others_were_moved_since() -> None:
+    """Nobody dials `a2`, who could tell it: seed 940008495, before the simulator's operator gave
+    the configuration that the fabric's record has."""
+    destinations = {
+        "x": (plans.destination(("a1", "a2"), "g"),),
+        "a1": (plans.destination("x", "g"),),
+        "a2": (plans.destination("x", "g"),),
+    }
+    members = {name: Member(name, "g", each) for name, each in destinations.items()}
+    play = Play(Topology("a list in a group", members))
+    world = play.world
+    play.until(50)
+    world.keep("a2")
+    world.relocate("x", ("a1", "a2"), "a1")
+    play.until(world.now_us // 1000 + 500)
+    world.put_back("a2", 50_000, in_place=True)
+    play.end()
+
+
 @pytest.mark.parametrize("planted", ["", "numbers forgotten"])
 def test_an_old_copy_numbers_no_message_as_its_lost_tail(planted: str) -> None:
     """Before a peer has told it that it is one."""

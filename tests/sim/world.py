@@ -388,6 +388,10 @@ class World:
         self.probes["old copy put back in place" if in_place else "old copy put back"] += 1
         instance.crash(False)
         disk.put_back(in_place=in_place)
+        # Who puts it back starts it, as the fabric's record has it by now.
+        placements = Placements(disk.placements)
+        placements.learn(self.placements())
+        disk.placements = placements.items()
         self.after(down_us, self.restart, name)
 
     def crash_link(self, name: str, destination: str) -> None:
