@@ -9,6 +9,7 @@ RaylayError
  │   ├─ LogonRefused        … the logon
  │   ├─ SequenceConflict    … a publish whose identity is held with another content
  │   └─ BookmarkNotFound    … a bookmark subscription that asked to fail
+ ├─ MessageTypeError        a body that is none of its message type, or what a type cannot do
  ├─ ConnectionLost          the connection ended; what was not acknowledged is in the publish store
  ├─ NoSafeInstance          every instance that may be failed over to is down or unsafe
  ├─ PublishStoreFull        the bounded publish store stayed full for as long as publish may wait
@@ -74,6 +75,20 @@ class SequenceConflict(CommandFailed):
 
 class BookmarkNotFound(CommandFailed):
     """None of the subscription's bookmarks is in the log and it asked to fail then."""
+
+
+class MessageTypeError(RaylayError):
+    """A body is none of its message type, or the type cannot do what was asked of it.
+
+    Attributes:
+        message_type: its name; empty where there is none.
+        offset: bytes from the body's start to where the fault shows; None: not known.
+    """
+
+    def __init__(self, message: str, message_type: str = "", offset: int | None = None) -> None:
+        super().__init__(message)
+        self.message_type = message_type
+        self.offset = offset
 
 
 class ConnectionLost(RaylayError):

@@ -1,0 +1,142 @@
+"""The types `fix` and `nvfix`: fields of a tag, `=` and a value, each ended by a separator.
+
+Tags of `fix` are numbers, those of `nvfix` any text; values are texts, and what expressions make
+of them is the expressions' affair. Bytes that are no UTF-8 are kept as they are (Python's
+surrogateescape). A tag that comes several times has the list of its values, in their order: the
+documents do not say (docs/deviations.md). Tags such as BodyLength (9) and CheckSum (10) are fields
+like others: nothing computes them anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raylay.services.errors import ConfigurationError, MessageTypeError
+from raylay.services.messages.types.base import MessageType, shown
+from raylay.services.messages.types.trees import Tree
+
+SOH = 1
+"""The default field separator."""
+
+
+class Nvfix(MessageType):
+    """Bodies such as `name=value<SOH>other=value<SOH>`.
+
+    Args:
+        name: as messages carry it.
+        field_separator: the code of the byte that ends a field.
+
+    Raises:
+        ConfigurationError: no byte can end a field that has this code.
+    """
+
+    kind = "nvfix"
+
+    def __init__(self, name: str = "", *, field_separator: int = SOH) -> None:
+        super().__init__(name)
+        if not 0 < field_separator < 128 or field_separator == ord("="):
+            raise ConfigurationError(
+                f"message type {self.name}: expected an ASCII code from 1 to 127 (not 61, the "
+                f"equals sign) that ends a field, got {field_separator}"
+            )
+        self.field_separator = field_separator
+        self._separator = chr(field_separator)
+
+    def parse(self, body: bytes | memoryview) -> Tree:
+        """The values by tag."""
+        self.bounded(body)
+        fields = str(body, "utf-8", "surrogateescape").split(self._separator)
+        if not fields[-1]:
+            fields.pop()
+        try:
+            tree: Tree = dict([field.split("=", 1) for field in fields])
+        except ValueError:
+            raise self._wrong(fields, lambda field: "=" not in field) from None
+        if "" in tree:
+            raise self._wrong(fields, lambda field: field.startswith("="))
+        self._check_tags(tree, fields)
+        return tree if len(tree) == len(fields) else _repeated(fields)
+
+    def _check_tags(self, tree: Tree, fields: list[str]) -> None:
+        """Refuses tags that the type does not have."""
+
+    def _wrong(self, fields: list[str], is_wrong: Callable[[str], bool]) -> MessageTypeError:
+        at = next(number for number, field in enumerate(fields) if is_wrong(field))
+        field = fields[at]
+        offset = len("".join(fields[:at]).encode("utf-8", "surrogateescape")) + at
+        return self.wrong(f"expected {self._expected}, got {shown(field)}", offset)
+
+    _expected = "a field tag=value"
+
+    def serialize(self, tree: Tree) -> bytes:
+        """The fields in the order of the tree, each ended by the separator."""
+        parts = []
+        for tag, value in tree.items():
+            self._check_tag(tag)
+            for each in value if type(value) is list else (value,):
+                text = self._text(tag, each)
+                parts.append(f"{tag}={text}{self._separator}")
+        try:
+            return "".join(parts).encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise self.wrong(f"{shown(error.object[error.start])} is no character") from None
+
+    def _check_tag(self, tag: str) -> None:
+        if not tag or "=" in tag or self._separator in tag:
+            raise self.wrong(f"{shown(tag)} cannot be a tag")
+
+    def _text(self, tag: str, value: object) -> str:
+        if type(value) is str:
+            text = value
+        elif value is None:
+            text = ""
+        elif isinstance(value, bool):
+            text = "1" if value else "0"
+        elif isinstance(value, int | float):
+            text = self._number(tag, value)
+        elif isinstance(value, bytes):
+            text = value.decode("utf-8", "surrogateescape")
+        else:
+            raise self.wrong(f"the value of {shown(tag)} has fields of its own")
+        if self._separator in text:
+            raise self.wrong(f"the value of {shown(tag)} has the byte that ends a field")
+        return text
+
+    def _number(self, tag: str, value: float) -> str:
+        try:
+            return repr(value)
+        except ValueError:  # Python writes no more than 4,300 digits
+            raise self.wrong(f"the number of {shown(tag)} is too large") from None
+
+
+class Fix(Nvfix):
+    """Bodies such as `8=FIX.4.2<SOH>55=IBM<SOH>`: tags are numbers."""
+
+    kind = "fix"
+    _expected = "a field tag=value, whose tag is a number"
+
+    def _check_tags(self, tree: Tree, fields: list[str]) -> None:
+        tags = "".join(tree)
+        if tags and not (tags.isascii() and tags.isdigit()):
+            raise self._wrong(fields, lambda field: not _is_number(field.partition("=")[0]))
+
+    def _check_tag(self, tag: str) -> None:
+        if not _is_number(tag):
+            raise self.wrong(f"{shown(tag)} cannot be a tag: tags of FIX are numbers")
+
+
+def _is_number(tag: str) -> bool:
+    return tag.isascii() and tag.isdigit()
+
+
+def _repeated(fields: list[str]) -> Tree:
+    tree: Tree = {}
+    for field in fields:
+        tag, _, value = field.partition("=")
+        if tag not in tree:
+            tree[tag] = value
+        elif type(tree[tag]) is list:
+            tree[tag].append(value)
+        else:
+            tree[tag] = [tree[tag], value]
+    return tree

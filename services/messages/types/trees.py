@@ -1,0 +1,130 @@
+"""The tree of a message, whatever its type: fields by path, and what changed between two trees.
+
+The rules of merging are those of behaviour.md 4.7: what a delta lacks stays; dicts are merged field
+by field; a list, and whatever stands where something of another form stood, is replaced whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from raylay.services.errors import MessageTypeError
+
+Tree = dict[str, Any]
+FieldPath = tuple[str, ...]
+"""The names on the way to a field; `("order", "@id")` for `/order/@id`."""
+
+
+class TreeTooDeep(Exception):
+    """A tree is nested deeper than it may be."""
+
+
+class _Absent:
+    """No value at all: None is one."""
+
+
+ABSENT: Any = _Absent()
+
+
+def field_path(identifier: str) -> FieldPath:
+    """The path of an identifier that names one field, such as `/order/@id` or `/55`.
+
+    Raises:
+        MessageTypeError: it is none.
+    """
+    names = identifier.split("/")
+    if len(names) < 2 or names[0] or "" in names[1:]:
+        raise MessageTypeError(
+            f"{identifier!r} names no field: write /name, or /name/name for one within another"
+        )
+    return tuple(names[1:])
+
+
+def value_at(tree: Tree, path: FieldPath) -> Any:
+    """The value of a field; `ABSENT` where the tree has none. Of a list on the way the first."""
+    value: Any = tree
+    for name in path:
+        while type(value) is list:
+            value = value[0] if value else ABSENT
+        if type(value) is not dict:
+            return ABSENT
+        value = value.get(name, ABSENT)
+    return value
+
+
+def check_depth(tree: Any, depth_max: int) -> None:
+    """Looks how deep a tree is nested, a level at a time: it calls nothing for a level.
+
+    Raises:
+        TreeTooDeep: more than `depth_max` levels of dicts and lists.
+    """
+    level = [tree]
+    for _ in range(depth_max):
+        level = [
+            value
+            for each in level
+            for value in (each.values() if isinstance(each, dict) else each)
+            if isinstance(value, dict | list)
+        ]
+        if not level:
+            return
+    raise TreeTooDeep
+
+
+def merged(stored: Tree, delta: Tree) -> Tree:
+    """A tree with the fields of a delta in it. Neither argument is changed."""
+    result = dict(stored)
+    for name, value in delta.items():
+        before = result.get(name)
+        if type(value) is dict and type(before) is dict:
+            value = merged(before, value)
+        result[name] = value
+    return result
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal and of one form: 1, 1.0 and True are three values."""
+    if type(one) is not type(other):
+        return False
+    if type(one) is dict:
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if type(one) is list:
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def changes(before: Tree, after: Tree, keys: Sequence[FieldPath], empty: Any) -> Tree:
+    """What leads from one tree to another, in the order of the second.
+
+    Args:
+        keys: fields of `after` that are in it in any case.
+        empty: stands for what `after` lacks; `...`: nothing does.
+    """
+    result: Tree = {}
+    always: dict[str, list[FieldPath]] = {}
+    for path in keys:
+        always.setdefault(path[0], []).append(path[1:])
+    for name, value in after.items():
+        previous = before.get(name, ABSENT)
+        wanted = always.get(name, ())
+        if type(value) is dict and type(previous) is dict and () not in wanted:
+            inner = changes(previous, value, wanted, empty)
+            if inner:
+                result[name] = inner
+        elif wanted or not same(previous, value):
+            result[name] = value
+    if empty is not ...:
+        for name in before:
+            if name not in after:
+                result[name] = empty
+    return result
+
+
+def leaves(tree: Tree, path: FieldPath = ()) -> Iterable[tuple[FieldPath, Any]]:
+    """(path, value) of every field that is no dict, in order; an empty dict is one."""
+    for name, value in tree.items():
+        if type(value) is dict and value:
+            yield from leaves(value, (*path, name))
+        else:
+            yield (*path, name), value

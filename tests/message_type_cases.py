@@ -1,0 +1,102 @@
+"""What every message type must keep: no body harms it, deltas lead where they should."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+from raylay.services.errors import MessageTypeError
+from raylay.services.messages.types.base import MessageType
+
+FUZZ_BODIES = 1_500
+FUZZ_S_MAX = 20.0
+"""For all of them: each takes microseconds."""
+
+
+def mutated(corpus: list[bytes], seed: int, count: int = FUZZ_BODIES) -> Iterator[bytes]:
+    """Bodies that are nearly those of a corpus: flipped, cut, doubled, joined, made up."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        body = bytearray(chance.choice(corpus))
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randrange(len(body) + 1)
+            match chance.randrange(7):
+                case 0 if body:
+                    body[at % len(body)] = chance.randrange(256)
+                case 1 if body:
+                    body[at % len(body)] ^= 1 << chance.randrange(8)
+                case 2:
+                    del body[at:]
+                case 3:
+                    del body[at : at + chance.randint(1, 8)]
+                case 4:
+                    body[at:at] = chance.randbytes(chance.randint(1, 8))
+                case 5:
+                    body[at:at] = body[at : at + chance.randint(1, 40)]
+                case 6:
+                    other = chance.choice(corpus)
+                    body[at:] = other[chance.randrange(len(other) + 1) :]
+        yield bytes(body)
+
+
+def check_fuzz(kind: MessageType, corpus: list[bytes], seed: int = 1) -> tuple[int, int]:
+    """Parses what is hardly a message. What is one comes back as it was from its own bytes.
+
+    Returns:
+        How many were messages, and how many were refused.
+    """
+    read = refused = 0
+    began = time.monotonic()
+    for body in mutated(corpus, seed):
+        try:
+            tree = kind.parse(body)
+        except MessageTypeError as error:
+            refused += 1
+            assert error.message_type == kind.name and kind.name in str(error), body
+            assert "\n" not in str(error) and len(str(error)) < 300, body
+            assert error.offset is None or 0 <= error.offset <= len(body), body
+            continue
+        read += 1
+        assert type(tree) is dict, body
+        try:
+            again = kind.serialize(tree)
+        except MessageTypeError:
+            continue  # a body may hold what the type itself would write in another way
+        # As text: what is no number is not equal to itself.
+        assert repr(kind.parse(again)) == repr(tree), body
+        assert kind.parse(memoryview(body)).keys() == tree.keys()
+    assert time.monotonic() - began < FUZZ_S_MAX
+    return read, refused
+
+
+def check_deltas(kind: MessageType, bodies: list[bytes], without_value: object) -> None:
+    """The laws of merging, for each pair of bodies.
+
+    Args:
+        without_value: what a field has that the later body lacks.
+    """
+    for before in bodies:
+        assert kind.parse(kind.merge(before, before)) == kind.parse(before)
+        nothing = kind.difference(before, before)
+        assert kind.parse(kind.merge(before, nothing)) == kind.parse(before)
+        for after in bodies:
+            delta = kind.difference(before, after)
+            expected, lacking = kind.parse(after), kind.parse(before)
+            result = kind.parse(kind.merge(before, delta))
+            assert _without(result, expected, without_value) == expected, (before, after)
+            assert result.keys() == expected.keys() | lacking.keys()
+            silent = kind.difference(before, after, empties=False)
+            assert len(silent) <= len(delta)
+
+
+def _without(tree: dict[str, object], kept: dict[str, object], empty: object) -> dict[str, object]:
+    """A tree without the empty fields that another one lacks."""
+    result = {}
+    for name, value in tree.items():
+        other = kept.get(name)
+        if isinstance(value, dict) and isinstance(other, dict):
+            value = _without(value, other, empty)
+        if name in kept or value != empty:
+            result[name] = value
+    return result

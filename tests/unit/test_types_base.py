@@ -1,0 +1,51 @@
+"""services/messages/types/base.py: the limits and the errors that all types share."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylay.services.errors import MessageTypeError, RaylayError
+from raylay.services.messages.records import RECORD_BYTES_MAX
+from raylay.services.messages.types.base import (
+    BODY_BYTES_MAX,
+    DEPTH_MAX,
+    SHOWN_CHARACTERS_MAX,
+    shown,
+)
+from raylay.services.messages.types.json import Json
+
+
+def test_every_body_that_a_record_can_have_may_be_parsed() -> None:
+    assert BODY_BYTES_MAX >= RECORD_BYTES_MAX
+
+
+def test_a_body_above_the_limit_is_not_looked_at() -> None:
+    kind = Json()
+    kind.bounded(bytes(BODY_BYTES_MAX))
+    with pytest.raises(MessageTypeError, match="limit is 16,777,216"):
+        kind.parse(b"{" + bytes(BODY_BYTES_MAX))
+
+
+def test_an_error_names_type_fault_and_byte() -> None:
+    error = Json("mine").wrong("it is green", 1234)
+    assert isinstance(error, RaylayError)
+    assert str(error) == "this is no message of type mine: it is green at byte 1,234"
+    assert (error.message_type, error.offset) == ("mine", 1234)
+    assert "byte" not in str(Json().wrong("it is green"))
+
+
+def test_a_refusal_says_what_to_do() -> None:
+    with pytest.raises(MessageTypeError, match="type json know no colour: paint them"):
+        Json().refuse("know no colour", "paint them")
+
+
+@pytest.mark.parametrize("value", ["x" * 1000, b"x" * 1000, 10**1000, ["x" * 1000], {"a": 1}])
+def test_what_is_shown_fits_a_line(value: object) -> None:
+    assert len(shown(value)) <= SHOWN_CHARACTERS_MAX + 1
+
+
+def test_depth_is_counted_with_the_tree_itself() -> None:
+    kind = Json()
+    kind.parse(b'{"a":' + b"[" * (DEPTH_MAX - 1) + b"]" * (DEPTH_MAX - 1) + b"}")
+    with pytest.raises(MessageTypeError, match="nested more than 100 deep"):
+        kind.parse(b'{"a":' + b"[" * DEPTH_MAX + b"]" * DEPTH_MAX + b"}")

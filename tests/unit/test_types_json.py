@@ -1,0 +1,113 @@
+"""services/messages/types/json.py against hand-written bodies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from message_type_cases import check_deltas, check_fuzz
+
+from raylay.services.errors import MessageTypeError
+from raylay.services.messages.types.json import Json
+
+JSON = Json()
+BODIES = [
+    b"{}",
+    b'{"id":1,"px":1.5,"sym":"IBM","open":true,"note":null}',
+    b'{"id":2,"legs":[{"qty":1},{"qty":2}],"desk":{"name":"fx","floor":3}}',
+    '{"id":2,"desk":{"name":"größer"},"legs":[]}'.encode(),
+    b'{"id":18446744073709551615,"a":-9223372036854775808,"e":1e-7,"s":"\\u00e9\\n\\\\"}',
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "tree"),
+    [
+        (b"{}", {}),
+        (b' { "a" : 1 } \n', {"a": 1}),
+        (b'{"a":1,"b":-1.5,"c":"x","d":true,"e":null}',
+         {"a": 1, "b": -1.5, "c": "x", "d": True, "e": None}),
+        (b'{"a":{"b":[1,{"c":2}]}}', {"a": {"b": [1, {"c": 2}]}}),
+        (b'{"a":1,"a":2}', {"a": 2}),
+        (b'{"a":18446744073709551615}', {"a": 2**64 - 1}),
+        (b'{"a":18446744073709551616}', {"a": 2.0**64}),
+        (b'{"":1,"\\u0000":2}', {"": 1, "\0": 2}),
+    ],
+)  # fmt: skip
+def test_parse(body: bytes, tree: dict[str, Any]) -> None:
+    found = JSON.parse(body)
+    assert found == tree and repr(found) == repr(tree)
+    assert JSON.parse(memoryview(b"xx" + body)[2:]) == tree
+
+
+@pytest.mark.parametrize(
+    ("body", "offset", "why"),
+    [
+        (b"", 0, "empty document"),
+        (b"[1]", 0, "expected an object, {…}, got an array"),
+        (b'"x"', 0, "got 'x'"),
+        (b'{"a":1} x', 8, "unexpected content"),
+        (b'{"a":}', 5, "unexpected character"),
+        ('{"ä":NaN}'.encode(), 6, "unexpected character"),
+        (b'{"a":"\xff"}', 6, "not UTF-8"),
+        (b'{"a":"\\ud800"}', 6, "surrogate"),
+        (b'{"a":1e999}', 5, "infinity"),
+        (b'{"a":' + b"9" * 5000 + b"}", 5, "infinity"),
+        (b"[" * 1_000_000, 1025, "depth limit"),
+        (b'{"a":' * 500 + b"1" + b"}" * 500, None, "nested more than 100 deep"),
+    ],
+)
+def test_what_is_no_json_is_refused(body: bytes, offset: int | None, why: str) -> None:
+    with pytest.raises(MessageTypeError) as caught:
+        JSON.parse(body)
+    assert why in str(caught.value)
+    assert caught.value.offset is None or abs(caught.value.offset - (offset or 0)) <= 1
+    assert (caught.value.offset is None) == (offset is None)
+
+
+@pytest.mark.parametrize(
+    ("tree", "body"),
+    [
+        ({}, b"{}"),
+        ({"b": 1, "a": [1.0, "é", None, False]}, '{"b":1,"a":[1.0,"é",null,false]}'.encode()),
+    ],
+)
+def test_serialize(tree: dict[str, Any], body: bytes) -> None:
+    assert JSON.serialize(tree) == body
+
+
+@pytest.mark.parametrize("value", [b"bytes", 2**64, "\udcff", {1: 2}, object()])
+def test_what_json_cannot_say_is_refused(value: object) -> None:
+    with pytest.raises(MessageTypeError, match="JSON cannot say this"):
+        JSON.serialize({"a": value})
+
+
+def test_brackets_in_texts_are_no_depth() -> None:
+    body = b'{"a":"' + b"[{" * 200 + b'"}'
+    assert JSON.parse(body) == {"a": "[{" * 200}
+    wide = b'{"a":[' + b",".join([b"{}"] * 500) + b"]}"
+    assert JSON.parse(wide) == {"a": [{}] * 500}
+
+
+def test_a_delta_is_merged_field_by_field() -> None:
+    stored = b'{"id":1,"qty":100,"desk":{"name":"fx","floor":3},"tags":["a","b"]}'
+    delta = b'{"id":1,"qty":50,"desk":{"floor":4},"tags":["c"]}'
+    assert (
+        JSON.merge(stored, delta)
+        == b'{"id":1,"qty":50,"desk":{"name":"fx","floor":4},"tags":["c"]}'
+    )
+    assert JSON.difference(stored, JSON.merge(stored, delta), [("id",)]) == delta
+
+
+def test_what_is_gone_is_null_in_a_delta() -> None:
+    assert JSON.difference(b'{"a":1,"b":2}', b'{"a":1}') == b'{"b":null}'
+    assert JSON.difference(b'{"a":1,"b":2}', b'{"a":1}', empties=False) == b"{}"
+
+
+def test_deltas_lead_where_they_should() -> None:
+    check_deltas(JSON, BODIES, None)
+
+
+def test_no_body_harms_it() -> None:
+    read, refused = check_fuzz(JSON, BODIES)
+    assert read > 50 and refused > 500
