@@ -7,6 +7,8 @@
     removal          4  what is removed is where it was routed to
     loops            5  nothing enters an incarnation twice, nor is it sent there again
     authored         -  what an instance writes itself takes effect when it is on disk, or is undone
+    state            -  what is added to a message is made of the value as staged, where it was
+                        published, and once
     routing          -  a link brings nothing that is not routed there
     liveness         7  in the end all acks are given and all logs hold what is routed to them
     unavailable      -  what is missing and removed upstream is recorded, nothing else is
@@ -55,6 +57,7 @@ from raylay.services.drills.laws.journals import (
     removal,
     routing,
     settled,
+    state,
     unavailable,
 )
 from raylay.services.drills.laws.publish_stores import store
@@ -78,6 +81,7 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     removal,
     loops,
     authored,
+    state,
     routing,
     liveness,
     unavailable,
@@ -111,6 +115,7 @@ __all__ = [
     "removal",
     "loops",
     "authored",
+    "state",
     "routing",
     "liveness",
     "unavailable",

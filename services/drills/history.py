@@ -56,6 +56,9 @@ class Journaled(NamedTuple):
     identities."""
     contents: tuple[str, ...] = ()
     """What content filters see of each, in the words of `Topology.passes`, in that order."""
+    behind: tuple[str, ...] | None = None
+    """Which message each says to come before it on its topic, as `publisher|sequence|`; empty: it
+    says nothing; "nothing": it is the first. None: its topic has no state."""
 
 
 class HeldBefore(NamedTuple):

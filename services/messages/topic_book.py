@@ -1,14 +1,16 @@
 """What an instance knows of each topic: one look-up a topic and type, whoever asks.
 
 On the way of a publish nothing else is asked of a topic, and once it was met the answer costs no
-call: a book is a dictionary that makes what is missing in it. What a topic gets to be besides, one
-with state, a queue, one entry among several, is another field of `TopicEntry`.
+call: a book is a dictionary that makes what is missing in it. What a topic gets to be besides, a
+queue, one entry among several, is another field of `TopicEntry`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from raylay.services.messages.stateful import Stateful
 from raylay.services.messages.topics import (
     TOPIC_CACHE_MAX,
     TopicKey,
@@ -26,11 +28,13 @@ class TopicEntry:
         refusal: why nothing may be published to it; empty: it may.
         declared: whether somebody said what becomes of them. Where not, nobody would keep them: a
             client's publish is refused (`TopicBook.undeclared` says why), the session goes on.
+        state: what adds to them before they are journaled; None: nothing does.
     """
 
     journaled: bool
     refusal: str = ""
     declared: bool = True
+    state: Stateful | None = None
 
 
 _JOURNALED = TopicEntry(True)
@@ -50,12 +54,24 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         where: in whose configuration that is said, for errors.
         unjournaled: which are declared as not journaled. None: all others.
         instance: whose topics these are, for errors.
+        stateful: which topics have a state; the first that fits counts.
+
+    Attributes:
+        states: all of those, each once.
 
     Raises:
         ConfigurationError: a rule is no regular expression.
     """
 
-    __slots__ = ("_advice", "_any_type", "_journaled", "_unjournaled", "rules")
+    __slots__ = (
+        "_advice",
+        "_any_type",
+        "_journaled",
+        "_stateful",
+        "_unjournaled",
+        "rules",
+        "states",
+    )
 
     def __init__(
         self,
@@ -63,8 +79,13 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         where: str = "Topic",
         unjournaled: tuple[TopicRule, ...] | None = None,
         instance: str = "this instance",
+        stateful: Sequence[tuple[TopicRule, Stateful]] = (),
     ) -> None:
         super().__init__()
+        self._stateful = [(TopicMatcher((rule,), where), state) for rule, state in stateful]
+        self.states: tuple[Stateful, ...] = tuple(
+            {id(state): state for _, state in stateful}.values()
+        )
         self.rules = journaled
         self._journaled = TopicMatcher(journaled, where)
         self._unjournaled = None if unjournaled is None else TopicMatcher(unjournaled, where)
@@ -75,8 +96,10 @@ class TopicBook(dict[TopicKey, TopicEntry]):
     def __missing__(self, key: TopicKey) -> TopicEntry:
         journaled = self._journaled[key]
         refusal = _no_text(*key)
+        state = next((state for rules, state in self._stateful if rules[key]), None)
         if refusal:
-            return TopicEntry(journaled, refusal)  # Not kept: it is refused, and the next is, too.
+            # Not kept: it is refused, and the next is, too.
+            return TopicEntry(journaled, refusal, state=state)
         if len(self) >= TOPIC_CACHE_MAX:
             self.clear()
         if journaled:
@@ -85,6 +108,8 @@ class TopicBook(dict[TopicKey, TopicEntry]):
             entry = _TRANSIENT
         else:
             entry = _UNDECLARED
+        if state is not None:
+            entry = replace(entry, state=state)
         self[key] = entry
         return entry
 

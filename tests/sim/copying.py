@@ -10,6 +10,7 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.bootstrap import BootstrapChoice, BootstrapCopy
 from raylay.services.replication.instance import Identity
 from raylay.services.replication.unavailable import decode_unavailable
+from sim import stateful
 
 if TYPE_CHECKING:
     from sim.instance import Disk, Instance
@@ -61,6 +62,7 @@ def _write(disk: Disk, runs: list[Run]) -> None:
             disk.log_lacked(run.publisher, lacked)
             continue
         sequences = tuple(n for a, b in run.ranges() for n in range(a, b + 1))
+        stateful.fold(disk.last, [run])
         for sequence in sequences:
             disk.index[run.publisher, sequence] = run
         world.log(
@@ -78,5 +80,6 @@ def _write(disk: Disk, runs: list[Run]) -> None:
                 bool(run.flags & Flag.LATE),
                 world.digests(run, sequences),
                 world.contents_of(run, sequences),
+                world.behind(run),
             )
         )

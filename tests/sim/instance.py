@@ -93,6 +93,7 @@ from raylay.services.replication.unavailable import decode_unavailable
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.matching import topic_filter
+from sim import stateful
 from sim.link import LinkLogon, LinkProcess, Placed, Stale, Welcome
 from sim.network import Carried, Connection
 
@@ -183,6 +184,8 @@ class Disk:
         self.index: dict[tuple[int, int], Run] = {}
         self.lacked: dict[tuple[int, int], None] = {}
         """What the journal has noted that nobody has."""
+        self.last: dict[bytes, str] = {}
+        """The last message of each topic in the journal."""
 
     def _name_anew(self) -> None:
         self.incarnation = self.world.rng.getrandbits(63) | 1
@@ -254,6 +257,7 @@ class Disk:
         world, name = self.world, self.label
         if run.kind == Kind.RECORDS:
             sequences = tuple(_expanded(run.ranges()))
+            stateful.fold(self.last, [run])
             world.log(
                 Journaled(
                     world.now_us,
@@ -269,6 +273,7 @@ class Disk:
                     bool(run.flags & Flag.LATE),
                     world.digests(run, sequences),
                     world.contents_of(run, sequences),
+                    world.behind(run),
                 )
             )
         elif run.kind == Kind.WAITER:
@@ -314,6 +319,7 @@ _IN_THE_DIRECTORY = (
     "placements",
     "index",
     "lacked",
+    "last",
 )
 
 
@@ -437,10 +443,11 @@ class Instance:
         self.lookup = world.machines.lookup(disk.journal, stretch_bytes=LOOKUP_BYTES)
         self.arrivals: dict[int, Arrivals] = {}
         """By connection: what came and is not taken yet, in order."""
+        self.state = world.machines.state(disk.last)
         composition = Composition(
             disk.identity(),
             disk.member.destinations,
-            world.topics,
+            world.topic_book(self.state),
             peers={name: server[0] for name, server in disk.servers.items()},
             servers=disk.servers_met,
             placements=Placements(disk.placements),
@@ -965,6 +972,7 @@ class Instance:
         for session in self.sessions.values():
             for cursor in session.subscriptions.values():
                 self._wake(session, cursor)
+        self.state.fold(effect.runs, last_txid)
         taken = self.author.committed(effect.runs)
         if taken:
             self.world.probes["acted on what it wrote itself"] += 1

@@ -12,6 +12,7 @@ from raylay.services.client.outbox import PublishBatch
 from raylay.services.client.publish_store import PublishStore
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.messages.stateful import Stateful
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.acknowledgment import (
     CLIENT,
@@ -53,7 +54,7 @@ from raylay.services.replication.placement import GENERATION_MAX
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import Routable, Router
 from raylay.services.replication.run_lookup import RunLookup, _Piece
-from raylay.services.replication.staged import BatchStaged, RunStaged
+from raylay.services.replication.staged import BatchStaged, Entry, RunStaged
 from raylay.services.replication.unavailable import UnavailableMessages
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.durability import PendingMessages
@@ -61,6 +62,7 @@ from raylay.storage import front_entries
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
 from sim.client import SimStore
+from sim.stateful import NOTHING, LastOfTopic
 from sim.world import Machines
 
 
@@ -116,11 +118,12 @@ class DuplicatesAnsweredAtOnce(Upstreams):
         touched: Rooted,
         notes: Rooted,
         now_us: int,
+        state: Stateful | None,
     ) -> None:
         held = self._intake.known.of(run.publisher)
         again = [piece for a, b in run.ranges() for piece in held.within(a, b)]
         self._again().add_ranges(run.publisher, again)
-        super()._take_replicated(upstream, run, marked, touched, notes, now_us)
+        super()._take_replicated(upstream, run, marked, touched, notes, now_us, state)
 
     def _again(self) -> PublisherRanges:
         if not hasattr(self, "came_again"):
@@ -202,8 +205,8 @@ class OneRoot(OutboundLink):
 class HighWaterMark(Intake):
     """Takes everything below the highest sequence that it has for a duplicate."""
 
-    def append(self, run: Run, root: int, sender: int, now_us: int) -> None:
-        super().append(run, root, sender, now_us)
+    def append(self, run: Run, root: int, sender: int, now_us: int, state: Stateful | None) -> None:
+        super().append(run, root, sender, now_us, state)
         self.known.add(run.publisher, 1, run.last_sequence)
 
 
@@ -944,7 +947,45 @@ class ActsAtOnce(Author):
         return [*found, *behind]
 
 
+# -- topics with state -------------------------------------------------------------------------
+class DropsNothingAtFailure(Intake):
+    """Tells no state that what is staged never comes to the disk."""
+
+    def undo(self) -> list[Entry]:
+        states, self._states = self._states, ()
+        found = super().undo()
+        self._states = states
+        return found
+
+
+class PreparesWhatWasPrepared(Intake):
+    """Adds to what another instance has made of a message where it was published."""
+
+    def append(self, run: Run, root: int, sender: int, now_us: int, state: Stateful | None) -> None:
+        if state is not None and sender != CLIENT:
+            run = self.prepared(state, run, now_us)
+        super().append(run, root, sender, now_us, state)
+
+
+class OnlyItsOwnStaged(Intake):
+    """Makes no value of what other instances bring."""
+
+    def append(self, run: Run, root: int, sender: int, now_us: int, state: Stateful | None) -> None:
+        super().append(run, root, sender, now_us, state if sender == CLIENT else None)
+
+
+class FromWhatIsCommitted(LastOfTopic):
+    """Makes a message of the value that is committed, whatever is staged."""
+
+    def value(self, topic: bytes) -> str:
+        return self._committed.get(topic, NOTHING)
+
+
 MISTAKES: dict[str, Machines] = {
+    "staged kept at failure": Machines(parts=Parts(intake=DropsNothingAtFailure)),
+    "prepared at the replica": Machines(parts=Parts(intake=PreparesWhatWasPrepared)),
+    "only its own staged": Machines(parts=Parts(intake=OnlyItsOwnStaged)),
+    "from what is committed": Machines(state=FromWhatIsCommitted),
     "forgets what failed": Machines(author=ForgetsWhatFailed),
     "acts before the commit": Machines(author=ActsAtOnce),
     "sends what is beside": Machines(link=SendsWhatIsBeside),
@@ -1030,6 +1071,10 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
 
 CAUGHT_BY: dict[str, frozenset[str]] = {
+    "staged kept at failure": frozenset(("state",)),
+    "prepared at the replica": frozenset(("state",)),
+    "only its own staged": frozenset(("state",)),
+    "from what is committed": frozenset(("state",)),
     "forgets what failed": frozenset(("authored",)),
     "acts before the commit": frozenset(("authored",)),
     "sends what is beside": frozenset(("routing",)),
@@ -1112,6 +1157,16 @@ MOVED = frozenset(
 
 WRITES = frozenset(("forgets what failed", "acts before the commit"))
 """Mistakes that show only where an instance makes records itself."""
+
+STATEFUL = frozenset(
+    (
+        "staged kept at failure",
+        "prepared at the replica",
+        "only its own staged",
+        "from what is committed",
+    )
+)
+"""Mistakes that show only where a topic has a state."""
 
 FILTERED = frozenset(
     (

@@ -54,6 +54,8 @@ class Plan:
     """(time in milliseconds, client, topic) of publishes that the instance numbers."""
     twins: dict[str, str] = field(default_factory=dict)
     """A client to the other one whose name it bears, with contents of its own."""
+    stateful: tuple[TopicRule, ...] = ()
+    """Topics that have a state."""
 
 
 # -- topologies --------------------------------------------------------------------------------
@@ -514,6 +516,9 @@ def _beside(seed: int, plan: Plan) -> None:
             for topics in (wrote, wrote[:2])[: writing.randint(1, 2)]:
                 plan.script.append((at_ms, "write", (name, topics)))
         plan.script.sort(key=lambda step: step[:2])
+    state = random.Random(f"state {seed}")
+    if state.random() < 0.25:
+        plan.stateful = tuple(map(TopicRule, TOPICS[: state.randint(1, 2)]))
     twins = random.Random(f"twins {seed}")
     if twins.random() < 0.2 and not plan.resolves and not plan.parts:
         _make_twins(twins, plan)

@@ -151,6 +151,7 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
         resolves=plan.resolves,
         journaled=plan.journaled,
         contents=bool(plan.twins),
+        stateful=plan.stateful,
     )
     for name, servers, group, topic in plan.clients:
         durable = name in plan.fully_durable

@@ -158,6 +158,41 @@ def test_what_an_instance_writes_itself_is_acted_on_once_when_it_is_on_disk(wron
     assert not checkers.authored(History(chain(), died)), "its next life reads it like all else"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("", ("nothing", f"{P}|1|")),
+        ("older", ("nothing", "nothing")),
+        ("never was", ("nothing", f"{P}|9|")),
+        ("nothing added", ("nothing", "")),
+    ],
+)
+def test_what_is_published_is_made_of_what_comes_before_it(
+    wrong: str, said: tuple[str, ...]
+) -> None:
+    on_disk = journaled(3, "a", 1, 2)._replace(behind=said)
+    found = checkers.state(History(chain(), [*up(), on_disk]))
+    assert bool(found) == bool(wrong) and {each.law for each in found} <= {"state"}
+
+
+def test_what_is_made_of_a_message_is_made_once() -> None:
+    here = journaled(3, "a", 1)._replace(behind=("nothing",))
+    there = journaled(4, "b", 1, path=(A,))._replace(behind=("nothing",))
+    assert not checkers.state(History(chain(), [*up(), here, there]))
+    again = there._replace(behind=(f"{P}|1|",))
+    assert checkers.state(History(chain(), [*up(), here, again]))
+    written = [Drafted(2, "a", P, (1,)), here._replace(behind=("",))]
+    assert not checkers.state(History(chain(), [*up(), *written])), "nothing is added to it"
+
+
+def test_a_lost_disk_begins_with_nothing() -> None:
+    first = journaled(3, "a", 1)._replace(behind=("nothing",))
+    again = journaled(6, "a", 2)._replace(behind=("nothing",))
+    for lost in (True, False):
+        found = checkers.state(History(chain(), [*up(), first, Crashed(4, "a", A, lost), again]))
+        assert bool(found) == (not lost)
+
+
 @pytest.mark.parametrize("why", ["topic", "PassThrough", "nobody"])
 def test_what_is_not_routed_there_is_seen(why: str) -> None:
     topology = chain()

@@ -22,6 +22,7 @@ def may_show(name: str, plan: plans.Plan) -> bool:
         )
         and (name not in mistakes.MOVED or bool(plan.resolves))
         and (name not in mistakes.WRITES or any(step[1] == "write" for step in plan.script))
+        and (name not in mistakes.STATEFUL or bool(plan.stateful))
         and (name not in mistakes.FILTERED or plan.topology.passes is not None)
         and (name not in mistakes.TWINS or bool(plan.twins))
     )

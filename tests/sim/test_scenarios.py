@@ -81,6 +81,7 @@ class Play:
         timing: Timing = STEADY,
         contents: bool = False,
         commits_here: bool = False,
+        stateful: tuple[TopicRule, ...] = (),
     ) -> None:
         """
         Args:
@@ -98,6 +99,7 @@ class Play:
             recent_bytes_max=recent_bytes_max,
             contents=contents,
             slow_commit_ns=SLOW_COMMIT_NS if commits_here else 0,
+            stateful=stateful,
         )
 
     def client(

@@ -60,6 +60,7 @@ from sim.copying import copy_log
 from sim.instance import Absent, Disk, Instance, former_name
 from sim.network import Connection
 from sim.reunion import ReunitingDisk
+from sim.stateful import LastOfTopic, behind
 
 
 @dataclass(slots=True)
@@ -117,6 +118,7 @@ class Machines:
     filters: FilterLanguage = field(default_factory=filtering.Digits)
     """Of topologies with content filters."""
     author: type[Author] = Author
+    state: type[LastOfTopic] = LastOfTopic
     spreads: bool = True
     """False: a mistake: nobody tells another one who was moved."""
     placements_forgotten: bool = False
@@ -154,6 +156,7 @@ class World:
         contents: bool = False,
         recent_bytes_max: int | None = None,
         slow_commit_ns: int | None = None,
+        stateful: tuple[TopicRule, ...] = (),
     ) -> None:
         self.rng = random.Random(seed)
         self.hint_rng = random.Random(seed)
@@ -179,7 +182,9 @@ class World:
         self.resolves = resolves
         """Whether clients look their servers up in the fabric's record."""
         # What nobody journals is declared so, or it is not and nobody wants it.
-        self.topics = TopicBook(journaled, unjournaled=() if seed % 2 else None)
+        self._unjournaled = () if seed % 2 else None
+        self.topics = TopicBook(journaled, unjournaled=self._unjournaled)
+        self.stateful = stateful
         self.contents = contents
         self.filters = self.machines.filters if topology.passes is not None else None
         """Whether clients publish different contents under one identity."""
@@ -214,6 +219,11 @@ class World:
             self.disks[member.name] = Disk(self, member)
         for name, disk in self.disks.items():
             self.instances[name] = Instance(self, disk, ready=True)
+
+    def topic_book(self, state: LastOfTopic) -> TopicBook:
+        """What an instance knows of each topic, with a state of its own."""
+        of = [(rule, state) for rule in self.stateful]
+        return TopicBook(self.topics.rules, unjournaled=self._unjournaled, stateful=of)
 
     def front(self) -> MemoryFront | None:
         """The front log of a new disk: in half of the seeds."""
@@ -471,6 +481,11 @@ class World:
             return ()
         found = {each.sequence: filtering.seen(each.body) for each in iterate_records(run.payload)}
         return tuple(found[sequence] for sequence in sequences)
+
+    def behind(self, run: Run) -> tuple[str, ...] | None:
+        """What a run's records say to come before them, where their topic has a state."""
+        of_state = any(rule.name.encode() == run.topic for rule in self.stateful)
+        return behind(run) if of_state else None
 
     def finish(self) -> History:
         """Writes down how everything ended."""

@@ -38,7 +38,7 @@ class Bench:
     def append(self, *sequences: int, topic: str = "t", body: bytes = b"x") -> Run:
         run = records(*sequences, topic=topic, body=body)
         run.flags |= Flag.AWAITED
-        self.intake.append(run, OWN, CLIENT, 5)
+        self.intake.append(run, OWN, CLIENT, 5, None)
         return run
 
 
@@ -89,7 +89,7 @@ def test_what_was_not_read_ends_the_step() -> None:
     run = records(3)
     assert bench.intake.asks([run], Answers(), None), "it may be late"
     with pytest.raises(RuntimeError, match="the highest on"):
-        bench.intake.append(run, OWN, CLIENT, 0)
+        bench.intake.append(run, OWN, CLIENT, 0, None)
     with pytest.raises(RuntimeError, match="the contents"):
         bench.intake.conflicts(records(5), [(5, 5)])
 

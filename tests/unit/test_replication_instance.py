@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +16,12 @@ from raylay.services.messages.records import (
     Kind,
     RecordBuilder,
     Run,
+    iterate_records,
     publisher_id,
     run_of,
     scan,
 )
+from raylay.services.messages.stateful import Stateful, with_bodies
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
     TopicRule,
@@ -41,6 +44,7 @@ from raylay.services.replication.effects import (
     WentBack,
 )
 from raylay.services.replication.instance import Identity, InstanceMachine, encode_note
+from raylay.services.replication.instance.authored import Author
 from raylay.services.replication.journal_answers import Answers, read_all
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.routing import Destination
@@ -64,6 +68,7 @@ class Bench:
         policy: DowngradePolicy | None = None,
         generation: int = 0,
         unjournaled: tuple[TopicRule, ...] | None = None,
+        stateful: Sequence[tuple[TopicRule, Stateful]] = (),
         **named: Any,
     ) -> None:
         self.journal = HeldRuns()
@@ -71,7 +76,9 @@ class Bench:
         self.machine = InstanceMachine(
             Identity("own", "g", OWN, generation),
             destinations,
-            TopicBook((TopicRule("^(orders|trades)$"),), unjournaled=unjournaled),
+            TopicBook(
+                (TopicRule("^(orders|trades)$"),), unjournaled=unjournaled, stateful=stateful
+            ),
             lookup=self.journal,
             policy=policy,
             **named,
@@ -915,3 +922,63 @@ def begun_anew(bench: Bench, point: RecoveryPoint) -> InstanceMachine:
         lookup=bench.journal,
         former=[OWN],
     )
+
+
+class Louder:
+    """A state that notes what it is told, and adds to what it is to prepare."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, int]] = []
+
+    def prepare(self, run: Run, now_us: int) -> Run:
+        self.told.append(("prepare", run.first_sequence, now_us))
+        return with_bodies(run, [(each, each.body + b"!") for each in iterate_records(run.payload)])
+
+    def staged(self, run: Run) -> None:
+        assert run.first_txid and all(each.body for each in iterate_records(run.payload))
+        self.told.append(("staged", run.first_sequence, run.last_txid))
+
+    def failed(self, committed_txid: int) -> None:
+        self.told.append(("failed", 0, committed_txid))
+
+    def take(self) -> list[tuple[str, int, int]]:
+        told, self.told = self.told, []
+        return told
+
+
+def test_what_comes_new_to_a_topic_with_state_is_prepared_once_and_staged() -> None:
+    state = Louder()
+    bench = Bench(stateful=[(TopicRule("orders"), state)])
+    bench.machine.wall_offset_us = 70
+    bench.log_on()
+    bench.publish(1, 2)
+    bench.publish(3, topic="trades")
+    assert state.take() == [("prepare", 1, 70), ("staged", 1, 2)]
+    bench.commit()
+    assert [run.payload.count(b"x!") for run in bench.committed] == [2, 0]
+    bench.publish(2, 4, 5)
+    assert state.take() == [("prepare", 4, 70), ("staged", 4, 5)], "what is held is not made anew"
+    bench.log_on_upstream()
+    bench.batch(1, 5, 6)
+    assert state.take() == [("staged", 6, 6)], "it was prepared where it was published"
+    assert bench.machine.counters.conflicts == 0, "what came is the same, whatever was made of it"
+    payload = RecordBuilder(8, "orders", "json").build(1, b"x", 0)
+    run = run_of(scan(payload)[0], payload)
+    bench.take(bench.machine.client_published_unnumbered(1, run, "", 0))
+    assert state.take() == [("prepare", 1, 70), ("staged", 1, 8)], "a note lies between"
+    author = Author("sim", bench.machine.identity)
+    author.draft("orders", "json", b"own", 0)
+    bench.take(bench.machine.authored(author.runs(), 0))
+    assert state.take() == [("staged", 1, 9)], "it is as it is to be"
+
+
+def test_a_state_hears_of_what_never_came_to_the_disk() -> None:
+    state = Louder()
+    bench = Bench(stateful=[(TopicRule("orders"), state), (TopicRule("trades"), state)])
+    bench.log_on()
+    bench.publish(1, 2)
+    bench.commit()
+    bench.publish(3, 4, 5)
+    state.take()
+    bench.machine.append_failed(4, "storage_full", "no space", 0)
+    assert state.take() == [("failed", 0, 3)], "once, and what is below was committed"

@@ -8,6 +8,7 @@ import pytest
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages import topics
+from raylay.services.messages.records import Run
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import TopicRule
 
@@ -96,3 +97,32 @@ def test_a_refusal_names_a_few_topics_whatever_there_are() -> None:
     text = book.undeclared(b"x" * 5_000, b"json")
     assert "t7 and 492 more" in text and len(text) < 1_000
     assert "has nothing:" in TopicBook((), "T", (), "A").undeclared(b"a", b"json")
+
+
+class State:
+    """Nothing is asked of it here."""
+
+    def prepare(self, run: Run, now_us: int) -> Run:
+        return run
+
+    def staged(self, run: Run) -> None: ...
+
+    def failed(self, committed_txid: int) -> None: ...
+
+
+def test_a_topic_has_the_first_state_that_fits_it() -> None:
+    one, other = State(), State()
+    rules = [(TopicRule("orders"), one), (TopicRule("^fx/"), other), (TopicRule("^fx/e"), one)]
+    book = TopicBook((*BOOK_OF, TopicRule("^log/")), stateful=rules)
+    assert book.states == (one, other)
+    for topic, kind, state in (
+        (b"orders", b"json", one),
+        (b"orders", b"fix", one),
+        (b"fx/eurusd", b"fix", other),
+        (b"fx/\xff", b"fix", other),
+        (b"log/1", b"fix", None),
+        (b"trades", b"fix", None),
+    ):
+        assert all(book[topic, kind].state is state for _ in range(2)), topic
+    assert book[b"orders", b"json"].journaled and not book[b"orders", b"fix"].journaled
+    assert TopicBook(BOOK_OF).states == ()

@@ -8,6 +8,7 @@ from raylay.services.drills.history import (
     Crashed,
     Delivered,
     Drafted,
+    HeldBefore,
     History,
     Journaled,
     Lacked,
@@ -250,6 +251,58 @@ def authored(history: History) -> list[Violation]:
         if drafts:
             text = f"{name} has neither acted on {listed(drafts)} nor undone it, which it wrote"
             found.append(Violation("authored", text))
+    return found[:VIOLATIONS_MAX]
+
+
+def state(history: History) -> list[Violation]:
+    """What is published on a topic with state is made of the value as staged: it says which message
+    comes before it there, and in the journal that one does. Once: whoever gets it from there
+    journals it as it is. What an instance writes itself says nothing."""
+    last: dict[tuple[str, str], str] = {}
+    unsure: set[str] = set()
+    made: dict[tuple[int, Key], str] = {}
+    authors: set[int] = set()
+    found = []
+
+    def look(operation: Journaled, sequence: int, said: str) -> None:
+        key = (operation.publisher, sequence)
+        of = operation.instance, operation.topic
+        expected: str | None = ""
+        if operation.path:
+            expected = made.get((operation.path[-1], key))
+        elif operation.publisher not in authors:
+            expected = last.get(of, None if operation.instance in unsure else "nothing")
+        if expected is not None and said != expected:
+            text = (
+                f"{at(operation.time_us)} {operation.instance} journaled {named(key)} on "
+                f"{operation.topic}, which says {said!r} where {expected!r} is true"
+            )
+            found.append(Violation("state", text))
+        made[operation.incarnation, key] = said
+        last[of] = f"{operation.publisher}|{sequence}|"
+
+    def forget(name: str) -> None:
+        unsure.discard(name)
+        for of in [each for each in last if each[0] == name]:
+            del last[of]
+
+    for operation in history.operations:
+        if isinstance(operation, Drafted):
+            authors.add(operation.publisher)
+        elif isinstance(operation, Journaled) and operation.behind is not None:
+            for sequence, said in zip(operation.sequences, operation.behind, strict=True):
+                look(operation, sequence, said)
+        elif isinstance(operation, HeldBefore):
+            # Of what it has removed nobody says on which topic it came last.
+            unsure.add(operation.instance)
+        elif isinstance(operation, Crashed) and operation.lost:
+            forget(operation.instance)
+        elif isinstance(operation, Moved):
+            for name, topic in [each for each in last if each[0] == operation.instance]:
+                last[operation.former, topic] = last.pop((name, topic))
+            if operation.instance in unsure:
+                unsure.add(operation.former)
+            forget(operation.instance)
     return found[:VIOLATIONS_MAX]
 
 

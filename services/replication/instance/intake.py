@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, path_through
+from raylay.services.messages.stateful import Stateful
 from raylay.services.replication.acknowledgment import CLIENT, UNAWAITED
 from raylay.services.replication.content import Contents
 from raylay.services.replication.effects import Append, Ranges, Rooted
@@ -48,6 +49,7 @@ class Intake:
         missing: what no upstream has any more.
         recent_bytes_max: of what was committed last, kept to answer in the journal's stead.
         contents: the content filters of all destinations.
+        states: of all topics that have one.
 
     Attributes:
         known: all that is on disk here or staged; others only read.
@@ -64,6 +66,7 @@ class Intake:
         "_counters",
         "_durability",
         "_out",
+        "_states",
         "_topic_highest",
         "highest",
         "known",
@@ -84,8 +87,10 @@ class Intake:
         missing: UnavailableMessages,
         recent_bytes_max: int = 0,
         contents: Contents | None = None,
+        states: Iterable[Stateful] = (),
     ) -> None:
         self._durability = durability
+        self._states = tuple(states)
         self._contents = contents if contents is not None else Contents()
         self._out = out
         self._counters = counters
@@ -120,8 +125,16 @@ class Intake:
         self._answers = answers
 
     # -- what comes in -----------------------------------------------------------------------
-    def append(self, run: Run, root: int, sender: int, now_us: int) -> None:
-        """Takes what is new: it is known from here on, and goes to the journal."""
+    def prepared(self, state: Stateful, run: Run, now_us: int) -> Run:
+        """What a client published on a topic with state, as that would have it journaled."""
+        return state.prepare(run, now_us + self.wall_offset_us)
+
+    def append(self, run: Run, root: int, sender: int, now_us: int, state: Stateful | None) -> None:
+        """Takes what is new: it is known from here on, and goes to the journal.
+
+        Args:
+            state: of its topic, which is to know the value as it is staged.
+        """
         publisher = run.publisher
         run.first_txid = self.next_txid
         run.receive_time_us = now_us + self.wall_offset_us
@@ -144,6 +157,8 @@ class Intake:
             self.known.add_ranges(publisher, ranges)
             self._durability.stage_ranges(root, publisher, ranges)
         self.staged.append(RunStaged(run.last_txid, run, root, sender))
+        if state is not None:
+            state.staged(run)
         self._out.emit(Append(run))
 
     def _mark_late(self, run: Run) -> None:
@@ -305,6 +320,8 @@ class Intake:
                 last = known.last() if known is not None else None
                 self.highest[publisher] = last or 0
                 self._topic_highest.pop(publisher, None)
+        for state in self._states:
+            state.failed(self._durability.committed_txid)
         return undone
 
     # -- questions ---------------------------------------------------------------------------

@@ -165,6 +165,7 @@ class InstanceMachine:
             missing=self.missing,
             recent_bytes_max=recent_bytes_max,
             contents=self.contents,
+            states=topics.states,
         )
         taken = topics, self.intake, self.durability, self._book, self._out, self.counters
         self._publishers = parts.publishers(identity, *taken)

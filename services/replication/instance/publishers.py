@@ -21,6 +21,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
+from raylay.services.messages.stateful import Stateful
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import not_of_transport
 from raylay.services.replication import gap_limit
@@ -218,11 +219,14 @@ class Publishers:
                 transient.append(run)
                 continue
             self._counters.published += run.count
+            state = entry.state
             if run.first_sequence > self._intake.highest.get(publisher, 0):
+                if state is not None:
+                    run = self._intake.prepared(state, run, now_us)
                 run.flags |= Flag.AWAITED
-                self._intake.append(run, self._durability.own_root, CLIENT, now_us)
+                self._intake.append(run, self._durability.own_root, CLIENT, now_us, state)
             else:
-                self._published_again(found, run, now_us)
+                self._published_again(found, run, now_us, state)
         if not self._intake.staged:
             self._dirty.add(session)
         return transient
@@ -237,15 +241,18 @@ class Publishers:
 
     def published_unnumbered(self, session: int, run: Run, command_id: str, now_us: int) -> None:
         """One publish that the server numbered (`number_for`)."""
-        run.flags |= Flag.AWAITED
         self._counters.published += 1
         if command_id:
             self._unnumbered[(run.publisher, run.first_sequence)] = (session, command_id)
-        self._intake.append(run, self._durability.own_root, CLIENT, now_us)
+        state = self._topics[run.topic, run.message_type].state
+        if state is not None:
+            run = self._intake.prepared(state, run, now_us)
+        run.flags |= Flag.AWAITED
+        self._intake.append(run, self._durability.own_root, CLIENT, now_us, state)
 
     def authored(self, runs: list[Run], now_us: int) -> None:
         """What the instance itself wrote (authored.py) is journaled and waited for as if a client
-        had published it; nobody is told.
+        had published it; nobody is told. Nothing is added to it by a topic's state.
 
         Raises:
             LocalProtocolError: a topic is not in the transaction log; nothing was taken.
@@ -258,7 +265,8 @@ class Publishers:
                 )
         for run in runs:
             run.flags |= Flag.AWAITED
-            self._intake.append(run, self._durability.own_root, CLIENT, now_us)
+            state = self._topics[run.topic, run.message_type].state
+            self._intake.append(run, self._durability.own_root, CLIENT, now_us, state)
 
     def number_for(self, client: str) -> tuple[int, int]:
         """Publisher id and next sequence for a client that does not number its publishes.
@@ -279,7 +287,9 @@ class Publishers:
             )
         return publisher, sequence
 
-    def _published_again(self, session: _Session, run: Run, now_us: int) -> None:
+    def _published_again(
+        self, session: _Session, run: Run, now_us: int, state: Stateful | None
+    ) -> None:
         """A client's run of which a part may be known already: it is never answered as a duplicate,
         but when it is durable here."""
         publisher = run.publisher
@@ -307,8 +317,10 @@ class Publishers:
         if fresh:
             part = run.select(fresh)
             assert part is not None
+            if state is not None:
+                part = self._intake.prepared(state, part, now_us)
             part.flags |= Flag.AWAITED
-            self._intake.append(part, self._durability.own_root, CLIENT, now_us)
+            self._intake.append(part, self._durability.own_root, CLIENT, now_us, state)
         self._dirty.add(session.number)
 
     # -- ends --------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, path_through
+from raylay.services.messages.stateful import Stateful
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
 from raylay.services.replication.effects import (
@@ -219,10 +220,13 @@ class Upstreams:
             return self._refuse(
                 upstream, "gap", f"batch {number} came where {upstream.number + 1} was due"
             )
+        states: list[Stateful | None] = []
         for run in runs:
             if run.kind != Kind.RECORDS:
                 return self._refuse(upstream, "bad_record", f"a run of kind {run.kind} was sent")
-            if not self._topics[run.topic, run.message_type].journaled:
+            entry = self._topics[run.topic, run.message_type]
+            states.append(entry.state)
+            if not entry.journaled:
                 return self._refuse(
                     upstream,
                     "not_journaled",
@@ -233,8 +237,8 @@ class Upstreams:
         sender = upstream.incarnation
         touched: Rooted = {}
         notes: Rooted = {}
-        for run in runs:
-            self._take_replicated(upstream, run, marked, touched, notes, now_us)
+        for run, state in zip(runs, states, strict=True):
+            self._take_replicated(upstream, run, marked, touched, notes, now_us, state)
         for root, asked_of in awaited.items():
             for publisher, ranges in asked_of.items():
                 known = self._intake.known.get(publisher)
@@ -275,6 +279,7 @@ class Upstreams:
         touched: Rooted,
         notes: Rooted,
         now_us: int,
+        state: Stateful | None,
     ) -> None:
         publisher = run.publisher
         count = run.count
@@ -322,7 +327,7 @@ class Upstreams:
             payload_checksum=part.payload_checksum,
         )
         self._counters.replicated_in += part.count
-        self._intake.append(part, root, upstream.incarnation, now_us)
+        self._intake.append(part, root, upstream.incarnation, now_us, state)
 
     def _root_of_arrival(self, run: Run, upstream: Upstream) -> int:
         if not run.flags & Flag.AWAITED:

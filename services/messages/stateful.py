@@ -1,0 +1,123 @@
+"""Topics with state: what is added to a message before it is journaled, by the values as *staged*.
+
+A merge, an enrichment or a delete by filter asks for the value of a key as it will be when all that
+was staged is on disk. The values as committed are older by what is under way, and the next message
+may come before the commit. So each topic with state has an overlay over what is committed, which is
+dropped where an append fails.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Generic, Protocol, TypeVar
+
+from xxhash import xxh3_64_intdigest as checksum64
+
+from raylay.services.messages.records import Record, Run
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+_FRONT = struct.Struct("<IQ")
+
+
+class Stateful(Protocol):
+    """What a topic with state does before the append. `TopicBook` says which topics have one.
+
+    Where a client publishes: `prepare`, then at once `staged` for what that returned. What another
+    instance brought was prepared where it was published, what this instance wrote itself is as it
+    is to be: both are staged as they are.
+
+    Nothing is told here when something is committed: that is read back from the commit, like all
+    that takes effect.
+    """
+
+    def prepare(self, run: Run, now_us: int) -> Run:
+        """The run as it is to be journaled: merged, enriched, or as it came. The same messages, in
+        the same order, with all they had but their bodies (`with_bodies`).
+
+        Args:
+            run: new here: what is held already is not prepared again.
+            now_us: by the clock on the wall.
+        """
+
+    def staged(self, run: Run) -> None:
+        """This run is on its way to the disk, with its transaction ids, behind all before it."""
+
+    def failed(self, committed_txid: int) -> None:
+        """Nothing staged behind this transaction id comes to the disk: it is forgotten. What is
+        committed up to there may be told later."""
+
+
+def with_bodies(run: Run, records: Iterable[tuple[Record, bytes]]) -> Run:
+    """The run with other bodies.
+
+    The digests stay those of what the clients sent: by them what comes again is known to be the
+    same (`contents_of`), whatever was made of it here.
+
+    Args:
+        records: all of the run's, in order, each with the body that it is to have.
+    """
+    made = []
+    for record, body in records:
+        raw = record.raw
+        body_at = len(raw) - len(record.trace) - len(record.body)
+        checked = b"".join((raw[_FRONT.size : body_at], body, record.trace))
+        made.append(_FRONT.pack(_FRONT.size + len(checked), checksum64(checked)) + checked)
+    return replace(run, payload=b"".join(made), payload_checksum=0, raw=None)
+
+
+class Overlay(Generic[Key, Value]):
+    """Values as staged, over those that are committed.
+
+    Invariant: what is in it was put in ascending order of transaction ids; per key the last counts.
+    Owner: a topic's state, on the instance's loop. Lifecycle: one life of the instance.
+    """
+
+    __slots__ = ("_order", "_values")
+
+    def __init__(self) -> None:
+        self._order: deque[tuple[int, Key]] = deque()
+        self._values: dict[Key, deque[Value]] = {}
+
+    def __len__(self) -> int:
+        """How many values are not committed yet."""
+        return len(self._order)
+
+    def put(self, txid: int, key: Key, value: Value) -> None:
+        """A value that is staged with this transaction id."""
+        self._order.append((txid, key))
+        values = self._values.get(key)
+        if values is None:
+            values = self._values[key] = deque()
+        values.append(value)
+
+    def get(self, key: Key, committed: Value) -> Value:
+        """The value as staged; the committed one where none is under way."""
+        values = self._values.get(key)
+        return values[-1] if values is not None else committed
+
+    def committed(self, last_txid: int) -> list[tuple[Key, Value]]:
+        """Takes out what is committed up to there: each key with its value, in order."""
+        found: list[tuple[Key, Value]] = []
+        order = self._order
+        while order and order[0][0] <= last_txid:
+            _, key = order.popleft()
+            found.append((key, self._values[key].popleft()))
+            self._tidy(key)
+        return found
+
+    def failed(self, committed_txid: int) -> None:
+        """Drops all that was staged behind there."""
+        order = self._order
+        while order and order[-1][0] > committed_txid:
+            _, key = order.pop()
+            self._values[key].pop()
+            self._tidy(key)
+
+    def _tidy(self, key: Key) -> None:
+        if not self._values[key]:
+            del self._values[key]

@@ -1,0 +1,71 @@
+"""A state as simple as one can be, which shows every mistake: the last message of each topic.
+
+What a client publishes says in its body which message comes before it on its topic, as staged. So
+the journals are chains, and a link that is wrong names the message that it was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from raylay.services.messages.records import Kind, Run, iterate_records
+from raylay.services.messages.stateful import Overlay, with_bodies
+
+BEHIND = b" behind "
+NOTHING = "nothing"
+
+
+class LastOfTopic:
+    """The state of all topics that have one, in one life of an instance.
+
+    Args:
+        committed: the last message of each topic, as the journal has it when this life begins.
+    """
+
+    def __init__(self, committed: Mapping[bytes, str]) -> None:
+        self._committed = dict(committed)
+        self._staged: Overlay[bytes, str] = Overlay()
+
+    def value(self, topic: bytes) -> str:
+        """As it is staged."""
+        return self._staged.get(topic, self._committed.get(topic, NOTHING))
+
+    def prepare(self, run: Run, now_us: int) -> Run:
+        """Says in each message what comes before it."""
+        made = []
+        before = self.value(run.topic)
+        for record in iterate_records(run.payload):
+            made.append((record, record.body + BEHIND + before.encode()))
+            before = record.bookmark
+        return with_bodies(run, made)
+
+    def staged(self, run: Run) -> None:
+        """It is the last one now."""
+        self._staged.put(run.last_txid, run.topic, last_of(run))
+
+    def failed(self, committed_txid: int) -> None:
+        """It never came to be."""
+        self._staged.failed(committed_txid)
+
+    def fold(self, runs: Iterable[Run], last_txid: int) -> None:
+        """These are committed."""
+        fold(self._committed, runs)
+        self._staged.committed(last_txid)
+
+
+def fold(last: dict[bytes, str], runs: Iterable[Run]) -> None:
+    """Brings what is last of each topic up to date."""
+    for run in runs:
+        if run.kind == Kind.RECORDS:
+            last[run.topic] = last_of(run)
+
+
+def last_of(run: Run) -> str:
+    """The bookmark of a run's last record."""
+    return f"{run.publisher}|{run.last_sequence}|"
+
+
+def behind(run: Run) -> tuple[str, ...]:
+    """Before which message each of a run's says that it comes; empty where it says nothing."""
+    bodies = (record.body for record in iterate_records(run.payload))
+    return tuple(body.partition(BEHIND)[2].decode() for body in bodies)

@@ -1,0 +1,104 @@
+"""Topics with state: what is added to a message is made of the value as staged."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylay.services.drills import checkers
+from raylay.services.drills.history import Journaled
+from raylay.services.errors import StorageFull
+from raylay.services.messages.topics import TopicRule
+from sim import plans
+from sim.mistakes import MISTAKES
+from sim.test_scenarios import Play
+
+ORDERS = (TopicRule("orders"),)
+
+
+def play_with(planted: str) -> Play:
+    return Play(plans.mesh(2), machines=MISTAKES[planted] if planted else None, stateful=ORDERS)
+
+
+def laws(play: Play) -> set[str]:
+    return {violation.law for violation in checkers.check_all(play.end(check=False))}
+
+
+def behind(play: Play, instance: str) -> list[str]:
+    """What the messages of a log say to come before them, as sequences alone."""
+    found: list[str] = []
+    for each in play.world.history.operations:
+        if isinstance(each, Journaled) and each.instance == instance and each.behind is not None:
+            found += [said.split("|")[1] if "|" in said else said for said in each.behind]
+    return found
+
+
+@pytest.mark.parametrize("planted", ["", "from what is committed"])
+def test_a_message_is_made_of_what_is_staged_before_it(planted: str) -> None:
+    play = play_with(planted)
+    client = play.client("p", "m1")
+    play.until(50)
+    client.publish(["orders", "orders"])
+    # These come when the first two are staged, and not on disk yet.
+    play.world.run_until(50_200)
+    client.publish(["orders", "trades"])
+    play.until(100)
+    last = "nothing" if planted else "2"
+    assert behind(play, "m1") == behind(play, "m2") == ["nothing", "1", last]
+    assert laws(play) == ({"state"} if planted else set())
+
+
+@pytest.mark.parametrize("planted", ["", "prepared at the replica"])
+def test_what_others_bring_is_journaled_as_they_made_it(planted: str) -> None:
+    play = play_with(planted)
+    client = play.client("p", "m1")
+    play.until(50)
+    client.publish(["orders"])
+    play.until(100)
+    client.publish(["orders"])
+    play.until(150)
+    assert behind(play, "m1") == ["nothing", "1"]
+    assert laws(play) == ({"state"} if planted else set())
+
+
+@pytest.mark.parametrize("planted", ["", "only its own staged"])
+def test_what_others_bring_is_a_value_here(planted: str) -> None:
+    play = play_with(planted)
+    there, here = play.client("p", "m1"), play.client("q", "m2")
+    play.until(50)
+    there.publish(["orders", "orders"])
+    for time_us in range(50_000, 56_000, 200):
+        # One of these comes when it is staged there, and not on disk yet.
+        play.world.run_until(time_us)
+        here.publish(["orders"])
+    assert laws(play) == ({"state"} if planted else set())
+
+
+@pytest.mark.parametrize("planted", ["", "staged kept at failure"])
+def test_what_cannot_be_journaled_was_never_a_value(planted: str) -> None:
+    play = play_with(planted)
+    client, other = play.client("p", "m1"), play.client("q", "m1")
+    play.until(50)
+    client.publish(["orders"])
+    play.until(100)
+    play.world.instances["m1"].journal.fail_next(StorageFull("no space", "m1"))
+    client.publish(["orders", "orders"])
+    play.until(102)
+    other.publish(["orders"])
+    play.until(104)
+    assert behind(play, "m1") == ["nothing", "3" if planted else "1"]
+    assert laws(play) == ({"state"} if planted else set())
+
+
+def test_a_later_life_goes_on_from_the_journal() -> None:
+    play = play_with("")
+    client = play.client("p", "m1")
+    play.until(50)
+    client.publish(["orders", "orders"])
+    play.until(100)
+    play.world.crash("m1")
+    play.world.restart("m1")
+    play.until(400)
+    client.publish(["orders"])
+    play.until(600)
+    play.end()
+    assert behind(play, "m1") == ["nothing", "1", "2"]
