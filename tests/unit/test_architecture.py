@@ -195,6 +195,7 @@ WITHOUT_TEST_FILE = {
     "services/drills/laws/serving.py": "sim/test_checkers.py",
     "services/drills/verdicts.py": "sim/test_checkers.py",
     "services/messages/types/__init__.py": "says what the room is",
+    "services/messages/types/abilities.py": "declarations only",
     "services/replication/effects.py": "declarations only",
     "services/replication/instance/__init__.py": "imports only",
     "services/replication/instance/answers.py": "declarations only",

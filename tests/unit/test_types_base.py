@@ -6,12 +6,14 @@ import pytest
 
 from raylay.services.errors import MessageTypeError, RaylayError
 from raylay.services.messages.records import RECORD_BYTES_MAX
+from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import (
     BODY_BYTES_MAX,
     DEPTH_MAX,
     SHOWN_CHARACTERS_MAX,
     shown,
 )
+from raylay.services.messages.types.binary import Binary
 from raylay.services.messages.types.json import Json
 
 
@@ -35,8 +37,9 @@ def test_an_error_names_type_fault_and_byte() -> None:
 
 
 def test_a_refusal_says_what_to_do() -> None:
-    with pytest.raises(MessageTypeError, match="type json know no colour: paint them"):
-        Json().refuse("know no colour", "paint them")
+    Json().require(Ability.DELTA)
+    with pytest.raises(MessageTypeError, match="type blob cannot be read field by field: publish"):
+        Binary("blob").require(Ability.FIELDS)
 
 
 @pytest.mark.parametrize("value", ["x" * 1000, b"x" * 1000, 10**1000, ["x" * 1000], {"a": 1}])

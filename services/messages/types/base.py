@@ -7,10 +7,11 @@ other values are lists and dicts of these. What follows from it for each type is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NoReturn
 
 from raylay.services.errors import MessageTypeError
+from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.trees import (
     FieldPath,
     Tree,
@@ -37,6 +38,10 @@ class MessageType(ABC):
     """
 
     kind = ""
+    lacks: ClassVar[Mapping[Ability, str]] = {}
+    """What cannot be done with messages of this type, and what can be done instead."""
+    empty: Any = ""
+    """What a field without a value has in a delta."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name or self.kind
@@ -65,6 +70,7 @@ class MessageType(ABC):
         Raises:
             MessageTypeError: one of them is no body of this type, or the type knows no deltas.
         """
+        self.require(Ability.DELTA)
         return self.serialize(merged(self.parse(stored), self.parse(delta)))
 
     def difference(
@@ -87,12 +93,21 @@ class MessageType(ABC):
         Raises:
             MessageTypeError: one of them is no body of this type, or the type knows no deltas.
         """
+        self.require(Ability.DELTA)
         return self.serialize(
             changes(self.parse(before), self.parse(after), keys, self.empty if empties else ...)
         )
 
-    empty: Any = ""
-    """What a field without a value has in a delta."""
+    def require(self, ability: Ability) -> None:
+        """Refuses what the type cannot do.
+
+        Raises:
+            MessageTypeError: with what can be done instead.
+        """
+        if ability in self.lacks:
+            raise MessageTypeError(
+                f"messages of type {self.name} cannot {ability}: {self.lacks[ability]}", self.name
+            )
 
     def wrong(self, what: str, offset: int | None = None) -> MessageTypeError:
         """The error of a body that is none of this type.
@@ -106,9 +121,16 @@ class MessageType(ABC):
             f"this is no message of type {self.name}: {what}{where}", self.name, offset
         )
 
-    def refuse(self, what: str, instead: str) -> NoReturn:
-        """Says what this type cannot do, and what can be done instead."""
-        raise MessageTypeError(f"messages of type {self.name} {what}: {instead}", self.name)
+    def number(self, value: float) -> str:
+        """A number as a text.
+
+        Raises:
+            MessageTypeError: Python writes no numbers of more than 4,300 digits.
+        """
+        try:
+            return repr(value)
+        except ValueError:
+            raise self.wrong("a number has more than 4,300 digits") from None
 
     def bounded(self, body: bytes | memoryview) -> None:
         """Refuses a body that is longer than any may be.
@@ -139,3 +161,12 @@ def shown(value: object) -> str:
         return "an array" if isinstance(value, list) else "an object"
     text = repr(value)
     return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[:SHOWN_CHARACTERS_MAX]}…"
+
+
+def missing(message_type: str, library: str, extra: str) -> NoReturn:
+    """Says that a library is not installed, and how it is."""
+    raise MessageTypeError(
+        f"message type {message_type} needs the library {library}, which is not installed: "
+        f"pip install 'raylay[{extra}]'",
+        message_type,
+    ) from None

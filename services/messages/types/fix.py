@@ -93,7 +93,7 @@ class Nvfix(MessageType):
         elif isinstance(value, bool):
             text = "1" if value else "0"
         elif isinstance(value, int | float):
-            text = self._number(tag, value)
+            text = self.number(value)
         elif isinstance(value, bytes):
             text = value.decode("utf-8", "surrogateescape")
         else:
@@ -101,12 +101,6 @@ class Nvfix(MessageType):
         if self._separator in text:
             raise self.wrong(f"the value of {shown(tag)} has the byte that ends a field")
         return text
-
-    def _number(self, tag: str, value: float) -> str:
-        try:
-            return repr(value)
-        except ValueError:  # Python writes no more than 4,300 digits
-            raise self.wrong(f"the number of {shown(tag)} is too large") from None
 
 
 class Fix(Nvfix):

@@ -7,8 +7,12 @@ from functools import cache
 
 from raylay.services.errors import MessageTypeError
 from raylay.services.messages.types.base import MessageType
+from raylay.services.messages.types.binary import Binary
+from raylay.services.messages.types.bson import Bson
 from raylay.services.messages.types.fix import Fix, Nvfix
 from raylay.services.messages.types.json import Json
+from raylay.services.messages.types.msgpack import Msgpack
+from raylay.services.messages.types.xml import Xml
 
 BUILT_IN: dict[str, Callable[[], MessageType]] = {
     each.kind: each
@@ -16,6 +20,10 @@ BUILT_IN: dict[str, Callable[[], MessageType]] = {
         Json,
         Fix,
         Nvfix,
+        Xml,
+        Bson,
+        Msgpack,
+        Binary,
     )
 }
 

@@ -1,0 +1,17 @@
+"""What a message type may lack (behaviour.md 4.6, 4.7, 6)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Ability(StrEnum):
+    """Something that features ask of a type. The value is how an error names it."""
+
+    FIELDS = "be read field by field"
+    DELTA = "be published or sent as deltas"
+    VIEW = "come out of a view"
+    ENRICHMENT = "be enriched"
+    AGGREGATION = "be aggregated in a subscription"
+    SELECT = "be cut down to a list of fields"
+    EVENTS = "be sent on event topics"

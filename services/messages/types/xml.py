@@ -1,0 +1,200 @@
+"""The type `xml`: one element with what is in it, read by expat with nothing that it could expand.
+
+An element with text alone is a text. One with attributes, or with elements in it, is a dict:
+attributes under `@name`, text under `#text` (which no delta can take away). Elements of one name
+beside one another are a list. Names are as written, prefix and all; comments and processing
+instructions are left out, and white space between elements. A DOCTYPE is refused, and so there are
+no entities but the five of XML.
+
+Measured on a flight of 465 bytes: 71 us; the standard library's ElementTree 49 us and lxml 41 us
+with the same walk, both of which replace the prefixes of names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+from xml.parsers import expat
+
+from raylay.services.errors import MessageTypeError
+from raylay.services.messages.types.abilities import Ability
+from raylay.services.messages.types.base import MessageType, shown
+from raylay.services.messages.types.trees import FieldPath, Tree, changes, merged
+
+DEPTH_MAX = 64
+"""Of elements, as documented."""
+TEXT = "#text"
+_ENCODINGS = frozenset((None, "utf-8", "us-ascii", "ascii", "utf8"))
+_NAME = re.compile(r"[A-Za-z_:\u00c0-\U000effff][A-Za-z0-9_:.\-\u00b7-\U000effff]*")
+_NO_CHARACTER = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
+_IN_TEXT = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#13;"})
+_IN_ATTRIBUTE = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", '"': "&quot;", "\t": "&#9;", "\n": "&#10;", "\r": "&#13;"}
+)
+
+
+class Xml(MessageType):
+    """Bodies that are one XML element, in UTF-8 (or in UTF-16, with its byte order mark)."""
+
+    kind = "xml"
+
+    def parse(self, body: bytes | memoryview) -> Tree:
+        """The element by its name."""
+        self.bounded(body)
+        tree: Tree = {}
+        parser = _reader(tree)
+        try:
+            parser.Parse(bytes(body), True)
+        except expat.ExpatError as error:
+            raise self.wrong(
+                expat.errors.messages[error.code], max(parser.ErrorByteIndex, 0)
+            ) from None
+        except _Fault as fault:
+            raise self.wrong(str(fault), max(parser.CurrentByteIndex, 0)) from None
+        return tree
+
+    def serialize(self, tree: Tree) -> bytes:
+        """The element, without an XML declaration and without white space of its own."""
+        if len(tree) != 1 or isinstance(next(iter(tree.values())), list):
+            raise self.wrong(f"expected one element that holds all others, got {len(tree)}")
+        parts: list[str] = []
+        for name, value in tree.items():
+            self._element(parts, name, value, 1)
+        return "".join(parts).encode()
+
+    def merge(self, stored: bytes | memoryview, delta: bytes | memoryview) -> bytes:
+        """The stored element with what is in the delta's, which has the same name."""
+        before, change = self.parse(stored), self.parse(delta)
+        self._check_root(before, change)
+        # An element without anything in it says nothing of the one that holds all.
+        return self.serialize(before if "" in change.values() else merged(before, change))
+
+    def difference(
+        self,
+        before: bytes | memoryview,
+        after: bytes | memoryview,
+        keys: Sequence[FieldPath] = (),
+        *,
+        empties: bool = True,
+    ) -> bytes:
+        """The delta; where nothing changed an element without anything in it."""
+        one, other = self.parse(before), self.parse(after)
+        self._check_root(one, other)
+        found = changes(one, other, keys, self.empty if empties else ...)
+        return self.serialize(found or dict.fromkeys(other, ""))
+
+    def _check_root(self, one: Tree, other: Tree) -> None:
+        if one.keys() != other.keys():
+            raise MessageTypeError(
+                f"messages of type {self.name} cannot {Ability.DELTA} where their elements have "
+                f"two names: {shown(next(iter(one)))} and {shown(next(iter(other)))}",
+                self.name,
+            )
+
+    def _element(self, parts: list[str], name: str, value: Any, depth: int) -> None:
+        if depth > DEPTH_MAX:
+            raise self.wrong(f"its elements are nested more than {DEPTH_MAX} deep")
+        self._check_name(name)
+        if not isinstance(value, dict):
+            text = self._text(value).translate(_IN_TEXT)
+            parts.append(f"<{name}>{text}</{name}>" if text else f"<{name}/>")
+            return
+        parts.append(f"<{name}")
+        for key, each in value.items():
+            if key.startswith("@"):
+                self._check_name(key[1:])
+                parts.append(f' {key[1:]}="{self._text(each).translate(_IN_ATTRIBUTE)}"')
+        parts.append(">")
+        for key, each in value.items():
+            if key == TEXT:
+                parts.append(self._text(each).translate(_IN_TEXT))
+            elif not key.startswith("@"):
+                for item in each if isinstance(each, list) else (each,):
+                    self._element(parts, key, item, depth + 1)
+        parts.append(f"</{name}>")
+
+    def _check_name(self, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise self.wrong(f"{shown(name)} cannot be the name of an element or attribute")
+
+    def _text(self, value: object) -> str:
+        match value:
+            case str():
+                text = value
+            case None:
+                text = ""
+            case bool():
+                text = "true" if value else "false"
+            case int() | float():
+                text = self.number(value)
+            case bytes():
+                text = value.decode("utf-8", "surrogateescape")
+            case _:
+                raise self.wrong(f"expected a text, got {shown(value)}")
+        if _NO_CHARACTER.search(text):
+            raise self.wrong(f"{shown(text)} has a character that XML does not have")
+        return text
+
+
+class _Fault(Exception):
+    """What expat takes and this type does not; the parser knows where."""
+
+
+def _reader(tree: Tree) -> expat.XMLParserType:
+    """A parser that fills a tree. What it calls does not know it: it is freed at once.
+
+    Invariant: `nodes` holds the dict of each open element, None while it has nothing but text;
+    `texts` what text stood before its last child.
+    """
+    nodes: list[Tree | None] = [tree]
+    texts = [""]
+    pieces: list[str] = []
+    joined = "".join
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        if pieces:
+            texts[-1] += joined(pieces)
+            pieces.clear()
+        if len(nodes) > DEPTH_MAX:
+            raise _Fault(f"its elements are nested more than {DEPTH_MAX} deep")
+        nodes.append({f"@{key}": attributes[key] for key in attributes} or None)
+        texts.append("")
+
+    def end(name: str) -> None:
+        value: Any = nodes.pop()
+        text = texts.pop()
+        if pieces:
+            text += joined(pieces)
+            pieces.clear()
+        if value is None:
+            value = text
+        elif text and not text.isspace():
+            value[TEXT] = text
+        parent = nodes[-1]
+        if parent is None:
+            parent = nodes[-1] = {}
+        if name not in parent:
+            parent[name] = value
+        elif type(parent[name]) is list:
+            parent[name].append(value)
+        else:
+            parent[name] = [parent[name], value]
+
+    parser = expat.ParserCreate("utf-8")
+    parser.buffer_text = True
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = pieces.append
+    parser.StartDoctypeDeclHandler = _doctype
+    parser.XmlDeclHandler = _declared
+    return parser
+
+
+def _doctype(*_: object) -> None:
+    raise _Fault("a DOCTYPE is not taken (leave it out)")
+
+
+def _declared(version: str, encoding: str | None, standalone: int) -> None:
+    if encoding is not None and encoding.lower() not in _ENCODINGS:
+        raise _Fault(f"expected UTF-8, got the encoding {shown(encoding)}")
