@@ -10,6 +10,7 @@ RaylayError
  │   ├─ SequenceConflict    … a publish whose identity is held with another content
  │   └─ BookmarkNotFound    … a bookmark subscription that asked to fail
  ├─ MessageTypeError        a body that is none of its message type, or what a type cannot do
+ ├─ SowKeyError             a message says of no record of its SOW topic that it belongs there
  ├─ ConnectionLost          the connection ended; what was not acknowledged is in the publish store
  ├─ NoSafeInstance          every instance that may be failed over to is down or unsafe
  ├─ PublishStoreFull        the bounded publish store stayed full for as long as publish may wait
@@ -89,6 +90,10 @@ class MessageTypeError(RaylayError):
         super().__init__(message)
         self.message_type = message_type
         self.offset = offset
+
+
+class SowKeyError(RaylayError):
+    """A message of a SOW topic lacks what its record is found by."""
 
 
 class ConnectionLost(RaylayError):

@@ -1,0 +1,4 @@
+"""The State of the World: the last value of each key of a topic (behaviour.md 4).
+
+`keys.py` says which record a message belongs to. docs/message-types.md
+"""

@@ -1,0 +1,135 @@
+"""Which record of a SOW topic a message belongs to (behaviour.md 4.1).
+
+The key is a checksum over the topic's key domain and the values of its key fields, 128 bits in
+hexadecimal: with the 64 of the documents, one of 5,000,000,000 records would share its key with
+another one as often as not. Nobody may read anything out of it. Topics of one key domain give the
+same key to the same values.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from xxhash import xxh3_128_hexdigest
+
+from raylay.services.errors import SowKeyError
+from raylay.services.messages.records import KEY_BYTES_MAX
+from raylay.services.messages.types.trees import FieldPath, Tree, field_path
+
+_LENGTH = struct.Struct("<I")
+_GIVEN = re.compile(rb"[A-Za-z0-9+/=_-]+")
+_INT64 = 1 << 63
+
+
+class KeyRule:
+    """How the key of a message on one topic is made. Immutable.
+
+    Args:
+        topic: its name.
+        identifiers: of the key fields, such as `/order/@id`; in the order of the configuration.
+        domain: the key domain; empty: the topic's name.
+
+    Raises:
+        MessageTypeError: an identifier names no field.
+    """
+
+    __slots__ = ("_front", "_paths", "domain", "identifiers", "topic")
+
+    def __init__(self, topic: str, identifiers: Sequence[str], domain: str = "") -> None:
+        self.topic = topic
+        self.identifiers = tuple(identifiers)
+        self.domain = domain or topic
+        self._paths = tuple(field_path(each) for each in identifiers)
+        self._front = _counted(self.domain.encode("utf-8", "surrogateescape"))
+
+    @property
+    def paths(self) -> tuple[FieldPath, ...]:
+        """Of the key fields."""
+        return self._paths
+
+    def key_of(self, tree: Tree) -> bytes:
+        """The key of a message with these fields.
+
+        Raises:
+            SowKeyError: a key field is missing, empty, or not one value.
+        """
+        parts = [self._front]
+        for path in self._paths:
+            value: Any = tree
+            for name in path:
+                if type(value) is not dict:
+                    break
+                value = value.get(name)
+            text = value.encode("utf-8", "surrogatepass") if type(value) is str else _text(value)
+            if not text:
+                raise SowKeyError(self._wrong(path, value))
+            parts += (_LENGTH.pack(len(text)), text)
+        return xxh3_128_hexdigest(b"".join(parts)).encode()
+
+    def _wrong(self, path: FieldPath, value: object) -> str:
+        identifier = self.identifiers[self._paths.index(path)]
+        if isinstance(value, list | dict):
+            what = "an array" if isinstance(value, list) else "an object"
+            why = f"is {what}: a key needs one value"
+        else:
+            why = "is missing or empty: give it a value"
+        return (
+            f"topic {self.topic} keeps its messages by {', '.join(self.identifiers)}, and "
+            f"{identifier} of this one {why}"
+        )
+
+
+def key_of(tree: Tree, key_fields: Sequence[str], domain: str) -> bytes:
+    """The key of a message, for who needs one only.
+
+    Args:
+        key_fields: identifiers, such as `/id`.
+        domain: the key domain; where a topic gives none, its name.
+
+    Raises:
+        SowKeyError: a key field is missing, empty, or not one value.
+        MessageTypeError: an identifier names no field.
+    """
+    return KeyRule(domain, key_fields, domain).key_of(tree)
+
+
+def given_key(key: bytes, topic: str) -> bytes:
+    """The key that a publisher gives to a message of a topic without key fields.
+
+    Raises:
+        SowKeyError: there is none, it is too long, or has other characters than those of Base64.
+    """
+    if not key:
+        raise SowKeyError(
+            f"topic {topic} has neither Key nor KeyGenerator: give each message its SOW key"
+        )
+    if len(key) > KEY_BYTES_MAX or not _GIVEN.fullmatch(key):
+        raise SowKeyError(
+            f"topic {topic}: expected a SOW key of at most {KEY_BYTES_MAX:,} letters, digits and "
+            f"'+', '/', '-', '_', '=', got {key[:60]!r}"
+        )
+    return key
+
+
+def _counted(text: bytes) -> bytes:
+    return _LENGTH.pack(len(text)) + text
+
+
+def _text(value: Any) -> bytes:
+    """A value as the types of expressions compare it: 1, 1.0 and true are one; b"" of what is no
+    value. XML and FIX know texts alone, so the text of a number is its key as well."""
+    kind = type(value)
+    if kind is bytes:
+        return bytes(value)
+    if kind is bool:
+        return b"1" if value else b"0"
+    if kind is float:
+        if value == value // 1 and abs(value) < _INT64:
+            return b"%d" % int(value)
+        return repr(value).encode()
+    if kind is int:
+        return b"%d" % value if abs(value) < _INT64 << 1 else b""
+    return b""
