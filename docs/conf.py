@@ -16,7 +16,7 @@ myst_heading_anchors = 4  # so that links to headings work as they do where peop
 
 CHAPTERS = {
     "Begin": ["getting-started", "coming-from", "scenarios"],
-    "Use": ["clients", "fabric", "topology", "configuration", "pipeline"],
+    "Use": ["clients", "fabric", "message-types", "topology", "configuration", "pipeline"],
     "Run": ["troubleshooting", "operations", "journal", "tracing", "drills"],
     "Look up": ["protocol", "deviations", "architecture", "coverage"],
 }

@@ -1,0 +1,295 @@
+"""The type `protobuf`: one message of a compiled .proto file (extra `protobuf`; behaviour.md 6).
+
+The type is made of what `protoc --include_imports --descriptor_set_out=FILE` writes, and of the
+message's full name. Fields are found by their names of the .proto file; an enumeration's value is
+its name, a map a dict, whose names are texts. A field of version 3 that cannot say that it is not
+set has its default. Numbers that the file does not know stay in a message through a delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.messages.types.abilities import Ability
+from raylay.services.messages.types.base import MessageType, missing, shown
+from raylay.services.messages.types.trees import FieldPath, Tree
+
+_LACKS = {
+    Ability.VIEW: "give the view another message type",
+    Ability.ENRICHMENT: "publish what is to be in them",
+    Ability.AGGREGATION: "define a view of another message type over them",
+    Ability.EVENTS: "take events as another message type",
+}
+
+
+def protobuf_type(name: str, descriptors: bytes, message: str) -> Protobuf:
+    """The type of a message that a file of descriptors has.
+
+    Args:
+        name: as messages carry it.
+        descriptors: a serialized FileDescriptorSet with all imports.
+        message: full name, such as `market.Quote`.
+
+    Raises:
+        ConfigurationError: the descriptors cannot be used, or have no such message.
+        MessageTypeError: protobuf is not installed.
+    """
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+        from google.protobuf.message import DecodeError
+    except ImportError:
+        missing(name, "protobuf", "protobuf")
+    pool = descriptor_pool.DescriptorPool()
+    syntax = {}
+    try:
+        for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
+            pool.AddSerializedFile(file.SerializeToString())
+            syntax[file.name] = file.syntax or "proto2"
+    except (DecodeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigurationError(
+            f"message type {name}: these are no descriptors ({reason}): write them with protoc "
+            "--include_imports --descriptor_set_out=FILE"
+        ) from None
+    try:
+        descriptor = pool.FindMessageTypeByName(message)
+    except KeyError:
+        raise ConfigurationError(
+            f"message type {name}: the descriptors have no message {message!r}: give its full "
+            "name, package and all"
+        ) from None
+    kind = Protobuf2 if syntax[descriptor.file.name] == "proto2" else Protobuf
+    return kind(name, message_factory.GetMessageClass(descriptor))
+
+
+class Protobuf(MessageType):
+    """Bodies that are one message of protobuf version 3.
+
+    Args:
+        name: as messages carry it.
+        message_class: of the message, as the library makes it.
+    """
+
+    kind = "protobuf"
+    lacks: ClassVar[Mapping[Ability, str]] = {
+        **_LACKS,
+        Ability.DELTA: "version 3 does not say which fields are set; publish the whole message",
+    }
+
+    def __init__(self, name: str, message_class: Any) -> None:
+        super().__init__(name)
+        self._class = message_class
+        self._always: dict[str, tuple[Any, ...]] = {}
+
+    def parse(self, body: bytes | memoryview) -> Tree:
+        """The fields of the message by their names."""
+        tree = self._tree(self._message(body))
+        self.shallow(tree)
+        return tree
+
+    def _message(self, body: bytes | memoryview) -> Any:
+        from google.protobuf.message import DecodeError
+
+        self.bounded(body)
+        try:
+            return self._class.FromString(bytes(body))
+        except (DecodeError, ValueError) as error:
+            reason = str(error).partition("\n")[0][:160]
+            raise self.wrong(f"{reason or 'it cannot be decoded'}") from None
+
+    def _tree(self, message: Any) -> Tree:
+        set_fields = dict(message.ListFields())
+        result = {}
+        for field, value in set_fields.items():
+            name = f"[{field.full_name}]" if field.is_extension else field.name
+            result[name] = self._value(field, value)
+        for field in self._without_presence(message.DESCRIPTOR):
+            if field.name not in result:
+                result[field.name] = self._single(field, getattr(message, field.name))
+        return result
+
+    def _without_presence(self, descriptor: Any) -> tuple[Any, ...]:
+        """The fields that have a value in any case."""
+        found = self._always.get(descriptor.full_name)
+        if found is None:
+            found = self._always[descriptor.full_name] = tuple(
+                field
+                for field in descriptor.fields
+                if not field.has_presence and not _is_repeated(field)
+            )
+        return found
+
+    def _value(self, field: Any, value: Any) -> Any:
+        if _is_map(field):
+            of = field.message_type.fields_by_name["value"]
+            return {_key(key): self._single(of, value[key]) for key in value}
+        if _is_repeated(field):
+            return [self._single(field, each) for each in value]
+        return self._single(field, value)
+
+    def _single(self, field: Any, value: Any) -> Any:
+        if field.message_type is not None:
+            return self._tree(value)
+        if field.enum_type is not None:
+            known = field.enum_type.values_by_number.get(value)
+            return int(value) if known is None else known.name
+        return value
+
+    def serialize(self, tree: Tree) -> bytes:
+        """The message that has these fields; None leaves one out."""
+        message = self._class()
+        self._fill(message, tree)
+        return self._written(message)
+
+    def _written(self, message: Any) -> bytes:
+        from google.protobuf.message import EncodeError
+
+        try:
+            return bytes(message.SerializeToString())
+        except EncodeError as error:
+            raise self.wrong(str(error).partition("\n")[0][:160]) from None
+
+    def _fill(self, message: Any, tree: Tree) -> None:
+        fields = message.DESCRIPTOR.fields_by_name
+        for name, value in tree.items():
+            field = fields.get(name)
+            if field is None:
+                raise self.wrong(f"{message.DESCRIPTOR.full_name} has no field {shown(name)}")
+            if value is None:
+                continue
+            try:
+                self._set(message, field, value)
+            except (TypeError, ValueError, AttributeError, KeyError):
+                raise self.wrong(
+                    f"{message.DESCRIPTOR.full_name}.{name} cannot be {shown(value)}"
+                ) from None
+
+    def _set(self, message: Any, field: Any, value: Any) -> None:
+        held = getattr(message, field.name)
+        if _is_map(field):
+            of = field.message_type.fields_by_name["value"]
+            kind = field.message_type.fields_by_name["key"].cpp_type
+            for text, each in value.items():
+                key = _parsed_key(kind, text, field)
+                if of.message_type is not None:
+                    self._fill(held[key], each)
+                else:
+                    held[key] = _number(of, each)
+        elif _is_repeated(field):
+            for each in value:
+                if field.message_type is not None:
+                    self._fill(held.add(), each)
+                else:
+                    held.append(_number(field, each))
+        elif field.message_type is not None:
+            held.SetInParent()
+            self._fill(held, value)
+        else:
+            setattr(message, field.name, _number(field, value))
+
+
+class Protobuf2(Protobuf):
+    """Bodies that are one message of protobuf version 2, which says of each field whether it is
+    set. A delta may lack required fields."""
+
+    lacks: ClassVar[Mapping[Ability, str]] = {
+        **_LACKS,
+        Ability.SELECT: "version 2 may require fields; take the whole message",
+    }
+
+    def parse(self, body: bytes | memoryview) -> Tree:
+        """The fields of the message by their names."""
+        return super().parse(body)
+
+    def merge(self, stored: bytes | memoryview, delta: bytes | memoryview) -> bytes:
+        """The stored message with the fields of a delta in it; repeated ones are replaced whole."""
+        message = self._message(stored)
+        _merge(message, self._message(delta))
+        return bytes(message.SerializePartialToString())
+
+    def difference(
+        self,
+        before: bytes | memoryview,
+        after: bytes | memoryview,
+        keys: Sequence[FieldPath] = (),
+        *,
+        empties: bool = True,
+    ) -> bytes:
+        """The fields that are set in `after` to another value; nothing says that one is gone."""
+        found = _changes(self._message(before), self._message(after), keys)
+        return bytes(found.SerializePartialToString())
+
+
+def _is_repeated(field: Any) -> bool:
+    return bool(field.is_repeated)
+
+
+def _is_map(field: Any) -> bool:
+    of = field.message_type
+    return field.is_repeated and of is not None and of.GetOptions().map_entry
+
+
+def _key(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def _parsed_key(kind: int, text: str, field: Any) -> Any:
+    if kind == field.CPPTYPE_STRING:
+        return text
+    if kind == field.CPPTYPE_BOOL:
+        return {"true": True, "false": False}[text]
+    return int(text)
+
+
+def _number(field: Any, value: Any) -> Any:
+    """The number of an enumeration's value that is given by its name; else the value."""
+    if field.enum_type is not None and isinstance(value, str):
+        return field.enum_type.values_by_name[value].number
+    return value
+
+
+def _merge(stored: Any, delta: Any) -> None:
+    rest = type(delta)()
+    rest.CopyFrom(delta)
+    for field, value in delta.ListFields():
+        if field.is_extension:
+            continue
+        rest.ClearField(field.name)
+        if _is_repeated(field):
+            stored.ClearField(field.name)
+            getattr(stored, field.name).MergeFrom(value)
+        elif field.message_type is not None:
+            inner = getattr(stored, field.name)
+            inner.SetInParent()
+            _merge(inner, value)
+        else:
+            setattr(stored, field.name, value)
+    # What is left has no name here.
+    stored.MergeFrom(rest)
+
+
+def _changes(before: Any, after: Any, keys: Sequence[FieldPath]) -> Any:
+    result = type(after)()
+    result.CopyFrom(after)
+    for field, value in after.ListFields():
+        if field.is_extension:
+            continue
+        name = field.name
+        wanted = [path[1:] for path in keys if path[0] == name]
+        if _is_repeated(field):
+            same = getattr(before, name) == value
+        else:
+            same = before.HasField(name) and getattr(before, name) == value
+        if same and not wanted:
+            result.ClearField(name)
+        elif (
+            field.message_type is not None
+            and not _is_repeated(field)
+            and before.HasField(name)
+            and () not in wanted
+        ):
+            inner = _changes(getattr(before, name), value, wanted)
+            getattr(result, name).CopyFrom(inner)
+    return result

@@ -1,0 +1,22 @@
+"""docs/message-types.md: its examples run, and its table is what the types say."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+from raylay.services.messages.types.registry import KINDS, REFUSED
+
+PAGE = Path(__file__).parents[2] / "docs" / "message-types.md"
+
+
+def test_the_examples_run() -> None:
+    found = doctest.testfile(str(PAGE), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert found.failed == 0 and found.attempted >= 15
+
+
+def test_every_type_is_told() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    rows = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
+    assert rows == set(KINDS)
+    assert all(f"There is no `{name}`" in text for name in REFUSED)

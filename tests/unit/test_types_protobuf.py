@@ -1,0 +1,172 @@
+"""services/messages/types/protobuf.py against hand-written bodies."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2
+from message_type_cases import check_fuzz
+
+from raylay.services.errors import ConfigurationError, MessageTypeError
+from raylay.services.messages.types.abilities import Ability
+from raylay.services.messages.types.protobuf import protobuf_type
+
+Field = descriptor_pb2.FieldDescriptorProto
+
+
+def descriptors(syntax: str) -> bytes:
+    """What protoc writes of `message Quote` in package market.
+
+    id = 1 (int64), sym = 2 (string), px = 3 (double), side = 4 (Side), legs = 5 (repeated Quote),
+    desk = 6 (Quote), sizes = 7 (map<string, int32>), blob = 8 (bytes), open = 9 (bool).
+    """
+    files = descriptor_pb2.FileDescriptorSet()
+    file = files.file.add(name="market.proto", package="market", syntax=syntax)
+    side = file.enum_type.add(name="Side")
+    side.value.add(name="BUY", number=0)
+    side.value.add(name="SELL", number=1)
+    quote = file.message_type.add(name="Quote")
+    one, many = Field.LABEL_OPTIONAL, Field.LABEL_REPEATED
+    for number, (name, kind, label, of) in enumerate(
+        [
+            ("id", Field.TYPE_INT64, one, ""),
+            ("sym", Field.TYPE_STRING, one, ""),
+            ("px", Field.TYPE_DOUBLE, one, ""),
+            ("side", Field.TYPE_ENUM, one, ".market.Side"),
+            ("legs", Field.TYPE_MESSAGE, many, ".market.Quote"),
+            ("desk", Field.TYPE_MESSAGE, one, ".market.Quote"),
+            ("sizes", Field.TYPE_MESSAGE, many, ".market.Quote.SizesEntry"),
+            ("blob", Field.TYPE_BYTES, one, ""),
+            ("open", Field.TYPE_BOOL, one, ""),
+        ],
+        1,
+    ):
+        field = quote.field.add(name=name, number=number, type=kind, label=label)
+        if of:
+            field.type_name = of
+    entry = quote.nested_type.add(name="SizesEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=Field.TYPE_STRING, label=one)
+    entry.field.add(name="value", number=2, type=Field.TYPE_INT32, label=one)
+    return files.SerializeToString()
+
+
+TWO = protobuf_type("quote", descriptors("proto2"), "market.Quote")
+THREE = protobuf_type("quote", descriptors("proto3"), "market.Quote")
+BODY = (
+    b"\x08\x07\x12\x03IBM\x19\0\0\0\0\0\0\xf8\x3f\x20\x01\x2a\x02\x08\x01\x2a\x02\x08\x02"
+    b"\x32\x04\x12\x02fx\x3a\x05\x0a\x01a\x10\x05\x42\x01\xff\x48\x01"
+)
+TREE: dict[str, Any] = {
+    "id": 7, "sym": "IBM", "px": 1.5, "side": "SELL", "legs": [{"id": 1}, {"id": 2}],
+    "desk": {"sym": "fx"}, "sizes": {"a": 5}, "blob": b"\xff", "open": True,
+}  # fmt: skip
+EMPTY = {"id": 0, "sym": "", "px": 0.0, "side": "BUY", "blob": b"", "open": False}
+UNKNOWN = b"\xa0\x06\x05"
+"""Field 100, of which the file says nothing."""
+
+
+def test_parse_and_serialize() -> None:
+    assert TWO.parse(BODY) == TREE and TWO.parse(memoryview(b"x" + BODY)[1:]) == TREE
+    assert TWO.serialize(TREE) == BODY
+    assert TWO.parse(b"") == {}
+    assert TWO.serialize({"sym": None, "id": 7}) == b"\x08\x07"
+    assert TWO.parse(b"\x20\x09") == {}  # version 2 takes no number that the file lacks
+
+
+def test_version_3_has_the_value_of_what_cannot_be_unset() -> None:
+    assert THREE.parse(b"") == EMPTY
+    assert THREE.parse(b"\x20\x09") == {**EMPTY, "side": 9}
+    assert THREE.parse(BODY)["legs"] == [{**EMPTY, "id": 1}, {**EMPTY, "id": 2}]
+    assert THREE.parse(THREE.serialize(THREE.parse(BODY))) == THREE.parse(BODY)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"\x08", b"\xff" * 20, b"\x12\x7fx", b"\x0f", b"2\x03" * 300],
+)
+def test_what_is_no_protobuf_is_refused(body: bytes) -> None:
+    with pytest.raises(MessageTypeError, match=r"no message of type quote: ."):
+        TWO.parse(body)
+
+
+def test_messages_in_messages_are_no_deeper_than_others() -> None:
+    body = b""
+    for _ in range(90):
+        body = TWO.serialize({}) + b"\x32" + _length(body) + body
+    TWO.parse(body)
+    for _ in range(3000):
+        body = b"\x32" + _length(body) + body
+    with pytest.raises(MessageTypeError):
+        TWO.parse(body)
+
+
+def _length(body: bytes) -> bytes:
+    number, found = len(body), b""
+    while number > 127:
+        found += bytes([number & 127 | 128])
+        number >>= 7
+    return found + bytes([number])
+
+
+@pytest.mark.parametrize(
+    ("tree", "why"),
+    [
+        ({"nothing": 1}, "market.Quote has no field 'nothing'"),
+        ({"id": "x"}, "market.Quote.id cannot be 'x'"),
+        ({"id": 1 << 63}, "market.Quote.id cannot be"),
+        ({"side": "HOLD"}, "market.Quote.side cannot be 'HOLD'"),
+        ({"legs": [1]}, "market.Quote.legs cannot be an array"),
+        ({"sizes": {"a": "x"}}, "market.Quote.sizes cannot be an object"),
+        ({"desk": 5}, "market.Quote.desk cannot be 5"),
+        ({"sym": "\udcff"}, "market.Quote.sym cannot be"),
+    ],
+)
+def test_what_a_message_cannot_hold_is_refused(tree: dict[str, Any], why: str) -> None:
+    with pytest.raises(MessageTypeError, match=why):
+        TWO.serialize(tree)
+
+
+def test_a_delta_of_version_2() -> None:
+    delta = TWO.serialize({"px": 2.5, "desk": {"id": 3}, "legs": [{"id": 9}], "sizes": {"b": 6}})
+    merged = TWO.merge(BODY + UNKNOWN, delta)
+    assert TWO.parse(merged) == {
+        **TREE, "px": 2.5, "desk": {"sym": "fx", "id": 3}, "legs": [{"id": 9}], "sizes": {"b": 6},
+    }  # fmt: skip
+    assert merged.endswith(UNKNOWN)
+    assert TWO.difference(BODY, TWO.merge(BODY, delta)) == delta
+    keyed = TWO.parse(TWO.difference(BODY, TWO.merge(BODY, delta), [("id",), ("desk", "sym")]))
+    assert keyed["id"] == 7 and keyed["desk"] == {"sym": "fx", "id": 3}
+    assert TWO.merge(BODY, TWO.difference(BODY, BODY)) == BODY
+
+
+def test_what_the_versions_lack() -> None:
+    with pytest.raises(MessageTypeError, match="version 3 does not say which fields are set"):
+        THREE.merge(BODY, BODY)
+    with pytest.raises(MessageTypeError, match="version 3 does not say"):
+        THREE.difference(BODY, BODY)
+    assert Ability.SELECT in TWO.lacks and Ability.DELTA not in TWO.lacks
+    assert {Ability.VIEW, Ability.ENRICHMENT, Ability.AGGREGATION} < set(TWO.lacks)
+
+
+def test_a_definition_that_cannot_be_used() -> None:
+    with pytest.raises(ConfigurationError, match="have no message 'Quote': give its full name"):
+        protobuf_type("quote", descriptors("proto2"), "Quote")
+    with pytest.raises(ConfigurationError, match=r"message type quote: these are no descriptors"):
+        protobuf_type("quote", b"\xff\xff", "market.Quote")
+
+
+def test_without_the_library_one_line_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    with pytest.raises(MessageTypeError, match=r"pip install 'raylay\[protobuf\]'"):
+        protobuf_type("quote", b"", "market.Quote")
+
+
+def test_no_body_harms_it() -> None:
+    read, refused = check_fuzz(TWO, [BODY, BODY[:20]])
+    assert read > 50 and refused > 500
+    assert check_fuzz(THREE, [BODY])[0] > 50
