@@ -95,6 +95,10 @@ class Client(Publishing, Subscribing):
                     await self._until_settled(timeout_s)
                 except TimeoutError:
                     unsettled = self._store.messages
+            elif self._machine.gathering:
+                # As what was published before it: written, and not waited for.
+                self._hurry()
+                await asyncio.sleep(0)
         finally:
             await self._shut_down()
         if unsettled and self._owns_store:

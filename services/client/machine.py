@@ -135,7 +135,9 @@ class ClientMachine(Outbox):
     """See the top of this file."""
 
     def __init__(self, options: ClientOptions, store: PublishStore) -> None:
-        super().__init__(options.client_name, store, options.clock_us)
+        super().__init__(
+            options.client_name, store, options.clock_us, gathers=not options.ack_conflation_ms
+        )
         self.options = options
         self.chooser = ServerChooser(
             options.servers,

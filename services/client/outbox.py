@@ -4,13 +4,19 @@
     next_batch → what to send: after a logon first what the store holds and the server lacks
     persisted acks → the publish store forgets
 
+Where messages are published one by one and fast, each turn of the loop would send a frame of its
+own, and every process on the way pays for each. So while `UNANSWERED_MESSAGES_MAX` messages of
+small frames are under way, the next small frame waits for an answer, and takes what is published
+meanwhile. A lone message is sent at once, as is a large frame, a resend, and what somebody flushes.
+
 A publisher's sequences ascend without end: behind the highest that its store or any server saw. A
 client whose store does not know its past begins at the clock in microseconds, since some instance
 that it does not ask may have seen more than the one it asks.
 
 Invariants:
 - a record leaves the publish store only when the server said that it is durable, or refused it;
-- on one connection sequences are sent in ascending order, and each once.
+- on one connection sequences are sent in ascending order, and each once;
+- what is gathered is sent with an answer, by `hurry`, or as soon as it is no small frame any more.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from raylay.services.client.events import Effect, PublishFailed, Settled, Tell
+from raylay.services.client.events import Effect, PublishFailed, SendPublishes, Settled, Tell
 from raylay.services.client.publish_store import PublishStore
 from raylay.services.errors import (
     CommandFailed,
@@ -40,6 +46,14 @@ from raylay.services.protocol.frames import Header
 
 BUILDERS_MAX = 10_000
 """Topics whose record builders are kept; a client that uses more builds them anew."""
+UNANSWERED_MESSAGES_MAX = 4
+"""Messages of small frames under way, behind which the next small frame waits for an answer."""
+SMALL_FRAME_MESSAGES = 64
+SMALL_FRAME_BYTES = 64 * 1024
+"""A frame of more messages or bytes would hardly cost less a message if it were larger."""
+GATHERING_S_MAX = 0.002
+"""What is gathered goes without an answer then: one may take long, as of a sync destination that
+has stopped."""
 FAILURES_MAX = 1_000
 """Refused publishes remembered until somebody asks."""
 
@@ -72,9 +86,13 @@ class Outbox:
 
     Args:
         clock_us: microseconds since 1970 when the client was made.
+        gathers: whether a small frame may wait for an answer to earlier ones. Not where the server
+            was asked to keep answers back.
     """
 
-    def __init__(self, client_name: str, store: PublishStore, clock_us: int) -> None:
+    def __init__(
+        self, client_name: str, store: PublishStore, clock_us: int, *, gathers: bool = True
+    ) -> None:
         self.client_name = client_name
         self.store = store
         self.publisher = publisher_id(client_name)
@@ -85,6 +103,9 @@ class Outbox:
         self.next_sequence = 0
         """The next publish's; 0 until the first logon told where to begin."""
         self.failures: deque[PublishFailed] = deque(maxlen=FAILURES_MAX)
+        self.gathering = False
+        """Whether something waits for an answer to earlier frames. Where it does so for
+        `GATHERING_S_MAX`, the shell calls `hurry`."""
         self.unjournaled = 0
         """Publishes that went to live subscribers only, as far as the server said so."""
         self._refused_for = ("", "")
@@ -101,6 +122,11 @@ class Outbox:
         self._tail_bytes = 0
         self._tail_first = 0
         self._settled_upto = 0
+        self._gathers = gathers
+        self._unanswered: deque[tuple[int, int]] = deque()
+        """Of each small frame under way its last sequence, and how many messages it has."""
+        self._unanswered_messages = 0
+        self._hurried_upto = 0
 
     # -- on the way out ----------------------------------------------------------------------
     def builder(self, topic: str, message_type: str) -> RecordBuilder:
@@ -177,8 +203,8 @@ class Outbox:
 
     def next_batch(self, bytes_max: int) -> PublishBatch | None:
         """What to send next, up to `bytes_max` of records; a single larger record still goes. None
-        when nothing waits or nobody listens. The caller has flushed the store before: a crash must
-        not leave a server with a sequence that the store would give out again."""
+        when nothing waits, nobody listens, or more is gathered. The caller has flushed the store
+        before: a crash must not leave a server with a sequence that it would give out again."""
         if not self.sending:
             return None
         if self._resend_next is not None:
@@ -187,6 +213,13 @@ class Outbox:
         first = self._tail_first
         if not tail:
             return None
+        small_bytes = min(SMALL_FRAME_BYTES, bytes_max)
+        small = len(tail) <= SMALL_FRAME_MESSAGES and self._tail_bytes <= small_bytes
+        crowded = self._unanswered_messages >= UNANSWERED_MESSAGES_MAX
+        if small and crowded and first > self._hurried_upto:
+            self.gathering = True
+            return None
+        self.gathering = False
         records: list[bytes] = []
         if self._tail_bytes <= bytes_max:
             records.extend(tail)
@@ -201,7 +234,15 @@ class Outbox:
             self._tail_bytes -= size
         self._tail_first = first + len(records)
         self._sent_upto = self._tail_first - 1
+        if small and self._gathers:
+            self._unanswered.append((self._sent_upto, len(records)))
+            self._unanswered_messages += len(records)
         return PublishBatch(first, self._sent_upto, records)
+
+    def hurry(self) -> None:
+        """What was published so far waits for no answer: `next_batch` has it."""
+        self._hurried_upto = self.next_sequence - 1
+        self.gathering = False
 
     def _next_resend(self, bytes_max: int) -> PublishBatch:
         """A batch of what the store held at the logon, from `_resend_next` on."""
@@ -262,6 +303,9 @@ class Outbox:
         self._tail.clear()
         self._tail_bytes = 0
         self._tail_first = self.next_sequence
+        self._unanswered.clear()
+        self._unanswered_messages = 0
+        self.gathering = False
 
     def _stop_sending(self) -> None:
         """What was not sent is in the store and is found there after the next logon."""
@@ -281,6 +325,12 @@ class Outbox:
             if "unjournaled" in header:
                 self.unjournaled += int(header["unjournaled"])
         self._settle(effects)
+        unanswered = self._unanswered
+        while unanswered and unanswered[0][0] <= self._settled_upto:
+            self._unanswered_messages -= unanswered.popleft()[1]
+        if self.gathering and self._unanswered_messages < UNANSWERED_MESSAGES_MAX:
+            self.gathering = False
+            effects.append(SendPublishes())
 
     def _publish_failed(self, sequence: int, header: Header, effects: list[Effect]) -> None:
         if sequence > self._sent_upto:
@@ -310,6 +360,7 @@ class Outbox:
         assert self._sent_upto < max(self.next_sequence, 1)
         if self.sending:
             assert self._tail_first + len(self._tail) == self.next_sequence
+            assert not self.gathering or self._unanswered_messages >= UNANSWERED_MESSAGES_MAX
             if self._tail:
                 held = [sequence for sequence, _ in islice(self.store.replay(self._tail_first), 1)]
                 assert held == [self._tail_first]

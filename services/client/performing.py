@@ -45,6 +45,7 @@ from raylay.services.client.events import (
 from raylay.services.client.failover import FailoverRule, Server, as_server
 from raylay.services.client.machine import ClientMachine, ClientOptions, State
 from raylay.services.client.messages import MessageBatch
+from raylay.services.client.outbox import GATHERING_S_MAX
 from raylay.services.client.publish_store import PublishStore
 from raylay.services.client.resumption import BookmarkStore
 from raylay.services.client.subscription import Subscription
@@ -123,6 +124,8 @@ class Tracer(Protocol):
 
 class Performing:
     """What a client is made of, and what happens to it. What a user calls stands on this."""
+
+    _gathering: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -246,7 +249,7 @@ class Performing:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for timer in (self._pump_again, self._bookmark_flush):
+        for timer in (self._pump_again, self._gathering, self._bookmark_flush):
             if timer is not None:
                 timer.cancel()
         for subscription in list(self._subscriptions.values()):
@@ -388,11 +391,34 @@ class Performing:
         while connection.writable:
             batch = next_batch(PUBLISH_FRAME_BYTES)
             if batch is None:
-                return
+                break
             records = batch.records
             header = {"c": "pb", "n": len(records)}
             records.insert(0, encode_front(header, sum(map(len, records))))
             connection.write(b"".join(records))
+        if self._machine.gathering is (self._gathering is None):
+            self._time_gathering()
+
+    def _time_gathering(self) -> None:
+        """For as long as something is gathered, a timer runs."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        else:
+            assert self._loop is not None
+            self._gathering = self._loop.call_later(GATHERING_S_MAX, self._gathered)
+
+    def _gathered(self) -> None:
+        """No answer came for as long as something may be gathered."""
+        self._gathering = None
+        self._hurry()
+
+    def _hurry(self) -> None:
+        """What was published so far is sent, whatever is unanswered: now or in this turn."""
+        gathered = self._machine.gathering
+        self._machine.hurry()
+        if gathered:
+            self._pump()
 
     def _store_failed(self, error: StorageError) -> None:
         """Nothing is sent that the store could not keep: later again, or never."""
@@ -404,13 +430,6 @@ class Performing:
             self._pump_again.cancel()
         self._pump_again = self._loop.call_later(STORE_RETRY_S, self._pump)
         self._tell(Tell(StoreFailed(error)))
-
-    def _sample(self, topic: str) -> bytes:
-        self._until_sample = self._sample_every
-        machine = self._machine
-        if self._tracer is None or self._store.full or not machine.next_sequence:
-            return b""
-        return self._tracer.publish_started(machine.next_sequence, topic)
 
     def _on_settled(self, effect: Settled) -> None:
         if self._settled_waiters:

@@ -27,7 +27,8 @@ class Publishing(Performing):
         key: bytes = b"",
         correlation: bytes = b"",
     ) -> int:
-        """Publishes without waiting. Returns the sequence; it is sent in this turn of the loop.
+        """Publishes without waiting. Returns the sequence. It is sent in this turn of the loop, or
+        with the answer to what was published just before (outbox.py).
 
         Raises:
             PublishStoreFull: there is no room in the store; nothing was published.
@@ -58,6 +59,13 @@ class Publishing(Performing):
             assert self._loop is not None
             self._loop.call_soon(self._pump)
         return sequence
+
+    def _sample(self, topic: str) -> bytes:
+        self._until_sample = self._sample_every
+        machine = self._machine
+        if self._tracer is None or self._store.full or not machine.next_sequence:
+            return b""
+        return self._tracer.publish_started(machine.next_sequence, topic)
 
     async def publish(
         self,
@@ -152,6 +160,7 @@ class Publishing(Performing):
         assert self._loop is not None
         waiter = self._loop.create_future()
         self._settled_waiters.append((target, waiter))
+        self._hurry()
         if self._machine.options.ack_conflation_ms and self._connection is not None:
             # Somebody waits: the server need not keep the ack back any longer.
             self._pump()

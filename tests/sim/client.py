@@ -29,7 +29,7 @@ from raylay.services.client.events import (
 )
 from raylay.services.client.failover import Server
 from raylay.services.client.machine import ClientMachine, ClientOptions
-from raylay.services.client.outbox import PublishBatch
+from raylay.services.client.outbox import GATHERING_S_MAX, PublishBatch
 from raylay.services.client.resumption import Resumption
 from raylay.services.drills.history import (
     ClientCrashed,
@@ -213,7 +213,7 @@ class SimClient:
         self._last_instance = ""
         self._fresh = True
         """Whether this life of it was connected to nobody yet."""
-        self._pumping = False
+        self._pumping = self._gathering = False
         self._backlog: list[str] = []
         self.commands: set[str] = set()
         """Publishes without a number that wait for their acks on this connection."""
@@ -264,7 +264,7 @@ class SimClient:
         self.alive = False
         self.commands.clear()
         self._waking = self.connection = None
-        self._pumping = False
+        self._pumping = self._gathering = False
         if connection is not None:
             connection.receive[0] = connection.closed[0] = lambda _: None
             if world.rng.random() < 0.5:
@@ -528,3 +528,15 @@ class SimClient:
             )
             header = {"c": "pb", "n": len(batch.records), "sequences": sequences}
             self.connection.send(0, (header, payload))
+        if self.machine.gathering and not self._gathering:
+            self._gathering = True
+            self.world.probes["client gathered publishes"] += 1
+            self.world.after(int(GATHERING_S_MAX * 1e6), self._gathered, self.lives)
+
+    def _gathered(self, life: int) -> None:
+        """No answer may have come for as long as something may be gathered."""
+        if life == self.lives:
+            self._gathering = False
+            if self.alive and self.machine.gathering:
+                self.machine.hurry()
+                self._pump_soon()

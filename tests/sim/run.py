@@ -56,6 +56,7 @@ PROBES = (
     "recovery point written in part",
     "client crashed before its store was flushed",
     "client failed over",
+    "client gathered publishes",
     "client restarted with its store",
     "client waited for a safe instance",
     "commit at the end of the turn",

@@ -29,6 +29,7 @@ from raylay.services.client import (
     StoreFailed,
     WaitingForSafeInstance,
 )
+from raylay.services.client.outbox import UNANSWERED_MESSAGES_MAX
 from raylay.services.client.performing import PUBLISH_FRAME_BYTES
 from raylay.services.errors import (
     CommandFailed,
@@ -116,6 +117,47 @@ async def test_one_turn_of_the_loop_is_one_frame() -> None:
             client.publish_nowait("t", b"x")
         await client.flush()
     assert [header["n"] for header in server.session.commands("pb")] == [500]
+    await server.stop()
+
+
+async def gathering(client: Client, server: FakeServer) -> None:
+    """Publishes until something is gathered: one message more than may be unanswered."""
+    for count in range(1, UNANSWERED_MESSAGES_MAX + 1):
+        client.publish_nowait("t", b"x")
+        await server.wait(lambda count=count: len(server.session.published) == count)
+    client.publish_nowait("t", b"x")
+    await asyncio.sleep(0)
+    assert client.machine.gathering
+
+
+@run
+@pytest.mark.parametrize("how", ["ack", "flush", "close", "time"])
+async def test_what_is_gathered_goes_with_an_answer_or_without(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how != "time":
+        monkeypatch.setattr("raylay.services.client.performing.GATHERING_S_MAX", 1_000.0)
+    server = await FakeServer().start()
+    client = client_of(server)
+    await client.connect()
+    await gathering(client, server)
+    session, more = server.session, asyncio.ensure_future(asyncio.sleep(0))
+    if how == "ack":
+        session.ack(session.published[0])
+    elif how == "flush":
+        more = asyncio.ensure_future(client.flush())
+    elif how == "close":
+        more = asyncio.ensure_future(client.close(flush=False))
+    await server.wait(lambda: len(session.published) == UNANSWERED_MESSAGES_MAX + 1)
+    if how == "flush":
+        # Nor does what is published and flushed in one turn.
+        client.publish_nowait("t", b"x")
+        other = asyncio.ensure_future(client.flush())
+        await server.wait(lambda: len(session.published) == UNANSWERED_MESSAGES_MAX + 2)
+        session.ack(session.published[-1])
+        await other
+    await more
+    await client.close(flush=False)
     await server.stop()
 
 

@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 from unit.fake_stores import DictPublishStore
 
-from raylay.services.client.events import Effect, Settled, Tell
-from raylay.services.client.outbox import Outbox, check_values
+from raylay.services.client.events import Effect, SendPublishes, Settled, Tell
+from raylay.services.client.outbox import (
+    SMALL_FRAME_BYTES,
+    SMALL_FRAME_MESSAGES,
+    UNANSWERED_MESSAGES_MAX,
+    Outbox,
+    check_values,
+)
 from raylay.services.errors import ConnectionLost, LocalProtocolError, SequenceConflict
 from raylay.services.messages.records import KEY_BYTES_MAX, SEQUENCE_MAX, sequences_of
 
@@ -98,3 +104,106 @@ def test_a_refusal_is_told_with_its_record_and_leaves_the_store() -> None:
 def test_values_that_have_no_place_in_a_record(values: tuple[int, bytes, bytes]) -> None:
     with pytest.raises(LocalProtocolError):
         check_values(*values)
+
+
+def crowded(**options: Any) -> tuple[Outbox, int]:
+    """One with as many unanswered messages, each in a frame of its own, as it may have; and the
+    first of them."""
+    outbox = logged_on(**options)
+    first = outbox.next_sequence
+    for sequence in range(first, first + UNANSWERED_MESSAGES_MAX):
+        publish(outbox)
+        assert sent(outbox) == [sequence], "a lone message goes at once"
+    return outbox, first
+
+
+def test_behind_unanswered_messages_more_is_gathered_and_goes_with_an_answer() -> None:
+    outbox, first = crowded()
+    more = publish(outbox, 2)
+    assert sent(outbox) == [] and outbox.gathering and outbox.unsent
+    more += publish(outbox, 3)
+    assert sent(outbox) == []
+    assert told(outbox, s=first) == [Settled(first), SendPublishes()]
+    assert not outbox.gathering
+    assert sent(outbox) == more, "in one frame, in order"
+    # They are unanswered now, all five of them.
+    later = publish(outbox)
+    assert sent(outbox) == []
+    assert told(outbox, s=more[-2]) == [Settled(more[-2])], "of a frame that is not all answered"
+    assert sent(outbox) == []
+    assert told(outbox, s=more[-1]) == [Settled(more[-1]), SendPublishes()]
+    assert sent(outbox) == later
+    assert told(outbox, s=later[-1]) == [Settled(later[-1])], "nothing waits to be sent"
+
+
+def test_one_at_a_time_gathers_nothing() -> None:
+    outbox = logged_on()
+    for _ in range(3 * UNANSWERED_MESSAGES_MAX):
+        (sequence,) = publish(outbox)
+        assert sent(outbox) == [sequence]
+        assert told(outbox, s=sequence) == [Settled(sequence)]
+
+
+def test_large_frames_neither_wait_nor_make_others_wait() -> None:
+    outbox = logged_on()
+    for _ in range(3):
+        large = publish(outbox, SMALL_FRAME_MESSAGES + 1)
+        assert sent(outbox) == large, "with a window of 1,000, say"
+    lone = publish(outbox)
+    assert sent(outbox) == lone
+    outbox, _ = crowded()
+    gathered = publish(outbox, SMALL_FRAME_MESSAGES)
+    assert sent(outbox) == []
+    gathered += publish(outbox)
+    assert sent(outbox) == gathered and not outbox.gathering, "it has become large"
+    outbox, _ = crowded()
+    large = [outbox.publish("t", bytes(SMALL_FRAME_BYTES), "json", 1)]
+    assert sent(outbox) == large, "by its bytes"
+
+
+def test_what_is_hurried_waits_for_no_answer_and_what_comes_behind_it_does() -> None:
+    outbox, _ = crowded()
+    gathered = publish(outbox, 2)
+    assert sent(outbox) == []
+    outbox.hurry()
+    assert not outbox.gathering and sent(outbox) == gathered
+    publish(outbox)
+    assert sent(outbox) == []
+    # Also where nobody had asked yet what there is to send.
+    outbox, _ = crowded()
+    hurried = publish(outbox)
+    outbox.hurry()
+    hurried += publish(outbox)
+    assert sent(outbox) == hurried, "with what follows, as it would go in the same frame anyway"
+
+
+def test_a_refusal_is_an_answer() -> None:
+    outbox, first = crowded()
+    gathered = publish(outbox)
+    assert sent(outbox) == []
+    effects = told(outbox, s=first, status="failure", reason="not_journaled")
+    assert effects[-1] == SendPublishes() and sent(outbox) == gathered
+
+
+def test_a_resend_does_not_wait_and_leaves_nothing_to_wait_for() -> None:
+    store = DictPublishStore()
+    outbox, first = crowded(store=store)
+    publish(outbox, 2)
+    assert sent(outbox) == [] and outbox.gathering
+    outbox._stop_sending()
+    assert not outbox.gathering
+    outbox._take_durable({"durable": [[first, first]]})
+    outbox.sending = True
+    new = publish(outbox)
+    held = list(range(first + 1, first + UNANSWERED_MESSAGES_MAX + 2))
+    assert sent(outbox) == [*held, *new], "each once, in order, and the new one at once"
+
+
+def test_where_answers_are_kept_back_nothing_waits_for_them() -> None:
+    outbox = Outbox("desk", DictPublishStore(), CLOCK_US, gathers=False)
+    outbox._take_durable({})
+    outbox._settle([])
+    outbox.sending = True
+    for _ in range(3 * UNANSWERED_MESSAGES_MAX):
+        lone = publish(outbox)
+        assert sent(outbox) == lone
