@@ -916,6 +916,26 @@ def test_a_fully_durable_subscriber_is_sent_nothing_too_early(
     assert laws(offered(at_us, instance)) == ({"fully durable"} if broken else set())
 
 
+@pytest.mark.parametrize("began_anew", [False, True])
+def test_what_an_old_copy_once_sent_is_durable_until_it_is_found_out(began_anew: bool) -> None:
+    """Seed 950019223: an older copy was put in the place of `b` and the link to it caught up; what
+    `b` had sent before came to `a` by `c`, over the incarnation that the copy bears as well."""
+    history, incarnation = History(chain()), 0xD if began_anew else B
+    history.operations += [
+        *up(),
+        *published(1),
+        journaled(10, "b", 1),
+        journaled(12, "c", 1, path=(B,)),
+        Crashed(20, "b", B, True),
+        Started(21, "b", incarnation, True),
+        Linked(22, "a", "to-b", "b", incarnation),
+        CaughtUp(23, "a", "to-b", incarnation),
+        journaled(30, "a", 1, path=(B, C)),
+        Offered(31, "a", "s2", P, (1,)),
+    ]
+    assert [each.law for each in checkers.fully_durable(history)] == ["fully durable"] * began_anew
+
+
 def test_a_downgrade_lets_a_fully_durable_subscriber_go_on() -> None:
     history = offered(15, "a")
     assert laws(history) == {"fully durable"}

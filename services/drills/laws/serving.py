@@ -300,7 +300,11 @@ def fully_durable(history: History) -> list[Violation]:
             own = logs.incarnation_of[name]
             for destination in logs.sync_destinations(name, key, copy, own):
                 link, servers = (name, destination.name), history.topology.servers(destination)
-                if not logs.is_removed(name, key) and logs.lacks(link, servers, key):
+                if (
+                    not logs.is_removed(name, key)
+                    and logs.lacks(link, servers, key)
+                    and not logs.went_back(servers, key, copy)
+                ):
                     lacks = f"{servers[0]}, sync destination {destination.name},"
                     found.append(Violation("fully durable", text + f"but {lacks} has it not"))
             if not copy.path and own in copy.waiters:
