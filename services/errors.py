@@ -2,6 +2,7 @@
 
 RaylayError
  ├─ ConfigurationError      a file, option or argument is wrong; nothing was changed
+ ├─ ExpressionError         a filter or another expression that is none; carries its column
  ├─ ProtocolError           bytes or commands that break the native protocol
  │   ├─ LocalProtocolError  we misused it
  │   └─ RemoteProtocolError the peer misused it; carries the status reason that the peer is told
@@ -33,6 +34,25 @@ class RaylayError(Exception):
 
 class ConfigurationError(RaylayError):
     """A file, option or argument is wrong. Nothing was changed."""
+
+
+class ExpressionError(RaylayError):
+    """A filter, or another expression, is none.
+
+    Attributes:
+        problem: what is wrong and what to do, without the place.
+        column: the character of the expression where it is wrong, from 1.
+        expression: its text, once it is known.
+    """
+
+    def __init__(self, problem: str, column: int, expression: str = "") -> None:
+        super().__init__(problem, column, expression)
+        self.problem = problem
+        self.column = column
+        self.expression = expression
+
+    def __str__(self) -> str:
+        return f"column {self.column}: {self.problem}"
 
 
 class ProtocolError(RaylayError):

@@ -112,8 +112,8 @@ class TopicPattern:
             if part.kind in _UNKNOWN and number not in inside:
                 what, instead = _UNKNOWN[part.kind]
                 raise PatternError(
-                    f"{what} ({part.text!r} at character {part.at + 1}) is not known here, since "
-                    f"topics are matched in linear time: {instead}"
+                    f"{what} ({part.text!r} at character {part.at + 1}) is not known here, where "
+                    f"to match takes linear time: {instead}"
                 )
         self._anchored, self._text, self._is_text = _leading_text(without)
         self._search = _compiled(without)
@@ -128,7 +128,8 @@ class TopicPattern:
         if self._is_text:
             return True
         # As bytes: of a text the wrapper would count characters up to the match.
-        data = topic.encode()
+        # A body may have bytes that are no UTF-8.
+        data = topic.encode("utf-8", "surrogateescape")
         if self._search(data) is None:
             return False
         for search, look in self._looks:

@@ -1,0 +1,115 @@
+"""An expression, read and compiled, and where it may be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from raylay.services.errors import ExpressionError
+from raylay.services.expressions import tree
+from raylay.services.expressions.compiler import Predicate, compiled_filter
+from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.expressions.functions.registry import Functions
+from raylay.services.expressions.parser import parse
+
+COMPILED_MAX = 256
+"""Filters that are kept for who asks for the same one again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Where an expression is used, and what it may ask there.
+
+    Attributes:
+        what: for the refusal.
+        needs: what of the surroundings is known there.
+        deterministic: whether the same message must always give the same.
+    """
+
+    what: str
+    needs: frozenset[str]
+    deterministic: bool = False
+
+
+SUBSCRIPTION = Use(
+    "the filter of a subscription", frozenset(("message", "client", "instance", "state", "clock"))
+)
+REPLICATION = Use("a replication filter", frozenset(("message", "instance")), deterministic=True)
+ANYWHERE = Use(
+    "an expression", frozenset(("message", "client", "instance", "state", "clock", "chance"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A filter.
+
+    Attributes:
+        text: as it was written.
+        tree: how it was read.
+        matches: whether it is true of a parsed message and its surroundings.
+    """
+
+    text: str
+    tree: tree.Node
+    matches: Predicate
+
+
+def nodes(node: tree.Node) -> Iterator[tree.Node]:
+    """The node and all below it, from left to right."""
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += reversed(each.children())
+
+
+def expression(text: str, use: Use = SUBSCRIPTION, functions: Functions = BUILT_IN) -> Expression:
+    """Reads and compiles a filter.
+
+    Args:
+        use: where it is to be used.
+        functions: those that it may use.
+
+    Raises:
+        ExpressionError: it is none, or asks what is not to be had there; with its column.
+    """
+    try:
+        if functions is BUILT_IN:
+            return _built_in(text, use)
+        return _compiled(text, use, functions)
+    except RecursionError:
+        raise ExpressionError("it is nested too deeply: make it shorter", 1, text) from None
+    except ExpressionError as error:
+        error.expression = text
+        raise
+
+
+def _compiled(text: str, use: Use, functions: Functions) -> Expression:
+    found = parse(text, functions)
+    for each in nodes(found):
+        if isinstance(each, tree.Call):
+            _check(each, use)
+    return Expression(text, found, compiled_filter(found))
+
+
+@lru_cache(COMPILED_MAX)
+def _built_in(text: str, use: Use) -> Expression:
+    return _compiled(text, use, BUILT_IN)
+
+
+def _check(call: tree.Call, use: Use) -> None:
+    function = call.function
+    problem = ""
+    if function.is_aggregate:
+        problem = "asks for a group of messages, which only views have: a filter sees one message"
+    elif use.deterministic and not function.is_deterministic:
+        problem = (
+            f"gives something else each time, which {use.what} must not: whoever asks it must come "
+            "to the same answer"
+        )
+    elif function.needs and function.needs not in use.needs:
+        problem = f"is not known to {use.what}: ask for what is in the message"
+    if problem:
+        raise ExpressionError(f"{function.name} {problem}", call.column)

@@ -1,0 +1,191 @@
+"""What a function is, and the values around a message that some of them tell.
+
+A function is a Python function of plain values. Its signature says, a word an argument, as what it
+takes them: `text`, `number`, `integer`, `array` (all elements, NULL as None), `value` (whatever the
+one value is) or `pattern` (a regular expression, which must be written out). Those behind `[` may
+be missing; `...` at the end lets the last one repeat. NULL makes NULL, unless it is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from raylay.services.expressions import values
+from raylay.services.expressions.values import Value
+
+ARGUMENTS_MAX = 255
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What is known beside the body of a message: None is NULL.
+
+    Attributes:
+        size_bytes: of the body.
+        last_updated, last_leased, last_read: Unix times, in seconds.
+        now_s: the Unix time, in seconds.
+        random_bytes: makes so many bytes of chance.
+    """
+
+    topic: str | None = None
+    size_bytes: int | None = None
+    correlation_id: str | None = None
+    bookmark: str | None = None
+    last_updated: float | None = None
+    last_leased: float | None = None
+    lease_count: int | None = None
+    last_read: float | None = None
+    sow_key: str | None = None
+    sow_key_hash: int | None = None
+    client_name: str | None = None
+    user: str | None = None
+    remote_address: str | None = None
+    client_version: str | None = None
+    connection_name: str | None = None
+    instance: str | None = None
+    group: str | None = None
+    now_s: float | None = None
+    random_bytes: Callable[[int], bytes] | None = None
+
+
+NOWHERE = Surroundings()
+"""Of a message of which nothing else is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function of the language.
+
+    Attributes:
+        name: in capital letters; it is found however it is written.
+        call: what does it. What it raises is NULL, a domain error NaN.
+        kinds: as what it takes its arguments.
+        least: arguments that it needs.
+        repeats: whether there may be more of the last.
+        takes_null: whether NULL reaches it.
+        needs: what it asks of the surroundings: `message`, `client`, `instance`, `state` (of a
+            topic's state or of a queue), `clock` or `chance`; "": nothing. It is their first
+            argument then.
+        is_deterministic: whether the same message always gives the same.
+        is_aggregate: whether it needs the messages of a group.
+    """
+
+    name: str
+    call: Callable[..., Value]
+    kinds: tuple[str, ...] = ()
+    least: int = 0
+    repeats: bool = False
+    takes_null: bool = False
+    needs: str = ""
+    is_deterministic: bool = True
+    is_aggregate: bool = False
+
+    @property
+    def most(self) -> int:
+        """The arguments that it takes at most."""
+        return ARGUMENTS_MAX if self.repeats else len(self.kinds)
+
+    def kind_of(self, number: int) -> str:
+        """As what it takes that argument, counted from 0."""
+        return self.kinds[min(number, len(self.kinds) - 1)]
+
+    def bound(self, count: int) -> Callable[..., Value]:
+        """The function of so many raw values, surroundings before them if it needs any. An argument
+        that is a pattern is handed on as it is."""
+        converters = tuple(_CONVERTERS[self.kind_of(number)] for number in range(count))
+        call, takes_null, given = self.call, self.takes_null, bool(self.needs)
+
+        def bound(*raw: Value) -> Value:
+            taken = list(raw[:1]) if given else []
+            for convert, value in zip(converters, raw[1:] if given else raw, strict=True):
+                value = convert(value)
+                if value is None and not takes_null:
+                    return None
+                taken.append(value)
+            return guarded(call, *taken)
+
+        return bound
+
+
+def guarded(call: Callable[..., Value], *taken: Value) -> Value:
+    """What the function gives, as a value of the language. A domain error is NaN, any other that it
+    raises NULL: a function that somebody installed must not end an instance."""
+    try:
+        found = call(*taken)
+    except (ValueError, ZeroDivisionError):
+        return values.NAN
+    except OverflowError:
+        return math.inf
+    except Exception:
+        return None
+    if found.__class__ is str:
+        return found if 0 < len(found) <= values.TEXT_CHARACTERS_MAX else None
+    return values.clipped(found) if found.__class__ is int else found
+
+
+def _integer(value: Value) -> int | None:
+    found = values.number(value)
+    return None if found is None or not math.isfinite(found) else int(found)
+
+
+def _array(value: Value) -> list[Value]:
+    if value.__class__ is not list:
+        return values.plains(value)
+    return [values.scalar(each) for each in values.elements(value)]
+
+
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "text": values.text,
+    "number": values.number,
+    "integer": _integer,
+    "array": _array,
+    "value": values.scalar,
+    "pattern": lambda pattern: pattern,
+}
+
+
+def signature(text: str) -> tuple[tuple[str, ...], int, bool]:
+    """The kinds, how many are needed and whether the last repeats, of `text [integer` or
+    `value value...`."""
+    repeats = text.endswith("...")
+    words = text.removesuffix("...").split()
+    least = next((n for n, word in enumerate(words) if word[0] == "["), len(words))
+    return tuple(word.lstrip("[") for word in words), least, repeats
+
+
+class Group(dict[str, Function]):
+    """The functions of a module, by name."""
+
+    def add(
+        self,
+        name: str,
+        takes: str = "",
+        *,
+        takes_null: bool = False,
+        needs: str = "",
+        is_deterministic: bool = True,
+    ) -> Callable[[Call], Call]:
+        """A decorator: the Python function is that function of the language."""
+        kinds, least, repeats = signature(takes)
+
+        def added(call: Call) -> Call:
+            self[name] = Function(
+                name, call, kinds, least, repeats, takes_null, needs, is_deterministic
+            )
+            return call
+
+        return added
+
+
+def of_python(name: str, call: Callable[..., Value], takes: str, deterministic: bool) -> Function:
+    """A function that somebody installed."""
+    kinds, least, repeats = signature(takes)
+    return Function(name.upper(), call, kinds, least, repeats, is_deterministic=deterministic)
+
+
+Functions = Mapping[str, Function]
+"""By name, in capital letters."""

@@ -1,0 +1,153 @@
+"""String functions. Strings are bytes here, as the documents have it: positions and lengths count
+bytes, and upper and lower case are those of ASCII."""
+
+from __future__ import annotations
+
+from raylay.services.expressions.functions.registry import Group
+from raylay.services.expressions.patterns import Pattern
+from raylay.services.expressions.values import TEXT_CHARACTERS_MAX, Value
+
+STRINGS = Group()
+_BLANK = " \t\n\v\f\r"
+
+
+def encoded(text: str) -> bytes:
+    """The bytes of a string."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def decoded(data: bytes) -> str:
+    """The string of these bytes."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+@STRINGS.add("INSTR", "text text", takes_null=True)
+def instr(text: str | None, part: str | None) -> int | None:
+    """Where the part begins, from 1; 0: nowhere."""
+    if text is None or part is None:
+        return 0
+    if text.isascii():
+        return text.find(part) + 1
+    return encoded(text).find(encoded(part)) + 1
+
+
+@STRINGS.add("INSTR_I", "text text", takes_null=True)
+def instr_i(text: str | None, part: str | None) -> int | None:
+    """`INSTR`, whatever the case."""
+    if text is None or part is None:
+        return 0
+    return encoded(text).lower().find(encoded(part).lower()) + 1
+
+
+@STRINGS.add("STREQUAL_I", "text text", takes_null=True)
+def strequal_i(text: str | None, other: str | None) -> bool:
+    """Whether the two are equal, whatever the case."""
+    if text is None or other is None:
+        return False
+    return encoded(text).lower() == encoded(other).lower()
+
+
+@STRINGS.add("LENGTH", "text", takes_null=True)
+def length(text: str | None) -> int:
+    """Its bytes; of NULL 0."""
+    if text is None:
+        return 0
+    return len(text) if text.isascii() else len(encoded(text))
+
+
+@STRINGS.add("CONCAT", "text...", takes_null=True)
+def concat(*texts: str | None) -> str | None:
+    """All of them, one behind the other; NULL adds nothing."""
+    found = [each for each in texts if each]
+    if sum(map(len, found)) > TEXT_CHARACTERS_MAX:
+        return None
+    joined = "".join(found)
+    # Parts of one character may have come apart, and come together again.
+    return joined if joined.isascii() else decoded(encoded(joined))
+
+
+@STRINGS.add("UPPER", "text")
+def upper(text: str) -> str:
+    """In capital letters."""
+    return text.upper() if text.isascii() else decoded(encoded(text).upper())
+
+
+@STRINGS.add("LOWER", "text")
+def lower(text: str) -> str:
+    """In small letters."""
+    return text.lower() if text.isascii() else decoded(encoded(text).lower())
+
+
+@STRINGS.add("REPLACE", "text text text", takes_null=True)
+def replace(text: str | None, part: str | None, by: str | None) -> str | None:
+    """The text with the one part everywhere replaced by the other; NULL for that takes it out."""
+    if text is None or part is None:
+        return text
+    by = by or ""
+    if len(text) + text.count(part) * (len(by) - len(part)) > TEXT_CHARACTERS_MAX:
+        return None
+    return text.replace(part, by)
+
+
+@STRINGS.add("REGEXP_REPLACE", "text pattern text", takes_null=True)
+def regexp_replace(text: str | None, pattern: Pattern, by: str | None) -> str | None:
+    """The text with each match of a pattern replaced."""
+    return None if text is None else pattern.replaced(text, by or "", TEXT_CHARACTERS_MAX)
+
+
+@STRINGS.add("REGEXP_MATCH", "text pattern")
+def regexp_match(text: str, pattern: Pattern) -> str | None:
+    """The first match of a pattern."""
+    return pattern.first(text)
+
+
+@STRINGS.add("SUBSTR", "text integer [integer")
+def substr(text: str, start: int, count: int | None = None) -> Value:
+    """The text from a place, counted from 1, or with a negative number from its end, and at most so
+    many bytes of it."""
+    if count is not None and count <= 0:
+        return None
+    data: str | bytes = text if text.isascii() else encoded(text)
+    begin = start - 1 if start > 0 else max(0, len(data) + start) if start else 0
+    part = data[begin:] if count is None else data[begin : begin + count]
+    return part if isinstance(part, str) else decoded(part)
+
+
+@STRINGS.add("LEFT", "text integer")
+def left(text: str, count: int) -> Value:
+    """At most so many bytes from the begin."""
+    return substr(text, 1, count)
+
+
+@STRINGS.add("RIGHT", "text integer")
+def right(text: str, count: int) -> Value:
+    """At most so many bytes from the end."""
+    return substr(text, -count) if count > 0 else None
+
+
+@STRINGS.add("TRIM", "text [text")
+def trim(text: str, characters: str = _BLANK) -> str:
+    """Without these characters, or white space, at both ends."""
+    return ltrim(rtrim(text, characters), characters)
+
+
+@STRINGS.add("LTRIM", "text [text")
+def ltrim(text: str, characters: str = _BLANK) -> str:
+    """Without them at the begin."""
+    if text.isascii() and characters.isascii():
+        return text.lstrip(characters)
+    return decoded(encoded(text).lstrip(encoded(characters)))
+
+
+@STRINGS.add("RTRIM", "text [text")
+def rtrim(text: str, characters: str = _BLANK) -> str:
+    """Without them at the end."""
+    if text.isascii() and characters.isascii():
+        return text.rstrip(characters)
+    return decoded(encoded(text).rstrip(encoded(characters)))
+
+
+@STRINGS.add("REVERSE", "text")
+def reverse(text: str) -> str:
+    """From the end to the begin."""
+    return text[::-1] if text.isascii() else decoded(encoded(text)[::-1])

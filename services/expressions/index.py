@@ -1,0 +1,207 @@
+"""Many filters asked at once, so that those of 10,000 subscribers cost little more than one.
+
+A filter that can only be true where a field equals a value that it names (`/symbol = 'IBM'`, alone
+or as one of what AND joins, or with IN) is found by that value: for each such field the message is
+asked once, and who named what it has is one look-up away. What a filter asks besides is asked then
+of those few. Filters of the same text are asked once for all who have them; all others one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any, Generic, TypeVar
+
+from raylay.services.expressions import tree, values
+from raylay.services.expressions.expression import Expression
+from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
+from raylay.services.expressions.values import Steps, Value
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Named:
+    """What a filter asks of one field: that it equals one of these values, and no more if it is
+    `whole`."""
+
+    __slots__ = ("steps", "values", "whole")
+
+    def __init__(self, steps: Steps, wanted: tuple[Value, ...], whole: bool) -> None:
+        self.steps = steps
+        self.values = wanted
+        self.whole = whole
+
+
+def named(node: tree.Node, whole: bool = True) -> Named | None:
+    """The first condition of a filter that names the values of a field; None: there is none."""
+    match node:
+        case tree.Logical(operator="AND"):
+            found = (named(each, False) for each in node.operands)
+            return next((each for each in found if each is not None), None)
+        case tree.Comparison(
+            operator="=", left=tree.Identifier() as field, right=tree.Literal() as wanted
+        ):
+            return Named(field.steps, (wanted.value,), whole)
+        case tree.Comparison(
+            operator="=", left=tree.Literal() as wanted, right=tree.Identifier() as field
+        ):
+            return Named(field.steps, (wanted.value,), whole)
+        case tree.In(operand=tree.Identifier() as field):
+            options = [each.value for each in node.options if isinstance(each, tree.Literal)]
+            if len(options) == len(node.options):
+                return Named(field.steps, tuple(options), whole)
+    return None
+
+
+class _Filter(Generic[Key]):
+    """Filters of the same text."""
+
+    __slots__ = ("expression", "keys", "named")
+
+    def __init__(self, expression: Expression) -> None:
+        self.expression = expression
+        self.keys: dict[Key, None] = {}
+        self.named = named(expression.tree)
+
+
+class _Field(Generic[Key]):
+    """Who names which values of one field.
+
+    Attributes:
+        texts: by a text that the field is to be.
+        numbers: by a number that it is to be, or that a text of it is to say.
+        said: by the number that a text names, which only a number of the field may equal.
+    """
+
+    __slots__ = ("first", "numbers", "said", "steps", "texts")
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+        self.first = str(steps[0]) if len(steps) == 1 else None
+        self.texts: dict[str, dict[_Filter[Key], None]] = {}
+        self.numbers: dict[float, dict[_Filter[Key], None]] = {}
+        self.said: dict[float, dict[_Filter[Key], None]] = {}
+
+    def places(
+        self, wanted: tuple[Value, ...]
+    ) -> Iterator[tuple[dict[Any, dict[_Filter[Key], None]], Value]]:
+        """Where these values are looked up, and by what."""
+        for value in wanted:
+            if isinstance(value, str):
+                if value:
+                    yield self.texts, value
+                    said = values.parsed(value)
+                    if said == said:
+                        yield self.said, said
+            elif value is not None:
+                yield self.numbers, value
+
+    def found(self, value: Any) -> list[_Filter[Key]]:
+        """The filters that name what the field has, each once."""
+        found: dict[_Filter[Key], None] | None
+        if isinstance(value, str):
+            found = self.texts.get(value)
+            if not self.numbers:
+                return list(found) if found is not None else []
+            by_number = self.numbers.get(values.parsed(value))
+        elif isinstance(value, int | float):
+            found, by_number = self.numbers.get(value), self.said.get(value)
+        else:
+            every: dict[_Filter[Key], None] = {}
+            for each in values.plains(value):
+                every.update(dict.fromkeys(self.found(each)))
+            return list(every)
+        if found is None or by_number is None:
+            return list(found or by_number or ())
+        return list({**found, **by_number})
+
+
+class FilterIndex(Generic[Key]):
+    """Filters by the keys of who has them.
+
+    Owner: whoever asks. Lifecycle: as long as that; keys come and go.
+    """
+
+    __slots__ = ("_by_key", "_by_text", "_fields", "_others")
+
+    def __init__(self) -> None:
+        self._by_key: dict[Key, _Filter[Key]] = {}
+        self._by_text: dict[str, _Filter[Key]] = {}
+        self._fields: dict[Steps, _Field[Key]] = {}
+        self._others: dict[_Filter[Key], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def add(self, key: Key, expression: Expression) -> None:
+        """Adds one; instead of that which the key had before."""
+        self.discard(key)
+        text = expression.text
+        found = self._by_text.get(text)
+        if found is None:
+            found = self._by_text[text] = _Filter(expression)
+            self._enter(found)
+        found.keys[key] = None
+        self._by_key[key] = found
+
+    def discard(self, key: Key) -> None:
+        """Takes one out, if it is there."""
+        found = self._by_key.pop(key, None)
+        if found is None:
+            return
+        del found.keys[key]
+        if not found.keys:
+            del self._by_text[found.expression.text]
+            self._leave(found)
+
+    def _enter(self, found: _Filter[Key]) -> None:
+        asked = found.named
+        if asked is None:
+            self._others[found] = None
+            return
+        field = self._fields.get(asked.steps)
+        if field is None:
+            field = self._fields[asked.steps] = _Field(asked.steps)
+        for table, value in field.places(asked.values):
+            table.setdefault(value, {})[found] = None
+        self._drop_empty(field)
+
+    def _leave(self, found: _Filter[Key]) -> None:
+        asked = found.named
+        if asked is None:
+            del self._others[found]
+            return
+        # Who names NULL alone is nowhere: nothing equals it.
+        field = self._fields.get(asked.steps)
+        if field is None:
+            return
+        for table, value in field.places(asked.values):
+            there = table.get(value)
+            if there is not None:
+                there.pop(found, None)
+                if not there:
+                    del table[value]
+        self._drop_empty(field)
+
+    def _drop_empty(self, field: _Field[Key]) -> None:
+        if not (field.texts or field.numbers or field.said):
+            del self._fields[field.steps]
+
+    def matching(self, message: dict[str, Any], around: Surroundings = NOWHERE) -> list[Key]:
+        """The keys of all filters that a parsed message passes."""
+        keys: list[Key] = []
+        for field in self._fields.values():
+            first = field.first
+            if first is not None:
+                value = message.get(first)
+            else:
+                value = values.follow(message, field.steps)
+            if value is None:
+                continue
+            for each in field.found(value):
+                asked = each.named
+                if (asked is not None and asked.whole) or each.expression.matches(message, around):
+                    keys += each.keys
+        for each in self._others:
+            if each.expression.matches(message, around):
+                keys += each.keys
+        return keys

@@ -1,0 +1,116 @@
+"""Regular expressions over what messages have, by RE2: in a time linear in the text.
+
+They are read as those over topics are (`messages/topic_pattern.py`): what RE2 does not know is
+refused with the reason. RE2 reads UTF-8, so `.` is one character of it; a byte that is no UTF-8 is
+met by nothing but `\\C`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import re2
+
+from raylay.services.errors import ExpressionError
+from raylay.services.messages.topic_pattern import MEMORY_BYTES_MAX, PatternError, TopicPattern
+
+PATTERN_CHARACTERS_MAX = 4096
+_OPTIONS = re2.Options()
+_OPTIONS.max_mem = MEMORY_BYTES_MAX
+_OPTIONS.log_errors = False
+_REFERENCE = re.compile(rb"\\(\d)|\\(.)", re.DOTALL)
+
+
+class _TooLongError(Exception):
+    """What a replacement makes is too long."""
+
+
+class Pattern:
+    """A compiled regular expression, unanchored; `(?i)` and the like at its begin.
+
+    Args:
+        column: of the literal that it is, for the error.
+
+    Raises:
+        ExpressionError: it is none, or one that RE2 does not know.
+    """
+
+    __slots__ = ("_compiled", "_topic", "text")
+
+    def __init__(self, text: str, column: int) -> None:
+        self.text = text
+        if len(text) > PATTERN_CHARACTERS_MAX:
+            raise ExpressionError(
+                f"the regular expression is longer than {PATTERN_CHARACTERS_MAX:,} characters: "
+                "use IN (…) for many values",
+                column,
+            )
+        try:
+            self._topic = TopicPattern(text)
+        except PatternError as error:
+            raise ExpressionError(f"not a regular expression: {error}", column) from None
+        self._compiled: Any = None
+
+    def matches(self, text: str) -> bool:
+        """Whether it matches somewhere in the text."""
+        try:
+            return self._topic.search(text)
+        except UnicodeEncodeError:
+            return False
+
+    def for_places(self, column: int) -> Pattern:
+        """The same, ready for `first` and `replaced`.
+
+        Raises:
+            ExpressionError: with a look-ahead it says whether, not where.
+        """
+        try:
+            self._compiled = re2.compile(self.text, _OPTIONS)
+        except re2.error:
+            raise ExpressionError(
+                "a look-ahead cannot be used where the place of a match counts: leave it out",
+                column,
+            ) from None
+        return self
+
+    def first(self, text: str) -> str | None:
+        """What it matches first, None where it matches nothing."""
+        found = self._compiled.search(_bytes(text))
+        return None if found is None else _text(found[0])
+
+    def replaced(self, text: str, replacement: str, bytes_max: int) -> str | None:
+        """The text with each match replaced; `\\1` to `\\9` stand for its groups, `\\0` for all.
+
+        Returns:
+            None: it would be longer than that.
+        """
+        data, added = _bytes(replacement), 0
+
+        def by(found: Any) -> bytes:
+            nonlocal added
+            new = _REFERENCE.sub(lambda each: _meant(each, found), data) if b"\\" in data else data
+            added += len(new)
+            if added > bytes_max:
+                raise _TooLongError
+            return new
+
+        try:
+            return _text(self._compiled.sub(by, _bytes(text)))
+        except _TooLongError:
+            return None
+
+
+def _meant(reference: re.Match[bytes], found: Any) -> bytes:
+    if reference[1] is None:
+        return reference[2]
+    number = int(reference[1])
+    return (found[number] or b"") if number <= len(found.groups()) else b""
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
