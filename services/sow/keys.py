@@ -16,9 +16,10 @@ from typing import Any
 from xxhash import xxh3_128_hexdigest
 
 from raylay.services.errors import SowKeyError
-from raylay.services.messages.records import KEY_BYTES_MAX
 from raylay.services.messages.types.trees import FieldPath, Tree, field_path
 
+SOW_KEY_BYTES_MAX = 255
+"""Of a key that a publisher gives: the store has it in each of its own keys."""
 _LENGTH = struct.Struct("<I")
 _GIVEN = re.compile(rb"[A-Za-z0-9+/=_-]+")
 _INT64 = 1 << 63
@@ -106,9 +107,9 @@ def given_key(key: bytes, topic: str) -> bytes:
         raise SowKeyError(
             f"topic {topic} has neither Key nor KeyGenerator: give each message its SOW key"
         )
-    if len(key) > KEY_BYTES_MAX or not _GIVEN.fullmatch(key):
+    if len(key) > SOW_KEY_BYTES_MAX or not _GIVEN.fullmatch(key):
         raise SowKeyError(
-            f"topic {topic}: expected a SOW key of at most {KEY_BYTES_MAX:,} letters, digits and "
+            f"topic {topic}: expected a SOW key of at most {SOW_KEY_BYTES_MAX} letters, digits and "
             f"'+', '/', '-', '_', '=', got {key[:60]!r}"
         )
     return key

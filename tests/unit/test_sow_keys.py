@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import MessageTypeError, SowKeyError
-from raylay.services.messages.records import KEY_BYTES_MAX
 from raylay.services.messages.types.registry import message_type
-from raylay.services.sow.keys import KeyRule, given_key, key_of
+from raylay.services.sow.keys import SOW_KEY_BYTES_MAX, KeyRule, given_key, key_of
 
 
 def test_golden_keys() -> None:
@@ -98,11 +97,11 @@ def test_a_key_that_is_no_identifier_is_refused() -> None:
 
 def test_keys_of_publishers() -> None:
     assert given_key(b"aZ09+/-_==", "orders") == b"aZ09+/-_=="
-    given_key(b"a" * KEY_BYTES_MAX, "orders")
+    given_key(b"a" * SOW_KEY_BYTES_MAX, "orders")
     for key, why in (
         (b"", "topic orders has neither Key nor KeyGenerator"),
         (b"a b", "got b'a b'"),
-        (b"a" * (KEY_BYTES_MAX + 1), "at most 65,535"),
+        (b"a" * (SOW_KEY_BYTES_MAX + 1), "at most 255"),
     ):
         with pytest.raises(SowKeyError, match=why):
             given_key(key, "orders")

@@ -1,0 +1,420 @@
+"""The state of one SOW topic: the last value of each key, and what stood there before.
+
+`SowState` decides; it reads what is on disk through `Reading` and keeps what is not there yet.
+Folding commits puts changes into it, `pending()` gives what the store is to commit, with the
+transaction id that it is then valid for (storage/sow.py).
+
+Keys of the store: `v` + key is the value, `h` + key + time is a version of the history. SOW keys
+have letters, digits and some marks only, and a time begins with a zero byte: the versions of a key
+lie beside one another, before those of keys that it begins.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from raylay.services.errors import CorruptRecord
+
+NEVER = 0
+"""An expiration that never comes."""
+VALUE, VERSION = b"v", b"h"
+_RECORD = struct.Struct("<QQQQQ?")
+_TIME = struct.Struct(">Q")
+
+
+class SowRecord(NamedTuple):
+    """One record of a SOW topic.
+
+    Attributes:
+        key: SOW key.
+        txid: local transaction that brought the value.
+        publisher: who published it.
+        sequence: of the publisher.
+        updated_us: when this instance received it, in microseconds since 1970.
+        expires_us: when it expires; NEVER: it does not.
+        body: the message, merged and enriched; None: the record was deleted (in the history).
+    """
+
+    key: bytes
+    txid: int
+    publisher: int
+    sequence: int
+    updated_us: int
+    expires_us: int
+    body: bytes | None
+
+
+class Change(NamedTuple):
+    """What happened to a record.
+
+    Attributes:
+        previous: None: there was none.
+        current: None: there is none any more.
+        reason: `inserted`, `updated`, `deleted` or `expired`.
+    """
+
+    key: bytes
+    previous: SowRecord | None
+    current: SowRecord | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SowRules:
+    """What is configured of a SOW topic.
+
+    Attributes:
+        expires: whether records expire at all. What messages say is kept nevertheless.
+        lifetime_us: of a record whose message says none; 0: for ever.
+        window_us: how long versions are kept; 0: there is no history.
+        granularity_us: of versions within such an interval the last one is kept; 0: every one.
+
+    Raises:
+        ValueError: a topic with history expires.
+    """
+
+    expires: bool = False
+    lifetime_us: int = 0
+    window_us: int = 0
+    granularity_us: int = 0
+
+    def __post_init__(self) -> None:
+        if self.expires and self.window_us:
+            raise ValueError("a topic with History cannot have an Expiration: leave out one")
+
+
+class Reading(Protocol):
+    """What of a topic is on disk (storage/sow.py)."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key of the store."""
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        """The last key from `start` on and before `end`."""
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) from `start` on and before `end`, by key, as of the scan's begin."""
+
+
+class Nothing:
+    """The `Reading` of a topic of which nothing is on disk."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """None."""
+        return None
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        """None."""
+        return None
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Nothing."""
+        return iter(())
+
+
+class SowState:
+    """The records of one topic.
+
+    Invariants: `txid` never falls. Whoever reads sees what was folded, on disk or not: an entry
+        leaves `_unsaved` and `_taken` only when the store has it. `_newest_us` has the time of the
+        last version of each key that has one there; `_older_kept` says whether a version of the
+        key at `_pruned_to` was kept before it. `_expiring` holds an entry for each record
+        that expires, and may hold some for values of before.
+    Owner: who folds the commits of the instance. Lifecycle: as long as the instance serves.
+
+    Args:
+        rules: what is configured.
+        reading: what is on disk, valid for `txid`.
+        txid: of the last transaction that is folded there.
+    """
+
+    def __init__(self, rules: SowRules, reading: Reading | None = None, txid: int = 0) -> None:
+        self.rules = rules
+        self.txid = txid
+        self._reading: Reading = reading or Nothing()
+        self._unsaved: dict[bytes, bytes | None] = {}
+        self._taken: dict[bytes, bytes | None] = {}
+        self._newest_us: dict[bytes, int] = {}
+        self._newest_taken_us: dict[bytes, int] = {}
+        self._pruned_to = VERSION
+        self._older_kept = False
+        self._expiring: list[tuple[int, bytes]] = []
+        self.count = 0
+        """Records that there are."""
+        for record in self.records():
+            self.count += 1
+            self._note_expiration(record)
+
+    def _note_expiration(self, record: SowRecord) -> None:
+        if self.rules.expires and record.expires_us != NEVER:
+            heapq.heappush(self._expiring, (record.expires_us, record.key))
+
+    # -- reading -------------------------------------------------------------------------------
+    def get(self, key: bytes) -> SowRecord | None:
+        """The record of a key.
+
+        Raises:
+            CorruptRecord: what is on disk is no record.
+        """
+        value = self._value(VALUE + key)
+        return None if value is None else decoded(key, value)
+
+    def _value(self, key: bytes) -> bytes | None:
+        for held in (self._unsaved, self._taken):
+            if key in held:
+                return held[key]
+        return self._reading.get(key)
+
+    def records(self) -> Iterator[SowRecord]:
+        """Every record by key, as of the first one; nothing may be folded meanwhile.
+
+        Raises:
+            CorruptRecord: what is on disk is no record.
+        """
+        for key, value in self._entries(VALUE, b"w"):
+            yield decoded(key[1:], value)
+
+    def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What is on disk and what is to go there, by key."""
+        newer = {**self._taken, **self._unsaved}
+        added = iter(sorted(key for key in newer if start <= key < end))
+        following = next(added, None)
+        for key, value in self._reading.scan(start, end):
+            while following is not None and following < key:
+                held = newer[following]
+                if held is not None:
+                    yield following, held
+                following = next(added, None)
+            if following == key:
+                held = newer[key]
+                if held is not None:
+                    yield key, held
+                following = next(added, None)
+            else:
+                yield key, value
+        while following is not None:
+            held = newer[following]
+            if held is not None:
+                yield following, held
+            following = next(added, None)
+
+    def as_of(self, time_us: int, now_us: int) -> Iterator[SowRecord]:
+        """The records that there were at an instant, by key; none of before the history's window.
+
+        Args:
+            now_us: where the window ends.
+        """
+        if not self.rules.window_us or time_us < now_us - self.rules.window_us:
+            return
+        last: SowRecord | None = None
+        for entry, value in self._entries(VERSION, b"i"):
+            record = decoded(entry[1 : -_TIME.size], value)
+            if last is not None and last.key != record.key:
+                if last.body is not None:
+                    yield last
+                last = None
+            if record.updated_us <= time_us:
+                last = record
+        if last is not None and last.body is not None:
+            yield last
+
+    # -- folding -------------------------------------------------------------------------------
+    def put(self, record: SowRecord) -> Change | None:
+        """Takes what was published. None: a late one, behind a higher sequence of its publisher.
+
+        Args:
+            record: with a body; `expires_us` as `expiration_us` gives it.
+        """
+        previous = self.get(record.key)
+        self.txid = max(self.txid, record.txid)
+        if (
+            previous is not None
+            and previous.publisher == record.publisher
+            and previous.sequence > record.sequence
+        ):
+            return None
+        if previous is None:
+            self.count += 1
+        self._unsaved[VALUE + record.key] = encoded(record)
+        self._note_expiration(record)
+        self._add_version(record)
+        return Change(record.key, previous, record, "updated" if previous else "inserted")
+
+    def delete(self, key: bytes, txid: int, now_us: int, reason: str = "deleted") -> Change | None:
+        """Takes a record away; its versions stay. None: there was none."""
+        previous = self.get(key)
+        self.txid = max(self.txid, txid)
+        if previous is None:
+            return None
+        self.count -= 1
+        self._unsaved[VALUE + key] = None
+        self._add_version(
+            previous._replace(txid=txid, updated_us=now_us, expires_us=NEVER, body=None)
+        )
+        return Change(key, previous, None, reason)
+
+    def seen(self, txid: int) -> None:
+        """A transaction was folded that changes nothing here."""
+        self.txid = max(self.txid, txid)
+
+    def expiration_us(self, lifetime_s: int | None, now_us: int) -> int:
+        """When a message expires that arrives now.
+
+        Args:
+            lifetime_s: as the message says; 0: never; None: it says nothing.
+        """
+        if lifetime_s is not None:
+            return now_us + lifetime_s * 1_000_000 if lifetime_s else NEVER
+        return now_us + self.rules.lifetime_us if self.rules.lifetime_us else NEVER
+
+    @property
+    def next_expiration_us(self) -> int:
+        """When `expire` has something to do at the earliest; NEVER: nothing will expire."""
+        return self._expiring[0][0] if self._expiring else NEVER
+
+    def expire(self, now_us: int, most: int = 10_000) -> list[Change]:
+        """Takes away what has expired; every instance does so by itself.
+
+        Args:
+            most: records in one call: who has more comes again.
+        """
+        changes: list[Change] = []
+        while self._expiring and self._expiring[0][0] <= now_us and len(changes) < most:
+            expires_us, key = heapq.heappop(self._expiring)
+            record = self.get(key)
+            # A later publish has set its expiration anew.
+            if record is not None and record.expires_us == expires_us:
+                change = self.delete(key, self.txid, now_us, "expired")
+                assert change is not None
+                changes.append(change)
+        return changes
+
+    # -- history -------------------------------------------------------------------------------
+    def _add_version(self, record: SowRecord) -> None:
+        if not self.rules.window_us:
+            return
+        key, granularity_us = record.key, self.rules.granularity_us
+        begin = VERSION + key
+        newest_us = self._newest(key)
+        time_us = record.updated_us
+        if newest_us is not None:
+            # Time alone tells versions apart, and none may get lost where a clock went back.
+            time_us = max(time_us, newest_us + 1)
+            if granularity_us and newest_us // granularity_us == time_us // granularity_us:
+                self._unsaved[begin + _TIME.pack(newest_us)] = None
+        self._unsaved[begin + _TIME.pack(time_us)] = encoded(record._replace(updated_us=time_us))
+        self._newest_us[key] = time_us
+
+    def _newest(self, key: bytes) -> int | None:
+        """The time of the last version of a key."""
+        for held in (self._newest_us, self._newest_taken_us):
+            if key in held:
+                return held[key]
+        begin = VERSION + key
+        found = self._reading.last(begin + b"\0", begin + b"\1")
+        return None if found is None else _time_us(found)
+
+    def prune(self, now_us: int, most: int = 10_000) -> int:
+        """Takes away versions that the window has left; goes on where the last call ended.
+
+        The last one of before the window stays, unless it says that the record was deleted: it
+        is what there was when the window began.
+
+        Args:
+            most: versions that are looked at in one call.
+
+        Returns:
+            How many were taken away.
+        """
+        if not self.rules.window_us:
+            return 0
+        from_us = now_us - self.rules.window_us
+        gone: list[bytes] = []
+        before: tuple[bytes, bytes] | None = None
+        for looked, entry in enumerate(self._entries(self._pruned_to, b"i")):
+            if before is not None:
+                self._prune(before, entry[0], from_us, gone)
+            before = entry
+            if looked + 1 >= max(most, 2):
+                break
+        else:
+            if before is not None:
+                self._prune(before, b"", from_us, gone)
+            before = None
+        self._pruned_to = before[0] if before else VERSION
+        for key in gone:
+            self._unsaved[key] = None
+        return len(gone)
+
+    def _prune(
+        self, entry: tuple[bytes, bytes], following: bytes, from_us: int, gone: list[bytes]
+    ) -> None:
+        key, value = entry
+        is_last = following[: -_TIME.size] != key[: -_TIME.size]
+        if not is_last:
+            is_past = _time_us(following) <= from_us
+        else:
+            # Behind a deletion nothing may come to light again.
+            is_past = (
+                not self._older_kept
+                and _time_us(key) <= from_us
+                and decoded(key[1 : -_TIME.size], value).body is None
+            )
+        if is_past:
+            gone.append(key)
+        self._older_kept = not is_last and (self._older_kept or not is_past)
+
+    # -- what goes to disk -----------------------------------------------------------------------
+    def pending(self) -> tuple[Mapping[bytes, bytes | None], int]:
+        """What the store is to commit (None: take it away), and the transaction that it is valid
+        for then. Nothing more is given before `saved` or `unsaved`."""
+        assert not self._taken, "a commit is under way"
+        self._taken, self._unsaved = self._unsaved, {}
+        self._newest_taken_us, self._newest_us = self._newest_us, {}
+        return self._taken, self.txid
+
+    def saved(self) -> None:
+        """What was pending is on disk."""
+        self._taken = {}
+        self._newest_taken_us = {}
+
+    def not_saved(self) -> None:
+        """What was pending could not be written: it is pending again."""
+        self._unsaved = {**self._taken, **self._unsaved}
+        self._newest_us = {**self._newest_taken_us, **self._newest_us}
+        self.saved()
+
+
+def _time_us(version: bytes) -> int:
+    return int(_TIME.unpack_from(version, len(version) - _TIME.size)[0])
+
+
+def encoded(record: SowRecord) -> bytes:
+    """A record as the store has it."""
+    body = record.body
+    head = _RECORD.pack(
+        record.txid,
+        record.publisher,
+        record.sequence,
+        record.updated_us,
+        record.expires_us,
+        body is not None,
+    )
+    return head if body is None else head + body
+
+
+def decoded(key: bytes, value: bytes) -> SowRecord:
+    """What `encoded` gave.
+
+    Raises:
+        CorruptRecord: it is none.
+    """
+    if len(value) < _RECORD.size:
+        raise CorruptRecord(f"SOW record {key[:60]!r} has {len(value)} bytes only")
+    txid, publisher, sequence, updated_us, expires_us, has_body = _RECORD.unpack_from(value)
+    body = value[_RECORD.size :] if has_body else None
+    return SowRecord(key, txid, publisher, sequence, updated_us, expires_us, body)

@@ -1,0 +1,468 @@
+"""The records of SOW topics on disk: one store for an instance, by topic and key.
+
+What is in it says nothing new: it is the fold of the journal up to a transaction that the store
+knows, for each topic, and changes with it in one LMDB transaction. What a crash takes from it the
+fold brings again.
+
+    key    b"\\0" + topic name                 u32 number of the topic, big-endian
+    key    b"\\1" + number                     u64 transaction that the topic is valid for
+    key    b"\\2" + number + key of an entry   its value
+
+Values and keys of entries are the affair of services/sow/state.py.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Protocol
+
+import lmdb
+from xxhash import xxh3_128_digest
+
+from raylay.services.errors import CorruptRecord
+from raylay.storage.environment import LastingEnvironment
+from raylay.storage.files import (
+    ASIDE_SUFFIX,
+    allocate_lock_table,
+    fault_point,
+    make_directory,
+    sync_directory,
+    sync_file,
+)
+from raylay.storage.state import KEY_BYTES_MAX, LOCK_TABLE_BYTES, explained
+
+MAP_BYTES_DEFAULT = 64 * 1024**3
+"""Address space, which costs nothing, and the most that all topics together may hold."""
+CACHE_BYTES_DEFAULT = 64 * 1024 * 1024
+ENTRY_BYTES = 160
+"""What the cache counts for an entry beside its key and value."""
+DROPPED_AT_ONCE = 10_000
+_NAME, _VALID, _ENTRY = b"\0", b"\1", b"\2"
+_NUMBER = struct.Struct(">I")
+_TXID = struct.Struct("<Q")
+_FRONT_BYTES = 1 + _NUMBER.size
+
+Changes = Mapping[bytes, bytes | None]
+"""Entries by key; None takes one away."""
+
+
+class TopicStore(Protocol):
+    """What one topic has in a store: the `Reading` of a `SowState`."""
+
+    @property
+    def txid(self) -> int:
+        """The transaction that it is valid for; 0: it is new."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of an entry."""
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        """The last key from `start` on and before `end`."""
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) from `start` on and before `end`, by key, as it is at the first one. Take
+        all, or close the iterator, before the store is asked anything else."""
+
+
+class SowStore(Protocol):
+    """The SOW topics of an instance.
+
+    Every `commit` is all or nothing, and on disk when it returns.
+    """
+
+    def topic(self, name: str) -> TopicStore:
+        """A topic, new ones as well.
+
+        Raises:
+            StorageError: the file cannot be used.
+        """
+
+    def commit(self, changes: Mapping[str, tuple[Changes, int]]) -> None:
+        """Writes the changes of topics, each with the transaction that it is valid for then.
+
+        Raises:
+            StorageFull: no space; nothing was written.
+            StorageError: the file cannot be used; nothing was written.
+        """
+
+    def drop(self, name: str) -> None:
+        """Empties a topic, which then is new. A crash on the way leaves a topic that is new, and
+        some of its entries: who drops it again goes on.
+
+        Raises:
+            StorageError: the file cannot be used.
+        """
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+
+
+class MemorySowStore:
+    """A SowStore in memory: transient topics, the simulator, tests.
+
+    Every `commit` counts as synced; `fail_next` is how a disk fails.
+    """
+
+    def __init__(self) -> None:
+        self._topics: dict[str, MemoryTopic] = {}
+        self._fail_next: Exception | None = None
+
+    def topic(self, name: str) -> MemoryTopic:
+        """A topic, new ones as well."""
+        _topic_key(name)
+        return self._topics.setdefault(name, MemoryTopic())
+
+    def commit(self, changes: Mapping[str, tuple[Changes, int]]) -> None:
+        """Writes the changes of topics, all or none."""
+        if self._fail_next is not None:
+            error, self._fail_next = self._fail_next, None
+            raise error
+        for entries, _ in changes.values():
+            for key in entries:
+                _check(key)
+        for name, (entries, txid) in changes.items():
+            self.topic(name).take(entries, txid)
+
+    def drop(self, name: str) -> None:
+        """Empties a topic, which then is new."""
+        self.topic(name).clear()
+
+    def fail_next(self, error: Exception) -> None:
+        """Makes the next `commit` raise this error and write nothing."""
+        self._fail_next = error
+
+    def crash(self) -> MemorySowStore:
+        """The store as a restart finds it."""
+        other = MemorySowStore()
+        for name, topic in self._topics.items():
+            other.topic(name).take(dict(topic.scan(b"", b"\xff")), topic.txid)
+        return other
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class MemoryTopic:
+    """A topic of a store in memory."""
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
+        self._txid = 0
+
+    @property
+    def txid(self) -> int:
+        """The transaction that it is valid for; 0: it is new."""
+        return self._txid
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of an entry."""
+        return self._entries.get(key)
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        """The last key from `start` on and before `end`."""
+        at = bisect_left(self._keys, end) - 1
+        return self._keys[at] if at >= 0 and self._keys[at] >= start else None
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) from `start` on and before `end`, by key, as it is at the first one."""
+        keys = self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, end)]
+        yield from [(key, self._entries[key]) for key in keys]
+
+    def take(self, entries: Changes, txid: int) -> None:
+        """Writes entries, and the transaction that the topic is valid for with them."""
+        self._txid = txid
+        for key, value in entries.items():
+            if value is not None:
+                if key not in self._entries:
+                    insort(self._keys, key)
+                self._entries[key] = bytes(value)
+            elif self._entries.pop(key, None) is not None:
+                del self._keys[bisect_left(self._keys, key)]
+
+    def clear(self) -> None:
+        """Takes everything away."""
+        self._entries.clear()
+        self._keys.clear()
+        self._txid = 0
+
+
+class LmdbSowStore:
+    """A SowStore in one LMDB file, with what was last read and written in memory.
+
+    Invariants: what the cache has of an entry is what is on disk; it counts no more than
+        `cache_bytes_max`.
+    Owner: one process; one thread writes and reads. A scan has a transaction of its own.
+
+    Args:
+        path: the file.
+        map_bytes: the most that it may hold.
+        cache_bytes_max: of entries in memory; 0: none.
+
+    Raises:
+        StorageError: the file cannot be opened; names it.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        map_bytes: int = MAP_BYTES_DEFAULT,
+        cache_bytes_max: int = CACHE_BYTES_DEFAULT,
+    ) -> None:
+        self._path = Path(path)
+        self._map_bytes = map_bytes
+        self.cache_bytes_max = cache_bytes_max
+        self.cache_bytes = 0
+        self._cache: OrderedDict[bytes, bytes] = OrderedDict()
+        self._topics: dict[str, LmdbTopic] = {}
+        self._file = LastingEnvironment(self._open)
+
+    def _open(self) -> Any:
+        try:
+            make_directory(self._path.parent)
+            if not self._path.exists():
+                self._make()
+            sync_directory(self._path.parent)
+            allocate_lock_table(self._path, LOCK_TABLE_BYTES)
+            return self._environment(self._path)
+        except (lmdb.Error, OSError) as error:
+            raise explained(error, self._path) from error
+
+    def _environment(self, path: Path) -> Any:
+        return lmdb.open(
+            str(path), subdir=False, map_size=self._map_bytes, meminit=False, max_dbs=0
+        )
+
+    def _make(self) -> None:
+        # Aside: a power cut may leave the first pages of a file half written.
+        aside = self._path.with_name(self._path.name + ASIDE_SUFFIX)
+        table = Path(f"{aside}-lock")
+        for stale in (aside, table):
+            stale.unlink(missing_ok=True)
+        self._environment(aside).close()
+        sync_file(aside)
+        os.replace(aside, self._path)
+        table.unlink()
+
+    def topic(self, name: str) -> LmdbTopic:
+        """A topic, new ones as well.
+
+        Raises:
+            StorageError: the file cannot be used.
+        """
+        found = self._topics.get(name)
+        if found is None:
+            found = self._topics[name] = LmdbTopic(self, self._number(name))
+        return found
+
+    def _number(self, name: str) -> bytes:
+        key = _topic_key(name)
+        number = self.read(key)
+        try:
+            if number is None:
+                with self._file.begin(write=True) as transaction, transaction.cursor() as cursor:
+                    found = cursor.set_range(_NAME)
+                    names = takewhile(_is_name, cursor.iternext(values=False)) if found else ()
+                    number = _NUMBER.pack(sum(1 for _ in names))
+                    transaction.put(key, number)
+            return number
+        except lmdb.Error as error:
+            raise explained(error, self._path) from error
+
+    def commit(self, changes: Mapping[str, tuple[Changes, int]]) -> None:
+        """Writes the changes of topics, each with the transaction that it is valid for then.
+
+        Raises:
+            StorageFull: no space; nothing was written.
+            StorageError: the file cannot be used; nothing was written.
+        """
+        topics = [(self.topic(name), entries, txid) for name, (entries, txid) in changes.items()]
+        for _, entries, _ in topics:
+            for key in entries:
+                _check(key)
+        fault_point("sow.begin")
+        try:
+            with self._file.begin(write=True) as transaction:
+                for topic, entries, txid in topics:
+                    for key in sorted(entries):
+                        value = entries[key]
+                        if value is None:
+                            transaction.delete(topic.front + key)
+                        else:
+                            transaction.put(topic.front + key, value)
+                    transaction.put(_VALID + topic.number, _TXID.pack(txid))
+        except lmdb.Error as error:
+            raise explained(error, self._path) from error
+        fault_point("sow.synced")
+        for topic, entries, txid in topics:
+            topic.now_valid_for(txid)
+            for key, value in entries.items():
+                self.remember(topic.front + key, value)
+
+    def drop(self, name: str) -> None:
+        """Empties a topic, which then is new.
+
+        Raises:
+            StorageError: the file cannot be used.
+        """
+        topic = self.topic(name)
+        self._cache.clear()
+        self.cache_bytes = 0
+        topic.now_valid_for(0)
+        left = True
+        try:
+            while left:
+                with self._file.begin(write=True) as transaction, transaction.cursor() as cursor:
+                    transaction.delete(_VALID + topic.number)
+                    left = cursor.set_range(topic.front)
+                    for _ in range(DROPPED_AT_ONCE):
+                        left = left and cursor.key().startswith(topic.front)
+                        if not left:
+                            break
+                        left = cursor.delete()
+        except lmdb.Error as error:
+            raise explained(error, self._path) from error
+
+    def value(self, key: bytes) -> bytes | None:
+        """The value of a key of the file, from memory where it is there.
+
+        Raises:
+            StorageError: the file cannot be used.
+        """
+        found = self._cache.get(key)
+        if found is not None:
+            self._cache.move_to_end(key)
+            return found
+        value = self.read(key)
+        if value is not None:
+            self.remember(key, value)
+        return value
+
+    def read(self, key: bytes) -> bytes | None:
+        """The value of a key of the file.
+
+        Raises:
+            StorageError: the file cannot be used.
+        """
+        try:
+            with self._file.begin() as transaction:
+                value: bytes | None = transaction.get(key)
+                return value
+        except lmdb.Error as error:
+            raise explained(error, self._path) from error
+
+    def remember(self, key: bytes, value: bytes | None) -> None:
+        """Puts what is on disk into the cache, and what was used longest ago out of it."""
+        held = self._cache.pop(key, None)
+        if held is not None:
+            self.cache_bytes -= len(key) + len(held) + ENTRY_BYTES
+        size_bytes = 0 if value is None else len(key) + len(value) + ENTRY_BYTES
+        if value is None or size_bytes > self.cache_bytes_max:
+            return
+        self._cache[key] = value
+        self.cache_bytes += size_bytes
+        while self.cache_bytes > self.cache_bytes_max:
+            oldest, gone = self._cache.popitem(last=False)
+            self.cache_bytes -= len(oldest) + len(gone) + ENTRY_BYTES
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        """The last key of the file from `start` on and before `end`.
+
+        Raises:
+            StorageError: the file cannot be used.
+        """
+        try:
+            with self._file.begin() as transaction, transaction.cursor() as cursor:
+                found = cursor.prev() if cursor.set_range(end) else cursor.last()
+                key = bytes(cursor.key())
+                return key if found and key >= start else None
+        except lmdb.Error as error:
+            raise explained(error, self._path) from error
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) of the file from `start` on and before `end`, of one transaction.
+
+        Raises:
+            StorageError: the file cannot be used.
+        """
+        try:
+            with self._file.begin() as transaction, transaction.cursor() as cursor:
+                if cursor.set_range(start):
+                    for key, value in cursor.iternext():
+                        if key >= end:
+                            break
+                        yield key, value
+        except lmdb.Error as error:
+            raise explained(error, self._path) from error
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class LmdbTopic:
+    """A topic of a store in LMDB.
+
+    Args:
+        store: that has it.
+        number: of the topic there.
+    """
+
+    def __init__(self, store: LmdbSowStore, number: bytes) -> None:
+        self._store = store
+        self.number = number
+        self.front = _ENTRY + number
+        """Of all of its keys in the file."""
+        held = store.read(_VALID + number)
+        if held is not None and len(held) != _TXID.size:
+            raise CorruptRecord(f"the SOW store says no transaction but {held[:20]!r}")
+        self._txid = 0 if held is None else int(_TXID.unpack(held)[0])
+
+    @property
+    def txid(self) -> int:
+        """The transaction that it is valid for; 0: it is new."""
+        return self._txid
+
+    def now_valid_for(self, txid: int) -> None:
+        """It was committed with this transaction; 0: it was dropped."""
+        self._txid = txid
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of an entry."""
+        return self._store.value(self.front + key)
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        """The last key from `start` on and before `end`."""
+        found = self._store.last(self.front + start, self.front + end)
+        return None if found is None else found[_FRONT_BYTES:]
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) from `start` on and before `end`, by key, as it is at the first one."""
+        for key, value in self._store.scan(self.front + start, self.front + end):
+            yield key[_FRONT_BYTES:], value
+
+
+def _topic_key(name: str) -> bytes:
+    """Long names by their checksum: LMDB's keys are short."""
+    encoded = name.encode("utf-8", "surrogateescape")
+    if len(encoded) < KEY_BYTES_MAX:
+        return _NAME + encoded
+    return _NAME + b"\xff" + xxh3_128_digest(encoded)
+
+
+def _is_name(key: bytes) -> bool:
+    return key.startswith(_NAME)
+
+
+def _check(key: bytes) -> None:
+    if not 1 <= len(key) <= KEY_BYTES_MAX - _FRONT_BYTES:
+        raise ValueError(
+            f"a key has 1 to {KEY_BYTES_MAX - _FRONT_BYTES} bytes, this one {len(key)}"
+        )

@@ -1,0 +1,50 @@
+"""Run as a process by the crash test: commits `expected` states of two topics until it is killed.
+
+    sow_child.py FILE
+
+Prints `committed <txid>` after each commit, and nothing before that.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from raylay.storage.sow import LmdbSowStore
+
+KEYS = 40
+DELETED_EVERY = 7
+
+
+def change(txid: int) -> tuple[bytes, bytes | None]:
+    """What a transaction does to a topic."""
+    key = b"v%d" % (txid * 31 % KEYS)
+    return key, None if txid % DELETED_EVERY == 0 else b"%d" % txid * 100
+
+
+def expected(txid: int) -> dict[bytes, bytes]:
+    """The entries of a topic that is valid for a transaction."""
+    entries: dict[bytes, bytes] = {}
+    for each in range(1, txid + 1):
+        key, value = change(each)
+        if value is None:
+            entries.pop(key, None)
+        else:
+            entries[key] = value
+    return entries
+
+
+def main(path: str) -> None:
+    store = LmdbSowStore(path, cache_bytes_max=10_000)
+    txid = store.topic("orders").txid
+    while True:
+        batch = range(txid + 1, txid + 1 + txid % 5 + 1)
+        changes = dict(change(each) for each in batch)
+        txid = batch[-1]
+        # The second topic has nothing but the transaction.
+        store.commit({"orders": (changes, txid), "quiet": ({}, txid)})
+        os.write(1, f"committed {txid}\n".encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,279 @@
+"""services/sow/state.py: records by key, expiration, history, and what goes to disk."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from raylay.services.errors import CorruptRecord
+from raylay.services.sow.state import (
+    NEVER,
+    Change,
+    SowRecord,
+    SowRules,
+    SowState,
+    decoded,
+    encoded,
+)
+
+S = 1_000_000
+
+
+def record(
+    key: bytes,
+    txid: int,
+    body: bytes = b"x",
+    *,
+    at_us: int = 0,
+    expires_us: int = NEVER,
+    publisher: int = 1,
+    sequence: int = 0,
+) -> SowRecord:
+    return SowRecord(key, txid, publisher, sequence or txid, at_us, expires_us, body)
+
+
+class Disk:
+    """What a store has, for `SowState` to read."""
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, bytes] = {}
+        self.txid = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.entries.get(key)
+
+    def last(self, start: bytes, end: bytes) -> bytes | None:
+        return max((key for key in self.entries if start <= key < end), default=None)
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted((k, v) for k, v in self.entries.items() if start <= k < end))
+
+    def commit(self, pending: tuple[Mapping[bytes, bytes | None], int]) -> None:
+        changes, self.txid = pending
+        for key, value in changes.items():
+            if value is None:
+                self.entries.pop(key, None)
+            else:
+                self.entries[key] = value
+
+
+def test_insert_update_delete() -> None:
+    state = SowState(SowRules())
+    first, second = record(b"a", 5, b"1"), record(b"a", 6, b"2")
+    assert state.put(first) == Change(b"a", None, first, "inserted")
+    assert state.put(second) == Change(b"a", first, second, "updated")
+    assert state.get(b"a") == second and state.count == 1 and state.txid == 6
+    assert state.delete(b"a", 7, 0) == Change(b"a", second, None, "deleted")
+    assert state.delete(b"a", 8, 0) is None and state.delete(b"b", 9, 0) is None
+    assert state.get(b"a") is None and state.count == 0 and state.txid == 9
+    assert list(state.records()) == []
+
+
+def test_what_comes_late_of_a_publisher_changes_nothing() -> None:
+    state = SowState(SowRules())
+    state.put(record(b"a", 5, b"new", publisher=1, sequence=9))
+    assert state.put(record(b"a", 6, b"late", publisher=1, sequence=8)) is None
+    held = state.get(b"a")
+    assert held is not None and held.body == b"new" and state.txid == 6
+    assert state.put(record(b"a", 7, b"other", publisher=2, sequence=1)) is not None
+
+
+def test_expirations_of_topic_and_message() -> None:
+    state = SowState(SowRules(expires=True, lifetime_us=10 * S))
+    assert state.expiration_us(None, 5 * S) == 15 * S
+    assert state.expiration_us(2, 5 * S) == 7 * S
+    assert state.expiration_us(0, 5 * S) == NEVER
+    by_message = SowState(SowRules(expires=True))
+    assert by_message.expiration_us(None, 5 * S) == NEVER
+    assert by_message.expiration_us(2, 5 * S) == 7 * S
+
+
+def test_records_expire_in_their_order_and_a_publish_sets_it_anew() -> None:
+    state = SowState(SowRules(expires=True))
+    state.put(record(b"a", 1, expires_us=20))
+    state.put(record(b"b", 2, expires_us=10))
+    state.put(record(b"c", 3))
+    state.put(record(b"a", 4, b"y", expires_us=30))
+    assert state.next_expiration_us == 10
+    assert state.expire(9) == []
+    (change,) = state.expire(25)
+    assert (change.key, change.reason, change.current) == (b"b", "expired", None)
+    assert change.previous is not None and change.previous.body == b"x"
+    assert state.next_expiration_us == 30 and state.get(b"a") is not None
+    assert [each.key for each in state.expire(30)] == [b"a"]
+    assert state.next_expiration_us == NEVER and state.count == 1 and state.txid == 4
+
+
+def test_many_expire_in_turns() -> None:
+    state = SowState(SowRules(expires=True))
+    for number in range(1, 11):
+        state.put(record(b"%d" % number, number, expires_us=number))
+    assert len(state.expire(100, most=4)) == 4
+    assert len(state.expire(100, most=4)) == 4
+    assert len(state.expire(100, most=4)) == 2 and state.count == 0
+
+
+def test_a_topic_that_does_not_expire_keeps_what_messages_say() -> None:
+    state = SowState(SowRules())
+    state.put(record(b"a", 1, expires_us=20))
+    assert state.expire(100) == [] and state.next_expiration_us == NEVER
+    held = state.get(b"a")
+    assert held is not None and held.expires_us == 20
+
+
+def test_history_and_expiration_exclude_one_another() -> None:
+    with pytest.raises(ValueError, match="leave out one"):
+        SowRules(expires=True, window_us=1)
+
+
+def bodies(state: SowState, time_us: int, now_us: int) -> dict[bytes, bytes | None]:
+    return {each.key: each.body for each in state.as_of(time_us, now_us)}
+
+
+def test_history_says_what_there_was() -> None:
+    state = SowState(SowRules(window_us=100 * S))
+    state.put(record(b"a", 1, b"1", at_us=10 * S))
+    state.put(record(b"ab", 2, b"other", at_us=15 * S))
+    state.put(record(b"a", 3, b"2", at_us=20 * S))
+    state.delete(b"a", 4, 30 * S)
+    state.put(record(b"a", 5, b"3", at_us=40 * S))
+    now = 50 * S
+    assert bodies(state, 9 * S, now) == {}
+    assert bodies(state, 10 * S, now) == {b"a": b"1"}
+    assert bodies(state, 19 * S, now) == {b"a": b"1", b"ab": b"other"}
+    assert bodies(state, 25 * S, now) == {b"a": b"2", b"ab": b"other"}
+    assert bodies(state, 35 * S, now) == {b"ab": b"other"}
+    assert bodies(state, now, now) == {b"a": b"3", b"ab": b"other"}
+    assert bodies(state, 25 * S, 126 * S) == {}, "before the window there is nothing"
+    assert bodies(SowState(SowRules()), now, now) == {}
+
+
+def test_granularity_keeps_the_last_of_each_interval() -> None:
+    state = SowState(SowRules(window_us=1_000 * S, granularity_us=10 * S))
+    for second in (1, 5, 9, 12, 31):
+        state.put(record(b"a", second, b"%d" % second, at_us=second * S))
+    assert bodies(state, 8 * S, 40 * S) == {}, "those of before were replaced"
+    assert bodies(state, 9 * S, 40 * S) == {b"a": b"9"}
+    assert bodies(state, 30 * S, 40 * S) == {b"a": b"12"}
+    assert bodies(state, 40 * S, 40 * S) == {b"a": b"31"}
+
+
+def test_two_versions_of_one_instant_and_a_clock_that_went_back() -> None:
+    state = SowState(SowRules(window_us=100 * S))
+    for txid, at_us in ((1, 50), (2, 50), (3, 40)):
+        state.put(record(b"a", txid, b"%d" % txid, at_us=at_us))
+    assert bodies(state, 50, 60) == {b"a": b"1"}
+    assert bodies(state, 51, 60) == {b"a": b"2"}
+    assert bodies(state, 52, 60) == {b"a": b"3"}
+
+
+def test_pruning_leaves_what_the_window_needs() -> None:
+    disk = Disk()
+    state = SowState(SowRules(window_us=100), disk)
+    for txid in range(1, 21):
+        state.put(record(b"a", txid, b"%d" % txid, at_us=txid * 10))
+    state.put(record(b"b", 21, b"b", at_us=15))
+    state.delete(b"b", 22, 20)
+    before = {at: bodies(state, at, 200) for at in range(100, 201)}
+    taken = 0
+    for _ in range(20):  # in turns of three
+        taken += state.prune(200, most=3)
+        disk.commit(state.pending())
+        state.saved()
+    assert taken == 9 + 2
+    assert {at: bodies(state, at, 200) for at in range(100, 201)} == before
+    assert sorted(key for key in disk.entries if key[:2] == b"ha")[0][2:] == (100).to_bytes(
+        8, "big"
+    )
+
+
+def test_what_is_under_way_is_read_until_the_store_has_it() -> None:
+    disk = Disk()
+    state = SowState(SowRules(), disk)
+    state.put(record(b"a", 1, b"1"))
+    pending = state.pending()
+    assert pending[1] == 1 and set(pending[0]) == {b"va"}
+    state.put(record(b"b", 2, b"2"))
+    state.delete(b"a", 3, 0)
+    assert [each.key for each in state.records()] == [b"b"] and state.get(b"a") is None
+    disk.commit(pending)
+    state.saved()
+    assert state.get(b"a") is None and [each.key for each in state.records()] == [b"b"]
+    assert state.pending() == ({b"vb": encoded(record(b"b", 2, b"2")), b"va": None}, 3)
+    with pytest.raises(AssertionError):
+        state.pending()
+
+
+def test_what_could_not_be_written_is_pending_again() -> None:
+    state = SowState(SowRules(window_us=100))
+    state.put(record(b"a", 1, b"1", at_us=5))
+    state.put(record(b"b", 2, b"1", at_us=5))
+    state.pending()
+    state.put(record(b"a", 3, b"2", at_us=5))
+    state.not_saved()
+    changes, txid = state.pending()
+    assert txid == 3 and len(changes) == 5  # two values, three versions: none has the time of one
+    held = state.get(b"a")
+    assert held is not None and held.body == b"2"
+
+
+def test_a_restart_finds_records_and_expirations() -> None:
+    disk = Disk()
+    rules = SowRules(expires=True)
+    state = SowState(rules, disk)
+    state.put(record(b"a", 1, expires_us=10))
+    state.put(record(b"b", 2))
+    disk.commit(state.pending())
+    state.put(record(b"lost", 3))
+    again = SowState(rules, disk, disk.txid)
+    assert (again.txid, again.count, again.next_expiration_us) == (2, 2, 10)
+    assert [each.key for each in again.records()] == [b"a", b"b"]
+    assert [each.key for each in again.expire(10)] == [b"a"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_a_dict_whatever_is_committed_meanwhile(seed: int) -> None:
+    chance = random.Random(seed)
+    disk, model = Disk(), {}
+    state = SowState(SowRules(window_us=30), disk)
+    versions: list[tuple[int, dict[bytes, bytes | None]]] = []
+    pending = None
+    for txid in range(1, 200):
+        key = b"%d" % chance.randrange(12)
+        match chance.randrange(6):
+            case 0:
+                assert (state.delete(key, txid, txid) is not None) == (key in model)
+                model.pop(key, None)
+            case 1 if pending is None:
+                pending = state.pending()
+            case 2 if pending is not None:
+                if chance.random() < 0.3:
+                    state.not_saved()
+                else:
+                    disk.commit(pending)
+                    state.saved()
+                pending = None
+            case 3:
+                state.prune(txid, chance.randint(1, 20))
+            case _:
+                state.put(record(key, txid, b"%d" % txid, at_us=txid))
+                model[key] = b"%d" % txid
+        assert {each.key: each.body for each in state.records()} == model
+        assert [each.key for each in state.records()] == sorted(model)
+        assert state.count == len(model)
+        versions.append((txid, dict(model)))
+        asked, expected = chance.choice(versions[-30:])
+        assert bodies(state, asked, txid) == expected
+
+
+@pytest.mark.parametrize(
+    "given", [record(b"a", 2**64 - 1, b""), record(b"", 0)._replace(body=None)]
+)
+def test_layout(given: SowRecord) -> None:
+    assert decoded(given.key, encoded(given)) == given
+    golden = encoded(SowRecord(b"k", 1, 2, 3, 4, 5, b"body"))
+    assert golden == b"".join(n.to_bytes(8, "little") for n in (1, 2, 3, 4, 5)) + b"\x01body"
+    with pytest.raises(CorruptRecord, match="has 3 bytes only"):
+        decoded(b"k", b"123")
