@@ -19,6 +19,7 @@ from raylay.services.configuration.model import (
     MetricsSettings,
     TopicSettings,
     TracingSettings,
+    TypeSettings,
 )
 from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.configuration.topology import problems
@@ -46,6 +47,7 @@ class FabricBuilder:
         client: ClientSettings | Mapping[str, Any] | None = None,
         drills: Literal["refused", "allowed"] | None = None,
         relocate_after: str | int | None = None,
+        message_types: Iterable[TypeSettings | Mapping[str, Any]] | None = None,
         downgrade_age: str | None = None,
     ) -> None:
         """
@@ -56,6 +58,8 @@ class FabricBuilder:
             drills: whether drills may break it while it runs; default: refused.
             relocate_after: `raylay watch` moves an instance whose host is away for so long, `10m`
                 say; default: nobody does.
+            message_types: of names of their own, each with `name`, `kind` and `options`
+                (docs/message-types.md).
             downgrade_age: short for `downgrade={"age": …}`.
 
         Raises:
@@ -75,6 +79,7 @@ class FabricBuilder:
             ("client", client),
             ("drills", drills),
             ("relocate_after", relocate_after),
+            ("message_types", None if message_types is None else tuple(message_types)),
         ):
             if value is not None:
                 sections[key] = value

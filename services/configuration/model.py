@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from raylay.services.configuration.message_types import check_types
 from raylay.services.configuration.units import (
     format_bytes,
     format_milliseconds,
@@ -33,6 +34,7 @@ from raylay.services.messages.topics import (
     compile_regex,
     is_regex,
 )
+from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.replication.timetable import Occasion, is_time_of_day
 from raylay.services.replication.validation import ALWAYS_CHECKED, CHECKS
 from raylay.storage.journal import SEGMENT_BYTES_DEFAULT
@@ -175,6 +177,31 @@ class TopicSettings(Section):
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+
+class TypeSettings(Section):
+    """A message type of a name of its own (docs/message-types.md)."""
+
+    name: MessageType
+    kind: Annotated[str, Field(min_length=1)]
+    """Such as `fix`, or the name of an entry point."""
+    options: dict[str, Any] = {}
+    """Of that kind."""
+
+    def definition(self) -> TypeDefinition:
+        """As an instance reads it."""
+        return TypeDefinition(self.name, self.kind, self.options)
+
+
+def _usable(value: tuple[TypeSettings, ...]) -> tuple[TypeSettings, ...]:
+    try:
+        check_types(each.definition() for each in value)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+DefinedTypes = Annotated[tuple[TypeSettings, ...], AfterValidator(_usable)]
 
 
 class RetentionSettings(Section):
@@ -360,6 +387,8 @@ class InstanceSettings(Section):
     bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] = ()
     queues: tuple[QueueSettings, ...] = ()
+    defined_types: DefinedTypes | None = None
+    """Message types of names of their own. None: as the fabric says."""
     destinations: tuple[DestinationSettings, ...] = ()
 
 
@@ -394,6 +423,8 @@ class FabricSettings(Section):
     name: Name
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     instances: tuple[InstanceSettings, ...] = ()
+    message_types: DefinedTypes = ()
+    """Of names of their own, beside those that are built in."""
     journal: JournalSettings = JournalSettings()
     downgrade: DowngradeSettings = DowngradeSettings()
     tracing: TracingSettings = TracingSettings()
@@ -493,6 +524,11 @@ class FabricSettings(Section):
             return None
         declared = dict.fromkeys((*self.topics_of(instance), *self.topics))
         return tuple(topic.rule() for topic in declared if not topic.journaled)
+
+    def types_of(self, instance: InstanceSettings) -> tuple[TypeDefinition, ...]:
+        """The message types that are defined for the instance, or for the whole fabric."""
+        own = instance.defined_types
+        return tuple(each.definition() for each in (self.message_types if own is None else own))
 
     def logs_of(self, instance: InstanceSettings) -> LogSettings:
         """The instance's own log settings, or the fabric's."""

@@ -12,6 +12,8 @@ instances:                   # others, or more about those of a region
   Audit: {client_port: 9001}
 links:
   - {from: Chicago-1, to: Audit, mode: async, pass_through: Chicago}
+message_types:               # of names of their own
+  - {name: pipes, kind: fix, options: {field_separator: 124}}
 downgrade: {age: 5s}
 journal: {segment_size: 64MiB, durability: fsync}
 """
@@ -26,9 +28,11 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from raylay.services.configuration.builder import FabricBuilder, explain
+from raylay.services.configuration.message_types import with_descriptors
 from raylay.services.configuration.model import (
     BootstrapSettings,
     ClientSettings,
+    DefinedTypes,
     DowngradeSettings,
     FabricSettings,
     JournalSettings,
@@ -133,6 +137,7 @@ class _File(Section):
     topics: tuple[TopicSettings, ...] = (TopicSettings(name=".*"),)
     regions: dict[str, _RegionEntry] = Field(default_factory=dict)
     connect_regions: Literal["sync", "async"] | None = None
+    message_types: DefinedTypes = ()
     instances: dict[str, _InstanceEntry] = Field(default_factory=dict)
     links: tuple[_LinkEntry, ...] = ()
     journal: JournalSettings = JournalSettings()
@@ -172,6 +177,7 @@ def load(path: str | Path) -> FabricSettings:
 def parse(text: str, name: str = "<text>") -> FabricSettings:
     """As `load`, of a text; `name` leads its error messages."""
     values, lines = _read(text, name)
+    _read_descriptors(values, lines, name)
     try:
         file = _File.model_validate(values)
     except ValidationError as error:
@@ -181,6 +187,19 @@ def parse(text: str, name: str = "<text>") -> FabricSettings:
             )
         ) from None
     return _build(file, lines, name)
+
+
+def _read_descriptors(values: Any, lines: Lines, name: str) -> None:
+    """Puts what the files of message types have in the place of their names."""
+    types = values.get("message_types")
+    for number, each in enumerate(types if isinstance(types, list) else ()):
+        options = each.get("options") if isinstance(each, dict) else None
+        if isinstance(options, dict):
+            try:
+                each["options"] = with_descriptors(options, Path(name).parent)
+            except ConfigurationError as error:
+                line = _line_of(("message_types", number), lines)
+                raise ConfigurationError(f"{name}:{line}: {error}") from None
 
 
 def _explain(error: ValidationError) -> list[tuple[Path_, str]]:
@@ -215,6 +234,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         client=file.client,
         drills=file.drills,
         relocate_after=_as_text(file.relocate_after_ms),
+        message_types=file.message_types,
     )
     for region, entry in file.regions.items():
         place = origin("regions", region)

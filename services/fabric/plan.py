@@ -421,6 +421,7 @@ def instance_config(
             SowDefinition(topic.name, topic.message_type, topic.keys)
             for topic in instance.sow_topics
         ),
+        type_definitions=settings.types_of(instance),
         queues=tuple(QueueDefinition(**queue.model_dump()) for queue in instance.queues),
         client_host=instance.host,
         client_port=ports.client,

@@ -18,6 +18,7 @@ from raylay.services.messages.topics import (
     TopicMatcher,
     TopicRule,
 )
+from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.protocol.compression import COMPRESSION_TYPES, ZSTD
 from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.placement import Placement, aimed
@@ -161,6 +162,7 @@ class InstanceConfig:
             releases that did not ask for it.
         sow_topics, queues: definitions, compared with those of other instances at connect; they
             do not run yet.
+        type_definitions: message types of names of their own.
         client_advertised, replication_advertised: `host:port` that clients, and other instances,
             reach it by; None: host and port.
         first: an empty data directory admits clients at once, without a peer to catch up with.
@@ -227,6 +229,7 @@ class InstanceConfig:
     fabric_key: str = ""
     front_log: bool = True
     unjournaled: tuple[TopicRule, ...] | None = None
+    type_definitions: tuple[TypeDefinition, ...] = ()
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -394,6 +397,7 @@ _NESTED_LISTS: dict[str, type] = {
     "when": Occasion,
     "journal_actions": JournalAction,
     "client_transports": ClientTransportConfig,
+    "type_definitions": TypeDefinition,
 }
 
 

@@ -19,6 +19,8 @@ from raylay.services.configuration.model import FabricSettings
 from raylay.services.errors import ConfigurationError
 from raylay.services.fabric.plan import FabricRecord, InstancePorts, instance_config
 from raylay.services.messages.topics import TopicRule
+from raylay.services.messages.types.definitions import TypeDefinition
+from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.replication.downgrade import Look
 from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.server.config import (
@@ -139,6 +141,13 @@ def copied(name: str, message_type: str) -> str:
     return f"<Topic><Name>{name}</Name><MessageType>{message_type}</MessageType></Topic>"
 
 
+def types(name: str, module: str, options: str = "") -> str:
+    inner = f"<Name>{name}</Name><Module>{module}</Module>"
+    if options:
+        inner += f"<Options>{options}</Options>"
+    return f"<MessageTypes><MessageType>{inner}</MessageType></MessageTypes>"
+
+
 RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
     # element, what is replaced, by what, the attribute, its value before and after
     ("Name", "A-1", "A-2", "name", "A-1", "A-2"),
@@ -165,6 +174,13 @@ RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
      "flush_interval_ms", 10, 25),
     ("TransactionLog/FlushInterval", JOURNAL, JOURNAL + "<FlushInterval>25ms</FlushInterval>",
      "durability", "fsync", "interval"),
+    ("MessageTypes/MessageType/Name", GROUP, GROUP + types("pipes", "fix"),
+     "type_definitions", (), (TypeDefinition("pipes", "fix"),)),
+    ("MessageTypes/MessageType/Module", GROUP, GROUP + types("pipes", "nvfix"),
+     "type_definitions", (), (TypeDefinition("pipes", "nvfix"),)),
+    ("MessageTypes/MessageType/Options", GROUP,
+     GROUP + types("pipes", "fix", "<FieldSeparator>124</FieldSeparator>"), "type_definitions",
+     (), (TypeDefinition("pipes", "fix", {"field_separator": "124"}),)),
     ("Bootstrap/Transport/InetAddr", GROUP, GROUP + bootstrap("elsewhere:10005"),
      "bootstrap", None, BootstrapConfig(("elsewhere:10005",))),
     ("Bootstrap/Topic/Name", GROUP, GROUP + bootstrap(inner=copied("orders", "json")),
@@ -646,3 +662,57 @@ def test_what_no_transaction_log_takes_is_delivered_as_ever() -> None:
     config = started(FILE)
     assert config.topics == (TopicRule("orders", "json"),)
     assert config.unjournaled == (TopicRule(".*"),)
+
+
+# -- message types -----------------------------------------------------------------------------
+def test_message_types_of_several_parts_and_fields() -> None:
+    inner = "<MessageType><Name>{}</Name><Module>{}</Module><Options>{}</Options></MessageType>"
+    text = FILE.replace(
+        GROUP,
+        GROUP
+        + "<MessageTypes>"
+        + inner.format("quote", "struct", "<Field>/px = &lt;d</Field><Field>/sym = 4S</Field>")
+        + inner.format("json", "json", "<EarlyTerminationOptimization>true</EarlyTermination"
+                       "Optimization>")
+        + inner.format(
+            "pair", "composite-local", "<MessageType>json</MessageType><MessageType>quote"
+            "</MessageType>"
+        )
+        + inner.format("own", "libown.so", "<X>1</X>")
+        + "</MessageTypes>",
+        1,
+    )  # fmt: skip
+    config = started(text)
+    assert [(each.name, each.kind) for each in config.type_definitions] == [
+        ("quote", "struct"), ("json", "json"), ("pair", "composite-local"),
+    ]  # fmt: skip
+    found = MessageTypes(config.type_definitions)
+    assert found["pair"].parse(bytes(3) + b"\x02{}" + bytes(4)) == {"0": {}}
+    assert found["quote"].parse(bytes(12)) == {"px": 0.0, "sym": ""}
+    again = InstanceConfig.from_json(config.to_json())
+    assert again.type_definitions == config.type_definitions
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "why"),
+    [
+        ("fix", "<FieldSeparator>|</FieldSeparator>", "expected the ASCII code"),
+        ("fix", "<Separator>1</Separator>", "fix has no option 'Separator'"),
+        ("struct", "<Field>px = d</Field>", "expected a field such as"),
+        ("composite-local", "<MessageType>other</MessageType>", "called 'other'"),
+    ],
+)
+def test_a_message_type_that_cannot_be_used(module: str, options: str, why: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        document(FILE.replace(GROUP, GROUP + types("mine", module, options), 1))
+    assert "message type mine" in str(caught.value) and why in str(caught.value)
+    assert str(caught.value).startswith("f.xml:")
+
+
+@pytest.mark.parametrize(("module", "why"), [("bflat", "use msgpack"), ("protobuf", "descriptors")])
+def test_a_message_type_that_does_not_run(module: str, why: str) -> None:
+    found = document(FILE.replace(GROUP, GROUP + types("mine", module), 1))
+    with pytest.raises(ConfigurationError, match=f"message type mine: .*{why}"):
+        fabric_of([found])
+    left_out = fabric_of([found], ignore_unsupported=True)
+    assert config_of(left_out, "A-1").type_definitions == ()

@@ -203,6 +203,7 @@ WITHOUT_TEST_FILE = {
     "services/sow/__init__.py": "says what the room is",
     "services/messages/types/__init__.py": "says what the room is",
     "services/messages/types/abilities.py": "declarations only",
+    "services/messages/types/definitions.py": "declarations only",
     "services/replication/effects.py": "declarations only",
     "services/replication/instance/__init__.py": "imports only",
     "services/replication/instance/answers.py": "declarations only",

@@ -58,6 +58,7 @@ regions:
       grace_period: 4s, upgrade_grace_period: 5s, check_interval: 50ms}
   B: 1
 connect_regions: async
+message_types: [{name: pipes, kind: fix, options: {field_separator: 124}}]
 instances:
   C:
     group: G
@@ -126,6 +127,8 @@ def test_every_key_of_a_file_comes_through() -> None:
     (typed,) = settings.instance("C").transports
     assert (typed.port, typed.message_types) == (9004, ("fix",))
     assert settings.instance("C").message_types == ("json",)
+    (pipes,) = settings.types_of(settings.instance("C"))
+    assert (pipes.name, pipes.kind, pipes.options) == ("pipes", "fix", {"field_separator": 124})
     assert settings.journal_of(settings.instance("A-2")).retention.age_ms == 604_800_000
     assert settings.downgrade_of(settings.instance("C")).age_ms == 7_000
     assert settings.client.heartbeat_ms == 4_000 and settings.tracing.sampling_ratio == 0.5

@@ -5,7 +5,8 @@ from __future__ import annotations
 import doctest
 from pathlib import Path
 
-from raylay.services.messages.types.registry import KINDS, REFUSED
+from raylay.services.messages.types.definitions import REFUSED
+from raylay.services.messages.types.registry import KINDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "message-types.md"
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import ConfigurationError, MessageTypeError
+from raylay.services.messages.types.definitions import KIND_NAMES, TypeDefinition
 from raylay.services.messages.types.json import Json
 from raylay.services.messages.types.registry import (
     BUILT_IN,
+    KINDS,
     MessageTypes,
-    TypeDefinition,
     message_type,
 )
 
@@ -99,6 +100,10 @@ def test_kinds_from_entry_points() -> None:
 def test_a_definition_that_cannot_be_used(kind: str, options: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=f"message type mine.*{why}"):
         MessageTypes([TypeDefinition("mine", kind, options)])
+
+
+def test_the_names_of_kinds_are_those_of_the_registry() -> None:
+    assert set(KINDS) == KIND_NAMES
 
 
 def test_a_name_is_defined_once() -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from raylay.services.configuration.amps.actions import module_problems
+from raylay.services.configuration.amps.message_types import definition, problem, unsupported
 from raylay.services.configuration.amps.model import AmpsConfig, Destination, LogTopic
 from raylay.services.configuration.amps.sow import ConflatedTopic, Queue, Sow, SowTopic, View
 from raylay.services.configuration.amps.tree import VERSION
@@ -15,6 +16,7 @@ from raylay.services.messages.topics import (
     TopicRule,
     is_regex,
 )
+from raylay.services.messages.types.definitions import KIND_NAMES, TypeDefinition
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 
 Path = tuple[str | int, ...]
@@ -48,6 +50,7 @@ def problems(config: AmpsConfig) -> list[Problem]:
             )
         )
     found += _modules(config)
+    found += _message_types(config)
     if config.sow is not None:
         found += _sow(config.sow, config)
     found += module_problems(config)
@@ -152,6 +155,19 @@ def _destination_topics(
                 f"topic {topic.name} of type {topic.message_type} is not in the TransactionLog: "
                 "add it there, for only what is recorded is replicated",
             )
+
+
+def _message_types(config: AmpsConfig) -> Iterator[Problem]:
+    stanzas = config.message_types.message_types if config.message_types else ()
+    usable: list[TypeDefinition] = []
+    for number, stanza in enumerate(stanzas):
+        if unsupported(stanza) or stanza.module not in KIND_NAMES:
+            continue
+        text = problem([*usable, definition(stanza)])
+        if text:
+            yield ("MessageTypes", "MessageType", number), text
+        else:
+            usable.append(definition(stanza))
 
 
 def _modules(config: AmpsConfig) -> Iterator[Problem]:

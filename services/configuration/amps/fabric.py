@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from raylay.services.configuration.amps.actions import MILLISECOND_NS, schedules_of
 from raylay.services.configuration.amps.load import Document, Path
+from raylay.services.configuration.amps.message_types import definitions
 from raylay.services.configuration.amps.model import (
     JOURNAL_BYTES_MIN,
     AmpsConfig,
@@ -190,6 +192,7 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
     options["transports"] = tuple(
         _transport(each) for each in clients[1:] if runs_for_clients(each)
     )
+    options["defined_types"] = [asdict(each) for each in definitions(config)]
     if config.sow is not None:
         options |= _definitions(config.sow)
     schedules = schedules_of(config)

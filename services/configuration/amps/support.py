@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from raylay.services.configuration.amps.actions import schedules_of
 from raylay.services.configuration.amps.load import Document, Path, slots
+from raylay.services.configuration.amps.message_types import unsupported
 from raylay.services.configuration.amps.model import IncomingTransport
 from raylay.services.configuration.amps.types import ModuleUse, Stanza
 
@@ -45,6 +46,9 @@ RUNS = frozenset(
         f"{_DESTINATION}/Topic/MessageType",
         f"{_DESTINATION}/Topic/IncludeValidation",
         f"{_DESTINATION}/Topic/ExcludeValidation",
+        "MessageTypes/MessageType/Name",
+        "MessageTypes/MessageType/Module",
+        "MessageTypes/MessageType/Options",
         "Bootstrap/Topic/Name",
         "Bootstrap/Topic/MessageType",
         "Bootstrap/Transport/InetAddr",
@@ -75,9 +79,7 @@ NEEDS_NOTHING = {
     "Bootstrap/Transport/IpProtocolPrefer": "every address of a name is tried",
     "Bootstrap/Transport/ReconnectTimeout": "an address is tried for 5 s",
     f"{_OUTGOING}/IpProtocolPrefer": "every address of a name is tried",
-    "MessageTypes/MessageType/Name": "types are names until content is parsed",
-    "MessageTypes/MessageType/Module": "types are names until content is parsed",
-    "MessageTypes/MessageType/AMPSVersionCompliance": "types are names until content is parsed",
+    "MessageTypes/MessageType/AMPSVersionCompliance": "messages are read as by the last version",
 }
 _ANYONE = {
     "Authentication": "amps-default-authentication-module",
@@ -210,4 +212,5 @@ _SPECIAL: dict[str, Callable[[Any, Path], str]] = {
     "Bootstrap/Transport/Type": _transport_type,
     "Bootstrap/Type": _bootstrap_kind,
     "Logging/Target": _log_target,
+    "MessageTypes/MessageType": lambda item, path: unsupported(item),
 }

@@ -7,8 +7,8 @@ starts an instance reads them and hands them in.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.binary import Binary
 from raylay.services.messages.types.bson import Bson
 from raylay.services.messages.types.composite import CompositeGlobal, CompositeLocal
+from raylay.services.messages.types.definitions import REFUSED, TypeDefinition
 from raylay.services.messages.types.fix import SOH, Fix, Nvfix
 from raylay.services.messages.types.json import Json
 from raylay.services.messages.types.msgpack import Msgpack
@@ -24,34 +25,12 @@ from raylay.services.messages.types.protobuf import protobuf_type
 from raylay.services.messages.types.struct import StructType
 from raylay.services.messages.types.xml import Xml
 
-ENTRY_POINTS = "raylay.message_types"
-"""The group of entry points. Each is called with a name and a dict of options, and gives a
-MessageType."""
 BUILT_IN: dict[str, Callable[[], MessageType]] = {
     each.kind: each for each in (Json, Fix, Nvfix, Xml, Bson, Msgpack, Binary)
 }
 """The types that need no options."""
-REFUSED = {
-    "bflat": "its bytes are documented nowhere; use msgpack or bson",
-}
-"""Types of the documents that there are not, and what to do (docs/deviations.md)."""
 Factory = Callable[[str, Mapping[str, Any]], MessageType]
 """Makes a type of a name with the options of a configuration."""
-
-
-@dataclass(frozen=True, slots=True)
-class TypeDefinition:
-    """A message type that a configuration defines.
-
-    Attributes:
-        name: as messages carry it.
-        kind: what it is: a key of `KINDS`, or the name of an entry point.
-        options: of that kind.
-    """
-
-    name: str
-    kind: str
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @cache
@@ -166,6 +145,13 @@ def _fix(of: type[Nvfix]) -> Callable[..., MessageType]:
 
 def _protobuf(types: MessageTypes, name: str, options: dict[str, Any]) -> MessageType:
     descriptors, message = options.get("descriptors"), options.get("message")
+    if type(descriptors) is str:  # as files have them
+        try:
+            descriptors = b64decode(descriptors, validate=True)
+        except ValueError:
+            raise ConfigurationError(
+                f"message type {name}: its descriptors are no Base64"
+            ) from None
     if type(descriptors) is not bytes or type(message) is not str:
         raise ConfigurationError(
             f"message type {name} needs descriptors, what protoc --include_imports "

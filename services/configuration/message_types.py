@@ -1,0 +1,76 @@
+"""Message types that a configuration defines: what checks them, and the kinds of entry points."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from raylay.services.errors import ConfigurationError, RaylayError
+from raylay.services.messages.types.definitions import (
+    ENTRY_POINTS,
+    KIND_NAMES,
+    TypeDefinition,
+)
+
+DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
+
+
+def plugins(kinds: Iterable[str]) -> dict[str, Any]:
+    """The factories of those kinds that are not built in, from Python's entry points.
+
+    Raises:
+        ConfigurationError: an entry point cannot be loaded; names it.
+    """
+    wanted = set(kinds) - KIND_NAMES
+    found: dict[str, Any] = {}
+    for entry in entry_points(group=ENTRY_POINTS) if wanted else ():
+        if entry.name in wanted:
+            try:
+                found[entry.name] = entry.load()
+            except Exception as error:
+                raise ConfigurationError(
+                    f"the entry point {entry.name} ({entry.value}) cannot be loaded: {error}"
+                ) from None
+    return found
+
+
+def check_types(definitions: Iterable[TypeDefinition]) -> None:
+    """Checks the message types of a configuration.
+
+    Raises:
+        ConfigurationError: one cannot be used; with its name.
+    """
+    definitions = list(definitions)
+    if not definitions:
+        return
+    # Not above: whoever reads a configuration would load every parser.
+    from raylay.services.messages.types.registry import MessageTypes
+
+    try:
+        MessageTypes(definitions, plugins(each.kind for each in definitions))
+    except ConfigurationError:
+        raise
+    except RaylayError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def with_descriptors(options: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Options with what the file that `descriptors` names has in it, as text.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    named = options.get("descriptors")
+    if not isinstance(named, str):
+        return options
+    path = folder / named
+    try:
+        if path.stat().st_size > DESCRIPTORS_BYTES_MAX:
+            raise ConfigurationError(f"{path} has more than {DESCRIPTORS_BYTES_MAX:,} bytes")
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"descriptors {path}: {error.strerror}") from None
+    return {**options, "descriptors": base64.b64encode(content).decode()}
