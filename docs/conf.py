@@ -16,7 +16,15 @@ myst_heading_anchors = 4  # so that links to headings work as they do where peop
 
 CHAPTERS = {
     "Begin": ["getting-started", "coming-from", "scenarios"],
-    "Use": ["clients", "fabric", "message-types", "topology", "configuration", "pipeline"],
+    "Use": [
+        "clients",
+        "fabric",
+        "message-types",
+        "filters",
+        "topology",
+        "configuration",
+        "pipeline",
+    ],
     "Run": ["troubleshooting", "operations", "journal", "tracing", "drills"],
     "Look up": ["protocol", "deviations", "architecture", "coverage"],
 }

@@ -88,6 +88,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Publish; returns when everything is persisted. Tells the last message's bookmark.",
     ),
     "subscribe": (f"{_COMMANDS}.messages:subscribe", "Print messages, one a line, as they come."),
+    "filter": (
+        f"{_COMMANDS}.filtering:filter_command",
+        "Print the messages that pass a filter. Exit code 2 with the column where it is no filter, "
+        "1 where a message cannot be read; those behind it are looked at all the same.",
+    ),
     "trace": (
         "raylay.services.telemetry.trace_report:trace_command",
         "Show the way of one message through all instances, or list the traces.",

@@ -53,14 +53,21 @@ def named(node: tree.Node, whole: bool = True) -> Named | None:
 
 
 class _Filter(Generic[Key]):
-    """Filters of the same text."""
+    """Filters of the same text.
 
-    __slots__ = ("expression", "keys", "named")
+    Attributes:
+        keys: who has them.
+        named: what they ask of a field, if they do.
+        whole: whether that is all they ask.
+    """
+
+    __slots__ = ("expression", "keys", "named", "whole")
 
     def __init__(self, expression: Expression) -> None:
         self.expression = expression
         self.keys: dict[Key, None] = {}
         self.named = named(expression.tree)
+        self.whole = self.named is not None and self.named.whole
 
 
 class _Field(Generic[Key]):
@@ -95,24 +102,25 @@ class _Field(Generic[Key]):
             elif value is not None:
                 yield self.numbers, value
 
-    def found(self, value: Any) -> list[_Filter[Key]]:
-        """The filters that name what the field has, each once."""
-        found: dict[_Filter[Key], None] | None
-        if isinstance(value, str):
+    def found(self, value: Any) -> dict[_Filter[Key], None] | None:
+        """The filters that name what the field has, each once. They are not to be changed."""
+        kind = value.__class__
+        if kind is str:
             found = self.texts.get(value)
             if not self.numbers:
-                return list(found) if found is not None else []
+                return found
             by_number = self.numbers.get(values.parsed(value))
-        elif isinstance(value, int | float):
-            found, by_number = self.numbers.get(value), self.said.get(value)
+        elif kind in values.NUMBERS:
+            found = self.numbers.get(value)
+            if not self.said:
+                return found
+            by_number = self.said.get(value)
         else:
             every: dict[_Filter[Key], None] = {}
             for each in values.plains(value):
-                every.update(dict.fromkeys(self.found(each)))
-            return list(every)
-        if found is None or by_number is None:
-            return list(found or by_number or ())
-        return list({**found, **by_number})
+                every.update(self.found(each) or {})
+            return every
+        return {**found, **by_number} if found and by_number else found or by_number
 
 
 class FilterIndex(Generic[Key]):
@@ -197,9 +205,8 @@ class FilterIndex(Generic[Key]):
                 value = values.follow(message, field.steps)
             if value is None:
                 continue
-            for each in field.found(value):
-                asked = each.named
-                if (asked is not None and asked.whole) or each.expression.matches(message, around):
+            for each in field.found(value) or ():
+                if each.whole or each.expression.matches(message, around):
                     keys += each.keys
         for each in self._others:
             if each.expression.matches(message, around):

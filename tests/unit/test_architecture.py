@@ -112,7 +112,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "topology": "messages replication",
         "telemetry": "messages",
         "client": "messages protocol storage",
-        "configuration": "messages replication storage",
+        "configuration": "expressions messages replication storage",
         "transports": "protocol",
         "server": "core messages protocol replication storage subscriptions telemetry transports",
         "programs": "messages protocol replication server storage telemetry transports",
@@ -128,8 +128,8 @@ ROOMS: dict[str, frozenset[str]] = {
             "subscriptions topology"
         ),
         "commands": (
-            "client configuration drills fabric hosts messages reports server storage telemetry "
-            "topology"
+            "client configuration drills expressions fabric hosts messages reports server storage "
+            "telemetry topology"
         ),
     }.items()
 }

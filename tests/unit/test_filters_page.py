@@ -1,0 +1,76 @@
+"""docs/filters.md: what it shows is typed, and each row of its tables is evaluated."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import orjson
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from typer.testing import CliRunner
+from unit.expressions_given import value
+
+from raylay.services.cli import app
+from raylay.services.expressions.explain import shown_value
+from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.expressions.functions.registry import Surroundings
+
+PAGE = Path(__file__).parents[2] / "docs" / "filters.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+TOKENS: list[Token] = MarkdownIt("commonmark").enable("table").parse(TEXT)
+ORDERS = next(each.content for each in TOKENS if each.type == "fence" and each.info == "json")
+CONSOLE = [each.content for each in TOKENS if each.type == "fence" and each.info == "console"]
+
+
+def rows() -> list[tuple[str, str]]:
+    """The example and what it gives, of each row that ends with two spans of code."""
+    found = []
+    cells: list[str] = []
+    inside = False
+    for token in TOKENS:
+        if token.type == "tr_open":
+            cells = []
+        elif token.type == "td_open":
+            inside = True
+        elif token.type == "inline" and inside:
+            cells.append(token.content)
+            inside = False
+        elif token.type == "tr_close" and len(cells) > 1:
+            code = [re.fullmatch(r"`([^`]+)`", cell) for cell in cells[-2:]]
+            if all(code):
+                found.append((code[0][1], code[1][1]))  # type: ignore[index]
+    return found
+
+
+def test_the_tables_have_rows() -> None:
+    assert len(rows()) > 60
+
+
+@pytest.mark.parametrize(("example", "gives"), rows())
+def test_each_row_gives_what_it_says(example: str, gives: str) -> None:
+    line = ORDERS.splitlines()[0]
+    around = Surroundings(size_bytes=len(line), now_s=1.0, random_bytes=bytes)
+    assert shown_value(value(example, orjson.loads(line), around)) == gives
+
+
+@pytest.mark.parametrize("shown", CONSOLE, ids=range(len(CONSOLE)))
+def test_what_is_typed_answers_so(
+    shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "orders.json").write_text(ORDERS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    command, _, answer = shown.partition("\n")
+    given = ORDERS.splitlines()[0] if "head -1" in command else ""
+    arguments = shlex.split(command.rpartition("raylay ")[2])
+    found = CliRunner().invoke(app, arguments, input=given)
+    assert found.stdout + found.stderr == answer
+
+
+def test_every_function_is_on_the_page() -> None:
+    spans = (child for token in TOKENS for child in token.children or [])
+    code = " ".join(each.content for each in spans if each.type == "code_inline")
+    missing = [name for name in BUILT_IN if not re.search(rf"\b{name}\b", code)]
+    assert missing == []
