@@ -46,6 +46,7 @@ class FabricBuilder:
         logs: LogSettings | Mapping[str, Any] | None = None,
         client: ClientSettings | Mapping[str, Any] | None = None,
         drills: Literal["refused", "allowed"] | None = None,
+        lent_links: bool | None = None,
         relocate_after: str | int | None = None,
         message_types: Iterable[TypeSettings | Mapping[str, Any]] | None = None,
         downgrade_age: str | None = None,
@@ -56,6 +57,7 @@ class FabricBuilder:
             topics: journaled topics: names or regular expressions; default is every topic.
             journal, downgrade, tracing, metrics, logs, client: sections as in the file.
             drills: whether drills may break it while it runs; default: refused.
+            lent_links: whether links that have caught up lend their connections; default: yes.
             relocate_after: `raylay watch` moves an instance whose host is away for so long, `10m`
                 say; default: nobody does.
             message_types: of names of their own, each with `name`, `kind` and `options`
@@ -78,6 +80,7 @@ class FabricBuilder:
             ("logs", logs),
             ("client", client),
             ("drills", drills),
+            ("lent_links", lent_links),
             ("relocate_after", relocate_after),
             ("message_types", None if message_types is None else tuple(message_types)),
         ):

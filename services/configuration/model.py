@@ -433,6 +433,8 @@ class FabricSettings(Section):
     client: ClientSettings = ClientSettings()
     drills: Literal["refused", "allowed"] = "refused"
     """Whether drills may break it while it runs (docs/drills.md)."""
+    lent_links: bool = True
+    """Whether links that have caught up lend their connections to their instances."""
     relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(
         default=None, alias="relocate_after"
     )

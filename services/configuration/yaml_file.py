@@ -147,6 +147,7 @@ class _File(Section):
     logs: LogSettings = LogSettings()
     client: ClientSettings = ClientSettings()
     drills: Literal["refused", "allowed"] = "refused"
+    lent_links: bool = True
     relocate_after_ms: Annotated[Milliseconds, Field(gt=0)] | None = Field(
         default=None, alias="relocate_after"
     )
@@ -233,6 +234,7 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         logs=file.logs,
         client=file.client,
         drills=file.drills,
+        lent_links=file.lent_links,
         relocate_after=_as_text(file.relocate_after_ms),
         message_types=file.message_types,
     )

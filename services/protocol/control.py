@@ -19,6 +19,10 @@
                     conflicts (ranges)
       progress      tx: stored_txid, u: caught up, skipped; body: resending (ranges)
       event         event, details
+      lend          what LentState has, epoch, peer; body: held, unavailable. The descriptor has
+                    come before, by datagram to the path of the Unix socket with LENT_SUFFIX behind
+                    it: lent, destination, start
+      keeps         for_good: the answer to `borrow` where it does not lend its connection
       counts        sent records, sent bytes, in flight …: for status only
 
     instance to link
@@ -36,6 +40,8 @@
       told          tx: committed up to here
       notice        tx: last_txid; body: awaited (ranges root by root)
       mode          sync
+      borrow        tx: committed up to here; asks for the connection: `lend` or `keeps` answers
+      returned      why: the connection that it has lent is over
       stop          go away
 
 Both ends are of one version: they are started from one installation, so nothing is negotiated.
@@ -59,12 +65,15 @@ from raylay.services.replication.effects import (
     LinkProgress,
     Ranges,
     Rooted,
+    ranges_of,
 )
 from raylay.services.replication.placement import Placement, to_wire
-from raylay.services.replication.values import LinkStart
+from raylay.services.replication.values import LentState, LinkStart
 
 CONTROL_FRAME_BYTES_MAX = 256 * 1024 * 1024
 
+LENT_SUFFIX = ".lent"
+"""Behind the path of an instance's Unix socket: where its links send descriptors."""
 WAKE = struct.Struct("<Q")
 
 _pack = msgpack.Packer(use_bin_type=True).pack
@@ -262,6 +271,49 @@ class StartReader:
             self._unavailable,
             header["whole"],
         )
+
+
+def lent(destination: str, start_number: int) -> bytes:
+    """The datagram with which a link's descriptor comes."""
+    return encode_frame({"c": "lent", "destination": destination, "start": start_number})
+
+
+def lend(state: LentState, epoch: int, peer: str) -> bytes:
+    """A link lends its connection."""
+    header: Header = {
+        "c": "lend",
+        "downstream": state.downstream,
+        "tx": state.cursor,
+        "number": state.number,
+        "root": state.own_root,
+        "sync": state.sync,
+        "whole": state.whole,
+        "epoch": epoch,
+        "peer": peer,
+    }
+    return encode_frame(header, _body(ranges_of(state.held), ranges_of(state.unavailable)))
+
+
+def read_lend(header: Header, body: bytes) -> LentState:
+    """The inverse of `lend`."""
+    held, unavailable = map(_sets, _values(body))
+    return LentState(
+        header["downstream"],
+        held,
+        header["tx"],
+        header["number"],
+        header["root"],
+        header["sync"],
+        unavailable,
+        header["whole"],
+    )
+
+
+def _sets(ranges: dict[int, list[list[int]]]) -> PublisherRanges:
+    sets = PublisherRanges()
+    for publisher, pairs in _ranges(ranges).items():
+        sets.add_ranges(publisher, pairs)
+    return sets
 
 
 def notice(awaited: Rooted, last_txid: int) -> bytes:

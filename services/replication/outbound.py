@@ -20,9 +20,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
-from itertools import groupby
-from operator import itemgetter
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
@@ -41,11 +38,11 @@ from raylay.services.replication.effects import (
     rooted_of,
 )
 from raylay.services.replication.elsewhere import DEFERRED_US_MAX, Elsewhere
+from raylay.services.replication.marking import without_flags
 from raylay.services.replication.routing import Destination, Router
 from raylay.services.replication.unavailable import decode_unavailable
-from raylay.services.replication.values import LinkStart
+from raylay.services.replication.values import LentState, LinkStart
 
-_AWAITED = int(Flag.AWAITED)
 WINDOW_BYTES_DEFAULT = 8 * 1024 * 1024
 WINDOW_BATCHES_MAX = 256
 YOURS_SHOWN_MAX = 16
@@ -178,6 +175,33 @@ class OutboundLink:
     def disconnected(self) -> None:
         """The connection ended."""
         self.is_connected = False
+
+    def lend(self) -> LentState | None:
+        """What a machine elsewhere goes on with in this connection, which is over for this one.
+        None: not now, as something is to be sent, on its way, or asked for."""
+        if (
+            not self.is_connected
+            or self._at_connect is not None
+            or self.cursor < self.told_txid
+            or self._in_flight
+            or self._caught_up_number
+            or self._deferred is not None
+            or any((self._notices, self._mark, self._named, self._yours))
+        ):
+            return None
+        self.is_connected = False
+        there = self._downstream, self._held, self.cursor, self._number
+        return LentState(*there, self._own_root, self.sync, self._unavailable, self._whole)
+
+    def borrow(self, state: LentState) -> None:
+        """Goes on in the connection of a machine elsewhere. Call it on a new machine."""
+        self.is_connected = True
+        self._downstream, self._own_root = state.downstream, state.own_root
+        self._jitter = (state.own_root ^ state.downstream) % 16
+        self._held, self._number, self.sync = state.held, state.number, state.sync
+        self._unavailable, self._whole = state.unavailable, state.whole
+        self.cursor = self.told_txid = self.resync_to = state.cursor
+        self._looked_to_txid = self._told_stored = state.cursor
 
     def told(self, last_txid: int) -> None:
         """The instance committed up to here."""
@@ -359,7 +383,7 @@ class OutboundLink:
             if settled:
                 marked = len(settled) < len(batch) or any(waits for _, waits in settled)
                 if marked:
-                    batch = _without_flags(batch, settled)
+                    batch = without_flags(batch, settled)
             sent = self._batch(batch, awaited, size, before, ends, marked)
             if ends or (gap and self._at_connect is None):
                 effects += self._tell_lacks(sent)
@@ -669,22 +693,3 @@ class OutboundLink:
             self._told_stored = stored
             return [LinkProgress(stored, {}, caught_up, skipped)]
         return []
-
-
-def _without_flags(batch: list[Run], settled: list[tuple[int, list[Range]]]) -> list[Run]:
-    """A batch whose runs at these places are awaited only as far as said."""
-    made: list[Run] = []
-    at = 0
-    for place, waits in settled:
-        made += batch[at:place]
-        at = place + 1
-        run = batch[place]
-        rest = SequenceSet(run.ranges())
-        for a, b in waits:
-            rest.remove(a, b)
-        pieces = [(a, b, _AWAITED) for a, b in waits] + [(a, b, 0) for a, b in rest]
-        for flag, together in groupby(sorted(pieces), key=itemgetter(2)):
-            part = run.select([(a, b) for a, b, _ in together])
-            if part is not None:
-                made.append(replace(part, flags=(part.flags & ~_AWAITED) | flag, raw=None))
-    return made + batch[at:]

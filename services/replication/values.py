@@ -62,6 +62,27 @@ class LinkStart(NamedTuple):
     whole: bool = False
 
 
+class LentState(NamedTuple):
+    """What a link's machine hands over with its connection, when nothing is on its way.
+
+    Attributes:
+        downstream: incarnation of the server that is connected.
+        held: what is stored there.
+        cursor: everything up to here is stored there, or is not routed there.
+        number: of the last batch.
+        own_root, sync, unavailable, whole: as in LinkStart, but of now.
+    """
+
+    downstream: int
+    held: PublisherRanges
+    cursor: int
+    number: int
+    own_root: int
+    sync: bool
+    unavailable: PublisherRanges
+    whole: bool
+
+
 @dataclass(slots=True)
 class Counters:
     """What has happened since the start, for status and metrics."""

@@ -25,7 +25,9 @@ PROBE_S = 0.5
 class Wakeable(Protocol):
     """A link that can be woken on any thread (`LinkControl`)."""
 
-    wake_fd: int
+    @property
+    def is_wakeable(self) -> bool:
+        """Whether it can be now."""
 
     def wake(self, last_txid: int) -> None:
         """Tells the link of a commit."""
@@ -179,7 +181,7 @@ class Commits:
     def wakeable_changed(self) -> None:
         """A link can be woken on any thread now, or no more."""
         links = self._links
-        self._news.wakeable = tuple(name for name, link in links.items() if link.wake_fd >= 0)
+        self._news.wakeable = tuple(name for name, link in links.items() if link.is_wakeable)
 
     def catch_up(self) -> None:
         """Before a link's answer is taken: it may be for a commit that this loop has not taken."""

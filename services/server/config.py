@@ -169,6 +169,7 @@ class InstanceConfig:
         durability: `fsync` or `interval` (a commit waits up to flush_interval_ms to fill).
         front_log: whether small commits become durable in the front log (docs/journal.md). A file
             that does not say so is of a release that does not know it: there it is off.
+        lent_links: whether links that have caught up lend it their connections.
         check_interval_ms: how often ages are looked at for downgrade and upgrade.
         client_buffer_bytes_max: unsent bytes of one client, then it is disconnected.
         staged_bytes_max: bytes waiting for the disk, then publishers are read no further.
@@ -228,6 +229,7 @@ class InstanceConfig:
     client_transports: tuple[ClientTransportConfig, ...] = ()
     fabric_key: str = ""
     front_log: bool = True
+    lent_links: bool = True
     unjournaled: tuple[TopicRule, ...] | None = None
     type_definitions: tuple[TypeDefinition, ...] = ()
 
@@ -295,6 +297,8 @@ class InstanceConfig:
         # The release before does not know these: it may be started again on this file.
         if not self.front_log:
             del values["front_log"]
+        if self.lent_links:
+            del values["lent_links"]
         if self.unjournaled is None:
             del values["unjournaled"]
         return json.dumps(values, indent=2)

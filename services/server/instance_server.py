@@ -280,6 +280,8 @@ class InstanceServer:
         now_s = here.loop.time()
         for upstream in list(self.upstreams.connected.values()):
             upstream.beat(now_s)
+        for name, link in self.links.controls.items():
+            link.borrowing.tick(caught_up=here.machine.destinations[name].caught_up)
         self._replays.keep_ticking()
 
     def _each_second(self) -> None:

@@ -22,10 +22,11 @@ from raylay.services.protocol.replication import read_part
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.commit_news import TOLD_LATER_RECORDS, TOLD_LATER_US
 from raylay.services.replication.connecting import LinkPlan
-from raylay.services.replication.effects import Rooted
+from raylay.services.replication.effects import LinkAnswered, LinkLacks, Rooted
 from raylay.services.replication.incoming import Incoming, choose, uses_incoming
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, from_wire, to_wire
+from raylay.services.replication.telling import Told
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor
 from raylay.services.server.commits import Commits
 from raylay.services.server.config import (
@@ -36,6 +37,7 @@ from raylay.services.server.config import (
 )
 from raylay.services.server.describe import describe
 from raylay.services.server.held_digest import HeldDigest
+from raylay.services.server.lent_socket import Borrowing, Descriptors
 from raylay.services.server.placements import PlacementKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.turns import in_turns
@@ -86,6 +88,7 @@ class Links:
         self.greeted = greeted
         self.keep_refused = keep_refused
         self.peer_book = PeerBook()
+        self.descriptors = Descriptors()
 
     def add(self, config: DestinationConfig) -> LinkControl:
         """One more destination."""
@@ -132,6 +135,7 @@ class LinkControl:
         self.wake_fd = -1
         """Where `wake` writes to; -1 while there is none."""
         self.woken_txid = 0
+        self.borrowing = Borrowing(links.here, self, links.descriptors)
         self._wake_lock = threading.Lock()
         self._wake_connection: FramedConnection | None = None
         self._held_at_dial = PublisherRanges()
@@ -217,24 +221,15 @@ class LinkControl:
         command = header["c"]
         self._links.commits.catch_up()
         if command == "answered":
-            persisted, conflicts = control.read_answered(body)
-            here.perform(here.machine.link_answered(self.name, persisted, conflicts))
-            if conflicts:
-                self._links.keep_refused()
+            self.take_told(LinkAnswered(*control.read_answered(body)))
         elif command == "lacks":
-            here.perform(here.machine.link_lacks(self.name, control.read_lacks(body)))
+            self.take_told(LinkLacks(control.read_lacks(body)))
         elif command == "progress":
-            progress = control.read_progress(header, body)
-            here.perform(
-                here.machine.link_progressed(
-                    self.name,
-                    progress.stored_txid,
-                    progress.resending,
-                    progress.caught_up,
-                    progress.skipped,
-                    here.steady_us(),
-                )
-            )
+            self.take_told(control.read_progress(header, body))
+        elif command == "lend":
+            self.borrowing.given(header, body, self.process.number)
+        elif command == "keeps":
+            self.borrowing.kept(header)
         elif command == "dial":
             self._here.spawn(self._dial())
         elif command in ("held", "waited"):
@@ -254,6 +249,27 @@ class LinkControl:
             self.counts = header["counts"]
         elif command == "event":
             here.report(header["event"], **{"destination": self.name, **header["details"]})
+
+    def take_told(self, told: Told) -> None:
+        """What the destination answered, has stored, or will never have."""
+        here = self._here
+        if isinstance(told, LinkAnswered):
+            here.perform(here.machine.link_answered(self.name, told.persisted, told.conflicts))
+            if told.conflicts:
+                self._links.keep_refused()
+        elif isinstance(told, LinkLacks):
+            here.perform(here.machine.link_lacks(self.name, told.ranges))
+        else:
+            here.perform(
+                here.machine.link_progressed(
+                    self.name,
+                    told.stored_txid,
+                    told.resending,
+                    told.caught_up,
+                    told.skipped,
+                    here.steady_us(),
+                )
+            )
 
     async def _dial(self) -> None:
         connection = self.connection
@@ -429,6 +445,7 @@ class LinkControl:
         """Instances were moved: they are dialled, and clients are sent, where they live now."""
         self.config = aimed_at(self.config, news)
         self._destination = self.config.destination()
+        self.borrowing.return_it("instances were moved")
         if self.connection is not None:
             self.connection.send(control.aim(self.config.addresses, news))
 
@@ -436,6 +453,7 @@ class LinkControl:
         self._dial_number += 1
         self._behind_start = None
         self.is_connected = False
+        self.borrowing.ended(why)
         self.address = ""
         self.why = why
         self._here.perform(self._here.machine.link_disconnected(self.name, why))
@@ -512,6 +530,15 @@ class LinkControl:
         if self._told_later:
             self.told(self._told_later)
 
+    @property
+    def is_wakeable(self) -> bool:
+        """Whether the writer thread wakes it."""
+        return self.wake_fd >= 0 and not self.borrowing.is_lent
+
+    def wakeable_changed(self) -> None:
+        """Whether the writer thread wakes it."""
+        self._links.commits.wakeable_changed()
+
     def wakes_by(self, connection: FramedConnection, header: Header) -> bool:
         """The second connection of the link's process: only commits are told over it, by the writer
         thread. False when it is not the link of the last start."""
@@ -540,7 +567,7 @@ class LinkControl:
     def wake(self, last_txid: int) -> None:
         """Tells the link of a commit; called on the journal's writer thread. Where the socket is
         full or gone, the loop's own frame tells it."""
-        if not self.is_connected:
+        if not self.is_connected or self.borrowing.is_lent:
             return
         with self._wake_lock:
             if self.wake_fd >= 0:
@@ -554,11 +581,13 @@ class LinkControl:
         """Asks the destination."""
         # It must have read all that it is asked about.
         self._tell_late()
-        self._say(control.notice(awaited, last_txid))
+        if not self.borrowing.notice(awaited, last_txid):
+            self._say(control.notice(awaited, last_txid))
 
     def mode(self, sync: bool) -> None:
         """Changes what sent messages are marked with."""
-        self._say(encode_frame({"c": "mode", "sync": sync}))
+        if not self.borrowing.mode(sync):
+            self._say(encode_frame({"c": "mode", "sync": sync}))
 
     def _say(self, frame: bytes) -> None:
         """Tells a link that has begun; one that begins, behind what it begins with."""

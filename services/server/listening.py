@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raylay.services.errors import ConfigurationError
+from raylay.services.protocol.control import LENT_SUFFIX
 from raylay.services.server.client_connection import ClientConnection
 from raylay.services.server.clients import Clients
 from raylay.services.server.link_connection import LinkConnection
@@ -76,16 +77,19 @@ class Listening:
             await here.loop.create_unix_server(lambda: LinkConnection(self._links), self.unix_path)
         )
         os.chmod(self.unix_path, 0o600)
+        self._links.descriptors.open(self.unix_path + LENT_SUFFIX)
 
     def close(self) -> None:
         """Lets nobody in any more."""
         for server in self._servers:
             server.close()
+        self._links.descriptors.close()
 
     def remove(self) -> None:
         """Removes the Unix socket's file."""
-        if self.unix_path and os.path.exists(self.unix_path):
-            os.unlink(self.unix_path)
+        for path in (self.unix_path, self.unix_path + LENT_SUFFIX) if self.unix_path else ():
+            if os.path.exists(path):
+                os.unlink(path)
 
     def _for_clients(self, message_types: tuple[str, ...]) -> Callable[[], ClientConnection]:
         types = frozenset(kind.encode() for kind in message_types)

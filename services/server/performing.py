@@ -100,7 +100,7 @@ class Performing:
         runs = effect.runs
         here = self._here
         for name, link in self._links.controls.items():
-            if link.is_connected:
+            if link.is_connected and not link.borrowing.committed(runs):
                 tell = how_to_tell(link.woken_txid, here.machine.destinations[name], runs)
                 if tell is Tell.NOW:
                     link.told(effect.last_txid)

@@ -184,7 +184,8 @@ class Status:
             "pid": link.pid,
             "starts": link.process.starts,
             "why": link.why,
-            **link.counts,
+            "lent": link.borrowing.is_lent,
+            **link.borrowing.counts(link.counts),
         }
 
     def snapshot_from_thread(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol import control
 from raylay.services.protocol.frames import first_frame
 from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX, read_ack
 from raylay.services.replication.effects import (
@@ -22,11 +23,16 @@ from raylay.services.replication.instance import (
 from raylay.services.replication.placement import Placement
 from raylay.services.replication.routing import Destination
 from sim import instance as sim_instance
+from sim.lent import Borrowing, Ended
 from sim.network import Carried, Channel, Connection
 
 if TYPE_CHECKING:
     from sim.instance import Instance
     from sim.reunion import ReunitingDisk
+
+
+LENDS_WITHIN_US = 20_000
+TAKEN_US = (0, 20_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,12 @@ class LinkProcess:
         self.later_txid = 0
         """What it is to be told of within a moment."""
         self._early: list[bytes] = []
+        self.borrowing = Borrowing(self)
+        self.is_lent = False
+        """Whether the instance sends and reads over the connection."""
+        self.unread: list[Any] = []
+        """What came over a lent connection that the instance has not opened yet."""
+        self._lends_until_us = 0
         self._address = 0
         self._epoch = 0
         self._pause_us = world.timing.pause_us[0]
@@ -112,6 +124,7 @@ class LinkProcess:
     def die(self) -> None:
         """Ends with its instance."""
         self.alive = False
+        self.borrowing.ended("link died")
         if self.connection is not None:
             self.connection.close(0, "link died")
             self.connection = None
@@ -132,9 +145,11 @@ class LinkProcess:
 
     def quiet(self, last_txid: int) -> bool:
         """Whether everything is sent and stored."""
-        machine = self.machine
+        lent = self.borrowing.lent
+        machine = lent.machine if lent is not None else self.machine
         return (
             self.alive
+            and (lent is not None or not self.is_lent)
             and machine.is_connected
             and not machine.resyncing
             and machine.cursor >= last_txid
@@ -315,6 +330,8 @@ class LinkProcess:
         self._early.clear()
         was_connected = bool(self.server)
         self.server = ""
+        self.is_lent = False
+        self._lends_until_us = 0
         self.machine.disconnected()
         if was_connected:
             self.outbox.send(self.instance.link_disconnected, self, why)
@@ -421,6 +438,8 @@ class LinkProcess:
             self.connection.dead[0] = True
             self.world.after(3_000, self._unblock, self.connection)
         self._pump_soon()
+        if self._lends_until_us and self.connection is not None:
+            self._lend(self.connection)
 
     def _look_again(self) -> None:
         due_us = self.machine.due_us
@@ -447,6 +466,55 @@ class LinkProcess:
             return
         self._perform(self.machine.acked(number, held, persisted, conflicts))
         self._pump_soon()
+        if self._lends_until_us:
+            self._lend(connection)
+
+    # -- lending its connection --------------------------------------------------------------
+    def asked_to_lend(self, last_txid: int) -> None:
+        """The instance asks for the connection; it has committed up to here."""
+        if not self.alive:
+            return
+        self.told(last_txid)
+        connection = self.connection
+        if connection is None or isinstance(connection, Carried):
+            self._keep(for_good=connection is not None)
+            return
+        self._lends_until_us = self.world.now_us + LENDS_WITHIN_US
+        self.world.after(LENDS_WITHIN_US, self._lends_no_more)
+        self._lend(connection)
+
+    def _lends_no_more(self) -> None:
+        if self.alive and self._lends_until_us and self.world.now_us >= self._lends_until_us:
+            self._keep(for_good=False)
+
+    def _keep(self, *, for_good: bool) -> None:
+        self._lends_until_us = 0
+        self.outbox.send(self.borrowing.kept, for_good)
+
+    def _lend(self, connection: Connection) -> None:
+        if connection.carried or not self.server:
+            return
+        state = self.machine.lend()
+        if state is None:
+            return
+        self._lends_until_us = 0
+        self.is_lent = True
+        self.unread = []
+        connection.receive[0] = self.unread.append
+        connection.closed[0] = lambda why: self.unread.append(Ended(why))
+        frame = control.lend(state, self._epoch, self.server)
+        # The instance has other things to do first: it commits, and asks.
+        self.outbox.last_us = max(
+            self.outbox.last_us, self.world.now_us + self.world.lend_rng.randint(*TAKEN_US)
+        )
+        self.outbox.send(self.borrowing.given, connection, frame)
+
+    def returned(self, why: str) -> None:
+        """The connection that was lent is over."""
+        connection = self.connection
+        if self.alive and self.is_lent and connection is not None:
+            connection.close(0, why)
+            self._lost(connection, why)
 
     def _perform(self, effects: list[Any]) -> None:
         for effect in effects:

@@ -48,6 +48,7 @@ from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.upstreams import Upstream, Upstreams
 from raylay.services.replication.journal_answers import Answers, Fetch, Questions
+from raylay.services.replication.lending import Lending, LentLink
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import GENERATION_MAX
@@ -64,6 +65,36 @@ from raylay.storage.memory_journal import MemoryJournal
 from sim.client import SimStore
 from sim.stateful import NOTHING, LastOfTopic
 from sim.world import Machines
+
+
+class ForgetsWhatCame(Lending):
+    """Goes on with a lent connection as if nothing had been committed since the link was asked."""
+
+    __slots__ = ()
+
+    def taken(self, cursor: int, now_us: int) -> list[Run] | None:
+        return super().taken(cursor, now_us) and []
+
+
+class SkipsWhatItLacks(LentLink):
+    """Takes what it was not given for sent."""
+
+    __slots__ = ()
+
+    def go_on(self, now_us: int) -> list[LinkEffect]:
+        if self._unsent:
+            cursor = self.machine.cursor
+            self.machine.cursor = max(cursor, self._unsent[0].first_txid - 1)
+        return super().go_on(now_us)
+
+
+class DeafWhileAsked(Lending):
+    """Goes on with a lent connection, although the link has lent it before it heard a notice."""
+
+    __slots__ = ()
+
+    def said(self) -> None:
+        pass
 
 
 class PrefixAcks(InstanceMachine):
@@ -1042,6 +1073,8 @@ MISTAKES: dict[str, Machines] = {
     "unread is the same": Machines(instance=UnreadIsTheSame),
     "frames overtake": Machines(arrivals=FramesOvertake),
     "refuses without a word": Machines(instance=RefusesWithoutAWord),
+    "lent without what came": Machines(lending=ForgetsWhatCame, lent=SkipsWhatItLacks),
+    "lent and deaf": Machines(lending=DeafWhileAsked),
     "last hop only": Machines(instance=OwesByLastHop, link=SendsByLastHop),
     "found: held is the same": Machines(link=HeldIsTheSame),
     "found: skips what it sees": Machines(link=SkipsWhatItSees),
@@ -1075,6 +1108,8 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "prepared at the replica": frozenset(("state",)),
     "only its own staged": frozenset(("state",)),
     "from what is committed": frozenset(("state",)),
+    "lent without what came": frozenset(("liveness",)),
+    "lent and deaf": frozenset(("liveness",)),
     "forgets what failed": frozenset(("authored",)),
     "acts before the commit": frozenset(("authored",)),
     "sends what is beside": frozenset(("routing",)),
@@ -1178,6 +1213,9 @@ FILTERED = frozenset(
     )
 )
 """Mistakes that show only where a destination has a content filter."""
+
+LENT = frozenset(("lent without what came", "lent and deaf"))
+"""Mistakes that show only where links lend their connections."""
 
 TWINS = frozenset(("contents not compared", "found: held is the same"))
 """Mistakes that show only where two clients have one name."""

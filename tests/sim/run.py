@@ -27,6 +27,12 @@ SHOWN_OPERATIONS = 200
 PROBED_SEEDS_MIN = 1000
 """A run of as many seeds fails where one of these was never hit."""
 PROBES = (
+    "connection lent",
+    "committed while a link was asked",
+    "lent connection not gone on with",
+    "link lost while its connection is lent",
+    "notice over a lent connection",
+    "mode of a lent link",
     "copy began anew",
     "old copy found by peers",
     "old copy put back",
@@ -136,6 +142,11 @@ class Result:
     steps: int = 0
 
 
+def lends(seed: int) -> bool:
+    """Whether links lend their connections in it."""
+    return seed % 3 == 0
+
+
 def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> World:
     """Runs a plan: safety first, with faults, then liveness, without."""
     world = World(
@@ -153,6 +164,7 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
         journaled=plan.journaled,
         contents=bool(plan.twins),
         stateful=plan.stateful,
+        lends=lends(seed),
     )
     for name, servers, group, topic in plan.clients:
         durable = name in plan.fully_durable

@@ -45,6 +45,7 @@ from raylay.services.replication.content import FilterLanguage
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.replication.instance import InstanceMachine, Parts
 from raylay.services.replication.instance.authored import Author
+from raylay.services.replication.lending import Lending, LentLink
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, Placements
@@ -102,6 +103,8 @@ class Machines:
     parts: Parts = field(default_factory=Parts)
     """Of each instance's machine."""
     link: type[OutboundLink] = OutboundLink
+    lending: type[Lending] = Lending
+    lent: type[LentLink] = LentLink
     durability: type[PendingMessages] = PendingMessages
     journal: type[MemoryJournal] = MemoryJournal
     front: type[MemoryFront] = MemoryFront
@@ -157,11 +160,14 @@ class World:
         recent_bytes_max: int | None = None,
         slow_commit_ns: int | None = None,
         stateful: tuple[TopicRule, ...] = (),
+        lends: bool = False,
     ) -> None:
         self.rng = random.Random(seed)
         self.hint_rng = random.Random(seed)
         self.front_rng = random.Random(seed)
         self.has_front = seed % 2 == 1
+        self.lend_rng = random.Random(seed)
+        self.lends = lends
         self.topology = topology
         self.timing = timing or Timing()
         self.machines = machines or Machines()

@@ -28,7 +28,7 @@ def greeted(*, moved: bool) -> list[dict[str, Any]]:
     """What a process hears that was started, and whose destination moved before it came."""
     to = DestinationConfig("B", "pair", True, (OLD,), server_names=("B",))
     here = SimpleNamespace(config=InstanceConfig("A", "pair", destinations=(to,)))
-    links: Any = SimpleNamespace(here=here, greeted=lambda name: None)
+    links: Any = SimpleNamespace(here=here, greeted=lambda name: None, descriptors=None)
     link = LinkControl(links, to)
     link.offer_incoming = lambda: None  # type: ignore[method-assign]
     if moved:
@@ -63,7 +63,8 @@ def connected_link() -> tuple[LinkControl, Connection, Later]:
     to = DestinationConfig("B", "other", False, (OLD,), server_names=("B",))
     loop = Later()
     config = InstanceConfig("A", "pair", destinations=(to,))
-    links: Any = SimpleNamespace(here=SimpleNamespace(config=config, loop=loop))
+    here = SimpleNamespace(config=config, loop=loop)
+    links: Any = SimpleNamespace(here=here, descriptors=None)
     link = LinkControl(links, to)
     connection = Connection()
     link.connection = connection  # type: ignore[assignment]

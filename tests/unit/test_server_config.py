@@ -222,3 +222,11 @@ def test_wrong_values_of_a_destination(values: dict[str, Any], named: str) -> No
 def test_transports_are_on_loopback_where_no_address_is_given() -> None:
     config = InstanceConfig("A", "g")
     assert {config.client_host, config.replication_host, config.metrics_host} == {"127.0.0.1"}
+
+
+def test_links_lend_their_connections_but_where_it_is_said_that_they_do_not() -> None:
+    values = json.loads(InstanceConfig("A", "g").to_json())
+    assert "lent_links" not in values, "a release that does not know it reads this file"
+    assert InstanceConfig.from_json(json.dumps(values)).lent_links
+    off = InstanceConfig("A", "g", lent_links=False)
+    assert not InstanceConfig.from_json(off.to_json()).lent_links

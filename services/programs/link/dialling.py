@@ -393,6 +393,10 @@ class Dialling:
             downstream = self._pump.downstream
             if downstream is None:
                 return
+            if self._pump.is_lent:
+                # Its instance beats and listens.
+                await self._lost.wait()
+                return
             now_s = self._here.loop.time()
             if now_s - downstream.received_at_s > timeout_s:
                 downstream.why = f"nothing came for {timeout_s:g} s"

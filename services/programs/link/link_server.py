@@ -162,6 +162,11 @@ class LinkServer:
             dialling.part(header, body)
         elif command == "start":
             dialling.start(header)
+        elif command == "borrow":
+            pump.machine.told(header["tx"])
+            pump.borrow()
+        elif command == "returned":
+            pump.returned(header["why"])
         elif command == "impair":
             dialling.impair(header["state"], header["seconds"])
         elif command == "stop":

@@ -6,18 +6,17 @@ What goes and when is decided in services/replication/outbound.py.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import deque
+import socket
 from typing import Any
 
 from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.messages.records import Flag, Run
+from raylay.services.messages.records import Run
 from raylay.services.programs.link.downstream import Ack, Downstream
 from raylay.services.programs.link.surroundings import Surroundings
-from raylay.services.programs.link.telling import Telling
+from raylay.services.protocol import control
 from raylay.services.protocol.compression import compressor
-from raylay.services.protocol.frames import Header
+from raylay.services.protocol.frames import Header, encode_frame
 from raylay.services.protocol.replication import (
     batch_front,
     lacks_frames,
@@ -35,17 +34,22 @@ from raylay.services.replication.effects import (
     SendBatch,
 )
 from raylay.services.replication.outbound import OutboundLink
+from raylay.services.replication.telling import Telling, Told
 from raylay.services.replication.values import LinkStart
-from raylay.services.telemetry.tracing import Outstanding, Traced, start_tracing, traced
+from raylay.services.telemetry.link_traces import LinkTraces
+from raylay.services.telemetry.tracing import start_tracing
 from raylay.storage.journal_reader import LmdbJournalReader
 
 READ_BYTES = 512 * 1024
 HEADERS_IN_STEP = 1024
 COMPRESSED_BYTES_MIN = 256
-_TRACED = int(Flag.TRACED)
 EARLY_ACKS_MAX = 16_384
 """Acks that are kept while the instance is asked how to begin: a few milliseconds, some seconds
 where there are very many publishers."""
+LENDS_WITHIN_S = 1.0
+LENT_PUBLISHERS_MAX = 4_096
+LENT_BYTES_MAX = 1024 * 1024
+"""What the destination has goes to the instance in one frame, and is kept there."""
 REREAD_S = 0.002
 """A reader that does not see yet what its instance told of is asked again so soon."""
 
@@ -79,16 +83,19 @@ class Pump:
         )
         self._compress = compressor(self._compression) if self._compression else None
         self.tracing = start_tracing(config.process_name, config.tracing)
-        self._sends: deque[tuple[int, int, list[Traced]]] = deque()
-        self._outstanding = Outstanding()
+        self._traces = LinkTraces(self.tracing, config.instance, "", 0)
         self._sent_wire_bytes = 0
         self._telling = Telling(
-            here.tell,
+            self._tell,
             lambda delay_s, call: here.loop.call_later(delay_s, call),
             waited_for=config.destination.sync,
         )
         self._unsent: list[Run] = []
         """Read, and not taken by the machine yet."""
+        self.is_lent = False
+        """Whether the instance sends and reads over the connection, and this process does not."""
+        self._lends_until_s = 0.0
+        """It was asked for the connection, and answers by then; 0: it was not."""
         self._due_timer: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
@@ -111,7 +118,7 @@ class Pump:
         assert downstream.accepted is not None
         self.is_started = self._seeking = True
         self._unsent = []
-        self._outstanding = Outstanding()
+        self._traces = LinkTraces(self.tracing, self._here.config.instance, self.peer, self.epoch)
         self._perform(
             self.machine.connected(
                 downstream.accepted.incarnation, held, start, self.reader.first_txid
@@ -123,7 +130,8 @@ class Pump:
 
     def stop(self) -> None:
         """The connection is lost."""
-        self.is_started = False
+        self.is_started = self.is_lent = False
+        self._lends_until_s = 0.0
         self._telling.disconnected()
         self.machine.disconnected()
 
@@ -131,7 +139,6 @@ class Pump:
         """Forgets the connection, and returns it."""
         downstream, self.downstream = self.downstream, None
         self.stop()
-        self._sends.clear()
         return downstream
 
     def notice(self, awaited: Rooted, last_txid: int) -> None:
@@ -184,6 +191,8 @@ class Pump:
         self._here.outbox.flush()
         if machine.wants:
             self._pump_soon()
+        elif self._lends_until_s:
+            self._lend()
 
     def _pump_soon(self) -> None:
         """Goes on in the next turn of the loop, so that acks and beats come in between."""
@@ -287,12 +296,21 @@ class Pump:
 
     def _take_ack(self, ack: Ack) -> None:
         number, held, persisted, conflicts, at_ns = ack
-        if self._sends or self._outstanding:
-            self._trace_ack(number, persisted, at_ns)
+        self._traces.acked(number, persisted, at_ns)
         for effect in self.machine.acked(number, held, persisted, conflicts):
             self._perform_one(effect, at_ns)
         self._here.outbox.flush()
         self.pump()
+        if self._lends_until_s:
+            self._lend()
+
+    def _tell(self, told: Told, at_ns: int) -> None:
+        if isinstance(told, LinkAnswered):
+            self._here.tell(control.answered(told, at_ns))
+        elif isinstance(told, LinkProgress):
+            self._here.tell(control.progress(told))
+        else:
+            self._here.tell(control.lacks(told))
 
     def _perform(self, effects: list[LinkEffect]) -> None:
         for effect in effects:
@@ -336,37 +354,75 @@ class Pump:
         )
         self._sent_wire_bytes += len(front) + size_bytes
         downstream.send_parts((front, *parts), len(front) + size_bytes)
-        if self.tracing.enabled:
-            found = [m for run in batch.runs if run.flags & _TRACED for m in traced(run.payload)]
-            if found:
-                self._sends.append((batch.number, time.time_ns(), found))
+        self._traces.sent(batch.number, batch.runs)
 
-    # -- tracing -----------------------------------------------------------------------------
-    def _trace_ack(self, number: int, persisted: Rooted, at_ns: int) -> None:
-        now_ns = time.time_ns()
-        config = self._here.config
-        while self._sends and self._sends[0][0] <= number:
-            _, sent_ns, messages = self._sends.popleft()
-            self.tracing.link_send(
-                messages,
-                sent_ns,
-                now_ns,
-                instance=config.instance,
-                destination=self.peer,
-                epoch=self.epoch,
-            )
-            self._outstanding.add(messages, sent_ns)
-        if not self._outstanding:
+    # -- lending the connection --------------------------------------------------------------
+    def borrow(self) -> None:
+        """The instance asks for the connection. It gets it once nothing is on its way, if that is
+        soon, and if the connection is a plain one."""
+        downstream, destination = self.downstream, self._here.config.destination
+        if (
+            downstream is None
+            or downstream.is_carried
+            or destination.share_connection
+            or self._compress is not None
+            or self._here.config.drills
+        ):
+            self._keep(for_good=True)
             return
-        for answered in persisted.values():
-            for publisher, ranges in answered.items():
-                taken = self._outstanding.take(publisher, ranges)
-                if taken:
-                    self.tracing.persisted_ack(
-                        [message for message, _ in taken],
-                        at_ns or now_ns,
-                        now_ns,
-                        instance=self.peer,
-                        upstream=config.instance,
-                        epoch=self.epoch,
-                    )
+        self._lends_until_s = self._here.loop.time() + LENDS_WITHIN_S
+        self._here.loop.call_later(LENDS_WITHIN_S, self._lends_no_more)
+        self.pump()
+        self._lend()
+
+    def _lends_no_more(self) -> None:
+        if self._lends_until_s and self._here.loop.time() >= self._lends_until_s:
+            self._keep(for_good=False)
+
+    def _keep(self, *, for_good: bool) -> None:
+        self._lends_until_s = 0.0
+        self._here.tell(encode_frame({"c": "keeps", "for_good": for_good}))
+
+    def _lend(self) -> None:
+        downstream, machine = self.downstream, self.machine
+        transport = downstream.transport if downstream is not None else None
+        if downstream is None or transport is None or not self.is_started:
+            return
+        if downstream.carried is not None or downstream.unsent_bytes or downstream.reader.buffered:
+            return
+        state = machine.lend()
+        if state is None:
+            return
+        frame = b""
+        if len(state.held.sets) <= LENT_PUBLISHERS_MAX:
+            frame = control.lend(state, self.epoch, self.peer)
+        if not frame or len(frame) > LENT_BYTES_MAX or not self._hand_over(transport):
+            machine.borrow(state)
+            self._keep(for_good=True)
+            return
+        transport.pause_reading()
+        self._lends_until_s = 0.0
+        self.is_lent = True
+        self._telling.flush()
+        self._here.tell(frame)
+
+    def _hand_over(self, transport: asyncio.Transport) -> bool:
+        """Sends the connection's descriptor, ahead of the frame that tells of it."""
+        config = self._here.config
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
+            way.setblocking(False)
+            try:
+                way.connect(config.unix_path + control.LENT_SUFFIX)
+                socket.send_fds(
+                    way,
+                    [control.lent(config.destination.name, config.start_number)],
+                    [transport.get_extra_info("socket").fileno()],
+                )
+            except OSError:
+                return False
+        return True
+
+    def returned(self, why: str) -> None:
+        """The connection that was lent is over."""
+        if self.is_lent and self.downstream is not None:
+            self.downstream.abort(why)

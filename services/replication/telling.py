@@ -1,38 +1,40 @@
-"""What a link tells its instance of its destination: at once what somebody waits for, the rest
-soon, in one frame for many. Each frame wakes the instance."""
+"""What an instance is told of one of its destinations: at once what somebody waits for, the rest
+soon, and once for many. Each frame of a link wakes the instance."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.protocol import control
 from raylay.services.replication.acknowledgment import UNAWAITED
 from raylay.services.replication.effects import LinkAnswered, LinkLacks, LinkProgress, ranges_of
 
 SOON_S = 0.25
+
+Told = LinkAnswered | LinkProgress | LinkLacks
 
 
 class Telling:
     """See the file's docstring.
 
     Invariant: what is told soon is told before anything that is told at once.
-    Owner: the link. Lifecycle: as long as the link; `disconnected` begins anew.
+    Owner: the link, or the instance that has borrowed its connection. Lifecycle: as long as that;
+    `disconnected` begins anew.
 
     Args:
-        send: takes a frame for the instance.
-        call_later: calls something after so many seconds.
+        tell: takes what the instance is told, and when it was answered, in ns.
+        call_later: calls something after so many seconds; not where `flush` is called regularly.
         waited_for: persisted acks wait for the destination, or may again.
     """
 
     def __init__(
         self,
-        send: Callable[[bytes], None],
+        tell: Callable[[Told, int], None],
         call_later: Callable[[float, Callable[[], None]], object],
         *,
         waited_for: bool,
     ) -> None:
-        self._send = send
+        self._tell = tell
         self._call_later = call_later
         self._waited_for = waited_for
         self._answers = PublisherRanges()
@@ -46,7 +48,7 @@ class Telling:
         unawaited = effect.persisted.get(UNAWAITED)
         if self._waited_for or effect.conflicts or len(effect.persisted) != 1 or not unawaited:
             self._tell_answers()
-            self._send(control.answered(effect, at_ns))
+            self._tell(effect, at_ns)
             return
         for publisher, ranges in unawaited.items():
             self._answers.add_ranges(publisher, ranges)
@@ -66,7 +68,7 @@ class Telling:
     def lacks(self, effect: LinkLacks) -> None:
         """It will never have these from here."""
         self._tell_answers()
-        self._send(control.lacks(effect))
+        self._tell(effect, 0)
 
     def disconnected(self) -> None:
         """What was answered is there: the next connection's comparison shows it. How far this one
@@ -77,9 +79,10 @@ class Telling:
     def _soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._call_later(SOON_S, self._due)
+            self._call_later(SOON_S, self.flush)
 
-    def _due(self) -> None:
+    def flush(self) -> None:
+        """Tells what is to be told soon."""
         self._is_due = False
         self._tell_answers()
         stored, self._stored = self._stored, None
@@ -89,9 +92,9 @@ class Telling:
     def _tell_answers(self) -> None:
         if self._answers:
             answers, self._answers = self._answers, PublisherRanges()
-            self._send(control.answered(LinkAnswered({UNAWAITED: ranges_of(answers)}, {}), 0))
+            self._tell(LinkAnswered({UNAWAITED: ranges_of(answers)}, {}), 0)
 
     def _tell_progress(self, progress: LinkProgress) -> None:
         self._skipped = 0
         self._tell_answers()
-        self._send(control.progress(progress))
+        self._tell(progress, 0)

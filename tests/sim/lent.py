@@ -1,0 +1,224 @@
+"""An instance of the simulation that borrows the connection of one of its links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.records import Run
+from raylay.services.protocol import control
+from raylay.services.protocol.frames import first_frame
+from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX, read_ack
+from raylay.services.replication.effects import (
+    LinkAnswered,
+    LinkLacks,
+    LinkProgress,
+    NotifyLink,
+    SendBatch,
+)
+from raylay.services.replication.lending import LentLink
+from raylay.services.replication.telling import Telling
+from sim.network import Connection
+
+if TYPE_CHECKING:
+    from sim.link import LinkProcess
+
+PAUSE_US = (1_000, 40_000)
+
+
+class Ended:
+    """Behind the last frame of a connection."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+class Borrowing:
+    """The instance's side of it. As the server's Borrowing and LentSocket together."""
+
+    def __init__(self, link: LinkProcess) -> None:
+        world = self.world = link.world
+        self.link = link
+        self.instance = link.instance
+        pause_us = world.lend_rng.randint(*PAUSE_US)
+        self.lending = world.machines.lending(is_allowed=world.lends, pause_us_min=pause_us)
+        self.lent: LentLink | None = None
+        self.connection: Connection | None = None
+        self._behind: list[Run] = []
+        self._is_open = False
+        self._due_us: int | None = None
+        self._telling = self._new_telling()
+
+    def _new_telling(self) -> Telling:
+        return Telling(
+            lambda told, _: self._tell(told),
+            lambda *_: None,
+            waited_for=self.link.destination.sync,
+        )
+
+    def _tell(self, told: Any) -> None:
+        instance, link = self.instance, self.link
+        if isinstance(told, LinkAnswered):
+            instance.link_answered(link, told)
+        elif isinstance(told, LinkProgress):
+            instance.link_progressed(link, told)
+        else:
+            instance.link_lacks(link, told)
+
+    def tick(self) -> None:
+        """Called regularly."""
+        link, machine = self.link, self.instance.machine
+        if self.lent is not None:
+            self._telling.flush()
+        elif link.alive and self.lending.asks(
+            caught_up=machine.destinations[link.destination.name].caught_up,
+            committed_txid=machine.committed_txid,
+            now_us=self.world.now_us,
+        ):
+            link.inbox.send(link.asked_to_lend, machine.committed_txid)
+
+    def committed(self, runs: list[Run]) -> bool:
+        """These are on disk. Whether the link need not be told."""
+        if self.lent is None:
+            self.lending.committed(runs)
+            return False
+        if self._is_open:
+            self._perform(self.lent.committed(runs, self.world.now_us))
+        else:
+            self.world.probes["committed while a lent connection opens"] += 1
+            self._behind += runs
+        return True
+
+    def notice(self, effect: NotifyLink) -> bool:
+        """The destination is to be asked. Whether that is done."""
+        if self.lent is None:
+            self.lending.said()
+            return False
+        if self._is_open:
+            self.world.probes["notice over a lent connection"] += 1
+            now_us = self.world.now_us
+            self._perform(self.lent.notice(effect.awaited, effect.last_txid, now_us))
+        else:
+            self.abort("it was to be asked before it was open")
+        return True
+
+    def mode(self, sync: bool) -> bool:
+        """What is sent from now on is marked so. Whether that is done."""
+        if self.lent is None:
+            self.lending.said()
+            return False
+        self.world.probes["mode of a lent link"] += 1
+        self.lent.machine.set_mode(sync)
+        return True
+
+    def kept(self, for_good: bool) -> None:
+        """The link does not lend its connection."""
+        self.world.probes["connection not lent"] += 1
+        self.lending.kept(self.world.now_us, for_good=for_good)
+
+    def given(self, connection: Connection, frame: bytes) -> None:
+        """The link lends it."""
+        world, link = self.world, self.link
+        if not self.instance.alive or not link.alive:
+            return
+        self.instance._catch_up()
+        found = first_frame(frame, control.CONTROL_FRAME_BYTES_MAX)
+        assert found is not None
+        state = control.read_lend(*found[0])
+        behind = self.lending.taken(state.cursor, world.now_us)
+        if behind is None:
+            world.probes["lent connection not gone on with"] += 1
+            link.inbox.send(link.returned, "the instance cannot go on with it")
+            return
+        if behind:
+            world.probes["committed while a link was asked"] += 1
+        machine = world.machines.link(link.destination, world.window_bytes, filters=world.filters)
+        if hasattr(world.machines.link, "__annotations__"):
+            machine.__dict__.update({"name_of": world.name_of})
+        machine.borrow(state)
+        self.lent, self.connection = world.machines.lent(machine), connection
+        self._telling = self._new_telling()
+        self._behind, self._is_open = behind, False
+        world.after(world.lend_rng.randint(*world.timing.local_us), self._open, self.lent)
+
+    def _open(self, lent: LentLink) -> None:
+        connection = self.connection
+        if lent is not self.lent or connection is None or not self.instance.alive:
+            return
+        self.world.probes["connection lent"] += 1
+        self._is_open = True
+        behind, self._behind = self._behind, []
+        self._perform(lent.committed(behind, self.world.now_us))
+        if lent is not self.lent:
+            return
+        connection.receive[0] = self._frame
+        connection.closed[0] = lambda why: self._frame(Ended(why))
+        unread, self.link.unread = self.link.unread, []
+        for frame in unread:
+            self._frame(frame)
+
+    def _frame(self, frame: Any) -> None:
+        if self.lent is None or not self.instance.alive:
+            return
+        if isinstance(frame, Ended):
+            self.abort(frame.why)
+            return
+        if not isinstance(frame, bytes):
+            self.world.probes["news over a lent connection"] += 1
+            self.abort("the link is to hear that")
+            return
+        try:
+            found = first_frame(frame, REPLICATION_FRAME_BYTES_MAX)
+            assert found is not None
+            ack = read_ack(*found[0])
+            effects = self.lent.acked(*ack, self.world.now_us)
+        except RemoteProtocolError as error:
+            self.abort(f"{error.reason}: {error}")
+            return
+        self._perform(effects)
+
+    def _perform(self, effects: list[Any]) -> None:
+        lent, connection = self.lent, self.connection
+        for effect in effects:
+            if isinstance(effect, SendBatch):
+                if connection is not None:
+                    connection.send(0, effect)
+            elif isinstance(effect, LinkAnswered):
+                self._telling.answered(effect, 0)
+            elif isinstance(effect, LinkProgress):
+                self._telling.progress(effect)
+            elif isinstance(effect, LinkLacks):
+                self._telling.lacks(effect)
+        if lent is None or lent is not self.lent:
+            return
+        if lent.trouble:
+            self.world.probes["lent connection in trouble"] += 1
+            self.abort(lent.trouble)
+        elif lent.due_us is not None and lent.due_us != self._due_us:
+            self._due_us = lent.due_us
+            self.world.at(max(lent.due_us, self.world.now_us), self._look_again, lent)
+
+    def _look_again(self, lent: LentLink) -> None:
+        if lent is self.lent and self._is_open and self.instance.alive:
+            self._perform(lent.look_again(self.world.now_us))
+
+    def abort(self, why: str) -> None:
+        """Ends the connection; the link dials again."""
+        link, connection = self.link, self.connection
+        if self.lent is None:
+            self.lending.said()
+            return
+        self._telling.flush()
+        self.lent = self.connection = None
+        self._due_us = None
+        if connection is not None:
+            connection.close(0, why)
+        if link.alive:
+            link.inbox.send(link.returned, why)
+
+    def ended(self, why: str) -> None:
+        """The link is disconnected, or gone."""
+        if self.lent is not None:
+            self.world.probes["link lost while its connection is lent"] += 1
+            self.abort(why)
+        self.lending.ended(self.world.now_us)
