@@ -23,13 +23,19 @@ from raylay.services.messages.types.trees import (
 
 @pytest.mark.parametrize(
     ("identifier", "path"),
-    [("/a", ("a",)), ("/order/@id", ("order", "@id")), ("/55", ("55",)), ("/a b", ("a b",))],
+    [
+        ("/a", ("a",)),
+        ("/order/@id", ("order", "@id")),
+        ("/55", ("55",)),
+        ("/a b", ("a b",)),
+        ("[/a b/c]", ("a b", "c")),
+    ],
 )
 def test_an_identifier_is_a_path(identifier: str, path: FieldPath) -> None:
     assert field_path(identifier) == path
 
 
-@pytest.mark.parametrize("identifier", ["", "/", "a", "a/b", "/a/", "//a"])
+@pytest.mark.parametrize("identifier", ["", "/", "a", "a/b", "/a/", "//a", "[a]", "[/a"])
 def test_what_names_no_field_is_refused(identifier: str) -> None:
     with pytest.raises(MessageTypeError, match="names no field"):
         field_path(identifier)

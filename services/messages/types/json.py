@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import orjson
 
-from raylay.services.messages.types.base import DEPTH_MAX, MessageType, shown
+from raylay.services.messages.types.base import BODY_BYTES_MAX, DEPTH_MAX, MessageType, shown
 from raylay.services.messages.types.trees import Tree
 
 
@@ -23,7 +23,8 @@ class Json(MessageType):
 
     def parse(self, body: bytes | memoryview) -> Tree:
         """The members of the object."""
-        self.bounded(body)
+        if len(body) > BODY_BYTES_MAX:
+            self.bounded(body)
         raw = body if type(body) is bytes else bytes(body)
         try:
             tree = orjson.loads(raw)

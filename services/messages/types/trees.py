@@ -28,12 +28,13 @@ ABSENT: Any = _Absent()
 
 
 def field_path(identifier: str) -> FieldPath:
-    """The path of an identifier that names one field, such as `/order/@id` or `/55`.
+    """The path of an identifier that names one field, such as `/order/@id`, `/55` or `[/a b]`.
 
     Raises:
         MessageTypeError: it is none.
     """
-    names = identifier.split("/")
+    bracketed = identifier.startswith("[") and identifier.endswith("]")
+    names = (identifier[1:-1] if bracketed else identifier).split("/")
     if len(names) < 2 or names[0] or "" in names[1:]:
         raise MessageTypeError(
             f"{identifier!r} names no field: write /name, or /name/name for one within another"
