@@ -18,7 +18,7 @@ import struct
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,6 +68,9 @@ class TopicStore(Protocol):
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) from `start` on and before `end`, by key, as it is at the first one. Take
         all, or close the iterator, before the store is asked anything else."""
+
+    def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        """The first `most` of what `scan` gives."""
 
 
 class SowStore(Protocol):
@@ -174,6 +177,12 @@ class MemoryTopic:
         """(key, value) from `start` on and before `end`, by key, as it is at the first one."""
         keys = self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, end)]
         yield from [(key, self._entries[key]) for key in keys]
+
+    def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        """The first `most` of what `scan` gives."""
+        at = bisect_left(self._keys, start)
+        keys = self._keys[at : min(at + most, bisect_left(self._keys, end))]
+        return [(key, self._entries[key]) for key in keys]
 
     def take(self, entries: Changes, txid: int) -> None:
         """Writes entries, and the transaction that the topic is valid for with them."""
@@ -402,6 +411,19 @@ class LmdbSowStore:
         except lmdb.Error as error:
             raise explained(error, self._path) from error
 
+    def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        """The first `most` of what `scan` gives, without the part of the topic in their keys.
+
+        Raises:
+            StorageError: the file cannot be used.
+        """
+        try:
+            with self._file.begin() as transaction, transaction.cursor() as cursor:
+                entries = islice(cursor.iternext(), most) if cursor.set_range(start) else ()
+                return [(key[_FRONT_BYTES:], value) for key, value in entries if key < end]
+        except lmdb.Error as error:
+            raise explained(error, self._path) from error
+
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
@@ -447,6 +469,10 @@ class LmdbTopic:
         """(key, value) from `start` on and before `end`, by key, as it is at the first one."""
         for key, value in self._store.scan(self.front + start, self.front + end):
             yield key[_FRONT_BYTES:], value
+
+    def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        """The first `most` of what `scan` gives."""
+        return self._store.chunk(self.front + start, self.front + end, most)
 
 
 def _topic_key(name: str) -> bytes:

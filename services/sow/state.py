@@ -15,13 +15,17 @@ import heapq
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from raylay.services.errors import CorruptRecord
+from raylay.services.sow.query import SowQuery
 
 NEVER = 0
 """An expiration that never comes."""
 VALUE, VERSION = b"v", b"h"
+VALUE_END = b"w"
+"""Behind every value."""
 _RECORD = struct.Struct("<QQQQQ?")
 _TIME = struct.Struct(">Q")
 
@@ -99,6 +103,9 @@ class Reading(Protocol):
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) from `start` on and before `end`, by key, as of the scan's begin."""
 
+    def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        """The first `most` of what `scan` gives."""
+
 
 class Nothing:
     """The `Reading` of a topic of which nothing is on disk."""
@@ -114,6 +121,10 @@ class Nothing:
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Nothing."""
         return iter(())
+
+    def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        """Nothing."""
+        return []
 
 
 class SowState:
@@ -140,6 +151,7 @@ class SowState:
         self._taken: dict[bytes, bytes | None] = {}
         self._newest_us: dict[bytes, int] = {}
         self._newest_taken_us: dict[bytes, int] = {}
+        self._queries: list[SowQuery] = []
         self._pruned_to = VERSION
         self._older_kept = False
         self._expiring: list[tuple[int, bytes]] = []
@@ -175,8 +187,21 @@ class SowState:
         Raises:
             CorruptRecord: what is on disk is no record.
         """
-        for key, value in self._entries(VALUE, b"w"):
+        for key, value in self._entries(VALUE, VALUE_END):
             yield decoded(key[1:], value)
+
+    def query(self) -> SowQuery:
+        """Every record as of now, to be taken in turns while others are folded. Values are as the
+        store has them: `body_of` and `decoded` read them, after the first byte of the key."""
+        query = SowQuery(self._chunk, VALUE, VALUE_END, self.txid, self._queries.remove)
+        self._queries.append(query)
+        return query
+
+    def _chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        for newer in (self._unsaved, self._taken):
+            if any(start <= key < end for key in newer):
+                return list(islice(self._entries(start, end), most))
+        return self._reading.chunk(start, end, most)
 
     def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """What is on disk and what is to go there, by key."""
@@ -239,7 +264,7 @@ class SowState:
             return None
         if previous is None:
             self.count += 1
-        self._unsaved[VALUE + record.key] = encoded(record)
+        self._set_value(record.key, previous, encoded(record))
         self._note_expiration(record)
         self._add_version(record)
         return Change(record.key, previous, record, "updated" if previous else "inserted")
@@ -251,11 +276,16 @@ class SowState:
         if previous is None:
             return None
         self.count -= 1
-        self._unsaved[VALUE + key] = None
+        self._set_value(key, previous, None)
         self._add_version(
             previous._replace(txid=txid, updated_us=now_us, expires_us=NEVER, body=None)
         )
         return Change(key, previous, None, reason)
+
+    def _set_value(self, key: bytes, previous: SowRecord | None, value: bytes | None) -> None:
+        for query in self._queries:
+            query.changed(VALUE + key, None if previous is None else encoded(previous))
+        self._unsaved[VALUE + key] = value
 
     def seen(self, txid: int) -> None:
         """A transaction was folded that changes nothing here."""
@@ -405,6 +435,11 @@ def encoded(record: SowRecord) -> bytes:
         body is not None,
     )
     return head if body is None else head + body
+
+
+def body_of(value: bytes) -> bytes:
+    """The message of a record that there is, as the store has it."""
+    return value[_RECORD.size :]
 
 
 def decoded(key: bytes, value: bytes) -> SowRecord:

@@ -111,6 +111,8 @@ def test_it_is_a_dict(kind: str, seed: int, tmp_path: Path) -> None:
             low, high = sorted((b"%d" % chance.randrange(20), b"%d" % chance.randrange(20)))
             within = sorted(pair for pair in entries_now.items() if low <= pair[0] < high)
             assert list(topic.scan(low, high)) == within
+            most = chance.randint(1, 5)
+            assert topic.chunk(low, high, most) == within[:most]
             assert topic.last(low, high) == (within[-1][0] if within else None)
             key = b"%d" % chance.randrange(20)
             assert topic.get(key) == entries_now.get(key)

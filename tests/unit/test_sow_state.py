@@ -50,6 +50,9 @@ class Disk:
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return iter(sorted((k, v) for k, v in self.entries.items() if start <= k < end))
 
+    def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        return list(self.scan(start, end))[:most]
+
     def commit(self, pending: tuple[Mapping[bytes, bytes | None], int]) -> None:
         changes, self.txid = pending
         for key, value in changes.items():

@@ -1,0 +1,88 @@
+"""A query's records: those of one transaction, taken in turns while others are folded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Entries = list[tuple[bytes, bytes]]
+"""(key, value) of the store, by key."""
+Chunk = Callable[[bytes, bytes, int], Entries]
+"""The entries from a key on and before another one, so many at most, as they are now."""
+
+
+class SowQuery:
+    """The records of a topic as they were when the query began.
+
+    Nothing is copied for it but what changes before it comes there.
+
+    Invariant: `_saved` has, for each key from `_next` on that was changed since, what it was then.
+    Owner: who folds the topic. Lifecycle: until everything was taken, or `close`.
+
+    Args:
+        chunk: reads the topic.
+        start, end: the keys that are asked for.
+        txid: of the last transaction that is folded.
+        closed: is told when no more changes are of interest.
+    """
+
+    __slots__ = ("_chunk", "_closed", "_end", "_next", "_saved", "done", "txid")
+
+    def __init__(
+        self,
+        chunk: Chunk,
+        start: bytes,
+        end: bytes,
+        txid: int,
+        closed: Callable[[SowQuery], None],
+    ) -> None:
+        self._chunk = chunk
+        self._next = start
+        self._end = end
+        self._closed = closed
+        self._saved: dict[bytes, bytes | None] = {}
+        self.txid = txid
+        """The transaction whose records it gives."""
+        self.done = False
+        """Everything was taken, or it was closed."""
+
+    def take(self, most: int) -> Entries:
+        """The next records, by key.
+
+        Args:
+            most: that are looked at, 1 or more. There may be fewer, and none before `done`: those
+                that came since the query began are not given.
+        """
+        if self.done:
+            return []
+        entries = self._chunk(self._next, self._end, most)
+        until = self._end if len(entries) < most else entries[-1][0] + b"\0"
+        saved = [key for key in self._saved if key < until]
+        if saved:
+            then = dict(entries)
+            for key in saved:
+                value = self._saved.pop(key)
+                if value is None:
+                    then.pop(key, None)
+                else:
+                    then[key] = value
+            entries = sorted(then.items())
+        self._next = until
+        if until == self._end:
+            self.close()
+        return entries
+
+    def changed(self, key: bytes, previous: bytes | None) -> None:
+        """An entry is about to be changed.
+
+        Args:
+            previous: what it is until then; None: there is none.
+        """
+        if key >= self._next and key not in self._saved:
+            self._saved[key] = previous
+
+    def close(self) -> None:
+        """No more will be taken."""
+        if not self.done:
+            self.done = True
+            self._saved.clear()
+            self._closed(self)
