@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from raylay.services.core.feature import Folds
+from raylay.services.core.steps import Steps
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
 from raylay.services.messages.topic_book import TopicBook
@@ -24,6 +26,9 @@ from raylay.services.replication.routing import Destination
 from raylay.services.replication.run_lookup import RunLookup, RunSource
 from raylay.services.replication.values import Identity
 
+FOLD_ORDER = ("sow", "views", "live", "conflation", "queues", "replays")
+"""In which features fold what was committed. What a subscriber is told of is in the state of the
+world already, and nobody is replayed what the live ones have not got."""
 RECOVERY_HEADERS = 4096
 """Runs whose headers a restart reads at once."""
 
@@ -87,6 +92,8 @@ class Kinds:
     machine: type[InstanceMachine] = InstanceMachine
     parts: Parts = field(default_factory=Parts)
     recovery: type[RecoveryLog] = RecoveryLog
+    folds: type[Folds] = Folds
+    steps: type[Steps] = Steps
 
 
 class Core(NamedTuple):
@@ -95,6 +102,11 @@ class Core(NamedTuple):
     machine: InstanceMachine
     recovery: RecoveryLog
     """Writes the points from which later lives begin."""
+
+
+def folding(kinds: Kinds = Kinds()) -> Folds:
+    """Where the features of an instance enlist, nobody yet."""
+    return kinds.folds(FOLD_ORDER)
 
 
 def compose(

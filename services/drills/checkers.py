@@ -9,6 +9,8 @@
     authored         -  what an instance writes itself takes effect when it is on disk, or is undone
     state            -  what is added to a message is made of the value as staged, where it was
                         published, and once
+    folds            -  what was committed is folded once, in order, behind its acks, and the state
+                        before what is delivered
     routing          -  a link brings nothing that is not routed there
     liveness         7  in the end all acks are given and all logs hold what is routed to them
     unavailable      -  what is missing and removed upstream is recorded, nothing else is
@@ -50,6 +52,7 @@ from raylay.services.drills.history import History, Used
 from raylay.services.drills.laws.acks import acknowledged, nothing_lost
 from raylay.services.drills.laws.journals import (
     authored,
+    folds,
     liveness,
     loops,
     once,
@@ -82,6 +85,7 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     loops,
     authored,
     state,
+    folds,
     routing,
     liveness,
     unavailable,
@@ -116,6 +120,7 @@ __all__ = [
     "loops",
     "authored",
     "state",
+    "folds",
     "routing",
     "liveness",
     "unavailable",

@@ -371,6 +371,19 @@ class Undone(NamedTuple):
     sequences: Sequences
 
 
+class Folded(NamedTuple):
+    """A feature of an instance has folded what was committed, up to a transaction id."""
+
+    time_us: int
+    instance: str
+    feature: str
+    last_txid: int
+    messages: tuple[tuple[int, int], ...] = ()
+    """That it delivered of it: (publisher, sequence), in order."""
+    kept_back: tuple[str, ...] = ()
+    """Clients whose publishes count as acked and who were not told yet."""
+
+
 class Fault(NamedTuple):
     """The nemesis did something. Checkers ignore it, people read it."""
 
@@ -419,6 +432,7 @@ Operation = (
     | Retired
     | Reunited
     | Drafted
+    | Folded
     | TookUp
     | Undone
     | Fault

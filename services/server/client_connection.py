@@ -317,7 +317,7 @@ class ClientConnection(FramedConnection):
         self.published_upto = here.machine.received_of(self.number)
         here.perform(effects)
         if transient:
-            self._clients.deliver_transient(transient)
+            self._clients.live.transient(transient)
         self._commits.check_staged(self)
         if processed:
             self.send(processed)
@@ -414,7 +414,7 @@ class ClientConnection(FramedConnection):
         wanted = command.command_id if "persisted" in command.acks else ""
         if not here.machine.topics[run.topic, run.message_type].journaled:
             run.receive_time_us = now_us
-            self._clients.deliver_transient([run])
+            self._clients.live.transient([run])
             if wanted:
                 self.send(acknowledgment("persisted", wanted, unjournaled=1))
             return True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from raylay.services.messages.records import Run
+from raylay.services.core.feature import Folds
+from raylay.services.core.live import LiveSubscriptions
 from raylay.services.protocol.session import Logon, safety_notice
 from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.replication.peers import PeerBook
@@ -16,8 +17,8 @@ from raylay.services.server.replay import ReplayPump
 from raylay.services.server.replay_members import Subscriber
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
-from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
-from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
+from raylay.services.subscriptions.delivery import Delivery
+from raylay.services.subscriptions.matching import Subscription
 from raylay.services.subscriptions.overflow import Sent
 
 
@@ -52,6 +53,7 @@ class Clients:
         admission: Admission,
         commits: Commits,
         doorway: Doorway,
+        folds: Folds,
         peer_book: PeerBook,
         reading: JournalReading,
         replays: ReplayPump,
@@ -62,7 +64,7 @@ class Clients:
         self.doorway = doorway
         self.reading = reading
         self.replays = replays
-        self.live = SubscriptionTable()
+        self.live = LiveSubscriptions(self._deliver, folds.enlist)
         """The subscriptions without a bookmark."""
         self.connected: set[Client] = set()
         """All, from the first moment on."""
@@ -121,19 +123,6 @@ class Clients:
         notice = safety_notice(self.peers())
         for client in self.sessions.values():
             client.send(notice)
-
-    def deliver_live(self, runs: list[Run]) -> None:
-        """Delivers what was committed."""
-        for subscribers, delivery in live_deliveries(runs, self.live):
-            self._deliver(subscribers, delivery)
-
-    def deliver_transient(self, runs: list[Run]) -> None:
-        """Delivers messages of topics that are not journaled."""
-        for run in runs:
-            subscribers = self.live.matching(run.topic, run.message_type)
-            if subscribers:
-                for delivery in deliveries_of(run, journaled=False):
-                    self._deliver(subscribers, delivery)
 
     def _deliver(self, subscribers: tuple[Subscription, ...], delivery: Delivery) -> None:
         for subscription in subscribers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from raylay.services.core.feature import Folds
 from raylay.services.errors import StorageFull
 from raylay.services.messages.records import Run
 from raylay.services.replication.commit_news import CommitNews
@@ -43,13 +44,6 @@ class Publishing(Protocol):
         """This is no reason any more."""
 
 
-class Undoing(Protocol):
-    """Those who were given what is only staged (`ReplayPump`)."""
-
-    def append_failed(self) -> None:
-        """What was staged never came to be."""
-
-
 class Commits:
     """See the file's docstring.
 
@@ -59,6 +53,7 @@ class Commits:
 
     Args:
         links: by destination.
+        folds: who hears that what was staged never came to be.
         staged_bytes_max: a publisher is not read while more is staged.
     """
 
@@ -66,12 +61,12 @@ class Commits:
         self,
         here: Surroundings,
         links: Mapping[str, Wakeable],
-        replays: Undoing,
+        folds: Folds,
         staged_bytes_max: int,
     ) -> None:
         self._here = here
         self._links = links
-        self._replays = replays
+        self._folds = folds
         self._staged_bytes_max = staged_bytes_max
         self.latency = LatencyHistogram()
         self.failure: tuple[str, str] | None = None
@@ -220,7 +215,7 @@ class Commits:
         now_us = here.steady_us()
         here.perform(here.machine.append_failed(first_txid, reason, str(error), now_us))
         self.staged_bytes = 0
-        self._replays.append_failed()
+        self._folds.failed(here.machine.committed_txid)
         here.outbox.flush()
         here.loop.call_later(PROBE_S, self._probe)
 

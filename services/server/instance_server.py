@@ -14,6 +14,7 @@ from typing import Any
 
 import msgpack
 
+from raylay.services.core.compose import folding
 from raylay.services.errors import ConfigurationError, RaylayError, StorageError
 from raylay.services.replication.effects import Retired, WentBack
 from raylay.services.replication.instance import Identity
@@ -100,8 +101,9 @@ class InstanceServer:
         self.placements = placements = PlacementKeeper(here)
         self.reading = reading = JournalReading(here)
         self._maintenance = Maintenance(here, reading)
-        replays = ReplayPump(here, reading)
-        self.commits = commits = Commits(here, controls, replays, config.staged_bytes_max)
+        folds = folding()
+        replays = ReplayPump(here, reading, folds)
+        self.commits = commits = Commits(here, controls, folds, config.staged_bytes_max)
         admission = Admission(here, commits)
         self._recovery = Recovery(here, admission=admission, placements=placements, reading=reading)
         self.upstreams = Upstreams(
@@ -130,6 +132,7 @@ class InstanceServer:
             admission=admission,
             commits=commits,
             doorway=doorway,
+            folds=folds,
             peer_book=self.links.peer_book,
             reading=reading,
             replays=replays,
@@ -152,6 +155,7 @@ class InstanceServer:
             here,
             clients=self.clients,
             commits=commits,
+            folds=folds,
             links=self.links,
             recovery=self._recovery,
             replays=replays,

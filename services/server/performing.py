@@ -1,7 +1,7 @@
 """What an instance does for each effect that its machine asks for: one table, one method each.
 
 It decides nothing. The order in which a commit is performed is a rule: links are told first, acks
-go out, then come subscriptions and replays.
+go out, then come the folds of the features (services/core/steps.py).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from raylay.services.core.feature import Folds
+from raylay.services.core.steps import Steps
 from raylay.services.replication.commit_news import Tell, how_to_tell
 from raylay.services.replication.effects import (
     AckClient,
@@ -18,7 +20,6 @@ from raylay.services.replication.effects import (
     CloseSession,
     CloseUpstream,
     Committed,
-    Effect,
     NotifyLink,
     PlacementsChanged,
     RefuseClient,
@@ -41,6 +42,7 @@ class Performing:
     """Owner: the instance's event loop.
 
     Args:
+        folds: the features that fold what is committed.
         endings: what is done for the effects that end the instance.
     """
 
@@ -50,6 +52,7 @@ class Performing:
         *,
         clients: Clients,
         commits: Commits,
+        folds: Folds,
         links: Links,
         recovery: Recovery,
         replays: ReplayPump,
@@ -64,7 +67,7 @@ class Performing:
         self._replays = replays
         self._upstreams = upstreams
         self._traces = CommitTraces(here, upstreams)
-        self._performers: dict[type, Callable[[Any], None]] = {
+        performers: dict[type, Callable[[Any], None]] = {
             Append: self._append,
             Committed: self._committed,
             AckClient: self._ack_client,
@@ -81,19 +84,15 @@ class Performing:
             Report: self._report,
             **endings,
         }
-
-    def perform(self, effects: list[Effect]) -> None:
+        self.perform = Steps(performers, folds, self._flush).perform
         """Performs what a machine asked for, in order."""
-        performers = self._performers
-        for effect in effects:
-            performers[type(effect)](effect)
-        if self._replays.any_fully_durable:
-            # Whatever came may have made something durable: a commit, an answer, a downgrade.
-            self._replays.durable_moved()
+
+    def _flush(self) -> None:
+        self._here.outbox.flush()
 
     def _append(self, effect: Append) -> None:
         self._commits.stage(effect.run)
-        if self._replays.any_live:
+        if self._replays.live:
             self._replays.staged(effect.run)
 
     def _committed(self, effect: Committed) -> None:
@@ -110,9 +109,6 @@ class Performing:
         here.topic_counts.add(runs)
         if here.tracing.enabled:
             self._traces.committed(runs)
-        if len(self._clients.live):
-            self._clients.deliver_live(runs)
-        self._replays.committed(runs)
 
     def _ack_client(self, effect: AckClient) -> None:
         client = self._clients.sessions.get(effect.session)

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from raylay.services.core.feature import Batch, Folds
 from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.bookmarks import Position
 from raylay.services.messages.ranges import PublisherRanges
@@ -43,15 +44,19 @@ HEADERS_IN_STEP = 4096
 class ReplayPump:
     """All bookmark subscriptions of an instance. Owner: its event loop."""
 
-    def __init__(self, here: Surroundings, reading: JournalReading) -> None:
+    name = "replays"
+
+    def __init__(self, here: Surroundings, reading: JournalReading, folds: Folds) -> None:
         self._here = here
+        self._folds = folds
         self._reading = reading
         self.delivered = 0
         """Messages, in this life."""
         self._members: dict[BookmarkSubscription, Member] = {}
         self._is_ticking = False
         self._replays: dict[Replay, None] = {}
-        self._live: dict[Replay, None] = {}
+        self.live: dict[Replay, None] = {}
+        """Those for whom `staged` is of use."""
         self._fully_durable: dict[Replay, None] = {}
         self._queue: deque[Replay] = deque()
         self._scheduled = False
@@ -60,16 +65,6 @@ class ReplayPump:
 
     def __len__(self) -> int:
         return len(self._members)
-
-    @property
-    def any_fully_durable(self) -> bool:
-        """Whether `durable_moved` is of use to anybody."""
-        return bool(self._fully_durable)
-
-    @property
-    def any_live(self) -> bool:
-        """Whether `staged` is of use to anybody."""
-        return bool(self._live)
 
     def open(
         self,
@@ -136,10 +131,12 @@ class ReplayPump:
     def _add(self, members: list[Member], terms: Terms) -> Replay:
         replay = Replay(members, terms, self._now_us())
         self._replays[replay] = None
+        self._folds.enlist(self, True)
         if terms.fully_durable:
             self._fully_durable[replay] = None
+            self._folds.follow(self, True)
         if replay.is_live:
-            self._live[replay] = None
+            self.live[replay] = None
         return replay
 
     def remove(self, subscription: BookmarkSubscription) -> None:
@@ -155,8 +152,12 @@ class ReplayPump:
         replay.plan.members.remove(member.subscription)
         if not replay.members:
             replay.end()
-            for kind in (self._replays, self._fully_durable, self._live):
+            for kind in (self._replays, self._fully_durable, self.live):
                 kind.pop(replay, None)
+            self._folds.follow(self, bool(self._fully_durable))
+            if not self._replays:
+                self._folds.enlist(self, False)
+                self._recent.clear()
 
     def pause(self, subscriptions: list[BookmarkSubscription]) -> None:
         """Delivers no more of these; what they were replayed together with goes on.
@@ -208,13 +209,9 @@ class ReplayPump:
                 if member is not None:
                     self._kick(member.replay)
 
-    def committed(self, runs: list[Run]) -> None:
+    def fold(self, batch: Batch) -> None:
         """These runs were committed: who is at the end of the log gets them from memory."""
-        if not self._replays:
-            self._recent.clear()
-            return
-        if not runs:
-            return
+        runs = batch.runs
         self._recent.add(runs)
         before_txid = runs[0].first_txid - 1
         for replay in list(self._replays):
@@ -236,23 +233,24 @@ class ReplayPump:
 
     def staged(self, run: Run) -> None:
         """This run is on its way to the disk: `live` subscriptions at the end of the log get it."""
-        for replay in list(self._live):
+        for replay in list(self.live):
             if replay.plan.cursor == run.first_txid - 1 and replay.unprepared is None:
                 self._deliver_live(replay, [run], run.last_txid)
 
-    def append_failed(self) -> None:
+    def failed(self, committed_txid: int) -> None:
         """What was staged never came to be."""
-        for replay in self._live:
+        for replay in self.live:
             for subscription in replay.members:
-                subscription.take_back(self._here.machine.committed_txid)
+                subscription.take_back(committed_txid)
 
     def _deliver_live(self, replay: Replay, runs: list[Run], limit_txid: int) -> None:
         plan, connection = replay.plan, replay.connection
         self._send(replay, plan.take(runs, limit_txid, self._now_us(), self._pending()))
         connection.sent(Sent.LIVE)
 
-    def durable_moved(self) -> None:
-        """More is durable: fully durable subscriptions may go on."""
+    def stepped(self) -> None:
+        """More may be durable, by a commit, an answer, a downgrade: fully durable subscriptions may
+        go on."""
         committed_txid = self._here.machine.committed_txid
         for replay in self._fully_durable:
             if replay.plan.cursor < committed_txid:

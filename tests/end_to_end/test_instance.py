@@ -277,6 +277,26 @@ def test_publish_subscribe_and_persisted(servers: Servers, tmp_path: Path) -> No
     assert server.stop() == 0
 
 
+def test_a_publisher_hears_its_ack_before_it_is_told_of_its_message(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """On one connection their order can be seen: links, acks, then deliveries and replays."""
+    server = single(servers, tmp_path)
+    client = Client(server.address, "both")
+    for name, options in (("live", {}), ("replay", {"bm": "0|1|"})):
+        client.send(
+            {"c": "subscribe", "sub": name, "t": "orders", "cid": name, "a": "processed", **options}
+        )
+        assert client.ack(cid=name).header["status"] == "success"
+    for sequence in range(1, 6):
+        client.publish(range(sequence, sequence + 1))
+        frames = [client.next().header for _ in range(3)]
+        assert [header["c"] for header in frames] == ["ack", "p", "p"], frames
+        assert frames[0]["s"] == sequence
+        assert [header["sub"] for header in frames[1:]] == ["live", "replay"]
+    assert server.stop() == 0
+
+
 def test_single_publishes_and_every_ack(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path, topics=(TopicRule("orders"),))
     client = Client(server.address, "client")

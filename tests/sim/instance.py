@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from raylay.services.core.compose import Composition, compose
+from raylay.services.core.compose import Composition, compose, folding
 from raylay.services.drills import history
 from raylay.services.drills.history import (
     Acked,
@@ -94,6 +95,7 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.matching import topic_filter
 from sim import stateful
+from sim.features import Replays, State, Writes, follow_everything
 from sim.link import LinkLogon, LinkProcess, Placed, Stale, Welcome
 from sim.network import Carried, Connection
 
@@ -435,7 +437,6 @@ class Instance:
         self._told_us = 0
         self._callbacks = 0
         self._checks = 0
-        self._any_fully_durable = False
         world.hosts[self.host] = self
         recovered = disk.journal.recovered
         if world.machines.placements_forgotten:
@@ -443,7 +444,11 @@ class Instance:
         self.lookup = world.machines.lookup(disk.journal, stretch_bytes=LOOKUP_BYTES)
         self.arrivals: dict[int, Arrivals] = {}
         """By connection: what came and is not taken yet, in order."""
+        self.folds = folding(world.machines.kinds())
         self.state = world.machines.state(disk.last)
+        self._writes, self._replays = Writes(self), Replays(self)
+        performers = {kind: partial(method, self) for kind, method in _PERFORM.items()}
+        self._steps = world.machines.steps(performers, self.folds, lambda: None)
         composition = Composition(
             disk.identity(),
             disk.member.destinations,
@@ -490,6 +495,9 @@ class Instance:
             world.log(ModeSet(world.now_us, self.name, name, True))
         disk.downgraded.clear()
         disk.lives += 1
+        if world.stateful:
+            self.folds.enlist(State(self), True)
+            follow_everything(self)
         self.links = {
             destination.name: LinkProcess(self, destination)
             for destination in disk.member.destinations
@@ -933,21 +941,22 @@ class Instance:
             self.news.failed()
             now_us = self.world.now_us
             self.perform(self.machine.append_failed(first_txid, "storage_error", text, now_us))
-            self._undo()
+            self.folds.failed(self.machine.committed_txid)
 
     # -- effects -----------------------------------------------------------------------------
     def perform(self, effects: list[Any]) -> None:
         """Performs effects in order."""
         if len(effects) > 1:
             self._probe(effects)
-        for effect in effects:
-            _PERFORM[type(effect)](self, effect)
-        if self._any_fully_durable:
-            for session in self.sessions.values():
-                for cursor in session.subscriptions.values():
-                    if cursor.replay.terms.fully_durable:
-                        self._wake(session, cursor)
+        self._steps.perform(effects)
         self.check()
+
+    def wake_replays(self, *, fully_durable: bool) -> None:
+        """There may be more for them, or for those that wait until it is durable."""
+        for session in self.sessions.values():
+            for cursor in session.subscriptions.values():
+                if cursor.replay.terms.fully_durable or not fully_durable:
+                    self._wake(session, cursor)
 
     def _probe(self, effects: list[Any]) -> None:
         modes = [effect.sync for effect in effects if type(effect) is SetLinkMode]
@@ -974,14 +983,15 @@ class Instance:
                     if not link.later_txid:
                         self.world.after(self.world.timing.told_later_us, self._tell_late, link)
                     link.later_txid = last_txid
-        for session in self.sessions.values():
-            for cursor in session.subscriptions.values():
-                self._wake(session, cursor)
-        self.state.fold(effect.runs, last_txid)
-        taken = self.author.committed(effect.runs)
-        if taken:
+
+    def take_up(self, runs: list[Run]) -> None:
+        """What is committed of what it wrote itself takes effect."""
+        taken = self.author.committed(runs)
+        if taken and self.alive:
             self.world.probes["acted on what it wrote itself"] += 1
             self.world.log(TookUp(self.world.now_us, self.name, *self._written(taken)))
+        if not self.author:
+            self.folds.enlist(self._writes, False)
 
     def write(self, topics: list[str]) -> None:
         """Makes records itself, which are handed over at the end of the turn."""
@@ -989,6 +999,7 @@ class Instance:
             return
         world, author = self.world, self.author
         handed_over = len(author)
+        self.folds.enlist(self._writes, True)
         self.disk.numbered[author.publisher] = self.name
         drafts = [
             author.draft(topic, "json", b"%d" % world.number(), world.now_us) for topic in topics
@@ -1002,9 +1013,9 @@ class Instance:
         if self.alive:
             self.perform(self.machine.authored(self.author.runs(), self.world.now_us))
 
-    def _undo(self) -> None:
+    def undo(self, committed_txid: int) -> None:
         """What could not be journaled, its author writes again, by what is true now."""
-        undone = self.author.failed(self.machine.committed_txid)
+        undone = self.author.failed(committed_txid)
         if undone:
             self.world.probes["undid what it wrote itself"] += 1
             self.world.log(Undone(self.world.now_us, self.name, *self._written(undone)))
@@ -1289,7 +1300,9 @@ class Instance:
         replay = CombinedReplay([subscription], terms, world.now_us)
         cursor = Cursor(subscription, replay, header["cid"])
         session.subscriptions[subscription.id] = cursor
-        self._any_fully_durable = self._any_fully_durable or terms.fully_durable
+        self.folds.enlist(self._replays, True)
+        if terms.fully_durable:
+            self.folds.follow(self._replays, True)
         if have is not None:
             world.probes["subscriber failed over"] += 1
         self._wake(session, cursor)

@@ -10,6 +10,8 @@ from raylay.services.client.failover import Peer, ServerChooser
 from raylay.services.client.machine import ClientMachine, ClientOptions
 from raylay.services.client.outbox import PublishBatch
 from raylay.services.client.publish_store import PublishStore
+from raylay.services.core.feature import Feature, Folds
+from raylay.services.core.steps import Steps
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.messages.stateful import Stateful
@@ -27,6 +29,7 @@ from raylay.services.replication.commit_place import CommitPlace, Place
 from raylay.services.replication.connecting import LinkPlan
 from raylay.services.replication.content import Contents
 from raylay.services.replication.effects import (
+    Committed,
     Effect,
     LinkEffect,
     Ranges,
@@ -1012,7 +1015,42 @@ class FromWhatIsCommitted(LastOfTopic):
         return self._committed.get(topic, NOTHING)
 
 
+# -- folds -------------------------------------------------------------------------------------
+class FoldsBeforeAcks(Steps):
+    """Lets publishers wait for what subscribers are told."""
+
+    __slots__ = ()
+
+    def _committed(self, effect: Committed) -> None:
+        super()._committed(effect)
+        self._fold()
+
+
+class FoldsBackwards(Folds):
+    """Folds in the opposite order."""
+
+    __slots__ = ()
+
+    def enlist(self, feature: Feature, served: bool) -> None:
+        super().enlist(feature, served)
+        self.served = tuple(sorted(self.served, key=lambda each: -self._places[each.name]))
+
+
+class FoldedNoMore(Folds):
+    """Takes a feature out with another one that nobody needs."""
+
+    __slots__ = ()
+
+    def enlist(self, feature: Feature, served: bool) -> None:
+        super().enlist(feature, served)
+        if not served:
+            self.served = ()
+
+
 MISTAKES: dict[str, Machines] = {
+    "folds before the acks": Machines(steps=FoldsBeforeAcks),
+    "folds in another order": Machines(folds=FoldsBackwards),
+    "folded no more": Machines(folds=FoldedNoMore),
     "staged kept at failure": Machines(parts=Parts(intake=DropsNothingAtFailure)),
     "prepared at the replica": Machines(parts=Parts(intake=PreparesWhatWasPrepared)),
     "only its own staged": Machines(parts=Parts(intake=OnlyItsOwnStaged)),
@@ -1104,6 +1142,9 @@ SHOWN_BY_A_SCENARIO: dict[str, Machines] = {
 """Mistakes that test_scenarios.py shows, each by a scenario of its own."""
 
 CAUGHT_BY: dict[str, frozenset[str]] = {
+    "folds before the acks": frozenset(("folds",)),
+    "folds in another order": frozenset(("folds",)),
+    "folded no more": frozenset(("folds",)),
     "staged kept at failure": frozenset(("state",)),
     "prepared at the replica": frozenset(("state",)),
     "only its own staged": frozenset(("state",)),
@@ -1195,6 +1236,9 @@ WRITES = frozenset(("forgets what failed", "acts before the commit"))
 
 STATEFUL = frozenset(
     (
+        "folds before the acks",
+        "folds in another order",
+        "folded no more",
         "staged kept at failure",
         "prepared at the replica",
         "only its own staged",

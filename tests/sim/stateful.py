@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from raylay.services.core.feature import Batch
 from raylay.services.messages.records import Kind, Run, iterate_records
 from raylay.services.messages.stateful import Overlay, with_bodies
 
@@ -47,10 +48,10 @@ class LastOfTopic:
         """It never came to be."""
         self._staged.failed(committed_txid)
 
-    def fold(self, runs: Iterable[Run], last_txid: int) -> None:
+    def fold(self, batch: Batch) -> None:
         """These are committed."""
-        fold(self._committed, runs)
-        self._staged.committed(last_txid)
+        fold(self._committed, batch.runs)
+        self._staged.committed(batch.last_txid)
 
 
 def fold(last: dict[bytes, str], runs: Iterable[Run]) -> None:

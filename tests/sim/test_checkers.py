@@ -16,6 +16,7 @@ from raylay.services.drills.history import (
     Drafted,
     Failed,
     FinalLog,
+    Folded,
     Heard,
     HeardSafety,
     History,
@@ -191,6 +192,31 @@ def test_a_lost_disk_begins_with_nothing() -> None:
     for lost in (True, False):
         found = checkers.state(History(chain(), [*up(), first, Crashed(4, "a", A, lost), again]))
         assert bool(found) == (not lost)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "early", "twice", "left", "order", "before the state", "before the acks"]
+)
+def test_what_is_committed_is_folded_once_behind_its_acks(wrong: str) -> None:
+    on_disk = journaled(3, "a", 1, 2)
+    state = [Folded(4, "a", "sow", txid) for txid in (1, 2)]
+    live = [Folded(4, "a", "live", txid, ((P, txid),)) for txid in (1, 2)]
+    folded = {
+        "early": [*state, live[0], on_disk, live[1]],
+        "twice": [on_disk, *state, *live, live[1]],
+        "left": [on_disk, *state, live[0]],
+        "order": [on_disk, *state, live[1], live[0]],
+        "before the state": [on_disk, state[0], *live, state[1]],
+        "before the acks": [on_disk, *state, live[0], live[1]._replace(kept_back=("p",))],
+    }.get(wrong, [on_disk, state[0], live[0], state[1], live[1]])
+    history = History(chain(), [*up(), *folded])
+    history.final = {"a": log(A, 1, 2)}
+    found = checkers.folds(history)
+    assert bool(found) == bool(wrong) and {each.law for each in found} <= {"folds"}
+    again = [Crashed(5, "a", A, False), Started(6, "a", A, True), Folded(7, "a", "sow", 1)]
+    assert bool(checkers.folds(replace(history, operations=[*up(), *folded, *again]))) == bool(
+        wrong not in ("", "left")
+    ), "the next life begins anew"
 
 
 @pytest.mark.parametrize("why", ["topic", "PassThrough", "nobody"])

@@ -63,13 +63,14 @@ def test_what_others_bring_is_journaled_as_they_made_it(planted: str) -> None:
 @pytest.mark.parametrize("planted", ["", "only its own staged"])
 def test_what_others_bring_is_a_value_here(planted: str) -> None:
     play = play_with(planted)
-    there, here = play.client("p", "m1"), play.client("q", "m2")
+    there = play.client("p", "m1")
+    here = [play.client(f"q{number}", "m2") for number in range(10)]
     play.until(50)
     there.publish(["orders", "orders"])
-    for time_us in range(50_000, 56_000, 200):
-        # One of these comes when it is staged there, and not on disk yet.
-        play.world.run_until(time_us)
-        here.publish(["orders"])
+    for number, client in enumerate(here):
+        # One of these comes when the others' is staged there, and not on disk yet.
+        play.world.run_until(51_000 + 200 * number)
+        client.publish(["orders"])
     assert laws(play) == ({"state"} if planted else set())
 
 

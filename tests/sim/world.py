@@ -23,6 +23,8 @@ from typing import Any, cast
 
 from raylay.services.client.machine import ClientMachine
 from raylay.services.core.compose import Kinds
+from raylay.services.core.feature import Folds
+from raylay.services.core.steps import Steps
 from raylay.services.drills.history import (
     Fault,
     FinalLog,
@@ -122,6 +124,8 @@ class Machines:
     """Of topologies with content filters."""
     author: type[Author] = Author
     state: type[LastOfTopic] = LastOfTopic
+    folds: type[Folds] = Folds
+    steps: type[Steps] = Steps
     spreads: bool = True
     """False: a mistake: nobody tells another one who was moved."""
     placements_forgotten: bool = False
@@ -135,7 +139,7 @@ class Machines:
 
     def kinds(self) -> Kinds:
         """What each instance is composed of."""
-        return Kinds(self.instance, self.parts, self.recovery)
+        return Kinds(self.instance, self.parts, self.recovery, self.folds, self.steps)
 
 
 class World:

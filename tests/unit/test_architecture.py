@@ -107,7 +107,7 @@ ROOMS: dict[str, frozenset[str]] = {
         # Beside what clients speak, it packs what links and their instances tell one another.
         "protocol": "messages replication",
         "subscriptions": "messages replication",
-        "core": "messages replication",
+        "core": "messages replication subscriptions",
         "sow": "messages",
         "topology": "messages replication",
         "telemetry": "messages",

@@ -8,6 +8,7 @@ from raylay.services.drills.history import (
     Crashed,
     Delivered,
     Drafted,
+    Folded,
     HeldBefore,
     History,
     Journaled,
@@ -303,6 +304,55 @@ def state(history: History) -> list[Violation]:
             if operation.instance in unsure:
                 unsure.add(operation.former)
             forget(operation.instance)
+    return found[:VIOLATIONS_MAX]
+
+
+def folds(history: History) -> list[Violation]:
+    """What was committed is folded in the journal's order, each message once, when it is on disk
+    and who waits for the ack of it was told. What is delivered is in the state already. In the end
+    nothing is left over: of an instance that lives, all that came in this life."""
+    due: defaultdict[str, dict[Key, None]] = defaultdict(dict)
+    upto: defaultdict[tuple[str, str], int] = defaultdict(int)
+    found: list[Violation] = []
+    any_folded = False
+
+    def wrong(operation: Folded, what: str) -> None:
+        text = f"{at(operation.time_us)} {operation.feature} of {operation.instance} {what}"
+        found.append(Violation("folds", text))
+
+    def look(operation: Folded) -> None:
+        name, last_txid = operation.instance, operation.last_txid
+        if operation.kept_back:
+            wrong(operation, f"folds before {', '.join(operation.kept_back)} heard its ack")
+        if last_txid <= upto[name, operation.feature]:
+            wrong(operation, f"folds {last_txid} behind {upto[name, operation.feature]}")
+        upto[name, operation.feature] = last_txid
+        if operation.messages and upto[name, "sow"] < last_txid:
+            wrong(operation, f"delivers {last_txid}, the state is at {upto[name, 'sow']}")
+        for key in operation.messages:
+            if key not in due[name]:
+                wrong(operation, f"delivers {named(key)}, which is not on disk, or again")
+            due[name].pop(key, None)
+
+    for operation in history.operations:
+        if isinstance(operation, Folded):
+            any_folded = True
+            look(operation)
+        elif isinstance(operation, Journaled):
+            due[operation.instance].update(
+                ((operation.publisher, sequence), None) for sequence in operation.sequences
+            )
+        elif isinstance(operation, Crashed | Started):
+            due.pop(operation.instance, None)
+            for of in [each for each in upto if each[0] == operation.instance]:
+                del upto[of]
+        elif isinstance(operation, Moved):
+            due[operation.former] = due.pop(operation.instance, {})
+            for name, feature in [each for each in upto if each[0] == operation.instance]:
+                upto[operation.former, feature] = upto.pop((name, feature))
+    for name, left in due.items() if any_folded else ():
+        if left and name in history.final:
+            found.append(Violation("folds", f"{name} has never delivered {listed(left)}"))
     return found[:VIOLATIONS_MAX]
 
 

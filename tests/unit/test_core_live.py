@@ -1,0 +1,65 @@
+"""Subscriptions without a bookmark: folded while there is any."""
+
+from __future__ import annotations
+
+from raylay.services.core.feature import Batch, Folds
+from raylay.services.core.live import LiveSubscriptions
+from raylay.services.messages.records import RecordBuilder, Run, run_of, scan
+from raylay.services.subscriptions.delivery import Delivery
+from raylay.services.subscriptions.matching import Subscription, topic_filter
+
+
+def run(first: int, count: int = 1, topic: str = "orders") -> Run:
+    builder = RecordBuilder(7, topic, "json")
+    payload = b"".join(builder.build(first + n, b"x", 5) for n in range(count))
+    made = run_of(scan(payload)[0], payload)
+    made.first_txid = first
+    return made
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.folds = Folds(("live",))
+        self.got: list[tuple[list[str], int, int]] = []
+        self.live = LiveSubscriptions(self._deliver, self.folds.enlist)
+
+    def _deliver(self, subscribers: tuple[Subscription, ...], delivery: Delivery) -> None:
+        names = [subscription.id for subscription in subscribers]
+        self.got.append((names, delivery.first_txid, delivery.count))
+
+    def subscribe(self, name: str, topic: str = "orders") -> Subscription:
+        made = Subscription(1, name, topic_filter(topic, ""))
+        self.live.add(made)
+        return made
+
+    def commit(self, *runs: Run) -> list[tuple[list[str], int, int]]:
+        self.folds.fold(Batch(list(runs), runs[-1].last_txid))
+        got, self.got = self.got, []
+        return got
+
+
+def test_it_is_folded_from_the_first_subscription_to_the_last() -> None:
+    bench = Bench()
+    assert bench.folds.served == () and not len(bench.live)
+    one, other = bench.subscribe("one"), bench.subscribe("other")
+    assert bench.folds.served == (bench.live,) and len(bench.live) == 2
+    bench.live.remove(one)
+    assert bench.commit(run(1)) == [(["other"], 1, 1)]
+    bench.live.remove(other)
+    assert bench.folds.served == ()
+
+
+def test_what_is_committed_is_delivered_together_to_those_who_want_it() -> None:
+    bench = Bench()
+    bench.subscribe("one")
+    bench.subscribe("all", ".*")
+    got = bench.commit(run(1, 2), run(3), run(4, topic="trades"))
+    assert got == [(["one", "all"], 1, 3), (["all"], 4, 1)]
+
+
+def test_what_is_not_journaled_is_delivered_at_once_and_without_a_place() -> None:
+    bench = Bench()
+    bench.live.transient([run(1)])
+    bench.subscribe("one")
+    bench.live.transient([run(1, 2), run(3, topic="trades")])
+    assert bench.got == [(["one"], 0, 2)]
