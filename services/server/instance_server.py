@@ -22,6 +22,7 @@ from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.server.admission import Admission
 from raylay.services.server.announcer import Announcer
 from raylay.services.server.bootstrap import Bootstrap
+from raylay.services.server.children.link_factory import LinkFactory
 from raylay.services.server.children.supervisor import ChildHandle
 from raylay.services.server.clients import Clients
 from raylay.services.server.commits import Commits
@@ -36,7 +37,7 @@ from raylay.services.server.data_directory import GENERATION_KEY
 from raylay.services.server.doorway import Doorway, connections_max
 from raylay.services.server.held_digest import HeldDigest
 from raylay.services.server.injected import Injections
-from raylay.services.server.link_control import LinkControl, LinkFactory, Links
+from raylay.services.server.link_control import LinkControl, Links
 from raylay.services.server.listening import Listening
 from raylay.services.server.maintenance import Maintenance
 from raylay.services.server.node_address import following
@@ -190,8 +191,7 @@ class InstanceServer:
         here.is_serving = True
         here.phase = "serving" if here.machine.ready else "waiting to catch up with a peer"
         here.report("started", incarnation=f"{here.identity.incarnation:016x}")
-        for link in self.links.controls.values():
-            link.start()
+        self.links.run()
         here.every(config.check_interval_ms / 1000, self._check)
         here.every(1.0, self._each_second)
         here.every(POINT_INTERVAL_S, self._recovery.write_point)

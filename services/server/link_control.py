@@ -1,7 +1,6 @@
 """The instance's side of its links: what it tells their processes and what they say.
 
-That their processes run is a matter of children/supervisor.py.
-"""
+That their processes run is a matter of children/supervisor.py."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 
@@ -27,11 +26,10 @@ from raylay.services.replication.incoming import Incoming, choose, uses_incoming
 from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, from_wire, to_wire
 from raylay.services.replication.telling import Told
-from raylay.services.server.children.supervisor import ChildHandle, Supervisor
+from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
 from raylay.services.server.commits import Commits
 from raylay.services.server.config import (
     DestinationConfig,
-    LinkConfig,
     aimed_at,
     client_name,
 )
@@ -43,13 +41,6 @@ from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.turns import in_turns
 from raylay.services.server.upstream_connection import UpstreamConnection, Upstreams
 from raylay.services.transports.framed import FramedConnection
-
-
-class LinkFactory(Protocol):
-    """Starts a link: an actor, a subprocess, or in tests something else."""
-
-    def __call__(self, config: LinkConfig) -> ChildHandle:
-        """Starts one. Called in a thread; may block; may raise: it is then tried again."""
 
 
 class Links:
@@ -89,6 +80,7 @@ class Links:
         self.keep_refused = keep_refused
         self.peer_book = PeerBook()
         self.descriptors = Descriptors()
+        self._starting: asyncio.Task[None] | None = None
 
     def add(self, config: DestinationConfig) -> LinkControl:
         """One more destination."""
@@ -102,8 +94,20 @@ class Links:
         for link in self.controls.values():
             link.aim(news)
 
+    def run(self) -> None:
+        """Starts all of them: those of the group, and those that acks wait for, before the others.
+        On few processors the processes of a fabric take seconds, and clients wait for these."""
+        first: list[Supervisor] = []
+        others: list[Supervisor] = []
+        for link in self.controls.values():
+            needed = link.config.sync or link.config.group == self.here.config.group
+            (first if needed else others).append(link.process)
+        self._starting = self.here.loop.create_task(run_in_order(first, others))
+
     async def stop(self) -> None:
         """Ends all of them for good."""
+        if self._starting is not None:
+            self._starting.cancel()
         await asyncio.gather(
             *(link.stop() for link in self.controls.values()), return_exceptions=True
         )
@@ -157,10 +161,6 @@ class LinkControl:
         """Number of the incoming connection that the link was last told of."""
 
     # -- the process -------------------------------------------------------------------------
-    def start(self) -> None:
-        """Starts the link and keeps one running from now on."""
-        self.process.run()
-
     def _start(self, number: int) -> ChildHandle:
         """Called in a thread."""
         config = self.config

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from raylay.services.errors import FabricError, InstanceRetired, RaylayError
 from raylay.services.replication.placement import from_wire
+from raylay.services.server.children.link_factory import LinkFactory
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.injected import await_release, is_held
 from raylay.services.server.instance_server import InstanceServer
-from raylay.services.server.link_control import LinkFactory
 from raylay.services.server.process import (
     FATAL_EXIT_CODE,
     keep_what_is_there,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.replication.commit_news import TOLD_LATER_RECORDS
 from raylay.services.replication.placement import Placement
+from raylay.services.server.children import supervisor
 from raylay.services.server.config import DestinationConfig, InstanceConfig
-from raylay.services.server.link_control import LinkControl
+from raylay.services.server.link_control import LinkControl, Links
 
 OLD, NEW = "127.0.0.1:1", "127.0.0.1:2"
 
@@ -97,3 +102,49 @@ def test_a_link_that_is_asked_something_has_heard_of_all_that_it_is_asked_about(
     assert [frame["c"] for frame in connection.sent] == ["told", "notice"]
     loop.run()
     assert len(connection.sent) == 2
+
+
+async def started(*, comes: bool) -> list[list[str]]:
+    """Which links are started at once, and which when those have come, or could not."""
+    local = DestinationConfig("local", "pair", False, (OLD,))
+    awaited = DestinationConfig("awaited", "other", True, (OLD,))
+    other = DestinationConfig("other", "other", False, (OLD,))
+    config = InstanceConfig("A", "pair", destinations=(other, local, awaited))
+    here: Any = SimpleNamespace(config=config, loop=asyncio.get_running_loop())
+    nothing: Any = None
+    links = Links(
+        here,
+        {},
+        commits=nothing,
+        digest=nothing,
+        placements=nothing,
+        upstreams=nothing,
+        start=nothing,
+        greeted=nothing,
+        keep_refused=nothing,
+    )
+    names: list[str] = []
+    stages: list[list[str]] = []
+    for each in config.destinations:
+        link = links.add(each)
+        link.process.run = partial(names.append, each.name)  # type: ignore[method-assign]
+    links.run()
+    task = links._starting
+    assert task is not None
+    await asyncio.sleep(0)
+    stages.append(list(names))
+    for name in ("local", "awaited") if comes else ("local",):
+        await asyncio.sleep(0)
+        assert len(names) == 2
+        links.controls[name].process.greeted()
+    await task
+    return [*stages, names[2:]]
+
+
+def test_links_that_clients_wait_for_are_started_before_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = [["local", "awaited"], ["other"]]
+    assert asyncio.run(started(comes=True)) == expected
+    monkeypatch.setattr(supervisor, "OTHERS_WAIT_S", 0.02)
+    assert asyncio.run(started(comes=False)) == expected, "one that never comes keeps none waiting"

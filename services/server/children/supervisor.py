@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from raylay.services.server.surroundings import Surroundings
 
 HELLO_TIMEOUT_S = 60.0
 """A child must have connected by then, or it is killed and another one started."""
+OTHERS_WAIT_S = 10.0
 RESTART_S_MIN = 0.05
 RESTART_S_MAX = 5.0
 STEADY_S = 10.0
@@ -75,6 +76,10 @@ class Supervisor:
         """The child of the last start has connected."""
         self._greeted.set()
 
+    async def came(self) -> None:
+        """Waits until the child of the last start has connected."""
+        await self._greeted.wait()
+
     def lost(self) -> None:
         """Its socket closed."""
         self._ended.set()
@@ -119,3 +124,18 @@ class Supervisor:
                 await self._here.in_thread(handle.kill)
             except Exception as error:  # it is gone as far as anybody can tell
                 self._told_kill_failed(str(error))
+
+
+async def run_in_order(first: Sequence[Supervisor], others: Sequence[Supervisor]) -> None:
+    """Starts some children, and the others when those have connected. One that cannot be started
+    keeps the others waiting for OTHERS_WAIT_S."""
+    for child in first:
+        child.run()
+    try:
+        async with asyncio.timeout(OTHERS_WAIT_S):
+            for child in first:
+                await child.came()
+    except TimeoutError:
+        pass
+    for child in others:
+        child.run()

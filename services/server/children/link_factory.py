@@ -1,0 +1,15 @@
+"""How the process of a link is started."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from raylay.services.server.children.supervisor import ChildHandle
+from raylay.services.server.config import LinkConfig
+
+
+class LinkFactory(Protocol):
+    """Starts a link: an actor, a subprocess, or in tests something else."""
+
+    def __call__(self, config: LinkConfig) -> ChildHandle:
+        """Starts one. Called in a thread; may block; may raise: it is then tried again."""
