@@ -6,8 +6,12 @@ import asyncio
 import time
 
 from context import Bench, Figure, body, percentile, publish_all
+from regions import Spent, processes
 
 WINDOW_1_MESSAGES = 1_500
+NAMES = tuple(
+    f"pair_ack_window1_{name}" for name in ("ms_p50", "ms_p99", "processor_ms", "wake_ups")
+)
 DELIVERY_S = 6.0
 TICK_S = 0.001
 
@@ -18,14 +22,20 @@ async def pair_ack_window1_ms(bench: Bench) -> list[Figure]:
     took_ms = []
     async with bench.client(bench.pair()) as client:
         await publish_all(client, "bench/window", message, 100)
+        pids = await asyncio.to_thread(processes, bench.pair())
+        spent = Spent(pids)
         for _ in range(WINDOW_1_MESSAGES):
             started_s = time.perf_counter()
             await client.publish("bench/window", message)
             await client.flush()
             took_ms.append((time.perf_counter() - started_s) * 1000)
+        cores, wakes = spent.per_second()
+    rate = 1000 * len(took_ms) / sum(took_ms)
     return [
         Figure("pair_ack_window1_ms_p50", percentile(took_ms, 0.5), "ms"),
         Figure("pair_ack_window1_ms_p99", percentile(took_ms, 0.99), "ms"),
+        Figure("pair_ack_window1_processor_ms", cores / rate * 1000, "ms a message"),
+        Figure("pair_ack_window1_wake_ups", wakes / rate, "a message"),
     ]
 
 

@@ -77,7 +77,7 @@ def _of_threads(pids: Iterable[int], file: str, value: Callable[[str], int]) -> 
     for pid in pids:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             try:
-                total += value((thread / file).read_text(encoding="ascii"))
+                total += value((thread / file).read_text(encoding="utf-8", errors="replace"))
             except (FileNotFoundError, ProcessLookupError):
                 pass  # It ended meanwhile.
     return total

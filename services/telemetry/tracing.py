@@ -31,6 +31,7 @@ import json
 import os
 import struct
 import sys
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -239,7 +240,6 @@ class Tracing:
     ) -> None:
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import ReadableSpan
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         from opentelemetry.trace import SpanContext, TraceFlags
 
@@ -257,16 +257,18 @@ class Tracing:
                 "process.pid": os.getpid(),
             }
         )
-        self._processors: list[SpanProcessor] = [
-            BatchSpanProcessor(
-                exporter,
-                max_queue_size=QUEUE_SPANS_MAX,
-                schedule_delay_millis=EXPORT_INTERVAL_MS,
-                max_export_batch_size=EXPORT_SPANS_MAX,
-            )
-            for exporter in exporters
-        ]
+        self._exporters, self._starting = list(exporters), threading.Lock()
+        self._processors: list[SpanProcessor] = []
         atexit.register(self.close)
+
+    def _start(self) -> None:
+        """At the first span: who reports none has no thread that wakes to look for some."""
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor as Batch
+
+        limits = QUEUE_SPANS_MAX, EXPORT_INTERVAL_MS, EXPORT_SPANS_MAX
+        with self._starting:
+            self._processors += [Batch(each, *limits) for each in self._exporters]
+            self._exporters = []
 
     def span(
         self,
@@ -305,6 +307,8 @@ class Tracing:
         end_ns: int,
         attributes: Attributes | None,
     ) -> None:
+        if self._exporters:
+            self._start()
         trace_id = int.from_bytes(own[:16], "big")
         make = self._context_class
         parent = None
@@ -413,16 +417,17 @@ class Tracing:
     # -- the end -------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Hands all spans to the exporters now. Blocks while they write."""
+        """Hands all spans to the exporters. Blocks while they write."""
         for processor in self._processors:
             processor.force_flush(CLOSE_TIMEOUT_MS)
 
     def close(self) -> None:
         """Flushes and ends. Called at exit too; a second call does nothing."""
         atexit.unregister(self.close)
-        processors, self._processors = self._processors, []
-        for processor in processors:
-            processor.shutdown()
+        ending: list[Any] = [*self._processors, *self._exporters]
+        self._processors, self._exporters = [], []
+        for each in ending:
+            each.shutdown()
 
 
 class NoTracing(Tracing):
@@ -434,7 +439,7 @@ class NoTracing(Tracing):
         self.process_name = process_name
         self.options = options
         self.sample_every = 0
-        self._processors = []
+        self._processors, self._exporters = [], []
 
     def _report(self, *_: Any) -> None:
         """Drops the span."""

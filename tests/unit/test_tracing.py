@@ -203,6 +203,16 @@ def test_spans_reach_the_file_within_a_second_without_a_flush(tmp_path: Path) ->
         assert len(spans_in(tmp_path)) == 1
 
 
+def test_a_process_without_spans_has_no_thread_that_looks_for_some(tmp_path: Path) -> None:
+    before = threading.active_count()
+    tracing = start_tracing("A", TracingOptions(file_directory=str(tmp_path)))
+    assert threading.active_count() == before
+    tracing.span("commit", new_context(), 1, 2)
+    assert threading.active_count() == before + 1
+    tracing.close()
+    assert threading.active_count() == before
+
+
 def test_spans_are_written_when_the_process_ends_by_itself(tmp_path: Path) -> None:
     program = (
         "import sys\n"

@@ -21,6 +21,8 @@ from raylay.services.server.config import LinkConfig
 from raylay.services.transports.framed import FramedConnection, Outbox
 
 COUNTS_S = 0.5
+COUNTS_LENT_S = 2.0
+"""While the instance sends, a link has nothing to count; each look wakes its process."""
 
 
 class _Instance(FramedConnection):
@@ -175,7 +177,7 @@ class LinkServer:
     async def _count_forever(self) -> None:
         before: dict[str, Any] = {}
         while True:
-            await asyncio.sleep(COUNTS_S)
+            await asyncio.sleep(COUNTS_LENT_S if self.pump.is_lent else COUNTS_S)
             self.pump.reader.tidy()
             counts = self.pump.counts()
             if counts != before:
