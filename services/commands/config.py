@@ -31,7 +31,6 @@ def check(files: FilesArgument, define: DefineOption = None) -> None:
     found: list[Finding] = []
     if isinstance(loaded, FabricSettings):
         settings = loaded
-        found = [Finding(str(files[0]), text, True) for text in settings.not_running()]
     else:
         found = [finding for document in loaded for finding in findings(document)]
         # What does not run yet is listed below, so it is no error here.

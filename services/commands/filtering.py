@@ -36,9 +36,9 @@ def filter_command(
 ) -> None:
     """Print the messages that pass a filter. Exit code 2 with the column where it is no filter, 1
     where a message cannot be read; those behind it are looked at all the same."""
-    from raylay.services.configuration.functions import functions
     from raylay.services.expressions.expression import ANYWHERE
     from raylay.services.expressions.expression import expression as read
+    from raylay.services.plugins.functions import functions
 
     try:
         found = read(expression, ANYWHERE, functions())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from raylay.services.configuration import yaml_file
-from raylay.services.configuration.amps.fabric import UNSUPPORTED_REMEDY, fabric_of
+from raylay.services.configuration.amps.fabric import fabric_of
 from raylay.services.configuration.amps.load import Document, load_amps
 from raylay.services.configuration.amps.support import findings
 from raylay.services.configuration.amps.tree import is_amps, read_text
@@ -72,8 +72,6 @@ def load_fabric(
     if isinstance(found, FabricSettings):
         if name and name != found.name:
             raise ConfigurationError(f"the file names the fabric {found.name}, not {name}")
-        if not ignore_unsupported:
-            refuse_not_running(found, Path(next(iter(paths))).name)
         return found
     return fabric_of(found, name, ignore_unsupported=ignore_unsupported)
 
@@ -91,19 +89,10 @@ def load_all(
     paths = list(paths)
     found = load_files(paths, defines=defines)
     if isinstance(found, FabricSettings):
-        where = str(next(iter(paths)))
-        return found, [(where, text) for text in found.not_running()]
+        return found, []
     refused = [each for document in found for each in findings(document) if each.refuses]
     settings = fabric_of(found, name, ignore_unsupported=True)
     return settings, [(each.origin, each.text) for each in refused]
-
-
-def refuse_not_running(settings: FabricSettings, where: str) -> None:
-    """Raises a ConfigurationError when `settings`, of a YAML file or a program, ask for what does
-    not run yet."""
-    lines = [f"{where}: {text}" for text in settings.not_running()]
-    if lines:
-        raise ConfigurationError("\n".join([*lines, UNSUPPORTED_REMEDY]))
 
 
 def _same_names(documents: list[Document]) -> list[str]:

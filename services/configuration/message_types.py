@@ -1,40 +1,17 @@
-"""Message types that a configuration defines: what checks them, and the kinds of entry points."""
+"""Message types that a configuration defines: what checks them."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from raylay.services.errors import ConfigurationError, RaylayError
-from raylay.services.messages.types.definitions import (
-    ENTRY_POINTS,
-    KIND_NAMES,
-    TypeDefinition,
-)
+from raylay.services.messages.types.definitions import TypeDefinition
+from raylay.services.plugins.message_types import plugins
 
 DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
-
-
-def plugins(kinds: Iterable[str]) -> dict[str, Any]:
-    """The factories of those kinds that are not built in, from Python's entry points.
-
-    Raises:
-        ConfigurationError: an entry point cannot be loaded; names it.
-    """
-    wanted = set(kinds) - KIND_NAMES
-    found: dict[str, Any] = {}
-    for entry in entry_points(group=ENTRY_POINTS) if wanted else ():
-        if entry.name in wanted:
-            try:
-                found[entry.name] = entry.load()
-            except Exception as error:
-                raise ConfigurationError(
-                    f"the entry point {entry.name} ({entry.value}) cannot be loaded: {error}"
-                ) from None
-    return found
 
 
 def check_types(definitions: Iterable[TypeDefinition]) -> None:

@@ -163,7 +163,7 @@ class TopicSettings(Section):
     message_type: MessageType = "*"
     journaled: bool = True
     filter: str = ""
-    """Content filter of a destination's topic: compared when a link connects; it does not run."""
+    """Content filter of a destination's topic (docs/filters.md): only what passes goes there."""
     include_validation: Checks | None = None
     """Of a destination's topic: the checks when a link connects. None: all."""
     exclude_validation: ExcludableChecks | None = None
@@ -495,17 +495,6 @@ class FabricSettings(Section):
         for instance in self.instances:
             for destination in instance.destinations:
                 yield instance, destination
-
-    def not_running(self) -> list[str]:
-        """What is declared and does not run yet, a sentence each. What an AMPSConfig has of that is
-        told by `amps/support.py`, before it comes here."""
-        return [
-            f"destination {destination.name} of {instance.name}, topic {topic.name}: "
-            f"content filters do not run yet: every message would go there"
-            for instance, destination in self.links()
-            for topic in destination.topics
-            if topic.filter
-        ]
 
     def journal_of(self, instance: InstanceSettings) -> JournalSettings:
         """The instance's own journal settings, or the fabric's."""

@@ -15,6 +15,7 @@ from raylay.services.messages.topics import (
     compile_regex,
     is_regex,
 )
+from raylay.services.plugins.filters import filter_problem
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 
 
@@ -72,6 +73,12 @@ def _bootstrap(settings: FabricSettings, instance: InstanceSettings) -> Iterator
 def _topics(settings: FabricSettings) -> Iterator[Problem]:
     journaled = [topic for topic in settings.topics if topic.journaled]
     for topic in settings.topics:
+        if topic.filter:
+            yield Problem(
+                ("topics", topic.name),
+                f"topic {topic.name} of the fabric has a filter: it belongs to a topic of a "
+                "destination",
+            )
         if topic.include_validation is not None or topic.exclude_validation is not None:
             yield Problem(
                 ("topics", topic.name),
@@ -156,9 +163,14 @@ def _destinations(settings: FabricSettings, instance: InstanceSettings) -> Itera
             f"{SYNC_DESTINATIONS_MAX} are possible; make the others async",
         )
     claimed: dict[str, str] = {}
+    types = settings.types_of(instance)
     for destination in instance.destinations:
         subject = (instance.name, destination.name)
         where = f"destination {destination.name} of {instance.name}"
+        for topic in destination.topics:
+            wrong = filter_problem(topic.filter, topic.message_type, types) if topic.filter else ""
+            if wrong:
+                yield Problem(subject, f"{where}, topic {topic.name}: {wrong}")
         if not destination.to and (destination.dial or not destination.group):
             yield Problem(subject, f"{where} names no instance to go to")
         elif not destination.group and all(":" in target for target in destination.to):

@@ -35,7 +35,7 @@ class Use:
 SUBSCRIPTION = Use(
     "the filter of a subscription", frozenset(("message", "client", "instance", "state", "clock"))
 )
-REPLICATION = Use("a replication filter", frozenset(("message", "instance")), deterministic=True)
+REPLICATION = Use("a replication filter", frozenset(("message",)), deterministic=True)
 ANYWHERE = Use(
     "an expression", frozenset(("message", "client", "instance", "state", "clock", "chance"))
 )

@@ -182,10 +182,6 @@ class Fabric(Applying, Moving, Clients, NodeErrands):
                 its reason. Nothing of the fabric is left running then.
         """
         settings = self._settings or self.settings()
-        if self._settings is None:
-            from raylay.services.configuration.files import refuse_not_running
-
-            refuse_not_running(settings, f"fabric {self.name}")
         if self._handles:
             raise FabricError(f"fabric {self.name} was started before")
         running = registry.find(self.name)

@@ -54,7 +54,7 @@ class TopicRule:
     Attributes:
         message_type: `*` takes any type.
         filter: content filter of a Destination's Topic, as written; empty: none. It is compared at
-            connect and does not run yet.
+            connect, too.
         include_validation: checks at connect (validation.py); None: all.
         exclude_validation: checks left out; wins over `include_validation`.
     """

@@ -5,8 +5,8 @@ is a pure function of the record, so whoever has the record comes to the same ve
 when it is committed, and the link when it reads it. Who has to know later where something goes
 that waits keeps the verdict (`Route.passed`), not the record.
 
-Filters are written in a language that is behind `FilterLanguage`. Where none is given they do not
-run: every record passes.
+Filters are written in a language that is behind `FilterLanguage` (content_language.py; the
+simulator has a shorter one). Where none is given they do not run: every record passes.
 """
 
 from __future__ import annotations
@@ -130,12 +130,12 @@ class Contents:
 
     def _of(self, run: Run, text: str) -> SequenceSet:
         if self._judged is not run:
-            self._judged, self._passing = run, {}
-        found = self._passing.get(text)
-        if found is None:
-            passes = self._filters[text].passes
-            found = self._passing[text] = SequenceSet()
+            # All filters that look at it, record after record: each is parsed once for all of them.
+            texts = self._topics[run.topic, run.message_type]
+            self._judged, self._passing = run, {each: SequenceSet() for each in texts}
+            asked = [(self._filters[each].passes, found) for each, found in self._passing.items()]
             for record in iterate_records(run.payload):
-                if passes(record):
-                    found.add(record.sequence, record.sequence)
-        return found
+                for passes, found in asked:
+                    if passes(record):
+                        found.add(record.sequence, record.sequence)
+        return self._passing[text]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.replication.acknowledgment import RootedRanges
+from raylay.services.replication.content import FilterLanguage
 from raylay.services.replication.effects import LinkAnswered, LinkEffect, LinkProgress, Ranges
 from raylay.services.replication.outbound import OutboundLink
 from raylay.services.replication.routing import Destination
@@ -50,12 +51,18 @@ class Reunion:
         identity: whose directory it is.
         destinations: those that its instance had.
         last_txid: of its journal.
+        filters: what content filters are written in; None: they do not run.
     """
 
     def __init__(
-        self, identity: Identity, destinations: Iterable[Destination], last_txid: int
+        self,
+        identity: Identity,
+        destinations: Iterable[Destination],
+        last_txid: int,
+        filters: FilterLanguage | None = None,
     ) -> None:
         self.identity = identity
+        self._filters = filters
         self._last_txid = last_txid
         # Nobody connects to a directory: those that waited for the other side are dialled.
         self.destinations = {
@@ -80,7 +87,9 @@ class Reunion:
 
     def link(self, destination: str, window_bytes: int) -> OutboundLink:
         """The machine of one destination's link."""
-        return OutboundLink(self.destinations[destination], window_bytes, PublisherRanges)
+        return OutboundLink(
+            self.destinations[destination], window_bytes, PublisherRanges, self._filters
+        )
 
     def start(self, destination: str, server: str) -> LinkStart:
         """A destination's link has connected: what it begins with."""

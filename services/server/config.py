@@ -354,6 +354,7 @@ class LinkConfig:
             start only.
         address: where others reach the instance's replication transport; empty: not known.
         drills: whether its line to the destination can be made a bad one.
+        type_definitions: message types of names of their own, that content filters read.
     """
 
     instance: str
@@ -368,6 +369,7 @@ class LinkConfig:
     log: LogOptions = field(default_factory=LogOptions)
     address: str = ""
     drills: bool = False
+    type_definitions: tuple[TypeDefinition, ...] = ()
 
     @property
     def process_name(self) -> str:

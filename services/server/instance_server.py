@@ -270,6 +270,7 @@ class InstanceServer:
                 config.log,
                 reachable(here.replication_address),
                 config.drills,
+                config.type_definitions,
             )
         )
 

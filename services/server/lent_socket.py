@@ -239,7 +239,7 @@ class LentSocket(FramedConnection):
         self._borrowing = borrowing
         self._link = link
         destination = link.config.destination()
-        machine = OutboundLink(destination, link.config.window_bytes)
+        machine = OutboundLink(destination, link.config.window_bytes, filters=self._here.filters)
         machine.borrow(state)
         self.lent = LentLink(machine)
         self._telling = Telling(

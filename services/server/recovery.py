@@ -11,6 +11,7 @@ import msgpack
 from raylay.services.core.compose import Composition, compose
 from raylay.services.errors import RaylayError
 from raylay.services.messages.topic_book import TopicBook
+from raylay.services.plugins.filters import filter_language
 from raylay.services.replication.instance import InstanceMachine
 from raylay.services.replication.recovery import RecoveryLog, RecoveryPoint
 from raylay.services.replication.staged import RECENT_BYTES_MAX
@@ -96,6 +97,9 @@ class Recovery:
                 servers[destination.name] = names if met is None else msgpack.unpackb(met)
         is_restored = self._admission.is_restored = directory.is_restored
         alone = not any(item.group == config.group for item in config.destinations)
+        here.filters = filter_language(
+            (rule for each in config.destinations for rule in each.topics), config.type_definitions
+        )
         composition = Composition(
             here.identity,
             [item.destination() for item in config.destinations],
@@ -107,6 +111,7 @@ class Recovery:
             ready=alone or (config.first and not is_restored) or state.get("ready") is not None,
             policy=config.policy,
             recent_bytes_max=RECENT_BYTES_MAX,
+            filters=here.filters,
         )
         machine, self._log = compose(
             composition,

@@ -19,6 +19,7 @@ import msgpack
 
 from raylay.services.errors import ConfigurationError, FabricError, RaylayError, RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.plugins.filters import filter_language
 from raylay.services.protocol.frames import Frame, FrameReader
 from raylay.services.protocol.replication import (
     BEAT,
@@ -157,6 +158,10 @@ class Reuniting:
             self.identity,
             [destination.destination() for destination in self.config.destinations],
             recovered.next_txid - 1,
+            filter_language(
+                (rule for each in self.config.destinations for rule in each.topics),
+                self.config.type_definitions,
+            ),
         )
         self._why = dict.fromkeys(self._reunion.destinations, "not connected yet")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from raylay.services.replication.content import FilterLanguage
 from raylay.services.replication.effects import Effect
 from raylay.services.replication.instance import Identity, InstanceMachine
 from raylay.services.server.config import InstanceConfig
@@ -46,6 +47,8 @@ class Surroundings:
         self.state: StateThread
         self.identity: Identity
         self.machine: InstanceMachine
+        self.filters: FilterLanguage | None = None
+        """What content filters of destinations are written in; None: there are none."""
         self.tracing: Tracing
         self.perform: Callable[[list[Effect]], None]
         """Performs what the machine asked for, in order."""

@@ -215,6 +215,9 @@ RUNNING: list[tuple[str, str, str, str, Any, Any]] = [
     ("Replication/Destination/Topic/IncludeValidation", f"{TOPIC}</Topic>\n      <S",
      f"{TOPIC}<IncludeValidation>txlog</IncludeValidation></Topic>\n      <S",
      "destinations.0.topics.0.include_validation", None, ("txlog",)),
+    ("Replication/Destination/Topic/Filter", f"{TOPIC}</Topic>\n      <S",
+     f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n      <S", "destinations.0.topics.0.filter",
+     "", "/a = 1"),
     ("Replication/Destination/Topic/ExcludeValidation", f"{TOPIC}</Topic>\n      <S",
      f"{TOPIC}<ExcludeValidation>replicate, cascade</ExcludeValidation></Topic>\n      <S",
      "destinations.0.topics.0.exclude_validation", (), ("replicate", "cascade")),
@@ -449,8 +452,6 @@ NOT_YET = [
     (GROUP, GROUP + "<MessageMemoryLimit>1GB</MessageMemoryLimit>", 3, "MessageMemoryLimit"),
     (GROUP, GROUP + "<Authentication><Module>amps-default-no-authentication-module</Module>"
      "</Authentication>", 3, "Authentication with amps-default-no-authentication-module"),
-    (f"{TOPIC}</Topic>\n      <S", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n      <S", 24,
-     "Filter does not run yet"),
     (f"{TOPIC}</Topic>\n  <", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n  <", 18,
      "Filter does not run yet"),
     (GROUP, GROUP + "<SOW><Topic><Name>orders</Name><MessageType>json</MessageType>"
@@ -502,6 +503,16 @@ def test_what_needs_nothing_is_a_note() -> None:
     assert (finding.origin, finding.refuses) == ("f.xml:17", False)
     assert "LMDB" in finding.text
     assert started(text) == started(FILE)
+
+
+def test_a_filter_of_a_destination_runs() -> None:
+    text = FILE.replace(
+        f"{TOPIC}</Topic>\n      <S", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n      <S"
+    )
+    assert findings(document(text)) == []
+    assert started(text).destinations[0].topics[0].filter == "/a = 1"
+    with pytest.raises(ConfigurationError, match=r"f.xml:\d+: .*'/a =' is no filter: column 5"):
+        document(text.replace("/a = 1", "/a ="))
 
 
 def test_definitions_are_compared_though_they_do_not_run() -> None:

@@ -103,7 +103,8 @@ ROOMS: dict[str, frozenset[str]] = {
     for room, others in {
         "messages": "",
         "expressions": "messages",
-        "replication": "messages",
+        "plugins": "expressions messages replication",
+        "replication": "expressions messages",
         # Beside what clients speak, it packs what links and their instances tell one another.
         "protocol": "messages replication",
         "subscriptions": "messages replication",
@@ -112,10 +113,12 @@ ROOMS: dict[str, frozenset[str]] = {
         "topology": "messages replication",
         "telemetry": "messages",
         "client": "messages protocol storage",
-        "configuration": "expressions messages replication storage",
+        "configuration": "messages plugins replication storage",
         "transports": "protocol",
-        "server": "core messages protocol replication storage subscriptions telemetry transports",
-        "programs": "messages protocol replication server storage telemetry transports",
+        "server": (
+            "core messages plugins protocol replication storage subscriptions telemetry transports"
+        ),
+        "programs": "messages plugins protocol replication server storage telemetry transports",
         "fabric": "client configuration messages replication server telemetry topology",
         "reports": "",
         "hosts": "",
@@ -128,8 +131,8 @@ ROOMS: dict[str, frozenset[str]] = {
             "subscriptions topology"
         ),
         "commands": (
-            "client configuration drills expressions fabric hosts messages reports server storage "
-            "telemetry topology"
+            "client configuration drills expressions fabric hosts messages plugins reports server "
+            "storage telemetry topology"
         ),
     }.items()
 }

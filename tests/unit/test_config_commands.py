@@ -121,20 +121,51 @@ def test_up_takes_the_files_and_refuses_what_does_not_run(
     assert refused.splitlines()[-1].endswith("give --ignore-unsupported to start without")
 
 
-def test_a_filter_of_a_fabric_does_not_run(tmp_path: Path) -> None:
+FILTERED = """\
+fabric: f
+regions: {{A: {{instances: 2, links: none}}}}
+message_types: [{{name: mine, kind: fix}}]
+links:
+- from: A-1
+  to: A-2
+  topics: [{{name: orders, message_type: {type}, filter: "{filter}"}}]
+"""
+
+
+@pytest.mark.parametrize("message_type", ["'*'", "json", "mine"])
+def test_a_filter_of_a_destination_runs(tmp_path: Path, message_type: str) -> None:
     path = tmp_path / "f.yaml"
-    path.write_text(
-        "fabric: f\nregions: {A: {instances: 2, links: none}}\n"
-        "links: [{from: A-1, to: A-2, topics: [{name: orders, filter: /price > 1}]}]\n"
-    )
-    said = "destination A-2 of A-1, topic orders: content filters do not run yet"
-    finding, summary = output("check", str(path)).splitlines()
-    assert finding.startswith(f"{path}: {said}")
-    assert summary.startswith("2 instances, 1 destination: 1 thing of it would not run")
-    with pytest.raises(ConfigurationError, match=f"f.yaml: {said}.*\n.*--ignore-unsupported"):
-        load_fabric([path])
-    settings = load_fabric([path], ignore_unsupported=True)
+    path.write_text(FILTERED.format(filter="/price > 1", type=message_type))
+    assert output("check", str(path)) == "2 instances, 1 destination: all of it runs\n"
+    settings = load_fabric([path])
     assert settings.instances[0].destinations[0].topics[0].filter == "/price > 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "message_type", "problem"),
+    [
+        ("/price >", "json", "'/price >' is no filter: column 9: expected a field"),
+        ("UNIX_TIMESTAMP() > 1", "json", "column 1: UNIX_TIMESTAMP gives something else each"),
+        ("/price > 1", "binary", "messages of type binary cannot be read field by field"),
+        ("/price > 1", "nobodys", "no message type is called 'nobodys'"),
+    ],
+)
+def test_a_filter_that_is_none_is_refused_with_its_place(
+    tmp_path: Path, text: str, message_type: str, problem: str
+) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(FILTERED.format(filter=text, type=message_type))
+    with pytest.raises(ConfigurationError) as told:
+        load_fabric([path])
+    assert "f.yaml:5: destination A-2 of A-1, topic orders: Filter: " in str(told.value)
+    assert problem in str(told.value)
+
+
+def test_a_filter_of_a_fabrics_topic_is_in_the_wrong_place(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text("fabric: f\nregions: {A: 1}\ntopics: [{name: orders, filter: /a = 1}]\n")
+    with pytest.raises(ConfigurationError, match="it belongs to a topic of a destination"):
+        load_fabric([path])
 
 
 def test_show_fills_in_defaults_and_loads_again(pair: list[str]) -> None:

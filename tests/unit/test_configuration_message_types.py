@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from raylay.services.configuration import message_types
 from raylay.services.configuration.builder import FabricBuilder
-from raylay.services.configuration.message_types import plugins
 from raylay.services.configuration.yaml_file import load, parse
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.types.json import Json
+from raylay.services.plugins import message_types
+from raylay.services.plugins.message_types import plugins
 
 FILE = """fabric: f
 regions: {{A: 2}}

@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 from unit.expressions_given import value
 
 from raylay.services.cli import app
+from raylay.services.configuration.files import load_fabric
 from raylay.services.expressions.explain import shown_value
+from raylay.services.expressions.expression import REPLICATION, expression
 from raylay.services.expressions.functions import BUILT_IN
-from raylay.services.expressions.functions.registry import Surroundings
+from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 
 PAGE = Path(__file__).parents[2] / "docs" / "filters.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -67,6 +69,17 @@ def test_what_is_typed_answers_so(
     arguments = shlex.split(command.rpartition("raylay ")[2])
     found = CliRunner().invoke(app, arguments, input=given)
     assert found.stdout + found.stderr == answer
+
+
+def test_the_fabric_with_region_tags_is_one(tmp_path: Path) -> None:
+    (shown,) = (each.content for each in TOKENS if each.type == "fence" and each.info == "yaml")
+    file = tmp_path / "trading.yaml"
+    file.write_text(shown, encoding="utf-8")
+    settings = load_fabric([file])
+    filters = [link.topics[0].filter for _, link in settings.links()]
+    message = {"for": "NewYork"}
+    passing = [expression(each, REPLICATION).matches(message, NOWHERE) for each in filters]
+    assert passing == [True, False]
 
 
 def test_every_function_is_on_the_page() -> None:

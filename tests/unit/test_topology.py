@@ -356,11 +356,11 @@ def test_instances_that_copy_from_each_other(
 
 
 def test_what_does_not_run_yet_is_a_note(tmp_path: Path) -> None:
-    path = tmp_path / "f.yaml"
+    path = tmp_path / "f.xml"
     path.write_text(
-        "fabric: f\nregions: {A: {instances: 2, links: none}}\n"
-        "links: [{from: A-1, to: A-2, "
-        "topics: [{name: orders, filter: /price > 1}]}]\n"
+        "<AMPSConfig><Name>A</Name><MessageMemoryLimit>1GB</MessageMemoryLimit><Transports>"
+        "<Transport><Name>t</Name><Type>tcp</Type><InetAddr>9007</InetAddr><Protocol>amps"
+        "</Protocol></Transport></Transports></AMPSConfig>"
     )
 
     def notes(*options: str) -> list[str]:
@@ -372,7 +372,7 @@ def test_what_does_not_run_yet_is_a_note(tmp_path: Path) -> None:
         ]
 
     (note,) = notes()
-    assert note.startswith(f"{path}: destination A-2 of A-1, topic orders: content filters")
+    assert note.startswith(f"{path}:1: MessageMemoryLimit")
     assert not notes("--ignore-unsupported")
 
 

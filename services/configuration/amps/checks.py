@@ -17,6 +17,7 @@ from raylay.services.messages.topics import (
     is_regex,
 )
 from raylay.services.messages.types.definitions import KIND_NAMES, TypeDefinition
+from raylay.services.plugins.filters import filter_problem
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 
 Path = tuple[str | int, ...]
@@ -141,6 +142,9 @@ def _destination_topics(
     local = {(queue.name, queue.message_type) for queue in sow.local_queues} if sow else set()
     for number, topic in enumerate(destination.topics):
         here: Path = (*path, "Topic", number)
+        wrong = filter_problem(topic.filter, "*") if topic.filter else ""
+        if wrong:
+            yield (*here, "Filter"), wrong
         if is_regex(topic.name):
             continue
         if (topic.name, topic.message_type) in local:

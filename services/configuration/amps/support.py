@@ -46,6 +46,7 @@ RUNS = frozenset(
         f"{_DESTINATION}/Topic/MessageType",
         f"{_DESTINATION}/Topic/IncludeValidation",
         f"{_DESTINATION}/Topic/ExcludeValidation",
+        f"{_DESTINATION}/Topic/Filter",
         "MessageTypes/MessageType/Name",
         "MessageTypes/MessageType/Module",
         "MessageTypes/MessageType/Options",

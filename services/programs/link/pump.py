@@ -12,6 +12,7 @@ from typing import Any
 from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
+from raylay.services.plugins.filters import filter_language
 from raylay.services.programs.link.downstream import Ack, Downstream
 from raylay.services.programs.link.surroundings import Surroundings
 from raylay.services.protocol import control
@@ -65,7 +66,10 @@ class Pump:
         self._here = here
         config = here.config
         self.machine = OutboundLink(
-            config.destination.destination(), config.destination.window_bytes, self._removed
+            config.destination.destination(),
+            config.destination.window_bytes,
+            self._removed,
+            filter_language(config.destination.topics, config.type_definitions),
         )
         self.reader: LmdbJournalReader
         self.downstream: Downstream | None = None

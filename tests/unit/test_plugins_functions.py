@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from raylay.services.configuration.functions import functions, with_installed
 from raylay.services.errors import ConfigurationError
 from raylay.services.expressions.expression import REPLICATION, ExpressionError, expression
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import NOWHERE
+from raylay.services.plugins.functions import functions, with_installed
 
 
 @dataclass

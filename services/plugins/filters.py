@@ -1,0 +1,72 @@
+"""The language of content filters, with what is installed and what a configuration defines.
+
+Who has no filters loads neither the language nor the parsers of message types: an instance and each
+of its links are processes, and most have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raylay.services.errors import ConfigurationError, MessageTypeError
+from raylay.services.messages.topics import TopicRule
+from raylay.services.messages.types.definitions import TypeDefinition
+from raylay.services.plugins.message_types import plugins
+from raylay.services.replication.content import FilterLanguage
+
+
+def filter_language(
+    rules: Iterable[TopicRule], definitions: Iterable[TypeDefinition] = ()
+) -> FilterLanguage | None:
+    """What the filters of these rules are written in; None where none of them has one.
+
+    Args:
+        definitions: the message types of the configuration.
+
+    Raises:
+        ConfigurationError: what is installed, or a definition, cannot be used.
+    """
+    if not any(rule.filter for rule in rules):
+        return None
+    from raylay.services.messages.types.registry import MessageTypes
+    from raylay.services.plugins.functions import functions
+    from raylay.services.replication.content_language import Expressions
+
+    definitions = list(definitions)
+    try:
+        types = MessageTypes(definitions, plugins(each.kind for each in definitions))
+    except MessageTypeError as error:
+        raise ConfigurationError(str(error)) from None
+    return Expressions(types, functions())
+
+
+def filter_problem(text: str, message_type: str, types: Iterable[TypeDefinition] = ()) -> str:
+    """What is wrong with a filter of a destination's topic; empty: nothing.
+
+    Args:
+        message_type: of the topic; `*`: any.
+        types: that the configuration defines.
+    """
+    rule = TopicRule(".*", message_type, text)
+    try:
+        language = filter_language((rule,), types)
+        if language is not None:
+            language.compiled(text, "Filter")
+    except ConfigurationError as error:
+        return str(error)
+    return _of_type(message_type, types)
+
+
+def _of_type(message_type: str, definitions: Iterable[TypeDefinition]) -> str:
+    from raylay.services.messages.types.abilities import Ability
+    from raylay.services.messages.types.registry import MessageTypes
+
+    if message_type == "*":
+        return ""
+    definitions = list(definitions)
+    try:
+        found = MessageTypes(definitions, plugins(each.kind for each in definitions))[message_type]
+        found.require(Ability.FIELDS)
+    except MessageTypeError as error:
+        return f"Filter: {error}"
+    return ""

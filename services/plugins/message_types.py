@@ -1,0 +1,29 @@
+"""The kinds of message types that are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from typing import Any
+
+from raylay.services.errors import ConfigurationError
+from raylay.services.messages.types.definitions import ENTRY_POINTS, KIND_NAMES
+
+
+def plugins(kinds: Iterable[str]) -> dict[str, Any]:
+    """The factories of those kinds that are not built in, from Python's entry points.
+
+    Raises:
+        ConfigurationError: an entry point cannot be loaded; names it.
+    """
+    wanted = set(kinds) - KIND_NAMES
+    found: dict[str, Any] = {}
+    for entry in entry_points(group=ENTRY_POINTS) if wanted else ():
+        if entry.name in wanted:
+            try:
+                found[entry.name] = entry.load()
+            except Exception as error:
+                raise ConfigurationError(
+                    f"the entry point {entry.name} ({entry.value}) cannot be loaded: {error}"
+                ) from None
+    return found

@@ -1,0 +1,99 @@
+"""The language of content filters as links and instances ask it (content.py, docs/filters.md).
+
+A message whose body cannot be read passes no filter: what is no order is no order of a region
+either. So does everybody decide who has the record, since nothing but the record counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
+from raylay.services.expressions import tree
+from raylay.services.expressions.expression import REPLICATION, Expression, expression, nodes
+from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
+from raylay.services.messages.records import Record
+from raylay.services.messages.types.base import MessageType
+
+FILTER_SHOWN_MAX = 200
+
+
+class Types(Protocol):
+    """The message types of an instance."""
+
+    def __getitem__(self, name: str) -> MessageType:
+        """The type of a name.
+
+        Raises:
+            MessageTypeError: there is none.
+        """
+
+
+class Expressions:
+    """A `FilterLanguage`: the filters of this installation.
+
+    Args:
+        types: what bodies are read by.
+        functions: those that filters may use.
+    """
+
+    __slots__ = ("_functions", "_message", "_record", "_types")
+
+    def __init__(self, types: Types, functions: Functions = BUILT_IN) -> None:
+        self._types = types
+        self._functions = functions
+        self._record: Record | None = None
+        self._message: dict[str, Any] | None = None
+
+    def compiled(self, text: str, where: str) -> MessageFilter:
+        """The filter that is written so.
+
+        Raises:
+            ConfigurationError: naming the place, the text, the column and what is wrong.
+        """
+        try:
+            return MessageFilter(expression(text, REPLICATION, self._functions), self)
+        except ExpressionError as error:
+            shown = text[:FILTER_SHOWN_MAX]
+            raise ConfigurationError(f"{where}: {shown!r} is no filter: {error}") from None
+
+    def message(self, record: Record) -> dict[str, Any] | None:
+        """What the body of a record says; None where it cannot be read. It is parsed once for all
+        filters that ask for it in turn."""
+        if record is not self._record:
+            try:
+                self._message = self._types[record.message_type].parse(record.body)
+            except MessageTypeError:
+                self._message = None
+            self._record = record
+        return self._message
+
+
+class MessageFilter:
+    """A `ContentFilter`: an expression over what is in a record and nothing else."""
+
+    __slots__ = ("_asks_around", "_language", "_matches")
+
+    def __init__(self, found: Expression, language: Expressions) -> None:
+        self._matches = found.matches
+        self._language = language
+        self._asks_around = any(
+            isinstance(each, tree.Call) and each.function.needs for each in nodes(found.tree)
+        )
+
+    def passes(self, record: Record) -> bool:
+        """Whether the record goes on."""
+        message = self._language.message(record)
+        if message is None:
+            return False
+        return self._matches(message, _around(record) if self._asks_around else NOWHERE)
+
+
+def _around(record: Record) -> Surroundings:
+    return Surroundings(
+        topic=record.topic,
+        size_bytes=len(record.body),
+        correlation_id=record.correlation.decode("utf-8", "surrogateescape"),
+        bookmark=record.bookmark,
+    )

@@ -1,0 +1,69 @@
+"""A destination's content filter on real processes: only what passes goes there, over restarts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from end_to_end.test_instance import Client, Server, Servers, pair, servers  # noqa: F401
+
+from raylay.services.messages.records import RecordBuilder
+from raylay.services.messages.topics import TopicRule
+
+REGIONS = ("EU", "US", "all")
+FILTER = "/region IN ('EU', 'all')"
+
+
+def publish(client: Client, first: int, last: int) -> list[str]:
+    """Publishes these numbers, each with a region tag in turn; a body that is no JSON with each
+    tenth.
+
+    Returns:
+        The bodies that pass the filter.
+    """
+    builder = RecordBuilder(client.answer["publisher"], "orders", "json")
+    bodies = [
+        f'{{"n": {number}, "region": "{REGIONS[number % 3]}"}}'[: None if number % 10 else -1]
+        for number in range(first, last + 1)
+    ]
+    payload = b"".join(
+        builder.build(number, body.encode(), 0) for number, body in enumerate(bodies, first)
+    )
+    client.send({"c": "pb", "n": len(bodies)}, payload)
+    return [body for body in bodies if '"US"' not in body and body.endswith("}")]
+
+
+def replayed(server: Server, count: int) -> list[str]:
+    """The first messages of an instance's log."""
+    reader = Client(server.address, f"reader-{count}")
+    reader.send({"c": "subscribe", "sub": "s", "t": "orders", "bm": "0", "cid": "2"})
+    found = reader.receive(count)
+    reader.close()
+    return found
+
+
+def test_only_what_passes_is_replicated_and_owed(
+    servers: Servers,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    first, second = pair(servers, tmp_path, topics=(TopicRule("orders", filter=FILTER),))
+    publisher = Client(first.address, "publisher")
+    passing = publish(publisher, 1, 60)
+    publisher.persisted(60)
+    assert replayed(second, len(passing)) == passing
+    # While the other is away, and over a restart of this one.
+    watcher = Client(first.address, "watcher")
+    watcher.send({"c": "subscribe", "sub": "s", "t": "orders", "cid": "2", "a": "processed"})
+    watcher.ack(cid="2")
+    second.kill()
+    passing += publish(publisher, 61, 120)
+    watcher.receive(60)
+    first.kill()
+    first.start()
+    second.start()
+    first.wait_for("link_caught_up", 2)
+    publisher = Client(first.address, "publisher")
+    passing += publish(publisher, 121, 150)
+    publisher.persisted(150)
+    assert replayed(second, len(passing)) == passing
+    assert len(second.journal()) == len(passing)
+    assert len(first.journal()) == 150
