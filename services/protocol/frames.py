@@ -25,6 +25,8 @@ Header = dict[str, Any]
 
 _FRONT = struct.Struct("<IH")
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+FRAME_FRONT, pack_header = _FRONT, _pack
+"""What `encode_front` is made of, for where a call less counts."""
 
 
 class Frame(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 import msgpack
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.ranges import PublisherRanges, Range
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.rates import (
     Rate,
     parse_rate,
@@ -31,18 +31,14 @@ from raylay.services.protocol.frames import (
     UNAUTHENTICATED_FRAME_BYTES_MAX,
     FrameReader,
     Header,
-    encode_frame,
 )
 
 CLIENT_NAME_BYTES_MAX = 1024
 SUBSCRIPTION_ID_BYTES_MAX = 1024
 COMMAND_ID_BYTES_MAX = 1024
 """It comes back in every ack, whose header ends at 64 KiB."""
-HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
-"""Larger range sets travel in the body: a header ends at 64 KiB."""
 HAVE_CHUNKS_MAX = 128 * 1024
 """Of the sets that a subscriber says it has: a chunk of 14 bytes takes up to 0.6 KiB of memory."""
-LOGON_ANSWER_BYTES_MAX = 60 * 1024
 
 
 ACK_TYPES = frozenset(("none", "received", "processed", "persisted", "completed", "stats"))
@@ -579,88 +575,3 @@ _READERS: dict[str, Callable[[Header, bytes], Command]] = {
     "heartbeat": _read_heartbeat,
     "ping": _read_ping,
 }
-
-
-# -- answers -------------------------------------------------------------------------------------
-
-HEARTBEAT = encode_frame({"c": "heartbeat"})
-
-
-def acknowledgment(
-    kind: str,
-    command_id: str = "",
-    reason: str = "",
-    text: str = "",
-    body: bytes = b"",
-    **extras: Any,
-) -> bytes:
-    """An ack of a command; with a `reason` it says that the command failed."""
-    header: Header = {"c": "ack", "a": kind}
-    if command_id:
-        header["cid"] = command_id
-    header["status"] = "failure" if reason else "success"
-    if reason:
-        header["reason"] = reason
-        header["text"] = text[:1024]
-    header.update(extras)
-    return encode_frame(header, body)
-
-
-def logon_answer(
-    command_id: str,
-    *,
-    instance: str,
-    group: str,
-    incarnation: int,
-    publisher: int,
-    durable: list[Range],
-    highest: int,
-    peers: list[dict[str, Any]],
-) -> bytes:
-    """The answer to an accepted logon. `durable` is cut where the header would be too long: the
-    client then resends a little more, and is acked for it as for everything durable."""
-    # A range is at most 19 bytes.
-    room = max(LOGON_ANSWER_BYTES_MAX - len(msgpack.packb([peers, command_id])) - 2_048, 0) // 19
-    return acknowledgment(
-        "processed",
-        command_id,
-        v=PROTOCOL_VERSION,
-        instance=instance,
-        group=group,
-        incarnation=incarnation,
-        publisher=publisher,
-        durable=durable[: min(room, 2_000)],
-        highest=highest,
-        peers=peers,
-    )
-
-
-def persisted_ack(sequence: int, reason: str = "", text: str = "", unjournaled: int = 0) -> bytes:
-    """Everything of the connection up to `sequence` is durable; with a reason: it is refused.
-    `unjournaled`: how many of those newly covered went to live subscribers only."""
-    if reason:
-        return acknowledgment("persisted", "", reason, text, s=sequence)
-    header: Header = {"c": "ack", "a": "persisted", "s": sequence, "status": "success"}
-    if unjournaled:
-        header["unjournaled"] = unjournaled
-    return encode_frame(header)
-
-
-def safety_notice(peers: list[dict[str, Any]]) -> bytes:
-    """Which peers a client may fail over to."""
-    return encode_frame({"c": "safety", "peers": peers})
-
-
-def ranges_ack(
-    kind: str, subscription: str, have: PublisherRanges | None, command_id: str = ""
-) -> bytes:
-    """An ack about a bookmark subscription, with ranges in the header, or, large ones, the body."""
-    extras: dict[str, Any] = {"sub": subscription}
-    body = b""
-    if have is not None:
-        wire = have.to_wire()
-        if sum(map(len, wire.values())) + 16 * len(wire) <= HAVE_IN_HEADER_BYTES_MAX:
-            extras["have"] = wire
-        else:
-            body = msgpack.packb(wire)
-    return acknowledgment(kind, command_id, body=body, **extras)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
@@ -16,12 +17,9 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.messages.topics import not_of_transport
-from raylay.services.protocol.frames import (
-    LOGON_TIMEOUT_S,
-    encode_front,
-)
+from raylay.services.protocol.codec import Codec, NativeCodec
+from raylay.services.protocol.frames import LOGON_TIMEOUT_S, FrameReader
 from raylay.services.protocol.session import (
-    HEARTBEAT,
     SUBSCRIPTION_ID_BYTES_MAX,
     Command,
     Flush,
@@ -33,36 +31,42 @@ from raylay.services.protocol.session import (
     PublishBatch,
     Refused,
     Resume,
-    ServerSession,
     Subscribe,
     Unsubscribe,
-    acknowledgment,
-    logon_answer,
-    persisted_ack,
 )
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.server.clients import Clients
 from raylay.services.server.publisher_acks import FLUSHES_MAX, PublisherAcks
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
-from raylay.services.subscriptions.delivery import Delivery
+from raylay.services.subscriptions.delivery import Delivery, Sink
 from raylay.services.subscriptions.matching import Subscription, TopicFilter, topic_filter
 from raylay.services.subscriptions.overflow import SLOW_CLIENT, Sent, overflow
 from raylay.services.transports.framed import FramedConnection
 
 SUBSCRIPTIONS_MAX = 10_000
 """Of one connection."""
+_UNUSED = FrameReader()
+"""What comes is cut by the codec."""
 
 
 class ClientConnection(FramedConnection):
     """One client. Owner: the instance's event loop. Lifecycle: one connection."""
 
-    def __init__(self, clients: Clients, message_types: frozenset[bytes] = frozenset()) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        message_types: frozenset[bytes] = frozenset(),
+        codec: Callable[[], Codec] = NativeCodec,
+    ) -> None:
         self.message_types = message_types
         """That its transport is for; none: any."""
-        self.session = ServerSession()
+        self.codec = codec()
         here = clients.here
-        super().__init__(here.outbox, here.loop, self.session.reader)
+        super().__init__(here.outbox, here.loop, _UNUSED)
+        self.sink: Sink = self
+        """Where its deliveries go: to its socket, or to who keeps them for it."""
+        self._delivery = self.codec.delivery
         self._clients = clients
         self._commits = clients.commits
         self._here = here
@@ -78,7 +82,7 @@ class ClientConnection(FramedConnection):
         self.reading = True
         self._unread_for: set[str] = set()
         """Why it is not read."""
-        self._acks = PublisherAcks(self.send, self.loop.call_later)
+        self._acks = PublisherAcks(self.send, self.loop.call_later, self.codec)
         # What the machine says of this client's publishes goes there without a call more.
         self.persisted = self._acks.persisted
         self.refused = self._acks.refused
@@ -107,7 +111,7 @@ class ClientConnection(FramedConnection):
         """Bytes came: performs the commands they complete."""
         self.received_at_s = self.loop.time()
         try:
-            commands = self.session.receive(data)
+            commands = self.codec.receive(data)
         except RemoteProtocolError as error:
             if self.is_open:
                 self.end(error.reason, str(error))
@@ -153,7 +157,7 @@ class ClientConnection(FramedConnection):
             self._here.report(
                 "client_disconnected", client=self.client_name, peer=self.peer, reason=reason
             )
-        self.send(acknowledgment("processed", "", reason, text))
+        self.send(self.codec.acknowledgment("processed", "", reason, text))
         if reason == SLOW_CLIENT:
             # It does not read: waiting for it would keep its buffer.
             self.write_collected()
@@ -163,7 +167,7 @@ class ClientConnection(FramedConnection):
 
     def ended(self, why: str) -> None:
         """The connection is gone: so are its subscriptions."""
-        self.session.closed()
+        self.codec.closed()
         self.arrivals.clear()
         self._clients.doorway.left(self)
         for timer in (self._logon_timer, self._heartbeat_timer):
@@ -211,7 +215,7 @@ class ClientConnection(FramedConnection):
         elif isinstance(command, Heartbeat):
             self._heartbeat(command)
         elif isinstance(command, Ping):
-            self.send(acknowledgment("processed", command.command_id))
+            self.send(self.codec.acknowledgment("processed", command.command_id))
         elif isinstance(command, Refused):
             self._refused(command)
         elif isinstance(command, Logon):
@@ -221,14 +225,14 @@ class ClientConnection(FramedConnection):
     def _refused(self, command: Refused) -> None:
         sequence = command.header.get("s")
         if command.header["c"] == "p" and type(sequence) is int:
-            self.send(persisted_ack(sequence, command.reason, command.text))
+            self.send(self.codec.persisted_ack(sequence, command.reason, command.text))
         else:
             subscription = command.header.get("sub")
             extras: dict[str, Any] = {}
             if isinstance(subscription, str) and len(subscription) <= SUBSCRIPTION_ID_BYTES_MAX:
                 extras["sub"] = subscription
             self.send(
-                acknowledgment(
+                self.codec.acknowledgment(
                     "processed",
                     command.command_id or ("-" if not extras else ""),
                     command.reason,
@@ -238,14 +242,14 @@ class ClientConnection(FramedConnection):
             )
 
     def _refused_as(self, command_id: str, reason: str, text: str) -> None:
-        self.send(acknowledgment("processed", command_id or "-", reason, text))
+        self.send(self.codec.acknowledgment("processed", command_id or "-", reason, text))
 
     def _log_on(self, logon: Logon) -> None:
         here, clients = self._here, self._clients
         refusal = clients.admission.refusal() or clients.take_name(logon, self)
         if refusal is not None:
             reason, text = refusal
-            self.send(acknowledgment("processed", logon.command_id, reason, text))
+            self.send(self.codec.acknowledgment("processed", logon.command_id, reason, text))
             self.close(text)
             return
         self.client_name = logon.client_name
@@ -253,14 +257,14 @@ class ClientConnection(FramedConnection):
         self._acks.conflation_s = logon.ack_conflation_ms / 1000
         answer = here.machine.client_logged_on(self.number, logon.client_name, logon.low)
         self.publisher = answer.publisher
-        self.session.logged_on()
+        self.codec.logged_on()
         if self._logon_timer is not None:
             self._logon_timer.cancel()
         clients.doorway.admitted(self)
         clients.admitted(self)
         identity = here.identity
         self.send(
-            logon_answer(
+            self.codec.logon_answer(
                 logon.command_id,
                 instance=identity.name,
                 group=identity.group,
@@ -332,16 +336,20 @@ class ClientConnection(FramedConnection):
         if refusal is not None:
             if command.sequence:
                 # Told for itself: the persisted ack of the next one would cover it.
-                self.send(persisted_ack(sequence, *refusal))
+                self.send(self.codec.persisted_ack(sequence, *refusal))
             else:
-                self.send(acknowledgment("processed", command.command_id or "-", *refusal))
+                self.send(
+                    self.codec.acknowledgment("processed", command.command_id or "-", *refusal)
+                )
             return None
         if not sequence:
             try:
                 publisher, sequence = here.machine.number_for(self.client_name)
             except RemoteProtocolError as error:
                 command_id = command.command_id or "-"
-                self.send(acknowledgment("processed", command_id, error.reason, str(error)))
+                self.send(
+                    self.codec.acknowledgment("processed", command_id, error.reason, str(error))
+                )
                 return None
         now_us = here.now_us()
         record = self._builder(publisher, command.topic, command.message_type).build(
@@ -359,16 +367,16 @@ class ClientConnection(FramedConnection):
             )
             if command.sequence:
                 # Told for itself: the persisted ack of the next one would cover it.
-                self.send(persisted_ack(sequence, "bad_record", text))
+                self.send(self.codec.persisted_ack(sequence, "bad_record", text))
             else:
                 command_id = command.command_id or "-"
-                self.send(acknowledgment("processed", command_id, "bad_record", text))
+                self.send(self.codec.acknowledgment("processed", command_id, "bad_record", text))
             return None
         if "received" in acks:
-            self.send(acknowledgment("received", command.command_id))
+            self.send(self.codec.acknowledgment("received", command.command_id))
         processed = b""
         if "processed" in acks:
-            processed = acknowledgment(
+            processed = self.codec.acknowledgment(
                 "processed", command.command_id, s=sequence, bm=f"{publisher}|{sequence}|"
             )
         if command.sequence:
@@ -416,7 +424,7 @@ class ClientConnection(FramedConnection):
             run.receive_time_us = now_us
             self._clients.live.transient([run])
             if wanted:
-                self.send(acknowledgment("persisted", wanted, unjournaled=1))
+                self.send(self.codec.acknowledgment("persisted", wanted, unjournaled=1))
             return True
         here.perform(
             here.machine.client_published_unnumbered(
@@ -440,9 +448,9 @@ class ClientConnection(FramedConnection):
             )
             return
         if "completed" in acks:
-            self.send(acknowledgment("completed", command.command_id))
+            self.send(self.codec.acknowledgment("completed", command.command_id))
         if "processed" in acks or not acks:
-            self.send(acknowledgment("processed", command.command_id))
+            self.send(self.codec.acknowledgment("processed", command.command_id))
 
     # -- subscriptions -----------------------------------------------------------------------
     def _subscribe(self, command: Subscribe) -> None:
@@ -459,7 +467,7 @@ class ClientConnection(FramedConnection):
                     "too_many",
                 )
             if "received" in command.acks:
-                self.send(acknowledgment("received", command.command_id, sub=name))
+                self.send(self.codec.acknowledgment("received", command.command_id, sub=name))
             wanted = topic_filter(
                 command.topic,
                 command.message_type,
@@ -471,19 +479,23 @@ class ClientConnection(FramedConnection):
                 return
         except RemoteProtocolError as error:
             self.send(
-                acknowledgment("processed", command.command_id, error.reason, str(error), sub=name)
+                self.codec.acknowledgment(
+                    "processed", command.command_id, error.reason, str(error), sub=name
+                )
             )
             return
         subscription = Subscription(self.number, name, wanted)
         self.subscriptions[name] = subscription
         self._clients.live.add(subscription)
         if "processed" in command.acks or not command.acks:
-            self.send(acknowledgment("processed", command.command_id, sub=name))
+            self.send(self.codec.acknowledgment("processed", command.command_id, sub=name))
         if "completed" in command.acks:
-            self.send(acknowledgment("completed", command.command_id, sub=name))
+            self.send(self.codec.acknowledgment("completed", command.command_id, sub=name))
         if "stats" in command.acks:
             self.send(
-                acknowledgment("stats", command.command_id, sub=name, matches=0, topic_matches=0)
+                self.codec.acknowledgment(
+                    "stats", command.command_id, sub=name, matches=0, topic_matches=0
+                )
             )
 
     def _subscribe_bookmark(self, command: Subscribe, filter_: TopicFilter) -> None:
@@ -511,10 +523,10 @@ class ClientConnection(FramedConnection):
                 self._clients.replays.resume(found)
         except RemoteProtocolError as error:
             command_id = command.command_id or "-"
-            self.send(acknowledgment("processed", command_id, error.reason, str(error)))
+            self.send(self.codec.acknowledgment("processed", command_id, error.reason, str(error)))
             return
         if "processed" in command.acks or not command.acks:
-            self.send(acknowledgment("processed", command.command_id))
+            self.send(self.codec.acknowledgment("processed", command.command_id))
 
     def _bookmark_subscription(self, name: str) -> BookmarkSubscription:
         found = self.subscriptions.get(name)
@@ -533,18 +545,7 @@ class ClientConnection(FramedConnection):
 
     def deliver(self, subscription: str, delivery: Delivery) -> None:
         """Sends one delivery; its bytes are shared with other subscribers."""
-        header = {
-            "c": "p",
-            "sub": subscription,
-            "n": delivery.count,
-            "ts": delivery.receive_time_us,
-        }
-        if delivery.first_txid:
-            header["tx"] = delivery.first_txid
-        if delivery.traced:
-            header["tr"] = 1
-        front = encode_front(header, delivery.size_bytes)
-        self.send_parts((front, *delivery.bodies), len(front) + delivery.size_bytes)
+        self.send_parts(*self._delivery(subscription, delivery))
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
         names = command.subscriptions
@@ -554,7 +555,7 @@ class ClientConnection(FramedConnection):
             if subscription is not None:
                 self._clients.unsubscribe(subscription)
         if "processed" in command.acks or not command.acks:
-            self.send(acknowledgment("processed", command.command_id))
+            self.send(self.codec.acknowledgment("processed", command.command_id))
 
     # -- heartbeat ---------------------------------------------------------------------------
     def _heartbeat(self, command: Heartbeat) -> None:
@@ -562,7 +563,7 @@ class ClientConnection(FramedConnection):
             return
         self._heartbeat_s = float(command.start_s)
         if command.command_id:
-            self.send(acknowledgment("processed", command.command_id))
+            self.send(self.codec.acknowledgment("processed", command.command_id))
         if self._heartbeat_timer is not None:
             self._heartbeat_timer.cancel()
         self._beat()
@@ -572,5 +573,5 @@ class ClientConnection(FramedConnection):
         if silent_s > self._heartbeat_s and self.reading:
             self.end("heartbeat", f"nothing came for {silent_s:.1f} s")
             return
-        self.send(HEARTBEAT)
+        self.send(self.codec.heartbeat)
         self._heartbeat_timer = self.loop.call_later(self._heartbeat_s / 2, self._beat)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from raylay.services.core.feature import Folds
 from raylay.services.core.live import LiveSubscriptions
-from raylay.services.protocol.session import Logon, safety_notice
+from raylay.services.protocol.session import Logon
 from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.replication.peers import PeerBook
 from raylay.services.server.admission import Admission
@@ -120,8 +120,14 @@ class Clients:
 
     def safety_changed(self) -> None:
         """Tells all of them where they may fail over to now."""
-        notice = safety_notice(self.peers())
+        peers = self.peers()
+        notices: dict[Any, bytes] = {}
+        """By what writes them: for all of one protocol it is written once."""
         for client in self.sessions.values():
+            write = client.codec.safety_notice
+            notice = notices.get(write)
+            if notice is None:
+                notice = notices[write] = write(peers)
             client.send(notice)
 
     def _deliver(self, subscribers: tuple[Subscription, ...], delivery: Delivery) -> None:
@@ -129,7 +135,7 @@ class Clients:
             client = self.sessions.get(subscription.session)
             if client is None:
                 continue
-            client.deliver(subscription.id, delivery)
+            client.sink.deliver(subscription.id, delivery)
             subscription.delivered += delivery.count
             self.delivered += delivery.count
             client.sent(Sent.MESSAGES)

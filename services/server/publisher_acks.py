@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from raylay.services.protocol.session import acknowledgment, persisted_ack
+from raylay.services.protocol.codec import Codec
 from raylay.services.replication.effects import AckClient, RefuseClient
 
 _OWN_IDS = "\0"
@@ -22,14 +22,18 @@ class PublisherAcks:
     Args:
         send: sends a frame to the client.
         call_later: calls something after so many seconds.
+        codec: writes what the client hears.
     """
 
     def __init__(
         self,
         send: Callable[[bytes], None],
         call_later: Callable[[float, Callable[[], None]], object],
+        codec: Codec,
     ) -> None:
         self._send = send
+        self._acknowledgment = codec.acknowledgment
+        self._persisted_ack = codec.persisted_ack
         self._call_later = call_later
         self.wants_persisted = False
         """Whether the client has asked for persisted acks of what it numbers."""
@@ -58,12 +62,12 @@ class PublisherAcks:
         if ack.command_id:
             self._unnumbered_acked += 1
             if not ack.command_id.startswith(_OWN_IDS):
-                self._send(acknowledgment("persisted", ack.command_id, ack.reason, ack.text))
+                self._send(self._acknowledgment("persisted", ack.command_id, ack.reason, ack.text))
         else:
             self._acked_upto = max(self._acked_upto, ack.sequence)
             if ack.reason:
                 self._send_conflated()
-                self._send(persisted_ack(ack.sequence, ack.reason, ack.text))
+                self._send(self._persisted_ack(ack.sequence, ack.reason, ack.text))
             elif self.wants_persisted:
                 self._send_persisted(ack.sequence, ack.unjournaled)
         if self._flushes:
@@ -74,7 +78,7 @@ class PublisherAcks:
         text = refusal.text
         for first, last in refusal.ranges:
             for sequence in range(first, last + 1):
-                self._send(persisted_ack(sequence, refusal.reason, text))
+                self._send(self._persisted_ack(sequence, refusal.reason, text))
                 text = ""  # They may be all of a batch: the first says it.
 
     def flush(self, published_upto: int, command_id: str) -> bool:
@@ -88,7 +92,7 @@ class PublisherAcks:
 
     def _send_persisted(self, sequence: int, unjournaled: int) -> None:
         if not self.conflation_s:
-            self._send(persisted_ack(sequence, unjournaled=unjournaled))
+            self._send(self._persisted_ack(sequence, unjournaled=unjournaled))
             return
         if not self._conflated:
             self._call_later(self.conflation_s, self._send_conflated)
@@ -97,7 +101,9 @@ class PublisherAcks:
 
     def _send_conflated(self) -> None:
         if self._conflated:
-            self._send(persisted_ack(self._conflated, unjournaled=self._conflated_unjournaled))
+            self._send(
+                self._persisted_ack(self._conflated, unjournaled=self._conflated_unjournaled)
+            )
             self._conflated = self._conflated_unjournaled = 0
 
     def _answer_flushes(self) -> None:
@@ -108,4 +114,4 @@ class PublisherAcks:
                 return
             waiting.popleft()
             self._send_conflated()
-            self._send(acknowledgment("persisted", command_id))
+            self._send(self._acknowledgment("persisted", command_id))

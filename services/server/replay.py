@@ -21,7 +21,7 @@ from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.bookmarks import Position
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
-from raylay.services.protocol.session import Subscribe, acknowledgment, ranges_ack
+from raylay.services.protocol.session import Subscribe
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay_members import Member, Replay, Subscriber
 from raylay.services.server.surroundings import Surroundings
@@ -105,7 +105,9 @@ class ReplayPump:
             connection.resolving.discard(name)
             reason = error.reason if isinstance(error, RemoteProtocolError) else "storage_error"
             connection.send(
-                acknowledgment("processed", command.command_id, reason, str(error), sub=name)
+                connection.codec.acknowledgment(
+                    "processed", command.command_id, reason, str(error), sub=name
+                )
             )
             return
         if not connection.is_open or name not in connection.resolving:
@@ -294,7 +296,9 @@ class ReplayPump:
                 fresh = subscription.take_persisted(self._pending())
                 if fresh is not None:
                     member.persisted_due_s = now_s + member.persisted_s
-                    member.connection.send(ranges_ack("persisted", subscription.id, fresh))
+                    member.connection.send(
+                        member.connection.codec.ranges_ack("persisted", subscription.id, fresh)
+                    )
 
     # -- turns -------------------------------------------------------------------------------
     def _now_us(self) -> int:
@@ -444,13 +448,15 @@ class ReplayPump:
         if "processed" in member.acks or not member.acks:
             subscription = member.subscription
             member.connection.send(
-                ranges_ack("processed", subscription.id, subscription.base, member.command_id)
+                member.connection.codec.ranges_ack(
+                    "processed", subscription.id, subscription.base, member.command_id
+                )
             )
 
     def _send(self, replay: Replay, deliveries: Deliveries) -> None:
         connection = replay.connection
         for subscription, delivery in deliveries:
-            connection.deliver(subscription.id, delivery)
+            connection.sink.deliver(subscription.id, delivery)
             self.delivered += delivery.count
         for member in replay.members.values():
             if member.subscription.take_completed():
@@ -460,7 +466,7 @@ class ReplayPump:
         subscription = member.subscription
         if "stats" in member.acks:
             member.connection.send(
-                acknowledgment(
+                member.connection.codec.acknowledgment(
                     "stats",
                     member.command_id,
                     sub=subscription.id,
@@ -470,7 +476,9 @@ class ReplayPump:
             )
         if "completed" in member.acks:
             member.connection.send(
-                acknowledgment("completed", member.command_id, sub=subscription.id)
+                member.connection.codec.acknowledgment(
+                    "completed", member.command_id, sub=subscription.id
+                )
             )
 
     def _fail(self, replay: Replay, error: StorageError) -> None:
@@ -487,7 +495,7 @@ class ReplayPump:
             member.connection.subscriptions.pop(subscription.id, None)
             self.remove(subscription)
             member.connection.send(
-                acknowledgment(
+                member.connection.codec.acknowledgment(
                     "processed",
                     member.command_id,
                     "storage_error",

@@ -6,10 +6,11 @@ import asyncio
 from typing import Protocol
 
 from raylay.services.messages.records import Run
+from raylay.services.protocol.codec import Codec
 from raylay.services.protocol.session import Subscribe
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
-from raylay.services.subscriptions.delivery import Delivery
+from raylay.services.subscriptions.delivery import Sink
 from raylay.services.subscriptions.matching import Subscription
 from raylay.services.subscriptions.overflow import Sent
 
@@ -21,6 +22,10 @@ class Subscriber(Protocol):
 
     number: int
     client_name: str
+    codec: Codec
+    """Writes what it is told."""
+    sink: Sink
+    """Where its deliveries go."""
     is_open: bool
     may_write: bool
     subscriptions: dict[str, Subscription | BookmarkSubscription]
@@ -36,9 +41,6 @@ class Subscriber(Protocol):
 
     def write_collected(self) -> None:
         """Writes what was sent in this turn now."""
-
-    def deliver(self, subscription: str, delivery: Delivery) -> None:
-        """Sends one delivery."""
 
     def sent(self, what: Sent) -> None:
         """It was sent something that it may not read: ends it then, a little later."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
@@ -66,6 +67,14 @@ class Delivery:
         self.size_bytes += other.size_bytes
         self.traced = self.traced or other.traced
         self.bodies += other.bodies
+
+
+class Sink(Protocol):
+    """Where a session's deliveries go: to its socket; or to who keeps them, while the client is
+    slow or a query of its runs ahead of them. A session has one, and another one in its place."""
+
+    def deliver(self, subscription: str, delivery: Delivery) -> None:
+        """Takes one delivery, in the order of the calls. Its bytes are shared: it changes none."""
 
 
 def deliveries_of(run: Run, journaled: bool = True) -> list[Delivery]:

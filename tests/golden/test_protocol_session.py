@@ -13,12 +13,19 @@ from hypothesis import strategies as st
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.rates import Rate
+from raylay.services.protocol.answers import (
+    HEARTBEAT,
+    acknowledgment,
+    logon_answer,
+    persisted_ack,
+    ranges_ack,
+    safety_notice,
+)
 from raylay.services.protocol.frames import FRAME_BYTES_MAX, encode_frame
 from raylay.services.protocol.session import (
     ACK_TYPES,
     ALLOWED,
     COMMANDS,
-    HEARTBEAT,
     LOGGED_ON,
     NEW,
     Command,
@@ -35,11 +42,6 @@ from raylay.services.protocol.session import (
     State,
     Subscribe,
     Unsubscribe,
-    acknowledgment,
-    logon_answer,
-    persisted_ack,
-    ranges_ack,
-    safety_notice,
 )
 
 LOGON = (

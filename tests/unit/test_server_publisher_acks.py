@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from raylay.services.protocol.codec import NativeCodec
 from raylay.services.protocol.frames import FrameReader
 from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.server import publisher_acks
@@ -18,7 +19,9 @@ class Heard:
         self.later: list[tuple[float, Callable[[], None]]] = []
         self._sent = bytearray()
         self.acks = PublisherAcks(
-            self._sent.extend, lambda delay_s, call: self.later.append((delay_s, call))
+            self._sent.extend,
+            lambda delay_s, call: self.later.append((delay_s, call)),
+            NativeCodec(),
         )
         self.acks.conflation_s = conflation_s
 

@@ -1,0 +1,134 @@
+"""What an instance says to a client of the native protocol, as frames (docs/protocol.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgpack
+
+from raylay.services.messages.ranges import PublisherRanges, Range
+from raylay.services.protocol.frames import (
+    FRAME_FRONT,
+    PROTOCOL_VERSION,
+    Header,
+    encode_frame,
+    pack_header,
+)
+
+HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
+"""Larger range sets travel in the body: a header ends at 64 KiB."""
+LOGON_ANSWER_BYTES_MAX = 60 * 1024
+
+HEARTBEAT = encode_frame({"c": "heartbeat"})
+
+
+def acknowledgment(
+    kind: str,
+    command_id: str = "",
+    reason: str = "",
+    text: str = "",
+    body: bytes = b"",
+    **extras: Any,
+) -> bytes:
+    """An ack of a command; with a `reason` it says that the command failed."""
+    header: Header = {"c": "ack", "a": kind}
+    if command_id:
+        header["cid"] = command_id
+    header["status"] = "failure" if reason else "success"
+    if reason:
+        header["reason"] = reason
+        header["text"] = text[:1024]
+    header.update(extras)
+    return encode_frame(header, body)
+
+
+def logon_answer(
+    command_id: str,
+    *,
+    instance: str,
+    group: str,
+    incarnation: int,
+    publisher: int,
+    durable: list[Range],
+    highest: int,
+    peers: list[dict[str, Any]],
+) -> bytes:
+    """The answer to an accepted logon. `durable` is cut where the header would be too long: the
+    client then resends a little more, and is acked for it as for everything durable."""
+    # A range is at most 19 bytes.
+    room = max(LOGON_ANSWER_BYTES_MAX - len(msgpack.packb([peers, command_id])) - 2_048, 0) // 19
+    return acknowledgment(
+        "processed",
+        command_id,
+        v=PROTOCOL_VERSION,
+        instance=instance,
+        group=group,
+        incarnation=incarnation,
+        publisher=publisher,
+        durable=durable[: min(room, 2_000)],
+        highest=highest,
+        peers=peers,
+    )
+
+
+def persisted_ack(sequence: int, reason: str = "", text: str = "", unjournaled: int = 0) -> bytes:
+    """Everything of the connection up to `sequence` is durable; with a reason: it is refused.
+    `unjournaled`: how many of those newly covered went to live subscribers only."""
+    if reason:
+        return acknowledgment("persisted", "", reason, text, s=sequence)
+    header: Header = {"c": "ack", "a": "persisted", "s": sequence, "status": "success"}
+    if unjournaled:
+        header["unjournaled"] = unjournaled
+    return encode_frame(header)
+
+
+def safety_notice(peers: list[dict[str, Any]]) -> bytes:
+    """Which peers a client may fail over to."""
+    return encode_frame({"c": "safety", "peers": peers})
+
+
+def ranges_ack(
+    kind: str, subscription: str, have: PublisherRanges | None, command_id: str = ""
+) -> bytes:
+    """An ack about a bookmark subscription, with ranges in the header, or, large ones, the body."""
+    extras: dict[str, Any] = {"sub": subscription}
+    body = b""
+    if have is not None:
+        wire = have.to_wire()
+        if sum(map(len, wire.values())) + 16 * len(wire) <= HAVE_IN_HEADER_BYTES_MAX:
+            extras["have"] = wire
+        else:
+            body = msgpack.packb(wire)
+    return acknowledgment(kind, command_id, body=body, **extras)
+
+
+class Delivered(Protocol):
+    """What of a delivery is written (`subscriptions.delivery.Delivery`)."""
+
+    first_txid: int
+    receive_time_us: int
+    count: int
+    size_bytes: int
+    traced: bool
+    bodies: list[bytes]
+
+
+def delivery_parts(subscription: str, delivery: Delivered) -> tuple[Sequence[bytes], int]:
+    """A delivery, and how many bytes it is. The records are shared with other subscribers, so that
+    only what is in front of them is made here."""
+    header: Header = {
+        "c": "p",
+        "sub": subscription,
+        "n": delivery.count,
+        "ts": delivery.receive_time_us,
+    }
+    if delivery.first_txid:
+        header["tx"] = delivery.first_txid
+    if delivery.traced:
+        header["tr"] = 1
+    # As encode_front does it, without the call: this is done for each subscriber.
+    packed: bytes = pack_header(header)
+    size_bytes = delivery.size_bytes
+    front = FRAME_FRONT.pack(2 + len(packed) + size_bytes, len(packed)) + packed
+    return (front, *delivery.bodies), len(front) + size_bytes

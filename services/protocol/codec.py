@@ -1,0 +1,96 @@
+"""How a client's session is written: bytes become commands, answers and deliveries become bytes.
+
+The instance knows a session by its commands (services/protocol/session.py) and what it answers;
+how both are written is the codec's. What carries the bytes, and keeps them apart from other
+connections, is the transport's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from raylay.services.messages.ranges import PublisherRanges, Range
+from raylay.services.protocol import answers
+from raylay.services.protocol.answers import Delivered
+from raylay.services.protocol.session import Command, ServerSession
+
+
+class Codec(Protocol):
+    """How one client's session is written. What its answers say is in services/protocol/answers.py.
+
+    Owner: the client's connection. Lifecycle: one connection.
+
+    Attributes:
+        heartbeat: what is sent so that the client hears something.
+    """
+
+    heartbeat: bytes
+
+    def receive(self, data: bytes) -> list[Command]:
+        """The commands that `data` completes; before `logged_on` none but a logon.
+
+        Raises:
+            RemoteProtocolError: the session is over; its reason is to be told.
+        """
+
+    def logged_on(self) -> None:
+        """The logon was accepted."""
+
+    def closed(self) -> None:
+        """The connection ended."""
+
+    def acknowledgment(
+        self,
+        kind: str,
+        command_id: str = "",
+        reason: str = "",
+        text: str = "",
+        body: bytes = b"",
+        **extras: Any,
+    ) -> bytes:
+        """An ack of a command; with a `reason` it says that the command failed."""
+
+    def logon_answer(
+        self,
+        command_id: str,
+        *,
+        instance: str,
+        group: str,
+        incarnation: int,
+        publisher: int,
+        durable: list[Range],
+        highest: int,
+        peers: list[dict[str, Any]],
+    ) -> bytes:
+        """The answer to an accepted logon."""
+
+    def persisted_ack(
+        self, sequence: int, reason: str = "", text: str = "", unjournaled: int = 0
+    ) -> bytes:
+        """Everything up to `sequence` is durable; with a reason: that one is refused."""
+
+    def ranges_ack(
+        self, kind: str, subscription: str, have: PublisherRanges | None, command_id: str = ""
+    ) -> bytes:
+        """An ack about a bookmark subscription."""
+
+    def safety_notice(self, peers: list[dict[str, Any]]) -> bytes:
+        """Which peers a client may fail over to."""
+
+    def delivery(self, subscription: str, delivery: Delivered) -> tuple[Sequence[bytes], int]:
+        """A delivery as parts that are written one behind the other, and how many bytes they are.
+        The records themselves are shared: they are not to be copied."""
+
+
+class NativeCodec(ServerSession):
+    """Raylay's own: frames with a header (docs/protocol.md). The answers are plain functions, so
+    that asking the codec for one costs no call."""
+
+    heartbeat = answers.HEARTBEAT
+    acknowledgment = staticmethod(answers.acknowledgment)
+    logon_answer = staticmethod(answers.logon_answer)
+    persisted_ack = staticmethod(answers.persisted_ack)
+    ranges_ack = staticmethod(answers.ranges_ack)
+    safety_notice = staticmethod(answers.safety_notice)
+    delivery = staticmethod(answers.delivery_parts)
