@@ -804,7 +804,7 @@ def test_a_killed_link_is_started_again_once(servers: Servers, tmp_path: Path) -
         client.publish(range(sequence + 1, sequence + 101))
         sequence += 100
         children = subprocess.run(
-            ["ps", "--ppid", str(first.process.pid), "-o", "pid=,args="],
+            ["ps", "-ww", "--ppid", str(first.process.pid), "-o", "pid=,args="],
             capture_output=True,
             text=True,
             check=True,

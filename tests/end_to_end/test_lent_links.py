@@ -20,7 +20,7 @@ MESSAGES = 100
 def link_of(server: Server) -> int:
     """The process of its only link."""
     children = subprocess.run(
-        ["ps", "--ppid", str(server.process.pid), "-o", "pid=,args="],
+        ["ps", "-ww", "--ppid", str(server.process.pid), "-o", "pid=,args="],
         capture_output=True,
         text=True,
         check=True,
