@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from checks import publish_checks
+from contents import SOW_NAMES, TYPE_NAMES, sow, types_parse
 from context import Bench, Figure, bench, rest_disk
 from copies import table_copies
 from delivery import REPLAYS, fanout_10_deliveries, replay
@@ -98,6 +99,8 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (FILTERS, filters, ""),
     (("log_append_fsync",), log_append_fsync, ""),
     (("socket_echo",), socket_echo, ""),
+    (TYPE_NAMES, types_parse, ""),
+    (SOW_NAMES, sow, ""),
 )
 
 

@@ -32,8 +32,11 @@ class Json(MessageType):
             raise self.wrong(*_reason(error, raw)) from None
         if type(tree) is not dict:
             raise self.wrong(f"expected an object, {{…}}, got {shown(tree)}", 0)
-        # What cannot be deep, as the number of brackets says, is not walked through.
-        if raw.count(b"{") + raw.count(b"[") > DEPTH_MAX:
+        # What cannot be deep, as the number of brackets says, is not walked through. Most bodies
+        # have one: to look for a second takes half of the time of counting.
+        if (raw.find(b"{", 1) > 0 or b"[" in raw) and (
+            raw.count(b"{") + raw.count(b"[") > DEPTH_MAX
+        ):
             self.shallow(tree)
         return tree
 
