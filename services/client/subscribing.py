@@ -32,6 +32,7 @@ class Subscribing(Performing):
         topic: str,
         *,
         message_type: str = "",
+        filter: str = "",
         bookmark: str = "",
         bookmark_not_found: str = "",
         subscription_id: str = "",
@@ -49,8 +50,9 @@ class Subscribing(Performing):
         """Subscribes to a topic, or to the topics that a regular expression matches.
 
         Args:
-            topic: literal, or a regular expression where it has regex characters.
+            topic: literal, or a regular expression.
             message_type: only messages of this type; empty: any.
+            filter: only messages that pass it (docs/filters.md): `/price > 100`. No bookmark then.
             bookmark: where to start in the log: `EPOCH`, `NOW`, a bookmark, a list, a time or a
                 range (services/messages/bookmarks.py). Empty: an ordinary subscription, whose
                 messages are not replayed. What the bookmark store knows of this subscription id
@@ -59,10 +61,9 @@ class Subscribing(Performing):
             subscription_id: the name under which the bookmark store remembers; made from topic and
                 type when it is not given.
             explicit_discard: messages count as seen by `Subscription.discard` only.
-            fully_durable: messages come only once every sync destination has them as well; while
-                one is down, none come, until it is downgraded.
-            live: at the end of the log messages come before they are on disk. Not with the others
-                of these options.
+            fully_durable: messages come once every sync destination has them, too: none, while one
+                is down that is not downgraded.
+            live: at the log's end messages come before they are on disk. None of the others then.
             rate: at most so much: `500` messages a second, `500KB` of records a second, `2X` or
                 `.5X` the speed at which the instance received them.
             rate_max_gap: with a multiple of the original speed, the longest idle: `10s`.
@@ -73,21 +74,20 @@ class Subscribing(Performing):
             options: further options of the protocol's `subscribe`.
 
         Raises:
-            CommandFailed: the server refused, with its reason (`bad_regex`, `not_journaled`, …).
+            CommandFailed: the server refused, with its reason (`bad_filter`, …).
             BookmarkNotFound: with `bookmark_not_found="fail"`.
-            ConnectionLost: no server answered within `timeout_s`; NoSafeInstance where the only
-                ones left must not be failed over to.
+            ConnectionLost: no server answered in time; NoSafeInstance: those left are not safe.
         """
         self._raise_if_ended()
         assert self._loop is not None, "connect first"
-        if persisted_ms is not None:
-            options["persisted_ms"] = persisted_ms
+        options |= {"persisted_ms": persisted_ms} if persisted_ms is not None else {}
         given = {
             "bookmark_not_found": bookmark_not_found,
             "rate": rate,
             "rate_max_gap": rate_max_gap,
             "fully_durable": fully_durable,
             "live": live,
+            "filter": filter,
         }
         options.update((key, value) for key, value in given.items() if value)
         if not subscription_id:

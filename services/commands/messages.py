@@ -92,6 +92,9 @@ def publish(
 
 def subscribe(
     topic: Annotated[str, typer.Argument(help="A topic or a regular expression over topics.")],
+    content: Annotated[
+        str, typer.Option("--filter", help="Only messages whose content passes it.")
+    ] = "",
     bookmark: Annotated[
         str, typer.Option(help="Where to begin: 0 for the first message, a bookmark, a time, …")
     ] = "",
@@ -111,20 +114,29 @@ def subscribe(
     name = client or f"raylay-subscribe-{os.getpid()}"
     try:
         with _client_options(fabric, group, server, name) as options:
-            asyncio.run(_subscribe(options, topic, bookmark, not_found, count, as_json))
+            asyncio.run(_subscribe(options, topic, content, bookmark, not_found, count, as_json))
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 
 
 async def _subscribe(
-    options: dict[str, Any], topic: str, bookmark: str, not_found: str, count: int, as_json: bool
+    options: dict[str, Any],
+    topic: str,
+    content: str,
+    bookmark: str,
+    not_found: str,
+    count: int,
+    as_json: bool,
 ) -> None:
     from raylay.services.client import Client
 
     left = count
     async with Client(**options, on_event=WaitingLines()) as client:
         subscription = await client.subscribe(
-            topic, bookmark=bookmark, bookmark_not_found=not_found if bookmark else ""
+            topic,
+            filter=content,
+            bookmark=bookmark,
+            bookmark_not_found=not_found if bookmark else "",
         )
         async for batch in subscription.batches():
             for message in batch:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from raylay.services.core.feature import Batch, Feature
 from raylay.services.messages.records import Run
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
 from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
 
+if TYPE_CHECKING:
+    # Most instances have no filters, and need not load their language.
+    from raylay.services.subscriptions.filtered import FilteredSubscriptions
+
 Deliver = Callable[[tuple[Subscription, ...], Delivery], None]
+Filtered = Callable[[], "FilteredSubscriptions"]
 
 
 class LiveSubscriptions:
@@ -20,29 +26,46 @@ class LiveSubscriptions:
     Args:
         deliver: gives a delivery to all of these subscriptions, each once.
         enlist: of the instance's folds.
+        filtered: makes what judges content filters, when the first one comes.
     """
 
     name = "live"
 
-    __slots__ = ("_deliver", "_enlist", "_table")
+    __slots__ = ("_deliver", "_enlist", "_filtered", "_make_filtered", "_table")
 
-    def __init__(self, deliver: Deliver, enlist: Callable[[Feature, bool], None]) -> None:
+    def __init__(
+        self, deliver: Deliver, enlist: Callable[[Feature, bool], None], filtered: Filtered
+    ) -> None:
         self._deliver = deliver
         self._enlist = enlist
         self._table = SubscriptionTable()
+        self._make_filtered = filtered
+        self._filtered: FilteredSubscriptions | None = None
 
     def __len__(self) -> int:
-        return len(self._table)
+        return len(self._table) + (len(self._filtered) if self._filtered is not None else 0)
 
     def add(self, subscription: Subscription) -> None:
-        """From the next commit on it gets what it wants."""
-        self._table.add(subscription)
+        """From the next commit on it gets what it wants.
+
+        Raises:
+            RemoteProtocolError: its content filter is none; with reason `bad_filter`.
+        """
+        if subscription.content:
+            if self._filtered is None:
+                self._filtered = self._make_filtered()
+            self._filtered.add(subscription)
+        else:
+            self._table.add(subscription)
         self._enlist(self, True)
 
     def remove(self, subscription: Subscription) -> None:
         """It ended."""
-        self._table.remove(subscription)
-        if not len(self._table):
+        if self._filtered is not None and subscription in self._filtered:
+            self._filtered.remove(subscription)
+        else:
+            self._table.remove(subscription)
+        if not len(self):
             self._enlist(self, False)
 
     def fold(self, batch: Batch) -> None:
@@ -50,12 +73,18 @@ class LiveSubscriptions:
         deliver = self._deliver
         for subscribers, delivery in live_deliveries(batch.runs, self._table):
             deliver(subscribers, delivery)
+        if self._filtered is not None:
+            for subscriber, delivery in self._filtered.deliveries(batch.runs):
+                deliver((subscriber,), delivery)
 
     def failed(self, committed_txid: int) -> None:
         """Nobody was given what is only staged."""
 
-    def transient(self, runs: Iterable[Run]) -> None:
+    def transient(self, runs: Sequence[Run]) -> None:
         """Delivers messages of topics that are not journaled."""
+        if self._filtered is not None:
+            for subscriber, delivery in self._filtered.deliveries(runs, journaled=False):
+                self._deliver((subscriber,), delivery)
         for run in runs:
             subscribers = self._table.matching(run.topic, run.message_type)
             if subscribers:

@@ -32,9 +32,7 @@ class Use:
     deterministic: bool = False
 
 
-SUBSCRIPTION = Use(
-    "the filter of a subscription", frozenset(("message", "client", "instance", "state", "clock"))
-)
+SUBSCRIPTION = Use("the filter of a subscription", frozenset(("message", "instance", "clock")))
 REPLICATION = Use("a replication filter", frozenset(("message",)), deterministic=True)
 ANYWHERE = Use(
     "an expression", frozenset(("message", "client", "instance", "state", "clock", "chance"))

@@ -7,12 +7,16 @@ of its links are processes, and most have none.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from raylay.services.errors import ConfigurationError, MessageTypeError
 from raylay.services.messages.topics import TopicRule
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.plugins.message_types import plugins
 from raylay.services.replication.content import FilterLanguage
+
+if TYPE_CHECKING:
+    from raylay.services.subscriptions.filtered import FilteredSubscriptions
 
 
 def filter_language(
@@ -38,6 +42,27 @@ def filter_language(
     except MessageTypeError as error:
         raise ConfigurationError(str(error)) from None
     return Expressions(types, functions())
+
+
+def filtered_subscriptions(
+    definitions: Iterable[TypeDefinition], instance: str, group: str
+) -> FilteredSubscriptions:
+    """What judges the content filters of an instance's subscriptions.
+
+    Args:
+        definitions: the message types of its configuration.
+        instance, group: its names.
+
+    Raises:
+        ConfigurationError: what is installed, or a definition, cannot be used.
+    """
+    from raylay.services.messages.types.registry import MessageTypes
+    from raylay.services.plugins.functions import functions
+    from raylay.services.subscriptions.filtered import FilteredSubscriptions
+
+    definitions = list(definitions)
+    types = MessageTypes(definitions, plugins(each.kind for each in definitions))
+    return FilteredSubscriptions(types, functions(), instance, group)
 
 
 def filter_problem(text: str, message_type: str, types: Iterable[TypeDefinition] = ()) -> str:

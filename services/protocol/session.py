@@ -112,7 +112,7 @@ class PublishBatch:
 
 @dataclass(slots=True)
 class Subscribe:
-    """`subscribe`. `have`: what a durable subscriber already has."""
+    """`subscribe`. `have`: what a durable subscriber already has. `filter`: by content."""
 
     subscription: str
     topic: str
@@ -128,6 +128,7 @@ class Subscribe:
     live: bool = False
     paused: bool = False
     rate: Rate | None = None
+    filter: str = ""
 
 
 @dataclass(slots=True)
@@ -450,6 +451,7 @@ def _read_subscribe(header: Header, body: bytes) -> Subscribe | Pause | Resume:
         bool(options.get("live")),
         bool(options.get("pause")),
         _read_rate(options),
+        _text({**options, "c": "subscribe"}, "filter"),
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raylay.services.core.feature import Folds
 from raylay.services.core.live import LiveSubscriptions
+from raylay.services.plugins.filters import filtered_subscriptions
 from raylay.services.protocol.session import Logon
 from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.replication.peers import PeerBook
@@ -20,6 +21,9 @@ from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.matching import Subscription
 from raylay.services.subscriptions.overflow import Sent
+
+if TYPE_CHECKING:
+    from raylay.services.subscriptions.filtered import FilteredSubscriptions
 
 
 class Client(Subscriber, Protocol):
@@ -64,7 +68,7 @@ class Clients:
         self.doorway = doorway
         self.reading = reading
         self.replays = replays
-        self.live = LiveSubscriptions(self._deliver, folds.enlist)
+        self.live = LiveSubscriptions(self._deliver, folds.enlist, self._filtered)
         """The subscriptions without a bookmark."""
         self.connected: set[Client] = set()
         """All, from the first moment on."""
@@ -112,6 +116,10 @@ class Clients:
             self.live.remove(subscription)
         else:
             self.replays.remove(subscription)
+
+    def _filtered(self) -> FilteredSubscriptions:
+        config = self.here.config
+        return filtered_subscriptions(config.type_definitions, config.name, config.group)
 
     # -- what they are told ------------------------------------------------------------------
     def peers(self) -> list[dict[str, Any]]:

@@ -79,11 +79,12 @@ def topic_filter(
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """One ordinary subscription of one session."""
+    """One ordinary subscription of one session. `content`: its filter by content, empty: none."""
 
     session: int
     id: str
     filter: TopicFilter
+    content: str = ""
     delivered: int = 0
 
 

@@ -27,6 +27,7 @@ def standing(clients: Iterable[Subscriber], committed_txid: int) -> list[Mapping
     """Each subscription, `SHOWN_MAX` at most. Of its keys
 
     - `topic`, `message_types` (none: any): as it was asked for;
+    - `filter`: by content, where it has one;
     - `bookmark`: whether it reads the log, at its own pace; else it gets what is published;
     - `delivered`: messages that it was given in this session;
     - `behind`: entries of the log, of any topic, that were not looked at for it yet; None where it
@@ -41,6 +42,11 @@ def standing(clients: Iterable[Subscriber], committed_txid: int) -> list[Mapping
             "topic": found.filter.topic.decode("utf-8", "replace"),
             "message_types": sorted(
                 each.decode("utf-8", "replace") for each in found.filter.message_types
+            ),
+            **(
+                {"filter": found.content}
+                if isinstance(found, Subscription) and found.content
+                else {}
             ),
             "bookmark": isinstance(found, BookmarkSubscription),
             "delivered": found.delivered,

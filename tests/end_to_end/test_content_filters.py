@@ -1,12 +1,12 @@
-"""A destination's content filter on real processes: only what passes goes there, over restarts."""
+"""Content filters on real processes: of destinations, over restarts, and of subscriptions."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from end_to_end.test_instance import Client, Server, Servers, pair, servers  # noqa: F401
+from end_to_end.test_instance import Client, Server, Servers, pair, servers, single  # noqa: F401
 
-from raylay.services.messages.records import RecordBuilder
+from raylay.services.messages.records import RecordBuilder, iterate_records
 from raylay.services.messages.topics import TopicRule
 
 REGIONS = ("EU", "US", "all")
@@ -67,3 +67,42 @@ def test_only_what_passes_is_replicated_and_owed(
     assert replayed(second, len(passing)) == passing
     assert len(second.journal()) == len(passing)
     assert len(first.journal()) == 150
+
+
+def test_a_subscription_gets_what_passes_its_filter(
+    servers: Servers,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    server = single(servers, tmp_path, topics=(TopicRule("orders"),))
+    subscriber = Client(server.address, "subscriber")
+
+    def subscribe(name: str, text: object, topic: str = "orders", **more: str) -> str:
+        options = {"filter": text} if text else {}
+        header = {"c": "subscribe", "sub": name, "t": topic, "cid": name, "a": "processed"}
+        subscriber.send(header | {"o": options} | more)
+        answer = subscriber.ack(cid=name).header
+        return str(answer.get("reason", answer["status"]))
+
+    assert subscribe("all", "") == subscribe("some", FILTER) == "success"
+    assert subscribe("one", "/n = 7", "^ord") == subscribe("none", "/n = 'x'") == "success"
+    assert subscribe("wrong", "/n = ") == subscribe("replay", "/n = 7", bm="0") == "bad_filter"
+    assert subscribe("number", 7) == "bad_command"
+    publisher = Client(server.address, "publisher")
+    passing = publish(publisher, 1, 60)
+    publisher.persisted(60)
+    every, some, one = (subscriber.receive(60, "all"), [], [])  # type: ignore[var-annotated]
+    while len(some) < len(passing) or not one:
+        frame = subscriber.next(lambda frame: frame.header["c"] == "p")
+        bodies = [each.body.decode() for each in iterate_records(frame.body, verify=True)]
+        assert len(bodies) == frame.header["n"]
+        numbers = range(frame.header["tx"], frame.header["tx"] + len(bodies))
+        assert bodies == [every[number - 1] for number in numbers]
+        {"some": some, "one": one}[frame.header["sub"]].extend(bodies)
+    assert some == passing and one == [every[6]]
+    subscriber.send({"c": "unsubscribe", "sub": ["all", "some"], "cid": "u", "a": "processed"})
+    assert subscriber.ack(cid="u").header["status"] == "success"
+    # Nothing comes to those who left.
+    publish(publisher, 67, 67)
+    publisher.persisted(67)
+    subscriber.send({"c": "ping", "cid": "end"})
+    assert subscriber.next().header["cid"] == "end"

@@ -3,7 +3,7 @@ state: a subscription to everything, what they write themselves, and replays."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from raylay.services.core.feature import Batch
 from raylay.services.core.live import LiveSubscriptions
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from sim.instance import Instance
 
 
+def _no_filters() -> NoReturn:
+    raise AssertionError("nobody filters by content here")
+
+
 def follow_everything(instance: Instance) -> None:
     """Subscribes to all topics, and tells the history what comes, as the server delivers it."""
 
@@ -25,7 +29,7 @@ def follow_everything(instance: Instance) -> None:
             keys = tuple((record.publisher, record.sequence) for record in records)
             folded(instance, "live", delivery.first_txid + delivery.count - 1, keys)
 
-    live = LiveSubscriptions(deliver, instance.folds.enlist)
+    live = LiveSubscriptions(deliver, instance.folds.enlist, _no_filters)
     live.add(Subscription(0, "everything", topic_filter("^.*$", "")))
 
 

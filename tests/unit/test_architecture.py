@@ -103,11 +103,11 @@ ROOMS: dict[str, frozenset[str]] = {
     for room, others in {
         "messages": "",
         "expressions": "messages",
-        "plugins": "expressions messages replication",
+        "plugins": "expressions messages replication subscriptions",
         "replication": "expressions messages",
         # Beside what clients speak, it packs what links and their instances tell one another.
         "protocol": "messages replication",
-        "subscriptions": "messages replication",
+        "subscriptions": "expressions messages replication",
         "core": "messages replication subscriptions",
         "sow": "messages",
         "topology": "messages replication",

@@ -652,12 +652,13 @@ async def test_an_ordinary_subscription_is_restored_where_the_client_reconnects(
     second_server = await FakeServer("B").start()
     first_server.peer_addresses = {"B": [second_server.address]}
     async with client_of(first_server, second_server) as client:
-        subscription = await client.subscribe("^t", message_type="json")
+        subscription = await client.subscribe("^t", message_type="json", filter="/a = 1")
         over = await client.subscribe("u")
         over.unsubscribe()
         first_server.session.deliver(subscription.id, records(7, [1]))
         assert (await anext(subscription)).body == b"1"
         (asked, _) = first_server.session.commands("subscribe")
+        assert asked["o"]["filter"] == "/a = 1"
         await first_server.stop()
         await second_server.wait(
             lambda: second_server.sessions and second_server.session.commands("subscribe")

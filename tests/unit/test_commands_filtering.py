@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
+from unit.fake_server import FakeServer
 
 from raylay.services.cli import app
 
@@ -83,3 +86,20 @@ def test_each_part_is_explained() -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     found = filtered("/a = 1", str(tmp_path / "none.json"))
     assert isinstance(found.exception, FileNotFoundError)
+
+
+def test_raylay_subscribe_asks_for_what_passes() -> None:
+    async def main() -> None:
+        server = await FakeServer().start()
+        reading = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "raylay.services.cli", "subscribe", "orders",
+            "--filter", "/a = 1", "--server", server.address,
+        )  # fmt: skip
+        await server.wait(lambda: server.sessions and server.session.commands("subscribe"))
+        (asked,) = server.session.commands("subscribe")
+        reading.kill()
+        await reading.wait()
+        await server.stop()
+        assert asked["o"] == {"filter": "/a = 1"}
+
+    asyncio.run(main())

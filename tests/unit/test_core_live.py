@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.core.feature import Batch, Folds
 from raylay.services.core.live import LiveSubscriptions
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.records import RecordBuilder, Run, run_of, scan
+from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.subscriptions.delivery import Delivery
+from raylay.services.subscriptions.filtered import FilteredSubscriptions
 from raylay.services.subscriptions.matching import Subscription, topic_filter
 
 
 def run(first: int, count: int = 1, topic: str = "orders") -> Run:
     builder = RecordBuilder(7, topic, "json")
-    payload = b"".join(builder.build(first + n, b"x", 5) for n in range(count))
+    payload = b"".join(
+        builder.build(first + n, b'{"n": %d}' % (first + n), 5) for n in range(count)
+    )
     made = run_of(scan(payload)[0], payload)
     made.first_txid = first
     return made
@@ -21,14 +29,19 @@ class Bench:
     def __init__(self) -> None:
         self.folds = Folds(("live",))
         self.got: list[tuple[list[str], int, int]] = []
-        self.live = LiveSubscriptions(self._deliver, self.folds.enlist)
+        self.made = 0
+        self.live = LiveSubscriptions(self._deliver, self.folds.enlist, self._filtered)
 
     def _deliver(self, subscribers: tuple[Subscription, ...], delivery: Delivery) -> None:
         names = [subscription.id for subscription in subscribers]
         self.got.append((names, delivery.first_txid, delivery.count))
 
-    def subscribe(self, name: str, topic: str = "orders") -> Subscription:
-        made = Subscription(1, name, topic_filter(topic, ""))
+    def _filtered(self) -> FilteredSubscriptions:
+        self.made += 1
+        return FilteredSubscriptions(MessageTypes(), BUILT_IN, "A-1", "A")
+
+    def subscribe(self, name: str, topic: str = "orders", content: str = "") -> Subscription:
+        made = Subscription(1, name, topic_filter(topic, ""), content)
         self.live.add(made)
         return made
 
@@ -63,3 +76,26 @@ def test_what_is_not_journaled_is_delivered_at_once_and_without_a_place() -> Non
     bench.subscribe("one")
     bench.live.transient([run(1, 2), run(3, topic="trades")])
     assert bench.got == [(["one"], 0, 2)]
+
+
+def test_who_filters_by_content_gets_what_passes_and_nobody_else_pays() -> None:
+    bench = Bench()
+    plain = bench.subscribe("plain")
+    bench.commit(run(1, 3))
+    assert not bench.made
+    some = bench.subscribe("some", content="/n > 2")
+    assert len(bench.live) == 2
+    assert bench.commit(run(1, 4)) == [(["plain"], 1, 4), (["some"], 3, 2)]
+    bench.live.remove(plain)
+    assert bench.commit(run(5)) == [(["some"], 5, 1)]
+    bench.live.transient([run(6)])
+    assert bench.got == [(["some"], 0, 1)]
+    bench.live.remove(some)
+    assert bench.folds.served == () and bench.made == 1
+
+
+def test_a_filter_that_is_none_is_refused_and_nothing_is_added() -> None:
+    bench = Bench()
+    with pytest.raises(RemoteProtocolError, match="is no filter: column 5"):
+        bench.subscribe("some", content="/n >")
+    assert not len(bench.live) and bench.folds.served == ()

@@ -37,13 +37,13 @@ def test_what_is_not_to_be_had_is_refused(text: str, use: Use, problem: str) -> 
     ("text", "use"),
     [
         ("UNIX_TIMESTAMP() > 1", SUBSCRIPTION),
-        ("CLIENT_NAME() = 'x'", SUBSCRIPTION),
+        ("AMPS_INSTANCE_NAME() = 'x'", SUBSCRIPTION),
         ("UUID7() LIKE '-7'", ANYWHERE),
         ("TOPIC_NAME() = 'x' AND MESSAGE_SIZE() > 3", REPLICATION),
     ],
 )
 def test_what_is_to_be_had_may_be_asked(text: str, use: Use) -> None:
-    around = Surroundings(now_s=2, client_name="x", topic="x", size_bytes=4)
+    around = Surroundings(now_s=2, instance="x", topic="x", size_bytes=4)
     around.random_bytes = lambda count: b"\0" * count
     assert expression(text, use).matches({}, around) is True
 

@@ -1,0 +1,174 @@
+"""Ordinary subscriptions with a content filter: who gets which records of a run.
+
+They are kept apart from those without (matching.py): what is published where nobody filters takes
+the same way as if there were no filters. Where somebody does, each record is parsed once for all of
+them, and an index finds those that ask for one value of a field (expressions/index.py). A message
+that cannot be read passes none.
+
+A delivery has consecutive transaction ids, so each stretch that passes is one of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from raylay.services.errors import ExpressionError, MessageTypeError, RemoteProtocolError
+from raylay.services.expressions import tree
+from raylay.services.expressions.expression import SUBSCRIPTION, Expression, expression, nodes
+from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
+from raylay.services.expressions.index import FilterIndex
+from raylay.services.messages.records import Kind, Record, Run, iterate_records
+from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
+from raylay.services.messages.types.base import MessageType
+from raylay.services.subscriptions.delivery import DELIVERY_BYTES_MAX, Delivery
+from raylay.services.subscriptions.matching import Subscription
+
+FILTER_SHOWN_MAX = 200
+
+
+class Types(Protocol):
+    """The message types of an instance."""
+
+    def __getitem__(self, name: str) -> MessageType:
+        """The type of a name.
+
+        Raises:
+            MessageTypeError: there is none.
+        """
+
+
+class FilteredSubscriptions:
+    """All ordinary subscriptions of an instance that have a content filter.
+
+    Invariant: `_indexes` has, of each topic that was asked for, all those that want it.
+    Owner: the instance. Lifecycle: as long as the instance.
+
+    Args:
+        types: what bodies are read by.
+        functions: those that filters may use.
+        instance, group: the instance's names.
+    """
+
+    __slots__ = ("_asking", "_functions", "_group", "_indexes", "_instance", "_kept", "_types")
+
+    def __init__(self, types: Types, functions: Functions, instance: str, group: str) -> None:
+        self._types = types
+        self._functions = functions
+        self._instance = instance
+        self._group = group
+        self._kept: dict[Subscription, Expression] = {}
+        self._indexes: dict[TopicKey, FilterIndex[Subscription]] = {}
+        self._asking = 0
+        """Those whose filter asks for more than the body."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, subscription: Subscription) -> bool:
+        return subscription in self._kept
+
+    def add(self, subscription: Subscription) -> None:
+        """Adds one with its filter, `content`.
+
+        Raises:
+            RemoteProtocolError: with reason `bad_filter`, the column and what to do.
+        """
+        text = subscription.content
+        try:
+            found = expression(text, SUBSCRIPTION, self._functions)
+        except ExpressionError as error:
+            shown = text[:FILTER_SHOWN_MAX]
+            raise RemoteProtocolError(f"{shown!r} is no filter: {error}", "bad_filter") from None
+        self._kept[subscription] = found
+        self._asking += _asks_around(found)
+        for (topic, message_type), index in self._indexes.items():
+            if subscription.filter.matches(topic, message_type):
+                index.add(subscription, found)
+
+    def remove(self, subscription: Subscription) -> None:
+        """Takes one out that was added."""
+        self._asking -= _asks_around(self._kept.pop(subscription))
+        for index in self._indexes.values():
+            index.discard(subscription)
+
+    def deliveries(
+        self, runs: Iterable[Run], *, journaled: bool = True
+    ) -> Iterator[tuple[Subscription, Delivery]]:
+        """What each of them gets of runs, in order, each in the order of the log.
+
+        Args:
+            journaled: whether their topics are.
+        """
+        open_: dict[Subscription, Delivery] = {}
+        for run in runs:
+            if run.kind != Kind.RECORDS:
+                continue
+            index = self._index(run.topic, run.message_type)
+            if not len(index):
+                continue
+            parse = self._parser(run.message_type)
+            txid = run.first_txid if journaled else 0
+            for record in iterate_records(run.payload) if parse is not None else ():
+                for subscription in self._passing(index, parse, record, run):
+                    delivery = open_.get(subscription)
+                    if delivery is not None and not _takes(delivery, txid, record):
+                        yield subscription, delivery
+                        delivery = None
+                    if delivery is None:
+                        delivery = open_[subscription] = Delivery(txid, run.receive_time_us)
+                    delivery.count += 1
+                    delivery.size_bytes += len(record.raw)
+                    delivery.bodies.append(record.raw)
+                    delivery.traced = delivery.traced or bool(record.trace)
+                txid += journaled
+        yield from open_.items()
+
+    def _passing(
+        self, index: FilterIndex[Subscription], parse: Any, record: Record, run: Run
+    ) -> list[Subscription]:
+        try:
+            message = parse(record.body)
+        except MessageTypeError:
+            return []
+        return index.matching(message, self._around(record, run) if self._asking else NOWHERE)
+
+    def _index(self, topic: bytes, message_type: bytes) -> FilterIndex[Subscription]:
+        key = (topic, message_type)
+        index = self._indexes.get(key)
+        if index is None:
+            if len(self._indexes) >= TOPIC_CACHE_MAX:
+                self._indexes.clear()
+            index = self._indexes[key] = FilterIndex()
+            for subscription, found in self._kept.items():
+                if subscription.filter.matches(topic, message_type):
+                    index.add(subscription, found)
+        return index
+
+    def _parser(self, message_type: bytes) -> Any:
+        try:
+            return self._types[message_type.decode("utf-8", "replace")].parse
+        except MessageTypeError:
+            return None
+
+    def _around(self, record: Record, run: Run) -> Surroundings:
+        return Surroundings(
+            topic=record.topic,
+            size_bytes=len(record.body),
+            correlation_id=record.correlation.decode("utf-8", "surrogateescape"),
+            bookmark=record.bookmark,
+            instance=self._instance,
+            group=self._group,
+            # The time now is the time when it came.
+            now_s=run.receive_time_us / 1e6,
+        )
+
+
+def _takes(delivery: Delivery, txid: int, record: Record) -> bool:
+    """Whether the record follows there."""
+    follows = txid == delivery.first_txid + delivery.count if txid else not delivery.first_txid
+    return follows and delivery.size_bytes + len(record.raw) <= DELIVERY_BYTES_MAX
+
+
+def _asks_around(found: Expression) -> bool:
+    return any(isinstance(each, tree.Call) and each.function.needs for each in nodes(found.tree))
