@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from unit.test_replication_outbound import OWN, THERE, P, held, run
+from unit.test_replication_outbound import ELSEWHERE, OWN, THERE, P, held, run
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
@@ -12,8 +12,10 @@ from raylay.services.protocol import control
 from raylay.services.protocol.frames import first_frame
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.effects import LinkAnswered, LinkEffect, SendBatch
+from raylay.services.replication.elsewhere import SHOWN_NEEDED
 from raylay.services.replication.instance import LinkStart
 from raylay.services.replication.lending import (
+    BATCH_BYTES,
     BEHIND_BYTES_MAX,
     BEHIND_RUNS_MAX,
     LASTING_US,
@@ -27,6 +29,7 @@ from raylay.services.replication.routing import Destination
 from raylay.services.replication.values import LentState
 
 TO = Destination("there", "g", True)
+MS = 1_000
 
 
 def machine(sync: bool = True, last_txid: int = 0) -> OutboundLink:
@@ -212,3 +215,28 @@ def test_what_is_in_the_journal_only_is_left_to_the_link(unavailable: bool) -> N
         found.kind = Kind.UNAVAILABLE
     assert link.committed([found], 0) == []
     assert "journal" in link.trouble
+
+
+def test_what_waits_for_another_way_goes_out_when_it_is_due() -> None:
+    beside = OutboundLink(Destination("there", "g", False, pass_through=".*"))
+    beside.borrow(LentState(THERE, PublisherRanges(), 0, 1, OWN, False, PublisherRanges(), False))
+    link = LentLink(beside)
+    for txid in range(1, SHOWN_NEEDED + 1):
+        link.committed([run(txid, txid, path=(ELSEWHERE,))], MS)
+        link.acked(0, {P: [(200 + txid, 200 + txid)]}, {}, {}, MS)
+    late = SHOWN_NEEDED + 1
+    assert batches(link.committed([run(late, late, path=(ELSEWHERE,))], 2 * MS)) == []
+    due_us = link.due_us
+    assert due_us is not None
+    assert batches(link.look_again(due_us - 1)) == []
+    assert [sent for _, sent in batches(link.look_again(due_us))] == [[late]]
+    assert link.due_us is None
+
+
+def test_large_commits_go_out_in_several_batches() -> None:
+    link = lent(window_bytes=8 * BATCH_BYTES)
+    large = [run(txid, txid) for txid in (1, 2, 3)]
+    for each in large:
+        each.payload = b"x" * BATCH_BYTES
+    large[0].payload += b"y"
+    assert [sent for _, sent in batches(link.committed(large, 0))] == [[1], [2], [3]]
