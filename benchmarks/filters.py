@@ -12,13 +12,18 @@ from context import Bench, Figure
 from raylay.services.expressions.expression import expression
 from raylay.services.expressions.functions.registry import NOWHERE
 from raylay.services.expressions.index import FilterIndex
+from raylay.services.messages.records import RecordBuilder, Run, run_of, scan
 from raylay.services.messages.types.registry import message_type
+from raylay.services.plugins.filters import filtered_subscriptions
+from raylay.services.subscriptions.matching import Subscription, topic_filter
 
 MESSAGES = 20_000
 ROUNDS = 5
 EQUALITIES = 10_000
 FILTER = "/carrier = 'UA' AND /distance > 1000 AND /dest IN ('SFO', 'LAX', 'SEA')"
 NAMES = ("filter_parse_and_filter", "filter_of_a_lambda", "filter_10000_of_one")
+LIVE = ("filtered_live_1", "filtered_live_100", "filtered_live_10000")
+RUN_RECORDS = 500
 
 
 def _flights() -> list[bytes]:
@@ -92,3 +97,36 @@ async def filters(bench: Bench) -> list[Figure]:
         Figure(NAMES[1], best["filter"] / best["lambda"], "ratio"),
         Figure(NAMES[2], best["many"] / best["one"], "ratio"),
     ]
+
+
+def _committed(bodies: list[bytes]) -> list[Run]:
+    """The bodies as what one publisher brought, in runs."""
+    builder, runs = RecordBuilder(7, "flights", "json"), []
+    for first in range(0, len(bodies), RUN_RECORDS):
+        part = bodies[first : first + RUN_RECORDS]
+        payload = b"".join(builder.build(first + n, body, 1) for n, body in enumerate(part, 1))
+        run = run_of(scan(payload)[0], payload)
+        run.first_txid = first + 1
+        runs.append(run)
+    return runs
+
+
+async def filtered_live(bench: Bench) -> list[Figure]:
+    """Messages a second through 1, 100 and 10,000 subscriptions that each ask for one value of a
+    field: parsed, found and made into deliveries, without sockets and disks."""
+    runs = _committed(_flights())
+    tables = []
+    for count in (1, 100, EQUALITIES):
+        table = filtered_subscriptions((), "bench", "bench")
+        for number in range(count):
+            wanted = f"/flight = {number}"
+            table.add(Subscription(1, str(number), topic_filter("flights", ""), wanted))
+        tables.append(table)
+    best = [0.0] * len(tables)
+    for _ in range(ROUNDS):
+        for place, table in enumerate(tables):
+            begin_s = time.perf_counter()
+            delivered = sum(made.count for run in runs for _, made in table.deliveries((run,)))
+            assert delivered
+            best[place] = max(best[place], MESSAGES / (time.perf_counter() - begin_s))
+    return [Figure(name, value, "messages/s") for name, value in zip(LIVE, best, strict=True)]

@@ -18,8 +18,9 @@ from context import Bench, Figure, bench, rest_disk
 from copies import table_copies
 from delivery import REPLAYS, fanout_10_deliveries, replay
 from failover import failover_gap_ms, resync_1M_behind, resync_live
+from filters import LIVE as FILTERED_LIVE
 from filters import NAMES as FILTERS
-from filters import filters
+from filters import filtered_live, filters
 from latency import NAMES as WINDOW_1
 from latency import deliver_1000_ms, deliver_10000_ms, pair_ack_window1_ms
 from machine import log_append_fsync, socket_echo, two_fsyncs_ms
@@ -97,6 +98,7 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (("pipeline_audit", "pipeline_audit_s"), pipeline_audit, ""),
     (PUBLISHERS, many_publishers, ""),
     (FILTERS, filters, ""),
+    (FILTERED_LIVE, filtered_live, ""),
     (("log_append_fsync",), log_append_fsync, ""),
     (("socket_echo",), socket_echo, ""),
     (TYPE_NAMES, types_parse, ""),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from raylay.services.errors import ConfigurationError, MessageTypeError
+from raylay.services.errors import ConfigurationError, MessageTypeError, RemoteProtocolError
 from raylay.services.messages.topics import TopicRule
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.plugins.message_types import plugins
@@ -54,15 +54,19 @@ def filtered_subscriptions(
         instance, group: its names.
 
     Raises:
-        ConfigurationError: what is installed, or a definition, cannot be used.
+        RemoteProtocolError: what is installed there, or a definition, cannot be used: the client
+            is told, and the instance goes on.
     """
     from raylay.services.messages.types.registry import MessageTypes
     from raylay.services.plugins.functions import functions
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
 
     definitions = list(definitions)
-    types = MessageTypes(definitions, plugins(each.kind for each in definitions))
-    return FilteredSubscriptions(types, functions(), instance, group)
+    try:
+        types = MessageTypes(definitions, plugins(each.kind for each in definitions))
+        return FilteredSubscriptions(types, functions(), instance, group)
+    except (ConfigurationError, MessageTypeError) as error:
+        raise RemoteProtocolError(f"{instance} cannot filter: {error}", "bad_filter") from None
 
 
 def filter_problem(text: str, message_type: str, types: Iterable[TypeDefinition] = ()) -> str:

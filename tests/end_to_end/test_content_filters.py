@@ -69,6 +69,21 @@ def test_only_what_passes_is_replicated_and_owed(
     assert len(first.journal()) == 150
 
 
+def test_what_an_instance_sends_over_a_lent_connection_passes_the_filter(
+    servers: Servers,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """It sends in place of the link there, and asks the filter in its place."""
+    first, second = pair(servers, tmp_path, topics=(TopicRule("orders", filter=FILTER),))
+    first.wait_for("link_lent")
+    publisher = Client(first.address, "publisher")
+    passing = publish(publisher, 1, 60)
+    publisher.persisted(60)
+    assert replayed(second, len(passing)) == passing
+    assert len(second.journal()) == len(passing)
+    assert not first.events("link_disconnected"), first.log
+
+
 def test_a_subscription_gets_what_passes_its_filter(
     servers: Servers,  # noqa: F811
     tmp_path: Path,
