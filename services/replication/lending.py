@@ -102,12 +102,13 @@ class Lending:
             what is committed behind that. None: the connection cannot be gone on with.
         """
         kept, self._kept = self._kept, None
-        self._is_asked = False
+        # Until it has `ended` the link is not asked again: it has no connection to lend.
         if kept is None or cursor < self._from_txid:
             return None
         behind = [run for run in kept if run.last_txid > cursor]
         if behind and behind[0].first_txid > cursor + 1:
             return None
+        self._is_asked = False
         self._lent_us = now_us
         return behind
 

@@ -49,6 +49,8 @@ class Descriptors:
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
+        self._came: dict[str, tuple[int, socket.socket]] = {}
+        """By destination, with the number of its process: what it has not told of yet."""
 
     def open(self, path: str) -> None:
         """Takes them at this path, which only this user may write to.
@@ -64,29 +66,46 @@ class Descriptors:
 
     def close(self) -> None:
         """Takes none any more."""
+        for destination in list(self._came):
+            self.forget(destination)
         if self._socket is not None:
             self._socket.close()
 
     def take(self, destination: str, start_number: int) -> socket.socket | None:
-        """What the process of this start has sent; it does before it tells of it. What others sent
-        is closed: they are gone."""
-        found = None
+        """What the link's process of this start has sent; it does before it tells of it. What other
+        links have sent meanwhile is kept for them."""
+        self._read()
+        number, found = self._came.pop(destination, (0, None))
+        if found is not None and number != start_number:
+            found.close()
+            return None
+        return found
+
+    def forget(self, destination: str) -> None:
+        """Its link has gone, or dials again: closes what it sent and did not tell of."""
+        self._read()
+        _, found = self._came.pop(destination, (0, None))
+        if found is not None:
+            found.close()
+
+    def _read(self) -> None:
         while self._socket is not None:
             try:
                 data, descriptors, _, _ = socket.recv_fds(self._socket, DATAGRAM_BYTES_MAX, 4)
             except OSError:
-                break
+                return
             given = [socket.socket(fileno=descriptor) for descriptor in descriptors]
             with contextlib.suppress(RemoteProtocolError):
                 frame = first_frame(data, DATAGRAM_BYTES_MAX)
-                header = frame[0].header if frame is not None else {}
-                if header.get("destination") == destination and header["start"] == start_number:
-                    if found is not None:
-                        found.close()
-                    found = given.pop(0) if given else None
+                if frame is not None and given:
+                    header = frame[0].header
+                    came = header["start"], given.pop(0)
+                    _, before = self._came.pop(header["destination"], (0, None))
+                    self._came[header["destination"]] = came
+                    if before is not None:
+                        before.close()
             for each in given:
                 each.close()
-        return found
 
 
 class Lender(Protocol):
@@ -215,6 +234,7 @@ class Borrowing:
         """The link is disconnected, or its process is gone."""
         if self._socket is not None:
             self._socket.abort(why)
+        self._descriptors.forget(self._link.name)
         self._lending.ended(self._here.steady_us())
 
 
@@ -277,10 +297,12 @@ class LentSocket(FramedConnection):
         """Ends it at once, for the link's process, too, which has the descriptor as well."""
         self._why = why
         if self.transport is not None and not self.transport.is_closing():
-            # What uvloop gives for it cannot be shut down.
-            fileno = os.dup(self.transport.get_extra_info("socket").fileno())
-            with socket.socket(fileno=fileno) as found, contextlib.suppress(OSError):
-                found.shutdown(socket.SHUT_RDWR)
+            # What uvloop gives for it cannot be shut down. Where no descriptor is left for another
+            # one, the link ends it: it hears that it is over.
+            with contextlib.suppress(OSError):
+                fileno = os.dup(self.transport.get_extra_info("socket").fileno())
+                with socket.socket(fileno=fileno) as found:
+                    found.shutdown(socket.SHUT_RDWR)
         super().abort(why)
 
     def close(self, why: str) -> None:

@@ -35,7 +35,7 @@ def linked() -> tuple[LinkServer, Any, list[Any]]:
     here.loop = asyncio.new_event_loop()
     here.outbox = stands(flush=lambda: None)
     here.instance = stands(send=lambda data: told.extend(FrameReader().feed(data)))
-    link.pump.reader = stands(first_txid=1)
+    link.pump.reader = stands(first_txid=1, removed=PublisherRanges)
     link.dialling._start_answer = here.loop.create_future()
     here.loop.close()
     downstream = stands(
@@ -98,6 +98,52 @@ def test_a_bad_ack_before_the_beginning_is_the_destinations_fault() -> None:
     ):
         receive(link, downstream, AckUpstream(1, 0))
     assert len(downstream.early) == EARLY_ACKS_MAX
+
+
+def asked_for_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[LinkServer, Any, list[Any], list[Any]]:
+    """As `linked`, caught up but for one answer; last, what it does in the next turn."""
+    link, downstream, told = linked()
+    begin(link)
+    link.pump.machine.take([])
+    later: list[Any] = []
+    stands: Any = SimpleNamespace
+    link.here.loop = stands(time=lambda: 0.0, call_soon=later.append, call_later=lambda *_: None)
+    downstream.is_carried, downstream.unsent_bytes = False, 0
+    downstream.reader = stands(buffered=0)
+    downstream.transport = stands(pause_reading=lambda: None)
+    monkeypatch.setattr(link.pump, "_hand_over", lambda transport: True)
+    link.instance_said({"c": "borrow", "tx": 0}, b"")
+    return link, downstream, told, later
+
+
+def test_a_connection_is_lent_with_all_that_came_in_the_same_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link, downstream, told, later = asked_for_its_connection(monkeypatch)
+    receive(link, downstream, AckUpstream(1, 1))
+    receive(link, downstream, AckUpstream(1, 1, held={PUBLISHER: [(1, 3)]}))
+    assert not [frame for frame in told if frame.header["c"] == "lend"]
+    for call in later:
+        call()
+    (lend,) = [frame for frame in told if frame.header["c"] == "lend"]
+    held = control.read_lend(lend.header, lend.body).held.get(PUBLISHER)
+    assert held is not None and list(held) == [(1, 3)]
+    assert link.pump.is_lent
+
+
+def test_a_link_that_is_asked_for_what_it_just_lost_may_be_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link, downstream, told, later = asked_for_its_connection(monkeypatch)
+    receive(link, downstream, AckUpstream(1, 1))
+    link.pump.drop()
+    for call in later:
+        call()
+    assert not [frame for frame in told if frame.header["c"] in ("lend", "keeps")]
+    link.instance_said({"c": "borrow", "tx": 0}, b"")
+    assert [frame.header["for_good"] for frame in told if frame.header["c"] == "keeps"] == [False]
 
 
 class Dialler(Dialling):

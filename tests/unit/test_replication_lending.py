@@ -129,6 +129,10 @@ def test_a_connection_that_cannot_be_gone_on_with_is_not_taken() -> None:
     deaf = asked()
     deaf.said()
     assert deaf.taken(0, 0) is None, "it has lent it before it heard that"
+    assert not deaf.asks(caught_up=True, committed_txid=0, now_us=1 << 40), "it has none until then"
+    deaf.ended(0)
+    assert not deaf.asks(caught_up=True, committed_txid=0, now_us=0)
+    assert deaf.asks(caught_up=True, committed_txid=0, now_us=2 * PAUSE_US_MIN)
     gap = asked()
     gap.committed([run(2, 2)])
     assert gap.taken(0, 0) is None

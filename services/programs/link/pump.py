@@ -100,6 +100,7 @@ class Pump:
         """Whether the instance sends and reads over the connection, and this process does not."""
         self._lends_until_s = 0.0
         """It was asked for the connection, and answers by then; 0: it was not."""
+        self._lend_scheduled = False
         self._due_timer: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
@@ -196,7 +197,7 @@ class Pump:
         if machine.wants:
             self._pump_soon()
         elif self._lends_until_s:
-            self._lend()
+            self._lend_soon()
 
     def _pump_soon(self) -> None:
         """Goes on in the next turn of the loop, so that acks and beats come in between."""
@@ -306,7 +307,7 @@ class Pump:
         self._here.outbox.flush()
         self.pump()
         if self._lends_until_s:
-            self._lend()
+            self._lend_soon()
 
     def _tell(self, told: Told, at_ns: int) -> None:
         if isinstance(told, LinkAnswered):
@@ -365,9 +366,12 @@ class Pump:
         """The instance asks for the connection. It gets it once nothing is on its way, if that is
         soon, and if the connection is a plain one."""
         downstream, destination = self.downstream, self._here.config.destination
+        if downstream is None or not self.is_started:
+            # It was lost while the instance asked.
+            self._keep(for_good=False)
+            return
         if (
-            downstream is None
-            or downstream.is_carried
+            downstream.is_carried
             or destination.share_connection
             or self._compress is not None
             or self._here.config.drills
@@ -377,7 +381,7 @@ class Pump:
         self._lends_until_s = self._here.loop.time() + LENDS_WITHIN_S
         self._here.loop.call_later(LENDS_WITHIN_S, self._lends_no_more)
         self.pump()
-        self._lend()
+        self._lend_soon()
 
     def _lends_no_more(self) -> None:
         if self._lends_until_s and self._here.loop.time() >= self._lends_until_s:
@@ -387,7 +391,17 @@ class Pump:
         self._lends_until_s = 0.0
         self._here.tell(encode_frame({"c": "keeps", "for_good": for_good}))
 
+    def _lend_soon(self) -> None:
+        """Once all that was read from either side is taken: what comes behind in the same read is
+        for this process."""
+        if not self._lend_scheduled:
+            self._lend_scheduled = True
+            self._here.loop.call_soon(self._lend)
+
     def _lend(self) -> None:
+        self._lend_scheduled = False
+        if not self._lends_until_s:
+            return
         downstream, machine = self.downstream, self.machine
         transport = downstream.transport if downstream is not None else None
         if downstream is None or transport is None or not self.is_started:
@@ -400,9 +414,11 @@ class Pump:
         frame = b""
         if len(state.held.sets) <= LENT_PUBLISHERS_MAX:
             frame = control.lend(state, self.epoch, self.peer)
-        if not frame or len(frame) > LENT_BYTES_MAX or not self._hand_over(transport):
+        fits = 0 < len(frame) <= LENT_BYTES_MAX
+        if not fits or not self._hand_over(transport):
             machine.borrow(state)
-            self._keep(for_good=True)
+            # Where only the way is full, as others lend theirs just now, it is asked again.
+            self._keep(for_good=not fits)
             return
         transport.pause_reading()
         self._lends_until_s = 0.0
