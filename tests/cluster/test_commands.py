@@ -103,6 +103,7 @@ def test_three_regions(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_up_publish_subscribe_status_events_downgrade_apply_down(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text(FILE)
     run(*RAYLAY, "up", "f.yaml", "--detach", cwd=tmp_path)

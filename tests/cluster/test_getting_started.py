@@ -116,6 +116,7 @@ def steps_of(page: str) -> list[transcripts.Step]:
     return transcripts.read((DOCS / page).read_text(encoding="utf-8")).steps
 
 
+@pytest.mark.slow
 def test_getting_started_as_a_newcomer_types_it(shell: Shell, tmp_path: Path) -> None:
     play(shell, tmp_path, steps_of("getting-started.md"))
 

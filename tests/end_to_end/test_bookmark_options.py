@@ -109,6 +109,7 @@ def test_a_rate_is_an_upper_bound(
         assert size_bytes <= 2_000 * (time.monotonic() - began_s + 0.1) + len(frame.body)
 
 
+@pytest.mark.slow
 def test_a_multiple_of_the_original_speed(servers: Servers, tmp_path: Path) -> None:
     server = single(servers, tmp_path)
     publisher = Client(server.address, "publisher")
@@ -233,6 +234,7 @@ def test_pause_and_resume_of_what_cannot_be_change_nothing(
 
 
 # -- live ------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_live_delivers_before_the_disk_has_it(servers: Servers, tmp_path: Path) -> None:
     """With a commit every second, what is delivered sooner was not on disk."""
     server = single(servers, tmp_path, durability="interval", flush_interval_ms=1000)

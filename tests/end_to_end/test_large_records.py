@@ -84,7 +84,12 @@ def journal_command(server: Server, command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("compression", ["", "zstd", "zlib"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "compression", ["", pytest.param("zstd", marks=SLOW), pytest.param("zlib", marks=SLOW)]
+)
 def test_the_largest_record_goes_everywhere(
     servers: Servers, tmp_path: Path, compression: str
 ) -> None:

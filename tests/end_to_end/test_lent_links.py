@@ -95,6 +95,7 @@ def test_an_instance_at_either_end_of_a_lent_connection_is_killed(
     assert first.journal() == second.journal() == wanted
 
 
+@pytest.mark.slow
 def test_a_silent_destination_of_a_lent_connection_is_given_up_and_found_again(
     servers: Servers, tmp_path: Path
 ) -> None:

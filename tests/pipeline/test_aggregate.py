@@ -124,6 +124,7 @@ def test_each_result_has_a_key_of_its_own(spark: Any) -> None:
     }
 
 
+@pytest.mark.slow
 def test_each_window_once(spark: Any, instance: Any, log: Log, tmp_path: Path) -> None:
     (place,) = places(path=str(log.directory))
     summed = windows(

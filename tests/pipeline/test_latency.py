@@ -102,6 +102,7 @@ def shown(row: Row) -> tuple[float, float, float]:
     return round(row.p50_ms, 6), round(row.p95_ms, 6), round(row.p99_ms, 6)
 
 
+@pytest.mark.slow
 def test_what_is_measured(spark: Any, tmp_path: Path) -> None:
     directory = write_case(tmp_path)
     settings = settings_of(str(directory))

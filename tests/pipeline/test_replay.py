@@ -124,7 +124,14 @@ def test_what_servers_have_of_a_write(tmp_path: Path) -> None:
 
 # -- killed at every step ------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    "point", ["replay.planned", "staging.pending:2", "replay.put:700", "staging.published:2"]
+    "point",
+    [
+        "replay.put:700",
+        *(
+            pytest.param(point, marks=pytest.mark.slow)
+            for point in ("replay.planned", "staging.pending:2", "staging.published:2")
+        ),
+    ],
 )
 def test_a_replay_killed_at_any_point(instance: Any, tmp_path: Path, point: str) -> None:
     topic = f"replay/{point}"

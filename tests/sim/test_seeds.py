@@ -12,7 +12,7 @@ import pytest
 from sim import mistakes, plans, run
 
 TESTS = Path(__file__).resolve().parents[1]
-FEW = 200
+FEW = 100
 BASE = 2_000_000
 """Everybody's run takes the same ones, so that a failure is the change's own and not chance. Fresh
 ones are what `make sim` is for."""
@@ -90,6 +90,7 @@ for seed in map(int, sys.argv[1:]):
 """
 
 
+@pytest.mark.slow
 def test_a_seed_decides_everything_in_every_process() -> None:
     """Strings hash otherwise in every process, so nothing may go by the order of a set of them."""
 

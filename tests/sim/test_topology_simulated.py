@@ -228,6 +228,7 @@ def late(seed: int, draw: Callable[[random.Random], Topology]) -> tuple[set[tupl
     return found, len(found - told)
 
 
+@pytest.mark.slow
 def test_late_records_come_only_where_the_check_warns_of_them() -> None:
     runs_with_late = 0
     for seed in range(60):

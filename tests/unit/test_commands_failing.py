@@ -34,6 +34,7 @@ GIVEN = {
     "list": "",
     "subscribers": "F",
     "topics": "F",
+    "filter": "/a=1 PATH",
     "downgrade": "here-1 here-2 F",
     "upgrade": "here-1 here-2 F",
     "admit": "here-1 F",
