@@ -15,6 +15,8 @@ from raylay.services.protocol import control
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
 from raylay.services.protocol.replication import (
     BEAT,
+    NAME_BYTES_MAX,
+    REFUSAL_CHARACTERS_MAX,
     REPLICATION_FRAME_BYTES_MAX,
     batch_front,
     pack_rooted,
@@ -350,10 +352,13 @@ class LentSocket(FramedConnection):
         return int(self.loop.time() * 1e6)
 
     def _perform(self, effects: list[LinkEffect], at_ns: int = 0) -> None:
+        # Batches first: who is told of an answer may ask for something at once, and that goes out
+        # in the batch behind these.
         for effect in effects:
             if isinstance(effect, SendBatch):
                 self._send(effect)
-            elif isinstance(effect, LinkAnswered):
+        for effect in effects:
+            if isinstance(effect, LinkAnswered):
                 self._telling.answered(effect, at_ns)
             elif isinstance(effect, LinkProgress):
                 self._telling.progress(effect)
@@ -406,8 +411,13 @@ class LentSocket(FramedConnection):
             self._traces.acked(number, persisted, at_ns)
             acked = self.lent.acked(number, held, persisted, conflicts, self._now_us())
             self._perform(acked, at_ns)
+        elif header["c"] == "refused":
+            reason = str(header.get("reason") or "refused")[:NAME_BYTES_MAX]
+            text = str(header.get("text") or "it gives no reason")[:REFUSAL_CHARACTERS_MAX]
+            self._here.report("link_refused", destination=self._link.name, reason=reason, text=text)
+            self.abort(f"{reason}: {text}")
         elif header["c"] != "beat":
-            # That it was refused, or that instances were moved, the link is told when it dials.
+            # Still refused, or instances were moved: the link is told when it dials.
             self.abort(f"{header['c'][:64]} came")
 
     def broken(self, error: RemoteProtocolError) -> None:

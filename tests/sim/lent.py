@@ -180,10 +180,10 @@ class Borrowing:
     def _perform(self, effects: list[Any]) -> None:
         lent, connection = self.lent, self.connection
         for effect in effects:
-            if isinstance(effect, SendBatch):
-                if connection is not None:
-                    connection.send(0, effect)
-            elif isinstance(effect, LinkAnswered):
+            if isinstance(effect, SendBatch) and connection is not None:
+                connection.send(0, effect)
+        for effect in effects:
+            if isinstance(effect, LinkAnswered):
                 self._telling.answered(effect, 0)
             elif isinstance(effect, LinkProgress):
                 self._telling.progress(effect)

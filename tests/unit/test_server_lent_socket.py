@@ -1,4 +1,4 @@
-"""Descriptors of connections that links lend, as they come to their instance."""
+"""Connections that links lend, as they come to their instance, and what it sends over them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from unit.test_replication_outbound import OWN, THERE, P, run
 
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol import control
-from raylay.services.server.lent_socket import Descriptors
+from raylay.services.protocol.frames import FrameReader
+from raylay.services.protocol.replication import ack_frames, refusal
+from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
+from raylay.services.replication.effects import AckUpstream
+from raylay.services.replication.instance import LinkStart
+from raylay.services.replication.outbound import OutboundLink
+from raylay.services.replication.routing import Destination
+from raylay.services.server.config import DestinationConfig
+from raylay.services.server.lent_socket import Descriptors, LentSocket
 
 
 @pytest.fixture
@@ -67,3 +79,55 @@ def test_what_a_link_sent_that_is_gone_is_closed(way: tuple[Descriptors, str]) -
         assert descriptors.take("C", 1) is None and is_open(last)
         descriptors.close()
         assert not is_open(last)
+
+
+def borrowed() -> tuple[LentSocket, Any, Any, Any]:
+    """A lent connection, where nothing is on its way, and what is around it."""
+    machine = OutboundLink(Destination("B", "g", True))
+    start = LinkStart(True, RootedRanges(), RootedRanges(), OWN, 0)
+    machine.connected(THERE, PublisherRanges(), start, 1)
+    machine.take([])
+    machine.acked(1, {}, {}, {})
+    state = machine.lend()
+    assert state is not None
+    stands: Any = SimpleNamespace
+    here = stands(
+        outbox=stands(add=lambda connection: None, flush=lambda: None),
+        loop=stands(time=lambda: 1.0),
+        config=stands(name="A"),
+        filters=None,
+        tracing=stands(enabled=False),
+    )
+    to = DestinationConfig("B", "g", True, ("127.0.0.1:1",), window_bytes=1)
+    link, borrowing = stands(name="B", config=to), stands()
+    lent = LentSocket(here, borrowing, link, state, {"peer": "B", "epoch": 1})
+    lent.is_open = True
+    return lent, here, link, borrowing
+
+
+def test_what_is_asked_because_of_an_answer_goes_out_behind_what_the_answer_let_go() -> None:
+    """Out of order the destination refuses the connection: `gap`."""
+    lent, _, link, _ = borrowed()
+    # As an instance that hears that what it waits for is stored by who did not know that it waits.
+    link.take_told = lambda told: lent.notice({OWN: {P: [(1, 1)]}}, 2)
+    lent.committed([run(1, 1)])
+    lent.committed([run(2, 2)])
+    for frame in ack_frames(AckUpstream(1, 2, persisted={UNAWAITED: {P: [(1, 1)]}}), 0):
+        lent.data_received(frame)
+    found = FrameReader().feed(b"".join(lent._collected))
+    assert [frame.header["n"] for frame in found if frame.header["c"] == "batch"] == [2, 3, 4]
+
+
+def test_why_a_destination_refuses_a_lent_connection_is_told() -> None:
+    lent, here, _, borrowing = borrowed()
+    events: list[Any] = []
+    here.report = lambda event, **details: events.append((event, details))
+    borrowing.over = lambda socket, why: events.append(why)
+    lent.data_received(refusal("gap", "batch 4 came where 3 was due", None))
+    assert events == [
+        (
+            "link_refused",
+            {"destination": "B", "reason": "gap", "text": "batch 4 came where 3 was due"},
+        ),
+        "gap: batch 4 came where 3 was due",
+    ]
