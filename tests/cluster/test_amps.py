@@ -88,6 +88,7 @@ BACK = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "peer", "address", "topics", "message_type"),
     [

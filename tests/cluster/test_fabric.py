@@ -215,6 +215,7 @@ def test_a_port_in_use_is_named(whole: Fabric, tmp_path: Path) -> None:
             fabric.start(tmp_path)
 
 
+@pytest.mark.slow
 def test_stopped_and_started_again_on_the_same_data(whole: Fabric, tmp_path: Path) -> None:
     def solo() -> Fabric:
         return Fabric("again", topics=["t"]).region("only", 2)

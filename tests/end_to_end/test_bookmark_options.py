@@ -336,6 +336,7 @@ def test_fully_durable_waits_for_a_sync_destination_that_is_down(
     publisher.persisted(200)
 
 
+@pytest.mark.slow
 def test_fully_durable_gets_history_while_a_destination_is_down_and_the_rest_by_a_downgrade(
     servers: Servers, tmp_path: Path
 ) -> None:

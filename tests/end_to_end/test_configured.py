@@ -229,6 +229,7 @@ DOWNGRADE = """
 </AMPSConfig>"""
 
 
+@pytest.mark.slow
 def test_an_instance_does_what_its_file_says(servers: Servers, tmp_path: Path) -> None:
     """What can be seen of it from outside; what a Destination says has tests of its own."""
     clients, incoming, there = free_ports(3)

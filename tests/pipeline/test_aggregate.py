@@ -204,6 +204,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("flight_delays")
 
 
+@pytest.mark.slow
 def test_the_example(spark: Any, instance: Any, example: Any, tmp_path: Path) -> None:
     bodies = example.january(FLIGHTS)
     (place,) = places(path=str(instance.directory))

@@ -133,6 +133,7 @@ def test_a_lake_that_cannot_be_used(tmp_path: Path) -> None:
         read_lake(spark, tmp_path / "nothing")
 
 
+@pytest.mark.slow
 def test_a_lake_holds_what_the_journal_held(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

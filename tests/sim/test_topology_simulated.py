@@ -125,6 +125,7 @@ def compare(seed: int) -> Counter[str]:
     return told
 
 
+@pytest.mark.slow
 def test_reach_is_what_the_simulator_delivers_also_with_an_instance_down() -> None:
     told: Counter[str] = Counter()
     for seed in range(240):
