@@ -43,7 +43,7 @@ from raylay.storage.stores import LmdbBookmarkStore
 
 REGION_OF = {"EWR": "Chicago", "JFK": "NewYork", "LGA": "London"}
 VICTIM = "NewYork-1"
-PUBLISH_S = 40.0
+PUBLISH_S = 30.0
 """The flights are spread over so long: a killed instance is back well before the end."""
 TICK_S = 0.02
 REDRAW_S = 0.5

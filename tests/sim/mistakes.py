@@ -1269,6 +1269,8 @@ RARE: dict[str, int] = {
     "notes freed untold": 830_011_433,
     "retirement forgotten": 1045,
     "front's generation kept": 3561,
+    "front used again early": 1600,
+    "old answers kept": 1300,
     "a whole list is safe": 8100,
 }
 """Mistakes that show rarely, and where to begin: for that of topics it takes a restart between two
