@@ -186,6 +186,19 @@ def test_what_is_made_of_a_message_is_made_once() -> None:
     assert not checkers.state(History(chain(), [*up(), *written])), "nothing is added to it"
 
 
+def test_what_an_old_copy_makes_anew_may_differ_from_what_it_had_sent() -> None:
+    """Seed 970000787: what a life before had made and sent arrived when the same incarnation, an
+    older copy of its directory by then, had made the message anew."""
+    sent = journaled(3, "a", 2)._replace(behind=("nothing",))
+    older = journaled(5, "a", 1)._replace(behind=("nothing",))
+    anew = journaled(6, "a", 2, txid=2)._replace(behind=(f"{P}|1|",))
+    there = journaled(7, "b", 2, path=(A,))
+    for behind in ("nothing", f"{P}|1|", f"{P}|9|"):
+        arrived = there._replace(behind=(behind,))
+        operations = [*up(), sent, Crashed(4, "a", A, True), older, anew, arrived]
+        assert bool(checkers.state(History(chain(), operations))) == behind.endswith("9|")
+
+
 def test_a_lost_disk_begins_with_nothing() -> None:
     first = journaled(3, "a", 1)._replace(behind=("nothing",))
     again = journaled(6, "a", 2)._replace(behind=("nothing",))

@@ -258,28 +258,32 @@ def authored(history: History) -> list[Violation]:
 def state(history: History) -> list[Violation]:
     """What is published on a topic with state is made of the value as staged: it says which message
     comes before it there, and in the journal that one does. Once: whoever gets it from there
-    journals it as it is. What an instance writes itself says nothing."""
+    journals it as it is; of an instance that was given back an older copy of its directory, and
+    bears its incarnation on, as it was made before or since. What an instance writes itself says
+    nothing."""
     last: dict[tuple[str, str], str] = {}
     unsure: set[str] = set()
-    made: dict[tuple[int, Key], str] = {}
+    made: defaultdict[tuple[int, Key], list[str]] = defaultdict(list)
     authors: set[int] = set()
     found = []
 
     def look(operation: Journaled, sequence: int, said: str) -> None:
         key = (operation.publisher, sequence)
         of = operation.instance, operation.topic
-        expected: str | None = ""
+        expected = [""]
         if operation.path:
-            expected = made.get((operation.path[-1], key))
+            expected = made.get((operation.path[-1], key), [])
         elif operation.publisher not in authors:
-            expected = last.get(of, None if operation.instance in unsure else "nothing")
-        if expected is not None and said != expected:
+            expected = [last[of]] if of in last else []
+            if not expected and operation.instance not in unsure:
+                expected = ["nothing"]
+        if expected and said not in expected:
             text = (
                 f"{at(operation.time_us)} {operation.instance} journaled {named(key)} on "
-                f"{operation.topic}, which says {said!r} where {expected!r} is true"
+                f"{operation.topic}, which says {said!r} where {expected[-1]!r} is true"
             )
             found.append(Violation("state", text))
-        made[operation.incarnation, key] = said
+        made[operation.incarnation, key].append(said)
         last[of] = f"{operation.publisher}|{sequence}|"
 
     def forget(name: str) -> None:
