@@ -270,11 +270,6 @@ class Outbox:
         return self.sending and (bool(self._tail) or self._resend_next is not None)
 
     @property
-    def unsent_messages(self) -> int:
-        """Publishes not handed to a connection yet, those resent not counted."""
-        return len(self._tail)
-
-    @property
     def settled_upto(self) -> int:
         """Every publish up to this sequence is durable or was refused. 0 before the first logon."""
         lowest = self.store.lowest

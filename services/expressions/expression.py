@@ -15,6 +15,8 @@ from raylay.services.expressions.parser import parse
 
 COMPILED_MAX = 256
 """Filters that are kept for who asks for the same one again."""
+SHOWN_CHARACTERS_MAX = 200
+"""Of a filter in its refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,12 @@ class Expression:
     tree: tree.Node
     matches: Predicate
 
+    @property
+    def asks_around(self) -> bool:
+        """Whether it asks for more than the message; by a walk over the whole of it."""
+        calls = (each for each in nodes(self.tree) if isinstance(each, tree.Call))
+        return any(each.function.needs for each in calls)
+
 
 def nodes(node: tree.Node) -> Iterator[tree.Node]:
     """The node and all below it, from left to right."""
@@ -82,6 +90,11 @@ def expression(text: str, use: Use = SUBSCRIPTION, functions: Functions = BUILT_
     except ExpressionError as error:
         error.expression = text
         raise
+
+
+def refusal(text: str, error: ExpressionError) -> str:
+    """What to tell who wrote a filter that is none."""
+    return f"{text[:SHOWN_CHARACTERS_MAX]!r} is no filter: {error}"
 
 
 def _compiled(text: str, use: Use, functions: Functions) -> Expression:

@@ -16,6 +16,7 @@ from raylay.services.plugins.message_types import plugins
 from raylay.services.replication.content import FilterLanguage
 
 if TYPE_CHECKING:
+    from raylay.services.messages.types.registry import MessageTypes
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
 
 
@@ -32,16 +33,13 @@ def filter_language(
     """
     if not any(rule.filter for rule in rules):
         return None
-    from raylay.services.messages.types.registry import MessageTypes
     from raylay.services.plugins.functions import functions
     from raylay.services.replication.content_language import Expressions
 
-    definitions = list(definitions)
     try:
-        types = MessageTypes(definitions, plugins(each.kind for each in definitions))
+        return Expressions(_types(definitions), functions())
     except MessageTypeError as error:
         raise ConfigurationError(str(error)) from None
-    return Expressions(types, functions())
 
 
 def filtered_subscriptions(
@@ -57,14 +55,11 @@ def filtered_subscriptions(
         RemoteProtocolError: what is installed there, or a definition, cannot be used: the client
             is told, and the instance goes on.
     """
-    from raylay.services.messages.types.registry import MessageTypes
     from raylay.services.plugins.functions import functions
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
 
-    definitions = list(definitions)
     try:
-        types = MessageTypes(definitions, plugins(each.kind for each in definitions))
-        return FilteredSubscriptions(types, functions(), instance, group)
+        return FilteredSubscriptions(_types(definitions), functions(), instance, group)
     except (ConfigurationError, MessageTypeError) as error:
         raise RemoteProtocolError(f"{instance} cannot filter: {error}", "bad_filter") from None
 
@@ -88,14 +83,18 @@ def filter_problem(text: str, message_type: str, types: Iterable[TypeDefinition]
 
 def _of_type(message_type: str, definitions: Iterable[TypeDefinition]) -> str:
     from raylay.services.messages.types.abilities import Ability
-    from raylay.services.messages.types.registry import MessageTypes
 
     if message_type == "*":
         return ""
-    definitions = list(definitions)
     try:
-        found = MessageTypes(definitions, plugins(each.kind for each in definitions))[message_type]
-        found.require(Ability.FIELDS)
+        _types(definitions)[message_type].require(Ability.FIELDS)
     except MessageTypeError as error:
         return f"Filter: {error}"
     return ""
+
+
+def _types(definitions: Iterable[TypeDefinition]) -> MessageTypes:
+    from raylay.services.messages.types.registry import MessageTypes
+
+    definitions = list(definitions)
+    return MessageTypes(definitions, plugins(each.kind for each in definitions))

@@ -6,28 +6,14 @@ either. So does everybody decide who has the record, since nothing but the recor
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
-from raylay.services.expressions import tree
-from raylay.services.expressions.expression import REPLICATION, Expression, expression, nodes
+from raylay.services.expressions.expression import REPLICATION, Expression, expression, refusal
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
 from raylay.services.messages.records import Record
-from raylay.services.messages.types.base import MessageType
-
-FILTER_SHOWN_MAX = 200
-
-
-class Types(Protocol):
-    """The message types of an instance."""
-
-    def __getitem__(self, name: str) -> MessageType:
-        """The type of a name.
-
-        Raises:
-            MessageTypeError: there is none.
-        """
+from raylay.services.messages.types.base import Types
 
 
 class Expressions:
@@ -55,8 +41,7 @@ class Expressions:
         try:
             return MessageFilter(expression(text, REPLICATION, self._functions), self)
         except ExpressionError as error:
-            shown = text[:FILTER_SHOWN_MAX]
-            raise ConfigurationError(f"{where}: {shown!r} is no filter: {error}") from None
+            raise ConfigurationError(f"{where}: {refusal(text, error)}") from None
 
     def message(self, record: Record) -> dict[str, Any] | None:
         """What the body of a record says; None where it cannot be read. It is parsed once for all
@@ -78,9 +63,7 @@ class MessageFilter:
     def __init__(self, found: Expression, language: Expressions) -> None:
         self._matches = found.matches
         self._language = language
-        self._asks_around = any(
-            isinstance(each, tree.Call) and each.function.needs for each in nodes(found.tree)
-        )
+        self._asks_around = found.asks_around
 
     def passes(self, record: Record) -> bool:
         """Whether the record goes on."""

@@ -11,31 +11,17 @@ A delivery has consecutive transaction ids, so each stretch that passes is one o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from raylay.services.errors import ExpressionError, MessageTypeError, RemoteProtocolError
-from raylay.services.expressions import tree
-from raylay.services.expressions.expression import SUBSCRIPTION, Expression, expression, nodes
+from raylay.services.expressions.expression import SUBSCRIPTION, Expression, expression, refusal
 from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
 from raylay.services.expressions.index import FilterIndex
 from raylay.services.messages.records import Kind, Record, Run, iterate_records
 from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
-from raylay.services.messages.types.base import MessageType
+from raylay.services.messages.types.base import Types
 from raylay.services.subscriptions.delivery import DELIVERY_BYTES_MAX, Delivery
 from raylay.services.subscriptions.matching import Subscription
-
-FILTER_SHOWN_MAX = 200
-
-
-class Types(Protocol):
-    """The message types of an instance."""
-
-    def __getitem__(self, name: str) -> MessageType:
-        """The type of a name.
-
-        Raises:
-            MessageTypeError: there is none.
-        """
 
 
 class FilteredSubscriptions:
@@ -78,17 +64,16 @@ class FilteredSubscriptions:
         try:
             found = expression(text, SUBSCRIPTION, self._functions)
         except ExpressionError as error:
-            shown = text[:FILTER_SHOWN_MAX]
-            raise RemoteProtocolError(f"{shown!r} is no filter: {error}", "bad_filter") from None
+            raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
         self._kept[subscription] = found
-        self._asking += _asks_around(found)
+        self._asking += found.asks_around
         for (topic, message_type), index in self._indexes.items():
             if subscription.filter.matches(topic, message_type):
                 index.add(subscription, found)
 
     def remove(self, subscription: Subscription) -> None:
         """Takes one out that was added."""
-        self._asking -= _asks_around(self._kept.pop(subscription))
+        self._asking -= self._kept.pop(subscription).asks_around
         for index in self._indexes.values():
             index.discard(subscription)
 
@@ -168,7 +153,3 @@ def _takes(delivery: Delivery, txid: int, record: Record) -> bool:
     """Whether the record follows there."""
     follows = txid == delivery.first_txid + delivery.count if txid else not delivery.first_txid
     return follows and delivery.size_bytes + len(record.raw) <= DELIVERY_BYTES_MAX
-
-
-def _asks_around(found: Expression) -> bool:
-    return any(isinstance(each, tree.Call) and each.function.needs for each in nodes(found.tree))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from raylay.services.errors import MessageTypeError
 from raylay.services.messages.types.abilities import Ability
@@ -170,3 +170,14 @@ def missing(message_type: str, library: str, extra: str) -> NoReturn:
         f"pip install 'raylay[{extra}]'",
         message_type,
     ) from None
+
+
+class Types(Protocol):
+    """The message types of an instance."""
+
+    def __getitem__(self, name: str) -> MessageType:
+        """The type of a name.
+
+        Raises:
+            MessageTypeError: there is none.
+        """
