@@ -1,0 +1,58 @@
+"""What is configured of one SOW topic: values, read from YAML or AMPSConfig (behaviour.md 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from raylay.services.sow.state import SowRules
+
+
+@dataclass(frozen=True, slots=True)
+class SowTopicDefinition:
+    """See the file's docstring.
+
+    Attributes:
+        name: of the topic; where there is a pattern, of the physical one, to which nobody
+            publishes.
+        message_type: its name, as the fabric defines it.
+        pattern: a regular expression: messages of all topics that it fits are in this one; empty:
+            those of `name` are.
+        keys: identifiers of the key fields; none, and no generator: the publisher gives the key.
+        key_domain: empty: the topic's name.
+        key_generator: entry point that makes the keys; empty: none.
+        key_generator_options: given to it as they are.
+        transient: in memory only; a restart makes it anew from the journal.
+        recovery_point: from where it is made anew without a store: `epoch`, `now`, or an instant
+            (ISO 8601).
+        rules: of expiration and history.
+        hash_indexes: the identifiers of each index for exact matches.
+        preprocessing, enrichment: `expression AS /field`, in order.
+        last_writer: of two publishers' values of one key the later one counts, on all instances.
+
+    Raises:
+        ValueError: two of these do not go together; says which and what to do.
+    """
+
+    name: str
+    message_type: str
+    pattern: str = ""
+    keys: tuple[str, ...] = ()
+    key_domain: str = ""
+    key_generator: str = ""
+    key_generator_options: Mapping[str, str] = field(default_factory=dict)
+    transient: bool = False
+    recovery_point: str = "epoch"
+    rules: SowRules = field(default_factory=SowRules)
+    hash_indexes: tuple[tuple[str, ...], ...] = ()
+    preprocessing: tuple[str, ...] = ()
+    enrichment: tuple[str, ...] = ()
+    last_writer: bool = False
+
+    def __post_init__(self) -> None:
+        if self.keys and self.key_generator:
+            raise ValueError(f"topic {self.name} has keys and a key generator: give one of them")
+        if self.key_domain and not self.keys:
+            raise ValueError(f"topic {self.name} has a key domain and no keys: give both, or none")
+        if self.pattern and self.rules.window_us:
+            raise ValueError(f"topic {self.name} has a pattern: it cannot have a history")
