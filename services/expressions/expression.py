@@ -97,11 +97,20 @@ def refusal(text: str, error: ExpressionError) -> str:
     return f"{text[:SHOWN_CHARACTERS_MAX]!r} is no filter: {error}"
 
 
-def _compiled(text: str, use: Use, functions: Functions) -> Expression:
-    found = parse(text, functions)
-    for each in nodes(found):
+def check_functions(node: tree.Node, use: Use) -> None:
+    """Refuses functions that there is nothing for where the expression is used.
+
+    Raises:
+        ExpressionError: with the column of the first one.
+    """
+    for each in nodes(node):
         if isinstance(each, tree.Call):
             _check(each, use)
+
+
+def _compiled(text: str, use: Use, functions: Functions) -> Expression:
+    found = parse(text, functions)
+    check_functions(found, use)
     return Expression(text, found, compiled_filter(found))
 
 

@@ -10,6 +10,10 @@
     product     = factor {(* | / | % | MOD) factor}
     factor      = - factor | number | string | field | name ( [expression {, expression}] )
                 | ( expression )
+    assignment  = expression AS field [HINT hint {, hint}]
+
+In an assignment, which sets a field of a message, a field may be followed by OF and the name of the
+message that it is of.
 
 Comparators are = == != <> < <= > >=. Keywords and function names may be written in any case. How
 deep and how long an expression may be is bounded, so that reading one takes neither the stack nor
@@ -19,6 +23,7 @@ the loop.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 
 from raylay.services.errors import ExpressionError
 from raylay.services.expressions import tree
@@ -49,6 +54,7 @@ _COMPARATORS = {
 }
 _PREDICATES = frozenset(("IS", "NOT", "BETWEEN", "IN", "LIKE", "BEGINS", "ENDS"))
 _KEYWORDS = _PREDICATES | {"AND", "OR", "MOD", "WITH", "NULL", "NAN"}
+_HINTS = ("OPTIONAL", "SET_CURRENT")
 _INSTEAD = {
     "TRUE": "write TRUE_VALUE()",
     "FALSE": "write FALSE_VALUE()",
@@ -82,6 +88,24 @@ def parse(text: str, functions: Functions) -> tree.Node:
     return found
 
 
+def parse_assignment(
+    text: str, functions: Functions, messages: Mapping[str, str]
+) -> tree.Assignment:
+    """How an assignment such as `/price * /count AS /total HINT OPTIONAL` reads.
+
+    Args:
+        functions: those that it may use.
+        messages: by the word behind OF (`""`: without OF) the name of the message that a field is
+            of: the first step of its way.
+
+    Raises:
+        ExpressionError: with the column where it is wrong.
+    """
+    if len(text) > CHARACTERS_MAX:
+        raise ExpressionError(f"it has more than {CHARACTERS_MAX:,} characters", CHARACTERS_MAX + 1)
+    return _Parser(list(words(text)), functions, messages).assignment()
+
+
 def _check_size(node: tree.Node) -> None:
     level, depth, parts = [node], 0, 0
     while level:
@@ -102,9 +126,12 @@ def _too_deep(column: int) -> ExpressionError:
 class _Parser:
     """Reads words from the first to the last, and never goes back."""
 
-    def __init__(self, found: list[Word], functions: Functions) -> None:
+    def __init__(
+        self, found: list[Word], functions: Functions, messages: Mapping[str, str] | None = None
+    ) -> None:
         self._words = found
         self._functions = functions
+        self._messages = messages
         self._at = 0
         self.word = found[0]
 
@@ -113,6 +140,47 @@ class _Parser:
         if depth > DEPTH_MAX:
             raise _too_deep(self.word.column)
         return self._logical("OR", depth)
+
+    def assignment(self) -> tree.Assignment:
+        """A whole assignment, up to the end."""
+        if self.word.kind == "end":
+            raise ExpressionError("it is empty: write a field such as /price * 2 AS /double", 1)
+        value = self.expression(0)
+        _check_size(value)
+        self._expect("AS", "AS and the field that gets the value")
+        column = self.word.column
+        destination = self._destination()
+        hints: list[str] = []
+        if self._is("HINT"):
+            self._next()
+            hints.append(self._hint())
+            while self._is(","):
+                self._next()
+                hints.append(self._hint())
+        if self.word.kind != "end":
+            raise self.unexpected("the end, or HINT OPTIONAL" if not hints else "the end")
+        return tree.Assignment(column, value, destination, frozenset(hints))
+
+    def _destination(self) -> tuple[str, ...]:
+        word = self.word
+        if word.kind == "path":
+            self._next()
+            steps = steps_of(word)
+        elif word.kind == "bracket":
+            steps = tuple(self._bracketed().steps)
+        else:
+            raise self.unexpected("the field that gets the value, such as /total")
+        names = tuple(step for step in steps if isinstance(step, str))
+        if len(names) < len(steps):
+            raise ExpressionError(
+                "an element of an array cannot be set: name a field without [ ]", word.column
+            )
+        return names
+
+    def _hint(self) -> str:
+        if not self._is(*_HINTS):
+            raise self.unexpected(f"{' or '.join(_HINTS)} behind HINT")
+        return self._next().text.upper()
 
     def unexpected(self, wanted: str) -> ExpressionError:
         """The error that another word should stand here."""
@@ -273,9 +341,9 @@ class _Parser:
             return tree.Literal(word.column, word.value)
         if word.kind == "path":
             self._next()
-            return tree.Identifier(word.column, steps_of(word))
+            return self._of(tree.Identifier(word.column, steps_of(word)))
         if word.kind == "bracket":
-            return self._bracketed()
+            return self._of(self._bracketed())
         if self._is("("):
             self._next()
             found = self.expression(depth + 1)
@@ -291,7 +359,20 @@ class _Parser:
             )
         raise self.unexpected("a field such as /status, a value in quotes, a number or a function")
 
-    def _bracketed(self) -> tree.Node:
+    def _of(self, field: tree.Identifier) -> tree.Identifier:
+        """A field, of the message that is named behind it where there are several."""
+        if self._messages is None:
+            return field
+        name = ""
+        if self._is("OF"):
+            self._next()
+            known = [each for each in self._messages if each]
+            if not self._is(*known):
+                raise self.unexpected(f"{' or '.join(known)} behind OF")
+            name = self._next().text.upper()
+        return tree.Identifier(field.column, (self._messages[name], *field.steps))
+
+    def _bracketed(self) -> tree.Identifier:
         """`[/A Name]`, with subscripts of its own."""
         word = self._next()
         inside = word.text[1:-1]

@@ -148,3 +148,19 @@ class Call(Node):
     arguments: tuple[Node, ...]
     patterns: tuple[Pattern | None, ...] = ()
     """At each argument that is one, the compiled pattern."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`value AS /destination HINT hints`.
+
+    Attributes:
+        column: that the destination begins in.
+        destination: the names on the way to the field that gets the value.
+        hints: `OPTIONAL`, `SET_CURRENT`.
+    """
+
+    column: int
+    value: Node
+    destination: tuple[str, ...]
+    hints: frozenset[str] = frozenset()

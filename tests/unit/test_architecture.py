@@ -109,7 +109,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "protocol": "messages replication",
         "subscriptions": "expressions messages replication",
         "core": "messages replication subscriptions",
-        "sow": "messages",
+        "sow": "expressions messages",
         "topology": "messages replication",
         "telemetry": "messages",
         "client": "messages protocol storage",

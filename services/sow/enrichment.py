@@ -1,0 +1,172 @@
+"""Fields of a message that an instance computes when it is published (behaviour.md 4.9).
+
+`expression AS /field`: preprocessing does so before the key of the message is made, and sees the
+message alone; enrichment does so afterwards, and sees what the topic has under that key, too: what
+is written `/field OF PREVIOUS`. What other instances send was computed where it was published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from raylay.services.errors import ExpressionError, MessageTypeError
+from raylay.services.expressions import tree, values
+from raylay.services.expressions.compiler import Evaluation, compiled_value
+from raylay.services.expressions.expression import Use, check_functions, nodes
+from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
+from raylay.services.expressions.parser import parse_assignment
+from raylay.services.messages.types.abilities import Ability
+from raylay.services.messages.types.base import MessageType
+from raylay.services.messages.types.composite import CompositeLocal
+from raylay.services.messages.types.struct import StructType
+from raylay.services.messages.types.trees import ABSENT, FieldPath, Tree, value_at
+
+_CURRENT, _PREVIOUS = "current", "previous"
+_MESSAGES = {"": _CURRENT, "CURRENT": _CURRENT, "PREVIOUS": _PREVIOUS}
+_KNOWN = frozenset(("message", "instance", "clock"))
+PREPROCESSING = Use("preprocessing", _KNOWN)
+ENRICHMENT = Use("enrichment", _KNOWN)
+
+
+class _Field(NamedTuple):
+    """One of them.
+
+    Attributes:
+        evaluate: its value, of the two messages under their names.
+        optional: NULL is left out.
+        sets_current: those behind it see the new value.
+    """
+
+    path: FieldPath
+    evaluate: Evaluation
+    optional: bool
+    sets_current: bool
+
+
+class Enrichment:
+    """Sets fields of messages. Immutable.
+
+    Args:
+        texts: `expression AS /field`, as they are configured.
+        kind: the type of the messages.
+        functions: those that the expressions may use.
+        use: `PREPROCESSING` or `ENRICHMENT`.
+
+    Raises:
+        ExpressionError: one cannot be read or asks what is not to be had; with text and column.
+        MessageTypeError: messages of the type cannot be written so.
+    """
+
+    __slots__ = ("_empty", "_fields")
+
+    def __init__(
+        self, texts: Iterable[str], kind: MessageType, functions: Functions, use: Use = ENRICHMENT
+    ) -> None:
+        kind.require(Ability.FIELDS)
+        kind.require(Ability.ENRICHMENT)
+        self._empty = kind.empty
+        self._fields = tuple(_read(text, kind, functions, use) for text in texts)
+
+    def __call__(
+        self, message: Tree, previous: Tree | None = None, around: Surroundings = NOWHERE
+    ) -> Tree:
+        """The message with the fields in it; no argument is changed.
+
+        Args:
+            message: as it came.
+            previous: what the topic has under its key; None: nothing.
+            around: what is known beside the messages.
+        """
+        messages = {_CURRENT: message, _PREVIOUS: previous or {}}
+        result = message
+        for field in self._fields:
+            value = values.scalar(field.evaluate(messages, around))
+            if value is None:
+                if field.optional:
+                    continue
+                value = self._empty
+            result = _with(result, field.path, value)
+            if field.sets_current:
+                messages[_CURRENT] = _with(messages[_CURRENT], field.path, value)
+        return result
+
+
+def written(kind: MessageType, body: bytes | memoryview, message: Tree) -> bytes:
+    """A body with the fields of an enriched message in it.
+
+    Args:
+        body: as it came.
+        message: its fields, enriched.
+
+    Raises:
+        MessageTypeError: the type cannot say one of the values.
+    """
+    made = kind.serialize(message)
+    # What of several parts has no fields is in no tree.
+    return kind.merge(body, made) if isinstance(kind, CompositeLocal) else made
+
+
+def _read(text: str, kind: MessageType, functions: Functions, use: Use) -> _Field:
+    try:
+        found = parse_assignment(text, functions, _MESSAGES)
+        check_functions(found.value, use)
+        if use is PREPROCESSING:
+            _check_no_previous(found.value)
+        wrong = _unwritable(kind, found.destination)
+        if wrong:
+            raise ExpressionError(wrong, found.column)
+        evaluate = compiled_value(found.value)
+    except RecursionError:
+        raise ExpressionError("it is nested too deeply: make it shorter", 1, text) from None
+    except ExpressionError as error:
+        error.expression = text
+        raise
+    return _Field(
+        found.destination, evaluate, "OPTIONAL" in found.hints, "SET_CURRENT" in found.hints
+    )
+
+
+def _check_no_previous(node: tree.Node) -> None:
+    for each in nodes(node):
+        if isinstance(each, tree.Identifier) and each.steps[0] == _PREVIOUS:
+            raise ExpressionError(
+                "preprocessing makes the key, so it knows no PREVIOUS message yet: do this in "
+                "enrichment",
+                each.column,
+            )
+
+
+def _unwritable(kind: MessageType, path: FieldPath) -> str:
+    """Why messages of a type cannot have this field; empty: they can."""
+    identifier = "/" + "/".join(path)
+    if isinstance(kind, CompositeLocal):
+        number = path[0]
+        if len(path) < 2 or not number.isdecimal() or int(number) >= len(kind.parts):
+            return f"{identifier} is in no part of {kind.name}: write /0/name for one of the first"
+        part = kind.parts[int(number)]
+        try:
+            part.require(Ability.FIELDS)
+            part.require(Ability.ENRICHMENT)
+        except MessageTypeError as error:
+            return str(error)
+        return _unwritable(part, path[1:])
+    if isinstance(kind, StructType):
+        # It has all of its fields always, and no others.
+        if value_at(kind.parse(bytes(kind.size_bytes)), path) is ABSENT:
+            return f"{kind.name} has no field {identifier}: add it to the layout"
+        return ""
+    try:
+        kind.serialize(_with({}, path, "1"))
+    except MessageTypeError as error:
+        return f"{identifier} cannot be set: {error}"
+    return ""
+
+
+def _with(message: Tree, path: FieldPath, value: object) -> Tree:
+    """The message with a value at a path, in place of what is in its way."""
+    first, *rest = path
+    if rest:
+        below = message.get(first)
+        value = _with(below if isinstance(below, dict) else {}, tuple(rest), value)
+    return {**message, first: value}
