@@ -13,6 +13,7 @@ from raylay.services.protocol.frames import (
     PROTOCOL_VERSION,
     Header,
     encode_frame,
+    encode_front,
     pack_header,
 )
 
@@ -132,3 +133,41 @@ def delivery_parts(subscription: str, delivery: Delivered) -> tuple[Sequence[byt
     size_bytes = delivery.size_bytes
     front = FRAME_FRONT.pack(2 + len(packed) + size_bytes, len(packed)) + packed
     return (front, *delivery.bodies), len(front) + size_bytes
+
+
+def group_begin(subscription: str) -> bytes:
+    """What there is comes now: behind it the rows of a query."""
+    return encode_frame({"c": "group_begin", "sub": subscription})
+
+
+def sow_parts(subscription: str, rows: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+    """Some rows of a query, records all, and how many bytes that is."""
+    header: Header = {"c": "sow", "sub": subscription, "n": len(rows)}
+    return _with_records(header, rows, sum(map(len, rows)))
+
+
+def group_end(subscription: str, sent: int, matches: int) -> bytes:
+    """All rows of a query were sent.
+
+    Args:
+        sent: so many.
+        matches: so many there are that the query asks for, those above `top_n` among them.
+    """
+    return encode_frame({"c": "group_end", "sub": subscription, "n": sent, "matches": matches})
+
+
+def oof_parts(subscription: str, reason: str, left: Delivered) -> tuple[Sequence[bytes], int]:
+    """What has left the focus of a subscription, and how many bytes that is.
+
+    Args:
+        reason: `deleted`, `expired`, `match` or `entitlement`.
+    """
+    header: Header = {"c": "oof", "sub": subscription, "n": left.count, "r": reason}
+    return _with_records(header, left.bodies, left.size_bytes)
+
+
+def _with_records(
+    header: Header, records: Sequence[bytes], size_bytes: int
+) -> tuple[Sequence[bytes], int]:
+    front = encode_front(header, size_bytes)
+    return (front, *records), len(front) + size_bytes

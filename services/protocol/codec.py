@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.protocol import answers
 from raylay.services.protocol.answers import Delivered
-from raylay.services.protocol.session import Command, ServerSession
+from raylay.services.protocol.commands import Command
+from raylay.services.protocol.session import ServerSession
 
 
 class Codec(Protocol):
@@ -82,6 +83,18 @@ class Codec(Protocol):
         """A delivery as parts that are written one behind the other, and how many bytes they are.
         The records themselves are shared: they are not to be copied."""
 
+    def group_begin(self, subscription: str) -> bytes:
+        """What there is comes now: behind it the rows of a query."""
+
+    def sow(self, subscription: str, rows: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+        """Some rows of a query, records all, in parts as of `delivery`."""
+
+    def group_end(self, subscription: str, sent: int, matches: int) -> bytes:
+        """All rows of a query were sent; so many, of so many that it asks for."""
+
+    def oof(self, subscription: str, reason: str, left: Delivered) -> tuple[Sequence[bytes], int]:
+        """What has left the focus of a subscription, in parts as of `delivery`."""
+
 
 class NativeCodec(ServerSession):
     """Raylay's own: frames with a header (docs/protocol.md). The answers are plain functions, so
@@ -94,3 +107,7 @@ class NativeCodec(ServerSession):
     ranges_ack = staticmethod(answers.ranges_ack)
     safety_notice = staticmethod(answers.safety_notice)
     delivery = staticmethod(answers.delivery_parts)
+    group_begin = staticmethod(answers.group_begin)
+    sow = staticmethod(answers.sow_parts)
+    group_end = staticmethod(answers.group_end)
+    oof = staticmethod(answers.oof_parts)

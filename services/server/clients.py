@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from raylay.services.core.feature import Folds
 from raylay.services.core.live import LiveSubscriptions
 from raylay.services.plugins.filters import filtered_subscriptions
-from raylay.services.protocol.session import Logon
+from raylay.services.protocol.commands import Logon
 from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.replication.peers import PeerBook
 from raylay.services.server.admission import Admission

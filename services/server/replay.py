@@ -21,7 +21,7 @@ from raylay.services.errors import RemoteProtocolError, StorageError
 from raylay.services.messages.bookmarks import Position
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Run
-from raylay.services.protocol.session import Subscribe
+from raylay.services.protocol.commands import Subscribe
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay_members import Member, Replay, Subscriber
 from raylay.services.server.surroundings import Surroundings

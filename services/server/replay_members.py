@@ -7,7 +7,7 @@ from typing import Protocol
 
 from raylay.services.messages.records import Run
 from raylay.services.protocol.codec import Codec
-from raylay.services.protocol.session import Subscribe
+from raylay.services.protocol.commands import Subscribe
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.delivery import Sink

@@ -35,6 +35,7 @@ from raylay.services.protocol.frames import (
     Header,
     encode_frame,
 )
+from raylay.services.protocol.header_values import COMMAND_ID_BYTES_MAX
 from raylay.services.protocol.proof import proof_of
 from raylay.services.protocol.replication import (
     REPLICATION_FRAME_BYTES_MAX,
@@ -42,7 +43,6 @@ from raylay.services.protocol.replication import (
     link_logon,
     placed,
 )
-from raylay.services.protocol.session import COMMAND_ID_BYTES_MAX
 from raylay.services.replication.placement import Placement
 from raylay.services.server.config import split_address
 

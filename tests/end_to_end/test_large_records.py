@@ -31,7 +31,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.protocol.session import SUBSCRIPTION_ID_BYTES_MAX
+from raylay.services.protocol.subscribing import SUBSCRIPTION_ID_BYTES_MAX
 from raylay.services.server.config import BootstrapConfig, InstanceConfig
 from raylay.services.server.opening import JOURNAL_DIRECTORY
 from raylay.storage.lmdb_journal import LmdbJournal

@@ -16,18 +16,16 @@ from raylay.services.messages.rates import Rate
 from raylay.services.protocol.answers import (
     HEARTBEAT,
     acknowledgment,
+    group_begin,
+    group_end,
     logon_answer,
+    oof_parts,
     persisted_ack,
     ranges_ack,
     safety_notice,
+    sow_parts,
 )
-from raylay.services.protocol.frames import FRAME_BYTES_MAX, encode_frame
-from raylay.services.protocol.session import (
-    ACK_TYPES,
-    ALLOWED,
-    COMMANDS,
-    LOGGED_ON,
-    NEW,
+from raylay.services.protocol.commands import (
     Command,
     Flush,
     Heartbeat,
@@ -38,11 +36,15 @@ from raylay.services.protocol.session import (
     PublishBatch,
     Refused,
     Resume,
-    ServerSession,
-    State,
+    Sow,
+    SowAndSubscribe,
     Subscribe,
     Unsubscribe,
 )
+from raylay.services.protocol.frames import FRAME_BYTES_MAX, encode_frame
+from raylay.services.protocol.header_values import ACK_TYPES
+from raylay.services.protocol.session import ALLOWED, COMMANDS, LOGGED_ON, NEW, ServerSession, State
+from raylay.services.subscriptions.delivery import Delivery
 
 LOGON = (
     b"\x2b\x00\x00\x00"  # length: 43
@@ -134,6 +136,83 @@ COMMAND_BYTES: list[tuple[bytes, Command]] = [
         Resume(("s", "q"), "6", frozenset(("processed",))),
     ),
     (
+        b"\x46\x00\x00\x00"  # length: 70
+        b"\x44\x00"  # header length: 68
+        b"\x84\xa1c\xa9subscribe\xa3sub\xa1s\xa1t\xa1o"
+        b"\xa1o\x84\xa5delta\xc3\xa3oof\xc3\xa6filter\xa6/a > 1\xa6select\xa8[-/,+/a]",
+        Subscribe(
+            "s",
+            "o",
+            "",
+            "",
+            "",
+            frozenset(),
+            "now",
+            None,
+            0,
+            False,
+            False,
+            filter="/a > 1",
+            select="[-/,+/a]",
+            oof=True,
+            delta=True,
+        ),
+    ),
+    (
+        b"\x22\x00\x00\x00"  # length: 34
+        b"\x20\x00"  # header length: 32
+        b"\x84\xa1c\xa3sow\xa3sub\xa1q\xa1t\xa1o"
+        b"\xa1o\x81\xa8order_by\xa2/a",
+        Sow("q", "o", "", "", frozenset(), order_by="/a"),
+    ),
+    (
+        b"\x40\x00\x00\x00"  # length: 64
+        b"\x3e\x00"  # header length: 62
+        b"\x84\xa1c\xa3sow\xa3sub\xa1q\xa1t\xa1o"
+        b"\xa1o\x85\xa5top_n\x05\xa6skip_n\x02\xa5batch\x64\xa4keys\x92\xc4\x01k\xc4\x01l"
+        b"\xa5as_of\xa18",
+        Sow(
+            "q",
+            "o",
+            "",
+            "",
+            frozenset(),
+            top_n=5,
+            skip_n=2,
+            batch=100,
+            keys=frozenset((b"k", b"l")),
+            as_of="8",
+        ),
+    ),
+    (
+        b"\x38\x00\x00\x00"  # length: 56
+        b"\x36\x00"  # header length: 54
+        b"\x85\xa1c\xb1sow_and_subscribe\xa3sub\xa1q\xa1t\xa1o\xa3cid\xa17"
+        b"\xa1o\x82\xa3oof\xc3\xa7replace\xc3",
+        SowAndSubscribe(
+            Sow("q", "o", "", "7", frozenset()),
+            Subscribe(
+                "q",
+                "o",
+                "",
+                "",
+                "7",
+                frozenset(),
+                "now",
+                None,
+                0,
+                False,
+                False,
+                oof=True,
+                replace=True,
+            ),
+        ),
+    ),
+    (
+        b"\x10\x00\x00\x00\x0e\x00\x83\xa1c\xa1p\xa1t\xa1o\xa3cmd\x06",
+        Publish("o", "json", b"", 0, "", frozenset(), 0, b"", b"", 6),
+    ),
+    (
         b"\x19\x00\x00\x00\x17\x00\x82\xa1c\xabunsubscribe\xa3sub\xa3all",
         Unsubscribe(None, "", frozenset()),
     ),
@@ -193,6 +272,18 @@ def test_golden_answers() -> None:
         "text": "other content",
         "s": 5,
     }
+    assert group_begin("q") == (b"\x17\x00\x00\x00\x15\x00\x82\xa1c\xabgroup_begin\xa3sub\xa1q")
+    assert b"".join(sow_parts("q", [b"one", b"two"])[0]) == (
+        b"\x18\x00\x00\x00\x10\x00\x83\xa1c\xa3sow\xa3sub\xa1q\xa1n\x02onetwo"
+    )
+    assert group_end("q", 2, 300) == (
+        b"\x23\x00\x00\x00\x21\x00\x84\xa1c\xa9group_end\xa3sub\xa1q\xa1n\x02"
+        b"\xa7matches\xcd\x01\x2c"
+    )
+    left = Delivery(0, 5, 1, 3, False, [b"rec"])
+    assert b"".join(oof_parts("q", "match", left)[0]) == (
+        b"\x1d\x00\x00\x00\x18\x00\x84\xa1c\xa3oof\xa3sub\xa1q\xa1n\x01\xa1r\xa5matchrec"
+    )
     peers: list[dict[str, Any]] = [{"name": "B", "group": "g", "addresses": ["h:1"], "safe": True}]
     assert msgpack.unpackb(safety_notice(peers)[6:]) == {"c": "safety", "peers": peers}
 
@@ -263,7 +354,7 @@ def test_the_table_of_states(state: State, command: str) -> None:
 @pytest.mark.parametrize("state", list(State))
 def test_unknown_commands_end_the_session(state: State) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
-        ServerSession(state).receive(encode_frame({"c": "sow"}))
+        ServerSession(state).receive(encode_frame({"c": "swo"}))
     assert caught.value.reason == "unknown_command"
 
 
@@ -317,6 +408,27 @@ def test_a_bad_logon_ends_the_session(values: dict[str, Any], reason: str) -> No
         ({"c": "subscribe", "sub": [5], "o": {"resume": True}}, "bad_command"),
         ({"c": "subscribe", "sub": ",", "o": {"pause": True}}, "bad_command"),
         ({"c": "subscribe", "sub": "s", "o": {"pause": True, "rate": "5"}}, "bad_command"),
+        ({"c": "p", "t": "x", "cmd": 3}, "bad_command"),
+        ({"c": "p", "t": "x", "cmd": "6"}, "bad_command"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "bm": "0", "o": {"oof": True}}, "not_supported"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "bm": "0", "o": {"delta": 1}}, "not_supported"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "o": {"conflation": "1s"}}, "not_supported"),
+        ({"c": "subscribe", "sub": "s", "t": "x", "o": {"filter": 5}}, "bad_command"),
+        ({"c": "sow", "t": "x"}, "bad_command"),
+        ({"c": "sow", "sub": "q"}, "bad_topic"),
+        ({"c": "sow", "sub": "q", "t": "x", "o": {"oof": True}}, "bad_command"),
+        ({"c": "sow", "sub": "q", "t": "x", "o": {"batch": 10_001}}, "bad_command"),
+        ({"c": "sow", "sub": "q", "t": "x", "o": {"top_n": 0}}, "bad_command"),
+        ({"c": "sow", "sub": "q", "t": "x", "o": {"top_n": "5"}}, "bad_command"),
+        ({"c": "sow", "sub": "q", "t": "x", "o": {"skip_n": 5}}, "bad_command"),
+        ({"c": "sow", "sub": "q", "t": "x", "o": {"keys": b"k"}}, "bad_command"),
+        ({"c": "sow", "sub": "q", "t": "x", "o": {"keys": ["k"]}}, "bad_command"),
+        ({"c": "sow", "sub": "q", "t": "x", "o": {"order_by": 5}}, "bad_command"),
+        ({"c": "sow", "sub": "q", "t": "x", "o": {"grouping": "[/a]"}}, "not_supported"),
+        ({"c": "sow_and_subscribe", "sub": "q", "t": "x", "bm": "0"}, "not_supported"),
+        ({"c": "sow_and_subscribe", "sub": "q", "t": "x", "o": {"top_n": 5}}, "not_supported"),
+        ({"c": "sow_and_subscribe", "sub": "q", "t": "x", "o": {"as_of": "8"}}, "not_supported"),
+        ({"c": "sow_and_subscribe", "sub": "q", "t": "x", "o": {"pause": True}}, "bad_command"),
         ({"c": "unsubscribe"}, "bad_command"),
         ({"c": "heartbeat", "o": {"start_s": 0}}, "bad_command"),
     ],
@@ -335,6 +447,8 @@ ASKING: list[tuple[dict[str, Any], bytes]] = [
     ({"c": "subscribe", "sub": "s", "t": "o"}, b""),
     ({"c": "subscribe", "sub": "s", "o": {"pause": True}}, b""),
     ({"c": "subscribe", "sub": "s", "o": {"resume": True}}, b""),
+    ({"c": "sow", "sub": "s", "t": "o"}, b""),
+    ({"c": "sow_and_subscribe", "sub": "s", "t": "o"}, b""),
     ({"c": "unsubscribe", "sub": "s"}, b""),
     ({"c": "flush"}, b""),
 ]
@@ -382,11 +496,35 @@ _VALUES = st.none() | st.booleans() | st.integers(-5, 1 << 40) | st.text(max_siz
 @given(
     st.sampled_from(sorted(COMMANDS)),
     st.dictionaries(
-        st.sampled_from(["t", "mt", "s", "sub", "bm", "o", "a", "cid", "e", "k", "x", "n", "v"]),
+        st.sampled_from(
+            ["t", "mt", "s", "sub", "bm", "o", "a", "cid", "e", "k", "x", "n", "v", "cmd"]
+        ),
         _VALUES
         | st.dictionaries(
-            st.sampled_from(["have", "start_s", "window", "rate", "rate_max_gap", "pause", "live"]),
-            _VALUES | st.floats(),
+            st.sampled_from(
+                [
+                    "have",
+                    "start_s",
+                    "window",
+                    "rate",
+                    "rate_max_gap",
+                    "pause",
+                    "live",
+                    "filter",
+                    "select",
+                    "order_by",
+                    "top_n",
+                    "skip_n",
+                    "batch",
+                    "keys",
+                    "as_of",
+                    "oof",
+                    "delta",
+                    "replace",
+                    "conflation",
+                ]
+            ),
+            _VALUES | st.floats() | st.lists(_VALUES, max_size=3),
         ),
     ),
     st.binary(max_size=50),

@@ -216,6 +216,8 @@ WITHOUT_TEST_FILE = {
     "services/messages/types/__init__.py": "says what the room is",
     "services/messages/types/abilities.py": "declarations only",
     "services/messages/types/definitions.py": "declarations only",
+    "services/protocol/header_values.py": "golden/test_protocol_session.py",
+    "services/protocol/subscribing.py": "golden/test_protocol_session.py",
     "services/replication/effects.py": "declarations only",
     "services/replication/instance/__init__.py": "imports only",
     "services/replication/instance/answers.py": "declarations only",

@@ -12,8 +12,8 @@ from unit.test_doors import DEADLINE_S, Door, House, in_house
 from raylay.services.messages.records import iterate_bodies
 from raylay.services.protocol.answers import Delivered
 from raylay.services.protocol.codec import NativeCodec
+from raylay.services.protocol.commands import Command, Flush, Logon, Ping, Publish, Subscribe
 from raylay.services.protocol.frames import encode_frame
-from raylay.services.protocol.session import Command, Flush, Logon, Ping, Publish, Subscribe
 from raylay.services.server.client_connection import ClientConnection
 from raylay.services.subscriptions.delivery import Delivery
 

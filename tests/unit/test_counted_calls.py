@@ -25,8 +25,9 @@ from raylay.services.messages.topics import (
     TopicRule,
 )
 from raylay.services.programs.link.link_server import LinkServer
+from raylay.services.protocol.commands import Command, PublishBatch
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame
-from raylay.services.protocol.session import Command, PublishBatch, ServerSession
+from raylay.services.protocol.session import ServerSession
 from raylay.services.server.config import DestinationConfig, InstanceConfig, LinkConfig
 from raylay.services.server.instance_server import InstanceServer
 

@@ -1,0 +1,197 @@
+"""The commands of a client's session, as values. What reads them is in session.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.rates import Rate
+from raylay.services.protocol.frames import Header
+
+
+@dataclass(slots=True)
+class Logon:
+    """`logon`."""
+
+    client_name: str
+    low: int
+    command_id: str
+    user_id: str
+    password: str
+    ack_conflation_ms: int
+
+
+@dataclass(slots=True)
+class Publish:
+    """`p`: one message. `command`: of its record, publish, delete or delta publish."""
+
+    topic: str
+    message_type: str
+    body: bytes
+    sequence: int
+    command_id: str
+    acks: frozenset[str]
+    expiration_s: int
+    key: bytes
+    correlation: bytes
+    command: int = 1
+
+
+@dataclass(slots=True)
+class PublishBatch:
+    """`pb`: records as the client built them. `count`: how many it says they are."""
+
+    payload: bytes
+    count: int
+
+
+@dataclass(slots=True)
+class Subscribe:
+    """`subscribe`. `have`: what a durable subscriber already has.
+
+    Attributes:
+        filter: by content.
+        select: the select list, as it was written.
+        oof: it wants to hear of what leaves its focus.
+        delta: it wants what has changed of a record, and its key fields.
+        no_empties: of what a record lost, a delta says nothing.
+        no_sowkey: a delta carries no SOW key.
+        replace: it takes the place of the one of its id.
+    """
+
+    subscription: str
+    topic: str
+    message_type: str
+    bookmark: str
+    command_id: str
+    acks: frozenset[str]
+    bookmark_not_found: str
+    have: PublisherRanges | None
+    persisted_ms: int
+    fully_durable: bool
+    non_regex_topic: bool
+    live: bool = False
+    paused: bool = False
+    rate: Rate | None = None
+    filter: str = ""
+    select: str = ""
+    oof: bool = False
+    delta: bool = False
+    no_empties: bool = False
+    no_sowkey: bool = False
+    replace: bool = False
+
+
+@dataclass(slots=True)
+class Sow:
+    """`sow`: a query.
+
+    Attributes:
+        query: its id.
+        filter, select, order_by: as they were written.
+        top_n: so many records at most; None: all.
+        skip_n: so many are left out before.
+        batch: records in one frame, at most.
+        keys: of these records; None: of all.
+        as_of: when, as a bookmark says it; empty: now.
+    """
+
+    query: str
+    topic: str
+    message_type: str
+    command_id: str
+    acks: frozenset[str]
+    non_regex_topic: bool = False
+    filter: str = ""
+    select: str = ""
+    order_by: str = ""
+    top_n: int | None = None
+    skip_n: int = 0
+    batch: int = 10
+    keys: frozenset[bytes] | None = None
+    as_of: str = ""
+
+
+@dataclass(slots=True)
+class SowAndSubscribe:
+    """`sow_and_subscribe`: both at one moment, of the same id, topic and filter."""
+
+    sow: Sow
+    subscribe: Subscribe
+
+
+@dataclass(slots=True)
+class Pause:
+    """`subscribe` with `pause` and no topic: of subscriptions that there are."""
+
+    subscriptions: tuple[str, ...]
+    command_id: str
+    acks: frozenset[str]
+
+
+@dataclass(slots=True)
+class Resume:
+    """`subscribe` with `resume`: all of them together."""
+
+    subscriptions: tuple[str, ...]
+    command_id: str
+    acks: frozenset[str]
+
+
+@dataclass(slots=True)
+class Unsubscribe:
+    """`unsubscribe`. `subscriptions` is None for all."""
+
+    subscriptions: tuple[str, ...] | None
+    command_id: str
+    acks: frozenset[str]
+
+
+@dataclass(slots=True)
+class Flush:
+    """`flush`."""
+
+    command_id: str
+    acks: frozenset[str]
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """`heartbeat`. `start_s` is None for a mere beat."""
+
+    start_s: float | None
+    command_id: str
+
+
+@dataclass(slots=True)
+class Ping:
+    """`ping`."""
+
+    command_id: str
+
+
+@dataclass(slots=True)
+class Refused:
+    """A command that cannot be done; the session goes on."""
+
+    header: Header
+    command_id: str
+    reason: str
+    text: str
+
+
+Command = (
+    Logon
+    | Publish
+    | PublishBatch
+    | Subscribe
+    | Sow
+    | SowAndSubscribe
+    | Pause
+    | Resume
+    | Unsubscribe
+    | Flush
+    | Heartbeat
+    | Ping
+    | Refused
+)
