@@ -4,9 +4,13 @@
 Folding commits puts changes into it, `pending()` gives what the store is to commit, with the
 transaction id that it is then valid for (storage/sow.py).
 
-Keys of the store: `v` + key is the value, `h` + key + time is a version of the history. SOW keys
-have letters, digits and some marks only, and a time begins with a zero byte: the versions of a key
-lie beside one another, before those of keys that it begins.
+Keys of the store: `v` + key is the value, `h` + key + time is a version of the history, `d` + key
+says what took the record away, `c` how many there are of each. SOW keys have letters, digits and
+some marks only, and a time begins with a zero byte: the versions of a key lie beside one another,
+before those of keys that it begins.
+
+A record that was deleted leaves a tombstone, so that what comes late, from behind the deletion,
+does not bring it back.
 """
 
 from __future__ import annotations
@@ -20,36 +24,39 @@ from typing import NamedTuple, Protocol
 
 from raylay.services.errors import CorruptRecord
 from raylay.services.sow.query import SowQuery
+from raylay.services.sow.records import (
+    NEVER,
+    Author,
+    SowRecord,
+    Tombstone,
+    body_of,
+    decoded,
+    decoded_tombstone,
+    encoded,
+    encoded_tombstone,
+)
 
-NEVER = 0
-"""An expiration that never comes."""
-VALUE, VERSION = b"v", b"h"
+__all__ = [
+    "NEVER",
+    "Author",
+    "Change",
+    "Nothing",
+    "Reading",
+    "SowRecord",
+    "SowRules",
+    "SowState",
+    "Tombstone",
+    "body_of",
+    "decoded",
+    "encoded",
+]
+
+COUNTS, TOMBSTONE, VERSION, VALUE = b"c", b"d", b"h", b"v"
 VALUE_END = b"w"
 """Behind every value."""
-_RECORD = struct.Struct("<QQQQQ?")
+_TOMBSTONE_END, _VERSION_END = b"e", b"i"
 _TIME = struct.Struct(">Q")
-
-
-class SowRecord(NamedTuple):
-    """One record of a SOW topic.
-
-    Attributes:
-        key: SOW key.
-        txid: local transaction that brought the value.
-        publisher: who published it.
-        sequence: of the publisher.
-        updated_us: when this instance received it, in microseconds since 1970.
-        expires_us: when it expires; NEVER: it does not.
-        body: the message, merged and enriched; None: the record was deleted (in the history).
-    """
-
-    key: bytes
-    txid: int
-    publisher: int
-    sequence: int
-    updated_us: int
-    expires_us: int
-    body: bytes | None
+_COUNTS = struct.Struct("<QQ")
 
 
 class Change(NamedTuple):
@@ -134,18 +141,33 @@ class SowState:
         leaves `_unsaved` and `_taken` only when the store has it. `_newest_us` has the time of the
         last version of each key that has one there; `_older_kept` says whether a version of the
         key at `_pruned_to` was kept before it. `_expiring` holds an entry for each record
-        that expires, and may hold some for values of before.
+        that expires, and may hold some for values of before. `tombstones` is how many there are,
+        so that nobody looks for one where there is none.
     Owner: who folds the commits of the instance. Lifecycle: as long as the instance serves.
 
     Args:
         rules: what is configured.
         reading: what is on disk, valid for `txid`.
         txid: of the last transaction that is folded there.
+        last_writer: of two publishers' values of one key that counts which was published later, on
+            whichever way and in whichever order they come; deletions alike. Else what is folded
+            last does.
+
+    Raises:
+        CorruptRecord: what is on disk is no record.
     """
 
-    def __init__(self, rules: SowRules, reading: Reading | None = None, txid: int = 0) -> None:
+    def __init__(
+        self,
+        rules: SowRules,
+        reading: Reading | None = None,
+        txid: int = 0,
+        *,
+        last_writer: bool = False,
+    ) -> None:
         self.rules = rules
         self.txid = txid
+        self.last_writer = last_writer
         self._reading: Reading = reading or Nothing()
         self._unsaved: dict[bytes, bytes | None] = {}
         self._taken: dict[bytes, bytes | None] = {}
@@ -155,11 +177,22 @@ class SowState:
         self._pruned_to = VERSION
         self._older_kept = False
         self._expiring: list[tuple[int, bytes]] = []
+        self._forgotten_to = TOMBSTONE
+        self.pending_bytes = 0
+        """Of what the store does not have yet, about."""
+        self._taken_bytes = 0
         self.count = 0
         """Records that there are."""
-        for record in self.records():
-            self.count += 1
-            self._note_expiration(record)
+        self.tombstones = 0
+        """Deletions that are remembered."""
+        counts = self._reading.get(COUNTS)
+        if counts is not None:
+            if len(counts) != _COUNTS.size:
+                raise CorruptRecord(f"the SOW store counts {counts[:60]!r}")
+            self.count, self.tombstones = _COUNTS.unpack(counts)
+        if rules.expires:
+            for record in self.records():
+                self._note_expiration(record)
 
     def _note_expiration(self, record: SowRecord) -> None:
         if self.rules.expires and record.expires_us != NEVER:
@@ -236,7 +269,7 @@ class SowState:
         if not self.rules.window_us or time_us < now_us - self.rules.window_us:
             return
         last: SowRecord | None = None
-        for entry, value in self._entries(VERSION, b"i"):
+        for entry, value in self._entries(VERSION, _VERSION_END):
             record = decoded(entry[1 : -_TIME.size], value)
             if last is not None and last.key != record.key:
                 if last.body is not None:
@@ -249,30 +282,68 @@ class SowState:
 
     # -- folding -------------------------------------------------------------------------------
     def put(self, record: SowRecord) -> Change | None:
-        """Takes what was published. None: a late one, behind a higher sequence of its publisher.
+        """Takes what was published. None: a late one, which changes nothing.
 
         Args:
             record: with a body; `expires_us` as `expiration_us` gives it.
         """
-        previous = self.get(record.key)
+        key = record.key
+        previous = self.get(key)
         self.txid = max(self.txid, record.txid)
-        if (
-            previous is not None
-            and previous.publisher == record.publisher
-            and previous.sequence > record.sequence
-        ):
+        if self._is_late(record.author, record.updated_us, key, previous):
             return None
         if previous is None:
             self.count += 1
-        self._set_value(record.key, previous, encoded(record))
+            self._set_tombstone(key, None)
+        self._set_value(key, previous, encoded(record))
         self._note_expiration(record)
         self._add_version(record)
-        return Change(record.key, previous, record, "updated" if previous else "inserted")
+        return Change(key, previous, record, "updated" if previous else "inserted")
 
-    def delete(self, key: bytes, txid: int, now_us: int, reason: str = "deleted") -> Change | None:
-        """Takes a record away; its versions stay. None: there was none."""
+    def _is_late(
+        self, author: Author, updated_us: int, key: bytes, previous: SowRecord | None
+    ) -> bool:
+        """Whether what counts already is later."""
+        if previous is None:
+            tombstone = self.tombstone(key)
+            if tombstone is None:
+                return False
+            if self.last_writer:
+                return author <= tombstone.author
+            publisher, sequence = author.publisher, author.sequence
+            return (
+                publisher == tombstone.author.publisher and sequence < tombstone.author.sequence
+            ) or (publisher == tombstone.publisher and sequence < tombstone.sequence)
+        if self.last_writer:
+            # Its own again, as behind an old store: the same value, valid for another transaction.
+            return author < previous.author
+        if self.rules.expires and NEVER < previous.expires_us <= updated_us:
+            # It is gone, whether anybody has come to take it away or not.
+            return False
+        return previous.publisher == author.publisher and previous.sequence > author.sequence
+
+    def delete(
+        self,
+        key: bytes,
+        txid: int,
+        now_us: int,
+        reason: str = "deleted",
+        by: Author | None = None,
+    ) -> Change | None:
+        """Takes a record away; its versions stay. None: there was none, or it is a later one.
+
+        Args:
+            now_us: when this instance received the deletion.
+            by: who deleted it: what that one's instances send later, and was published before, does
+                not bring the record back (`forget` ends that). None: nobody did.
+        """
         previous = self.get(key)
         self.txid = max(self.txid, txid)
+        if by is not None:
+            if self._is_late(by, now_us, key, previous):
+                return None
+            brought = (0, 0) if previous is None else (previous.publisher, previous.sequence)
+            self._set_tombstone(key, Tombstone(txid, now_us, by, *brought))
         if previous is None:
             return None
         self.count -= 1
@@ -285,8 +356,66 @@ class SowState:
     def _set_value(self, key: bytes, previous: SowRecord | None, value: bytes | None) -> None:
         for query in self._queries:
             query.changed(VALUE + key, None if previous is None else encoded(previous))
-        self._unsaved[VALUE + key] = value
+        self._set(VALUE + key, value)
 
+    def _set(self, entry: bytes, value: bytes | None) -> None:
+        self._unsaved[entry] = value
+        self.pending_bytes += len(entry) + len(value or b"")
+
+    # -- tombstones ----------------------------------------------------------------------------
+    def tombstone(self, key: bytes) -> Tombstone | None:
+        """What is remembered of a deletion.
+
+        Raises:
+            CorruptRecord: what is on disk is none.
+        """
+        value = self._value(TOMBSTONE + key) if self.tombstones else None
+        return None if value is None else decoded_tombstone(key, value)
+
+    def _set_tombstone(self, key: bytes, tombstone: Tombstone | None) -> None:
+        held = self._value(TOMBSTONE + key) if self.tombstones else None
+        if tombstone is None:
+            if held is not None:
+                self.tombstones -= 1
+                self._set(TOMBSTONE + key, None)
+            return
+        self.tombstones += held is None
+        txid, updated_us, author, publisher, sequence = tombstone
+        if held is not None and not publisher:
+            # Deleted twice: what the first one took away is gone still.
+            publisher, sequence = decoded_tombstone(key, held)[3:]
+        left = Tombstone(txid, updated_us, author, publisher, sequence)
+        self._set(TOMBSTONE + key, encoded_tombstone(left))
+
+    def forget(self, floor_txid: int, before_us: int, most: int = 10_000) -> int:
+        """Takes away tombstones that nothing can come late to; goes on where the last call ended.
+
+        Args:
+            floor_txid: every destination has what is up to here.
+            before_us: what was received later is kept nevertheless.
+            most: tombstones that are looked at in one call.
+
+        Returns:
+            How many were taken away.
+        """
+        if not self.tombstones:
+            return 0
+        gone: list[bytes] = []
+        last = b""
+        for looked, (entry, value) in enumerate(self._entries(self._forgotten_to, _TOMBSTONE_END)):
+            tombstone = decoded_tombstone(entry[1:], value)
+            if tombstone.txid <= floor_txid and tombstone.updated_us < before_us:
+                gone.append(entry)
+            if looked + 1 >= most:
+                last = entry
+                break
+        self._forgotten_to = last + b"\0" if last else TOMBSTONE
+        for entry in gone:
+            self._set(entry, None)
+        self.tombstones -= len(gone)
+        return len(gone)
+
+    # -- expiration ----------------------------------------------------------------------------
     def seen(self, txid: int) -> None:
         """A transaction was folded that changes nothing here."""
         self.txid = max(self.txid, txid)
@@ -318,7 +447,9 @@ class SowState:
             record = self.get(key)
             # A later publish has set its expiration anew.
             if record is not None and record.expires_us == expires_us:
-                change = self.delete(key, self.txid, now_us, "expired")
+                # Another instance may get what was published before only when it is over there.
+                by = record.author if self.last_writer else None
+                change = self.delete(key, self.txid, now_us, "expired", by)
                 assert change is not None
                 changes.append(change)
         return changes
@@ -335,8 +466,8 @@ class SowState:
             # Time alone tells versions apart, and none may get lost where a clock went back.
             time_us = max(time_us, newest_us + 1)
             if granularity_us and newest_us // granularity_us == time_us // granularity_us:
-                self._unsaved[begin + _TIME.pack(newest_us)] = None
-        self._unsaved[begin + _TIME.pack(time_us)] = encoded(record._replace(updated_us=time_us))
+                self._set(begin + _TIME.pack(newest_us), None)
+        self._set(begin + _TIME.pack(time_us), encoded(record._replace(updated_us=time_us)))
         self._newest_us[key] = time_us
 
     def _newest(self, key: bytes) -> int | None:
@@ -365,7 +496,7 @@ class SowState:
         from_us = now_us - self.rules.window_us
         gone: list[bytes] = []
         before: tuple[bytes, bytes] | None = None
-        for looked, entry in enumerate(self._entries(self._pruned_to, b"i")):
+        for looked, entry in enumerate(self._entries(self._pruned_to, _VERSION_END)):
             if before is not None:
                 self._prune(before, entry[0], from_us, gone)
             before = entry
@@ -377,7 +508,7 @@ class SowState:
             before = None
         self._pruned_to = before[0] if before else VERSION
         for key in gone:
-            self._unsaved[key] = None
+            self._set(key, None)
         return len(gone)
 
     def _prune(
@@ -403,7 +534,10 @@ class SowState:
         """What the store is to commit (None: take it away), and the transaction that it is valid
         for then. Nothing more is given before `saved` or `unsaved`."""
         assert not self._taken, "a commit is under way"
+        if self._unsaved:
+            self._unsaved[COUNTS] = _COUNTS.pack(self.count, self.tombstones)
         self._taken, self._unsaved = self._unsaved, {}
+        self._taken_bytes, self.pending_bytes = self.pending_bytes, 0
         self._newest_taken_us, self._newest_us = self._newest_us, {}
         return self._taken, self.txid
 
@@ -416,40 +550,9 @@ class SowState:
         """What was pending could not be written: it is pending again."""
         self._unsaved = {**self._taken, **self._unsaved}
         self._newest_us = {**self._newest_taken_us, **self._newest_us}
+        self.pending_bytes += self._taken_bytes
         self.saved()
 
 
 def _time_us(version: bytes) -> int:
     return int(_TIME.unpack_from(version, len(version) - _TIME.size)[0])
-
-
-def encoded(record: SowRecord) -> bytes:
-    """A record as the store has it."""
-    body = record.body
-    head = _RECORD.pack(
-        record.txid,
-        record.publisher,
-        record.sequence,
-        record.updated_us,
-        record.expires_us,
-        body is not None,
-    )
-    return head if body is None else head + body
-
-
-def body_of(value: bytes) -> bytes:
-    """The message of a record that there is, as the store has it."""
-    return value[_RECORD.size :]
-
-
-def decoded(key: bytes, value: bytes) -> SowRecord:
-    """What `encoded` gave.
-
-    Raises:
-        CorruptRecord: it is none.
-    """
-    if len(value) < _RECORD.size:
-        raise CorruptRecord(f"SOW record {key[:60]!r} has {len(value)} bytes only")
-    txid, publisher, sequence, updated_us, expires_us, has_body = _RECORD.unpack_from(value)
-    body = value[_RECORD.size :] if has_body else None
-    return SowRecord(key, txid, publisher, sequence, updated_us, expires_us, body)

@@ -10,11 +10,11 @@ import pytest
 from raylay.services.errors import CorruptRecord
 from raylay.services.sow.state import (
     NEVER,
+    Author,
     Change,
     SowRecord,
     SowRules,
     SowState,
-    decoded,
     encoded,
 )
 
@@ -197,14 +197,16 @@ def test_what_is_under_way_is_read_until_the_store_has_it() -> None:
     state = SowState(SowRules(), disk)
     state.put(record(b"a", 1, b"1"))
     pending = state.pending()
-    assert pending[1] == 1 and set(pending[0]) == {b"va"}
+    assert pending[1] == 1 and set(pending[0]) == {b"c", b"va"}
     state.put(record(b"b", 2, b"2"))
     state.delete(b"a", 3, 0)
     assert [each.key for each in state.records()] == [b"b"] and state.get(b"a") is None
     disk.commit(pending)
     state.saved()
     assert state.get(b"a") is None and [each.key for each in state.records()] == [b"b"]
-    assert state.pending() == ({b"vb": encoded(record(b"b", 2, b"2")), b"va": None}, 3)
+    counts = (1).to_bytes(8, "little") + bytes(8)
+    entries = {b"vb": encoded(record(b"b", 2, b"2")), b"va": None, b"c": counts}
+    assert state.pending() == (entries, 3)
     with pytest.raises(AssertionError):
         state.pending()
 
@@ -217,7 +219,7 @@ def test_what_could_not_be_written_is_pending_again() -> None:
     state.put(record(b"a", 3, b"2", at_us=5))
     state.not_saved()
     changes, txid = state.pending()
-    assert txid == 3 and len(changes) == 5  # two values, three versions: none has the time of one
+    assert txid == 3 and len(changes) == 6  # two values, three versions of a time each, the counts
     held = state.get(b"a")
     assert held is not None and held.body == b"2"
 
@@ -271,12 +273,129 @@ def test_it_is_a_dict_whatever_is_committed_meanwhile(seed: int) -> None:
         assert bodies(state, asked, txid) == expected
 
 
-@pytest.mark.parametrize(
-    "given", [record(b"a", 2**64 - 1, b""), record(b"", 0)._replace(body=None)]
-)
-def test_layout(given: SowRecord) -> None:
-    assert decoded(given.key, encoded(given)) == given
-    golden = encoded(SowRecord(b"k", 1, 2, 3, 4, 5, b"body"))
-    assert golden == b"".join(n.to_bytes(8, "little") for n in (1, 2, 3, 4, 5)) + b"\x01body"
-    with pytest.raises(CorruptRecord, match="has 3 bytes only"):
-        decoded(b"k", b"123")
+P, Q = 1, 2
+
+
+def by(publisher: int, sequence: int, stamp_us: int = 0) -> Author:
+    return Author(stamp_us, publisher, sequence)
+
+
+def held(state: SowState, key: bytes = b"a") -> bytes | None:
+    found = state.get(key)
+    return found.body if found is not None else None
+
+
+def test_what_comes_late_behind_a_deletion_does_not_bring_it_back() -> None:
+    disk = Disk()
+    state = SowState(SowRules(), disk)
+    state.put(record(b"a", 1, publisher=P, sequence=5))
+    assert state.delete(b"a", 2, 20, by=by(Q, 3)) is not None and state.tombstones == 1
+    for restarted in (False, True):
+        if restarted:
+            disk.commit(state.pending())
+            state = SowState(SowRules(), disk, disk.txid)
+            assert (state.count, state.tombstones) == (0, 1)
+        assert state.put(record(b"a", 3, publisher=P, sequence=4)) is None, "of who was deleted"
+        assert state.put(record(b"a", 4, publisher=Q, sequence=2)) is None, "of who deleted"
+    assert state.put(record(b"a", 5, b"new", publisher=P, sequence=6)) is not None
+    assert held(state) == b"new" and (state.count, state.tombstones) == (1, 0)
+
+
+def test_a_late_deletion_leaves_what_its_publisher_wrote_later() -> None:
+    state = SowState(SowRules())
+    state.put(record(b"a", 1, b"new", publisher=P, sequence=5))
+    assert state.delete(b"a", 2, 20, by=by(P, 4)) is None
+    assert held(state) == b"new" and state.tombstones == 0
+    assert state.delete(b"b", 3, 20, by=by(P, 6)) is None, "there is none yet"
+    assert state.put(record(b"b", 4, publisher=P, sequence=5)) is None, "it was deleted since"
+    assert state.delete(b"b", 5, 30, by=by(Q, 1)) is None
+    assert state.put(record(b"b", 6, publisher=Q, sequence=2)) is not None
+
+
+def test_the_second_of_two_deletions_remembers_what_the_first_took_away() -> None:
+    state = SowState(SowRules())
+    state.put(record(b"a", 1, publisher=P, sequence=5))
+    state.delete(b"a", 2, 20, by=by(Q, 1))
+    state.delete(b"a", 3, 30, by=by(Q, 2))
+    assert state.tombstones == 1
+    assert state.put(record(b"a", 4, publisher=P, sequence=4)) is None
+
+
+def test_tombstones_are_forgotten_by_floor_and_age_in_turns() -> None:
+    state = SowState(SowRules())
+    for txid in range(1, 11):
+        state.delete(b"%d" % txid, txid, txid * 10, by=by(P, txid))
+    assert state.forget(0, 1_000) == 0, "nobody has them yet"
+    assert state.forget(5, 30) == 2, "the others are younger"
+    assert state.tombstones == 8
+    taken = [state.forget(8, 1_000, most=3) for _ in range(8)]
+    assert sum(taken) == 6 and max(taken) <= 3 and state.tombstones == 2
+    kept = [txid for txid in range(1, 11) if state.tombstone(b"%d" % txid) is not None]
+    assert kept == [9, 10]
+    assert state.put(record(b"1", 11, publisher=P, sequence=0)) is not None
+
+
+def test_a_deletion_that_nobody_made_leaves_nothing() -> None:
+    state = SowState(SowRules(expires=True))
+    state.put(record(b"a", 1, expires_us=10))
+    assert state.expire(10) and state.tombstones == 0
+
+
+def test_what_has_expired_makes_nothing_late() -> None:
+    state = SowState(SowRules(expires=True))
+    state.put(record(b"a", 1, publisher=P, sequence=5, expires_us=10))
+    assert state.put(record(b"a", 2, publisher=P, sequence=4, at_us=9)) is None
+    change = state.put(record(b"a", 3, b"late", publisher=P, sequence=4, at_us=10))
+    assert change is not None and change.previous is not None and held(state) == b"late"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_last_writer_is_one_whatever_comes_in_which_order(seed: int) -> None:
+    chance = random.Random(seed)
+    written = [
+        (chance.choice((b"a", b"b")), Author(chance.randrange(5), chance.choice((P, Q)), n))
+        for n in range(1, 12)
+    ]
+    deletes = {each for each in written if chance.random() < 0.3}
+
+    def folded() -> dict[bytes, Author]:
+        disk = Disk()
+        state = SowState(SowRules(), disk, last_writer=True)
+        for txid, (key, author) in enumerate(chance.sample(written, len(written)), 1):
+            if (key, author) in deletes:
+                state.delete(key, txid, 0, by=author)
+            else:
+                stamp_us, publisher, sequence = author
+                state.put(SowRecord(key, txid, publisher, sequence, 0, NEVER, b"", stamp_us))
+            if chance.random() < 0.3:
+                disk.commit(state.pending())
+                state = SowState(SowRules(), disk, disk.txid, last_writer=True)
+        return {each.key: each.author for each in state.records()}
+
+    last = {key: max(a for k, a in written if k == key) for key, _ in written}
+    expected = {key: author for key, author in last.items() if (key, author) not in deletes}
+    assert [folded() for _ in range(5)] == [expected] * 5
+
+
+def test_what_expired_here_is_not_brought_back_where_the_last_writer_counts() -> None:
+    state = SowState(SowRules(expires=True), last_writer=True)
+    state.put(SowRecord(b"a", 1, P, 9, 0, 10, b"x", 100))
+    assert state.expire(10)
+    assert state.put(SowRecord(b"a", 2, Q, 1, 20, NEVER, b"older", 90)) is None
+
+
+def test_counts_that_are_none_are_said() -> None:
+    disk = Disk()
+    disk.entries[b"c"] = b"x"
+    with pytest.raises(CorruptRecord, match="counts"):
+        SowState(SowRules(), disk)
+
+
+def test_pending_bytes_are_those_that_the_store_lacks() -> None:
+    state = SowState(SowRules())
+    state.put(record(b"a", 1, b"x" * 100))
+    assert 100 < state.pending_bytes < 300
+    state.pending()
+    assert state.pending_bytes == 0
+    state.not_saved()
+    assert state.pending_bytes > 100
