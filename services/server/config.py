@@ -25,6 +25,8 @@ from raylay.services.replication.placement import Placement, aimed
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.timetable import JournalAction, Occasion
 from raylay.services.replication.validation import QueueDefinition, SowDefinition, check_rule
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.state import SowRules
 from raylay.services.telemetry.logs import LogOptions
 from raylay.services.telemetry.tracing import TracingOptions
 
@@ -160,8 +162,10 @@ class InstanceConfig:
         unjournaled: which are declared as being in none: they are delivered to live subscribers.
             A publish to any other topic is refused. None: all others are delivered so, as by
             releases that did not ask for it.
-        sow_topics, queues: definitions, compared with those of other instances at connect; they
+        sow_topics, queues: definitions, compared with those of other instances at connect; queues
             do not run yet.
+        sow: topics whose last message of each key is kept, in the order in which a name is looked
+            for.
         type_definitions: message types of names of their own.
         client_advertised, replication_advertised: `host:port` that clients, and other instances,
             reach it by; None: host and port.
@@ -232,6 +236,7 @@ class InstanceConfig:
     lent_links: bool = True
     unjournaled: tuple[TopicRule, ...] | None = None
     type_definitions: tuple[TypeDefinition, ...] = ()
+    sow: tuple[SowTopicDefinition, ...] = ()
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -301,6 +306,8 @@ class InstanceConfig:
             del values["lent_links"]
         if self.unjournaled is None:
             del values["unjournaled"]
+        if not self.sow:
+            del values["sow"]
         return json.dumps(values, indent=2)
 
     @classmethod
@@ -392,6 +399,7 @@ _NESTED: dict[str, type] = {
     "tracing": TracingOptions,
     "log": LogOptions,
     "destination": DestinationConfig,
+    "rules": SowRules,
 }
 _NESTED_LISTS: dict[str, type] = {
     "topics": TopicRule,
@@ -404,6 +412,7 @@ _NESTED_LISTS: dict[str, type] = {
     "journal_actions": JournalAction,
     "client_transports": ClientTransportConfig,
     "type_definitions": TypeDefinition,
+    "sow": SowTopicDefinition,
 }
 
 
@@ -421,12 +430,12 @@ def _made(cls: type[Value], values: Any, where: str) -> Value:
         elif key in _NESTED_LISTS and value is not None:
             made[key] = tuple(_made(_NESTED_LISTS[key], item, inside) for item in value)
         elif isinstance(value, list):
-            made[key] = tuple(value)
+            made[key] = tuple(tuple(each) if isinstance(each, list) else each for each in value)
         else:
             made[key] = value
     try:
         return cls(**made)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{where}: {error}") from None
 
 

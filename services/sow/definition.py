@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,7 +25,7 @@ class SowTopicDefinition:
         key_generator_options: given to it as they are.
         transient: in memory only; a restart makes it anew from the journal.
         recovery_point: from where it is made anew without a store: `epoch`, `now`, or an instant
-            (ISO 8601).
+            (ISO 8601): `recovery_from_us`.
         rules: of expiration and history.
         hash_indexes: the identifiers of each index for exact matches.
         preprocessing, enrichment: `expression AS /field`, in order.
@@ -56,3 +57,26 @@ class SowTopicDefinition:
             raise ValueError(f"topic {self.name} has a key domain and no keys: give both, or none")
         if self.pattern and self.rules.window_us:
             raise ValueError(f"topic {self.name} has a pattern: it cannot have a history")
+        recovery_from_us(self.recovery_point)
+
+
+def recovery_from_us(text: str) -> int | None:
+    """The instant that a recovery point says, in microseconds since 1970: 0 of `epoch`, None of
+    `now`; one without a zone is UTC.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if text in ("epoch", "now"):
+        return 0 if text == "epoch" else None
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"expected epoch, now, or an instant such as 2026-01-02T03:04:05Z, got {text!r}"
+        ) from None
+    aware = found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found
+    return (aware - _EPOCH) // dt.timedelta(microseconds=1)
+
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

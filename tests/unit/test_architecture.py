@@ -116,7 +116,8 @@ ROOMS: dict[str, frozenset[str]] = {
         "configuration": "messages plugins replication storage",
         "transports": "protocol",
         "server": (
-            "core messages plugins protocol replication storage subscriptions telemetry transports"
+            "core messages plugins protocol replication sow storage subscriptions telemetry "
+            "transports"
         ),
         "programs": "messages plugins protocol replication server storage telemetry transports",
         "fabric": "client configuration messages replication server telemetry topology",

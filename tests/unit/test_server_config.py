@@ -22,6 +22,8 @@ from raylay.services.server.config import (
     reachable,
     split_address,
 )
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.state import SowRules
 from raylay.services.telemetry.logs import LogOptions
 from raylay.services.telemetry.tracing import TracingOptions
 
@@ -59,6 +61,38 @@ def test_an_instance_survives_its_file(tmp_path: Path) -> None:
     full().save(tmp_path / "made")
     assert InstanceConfig.load(tmp_path / "made") == full()
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["instance.json"]
+
+
+def test_what_is_configured_of_topics_with_state_survives() -> None:
+    made = dataclasses.replace(
+        full(),
+        sow=(
+            SowTopicDefinition(
+                "all",
+                "json",
+                pattern="^orders",
+                key_generator="mine",
+                key_generator_options={"n": "1"},
+                transient=True,
+            ),
+            SowTopicDefinition(
+                "orders",
+                "json",
+                keys=("/id", "/day"),
+                rules=SowRules(window_us=5, granularity_us=2),
+                hash_indexes=(("/a", "/b"), ("/c",)),
+                enrichment=("/a AS /b",),
+                last_writer=True,
+            ),
+        ),
+    )
+    assert InstanceConfig.from_json(made.to_json()) == made
+    # The release before knows of none.
+    assert "sow" not in json.loads(full().to_json())
+    values = json.loads(made.to_json())
+    values["sow"][0]["recovery_point"] = "soon"
+    with pytest.raises(ConfigurationError, match="sow: expected epoch, now, or an instant"):
+        InstanceConfig.from_json(json.dumps(values))
 
 
 def test_the_front_log_is_on_but_where_a_release_that_does_not_know_it_wrote_the_file() -> None:
