@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from raylay.services.core.feature import Batch, Feature
-from raylay.services.messages.records import Run
+from raylay.services.messages.records import Flag, Run
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, live_deliveries
 from raylay.services.subscriptions.matching import Subscription, SubscriptionTable
 
@@ -86,6 +86,8 @@ class LiveSubscriptions:
             for subscriber, delivery in self._filtered.deliveries(runs, journaled=False):
                 self._deliver((subscriber,), delivery)
         for run in runs:
+            if run.flags & Flag.COMMANDS:
+                continue
             subscribers = self._table.matching(run.topic, run.message_type)
             if subscribers:
                 for delivery in deliveries_of(run, journaled=False):

@@ -90,11 +90,19 @@ class Command(IntEnum):
     QUEUE_ACKNOWLEDGMENT = 3
     TRANSFER = 4
     CHECKPOINT = 5
+    DELTA_PUBLISH = 6
+    """As the client sends it its body is what changes; as it is journaled on a topic with a SOW,
+    the whole message that comes of it."""
 
 
-PUBLISHED = frozenset((Command.PUBLISH, Command.DELETE))
+PUBLISHED = frozenset((Command.PUBLISH, Command.DELETE, Command.DELTA_PUBLISH))
 """What a publisher's record may be. The others are made by instances."""
-_PUBLISH_FORM = RECORD_VERSION | Command.PUBLISH << 8
+MESSAGES = frozenset((Command.PUBLISH, Command.DELTA_PUBLISH))
+"""What subscribers are given. The others only change a state."""
+_COMMAND_AT = 13
+"""The command's byte in a record."""
+_MESSAGE_BYTES = bytes(MESSAGES)
+_MESSAGE_FORMS = frozenset(RECORD_VERSION | command << 8 for command in MESSAGES)
 
 
 class Kind(IntEnum):
@@ -124,6 +132,9 @@ class Flag:
     """last sequence - first sequence + 1 == count."""
     CROSSED: Final = 16
     """It passed from one group into another on its way here, whatever came after."""
+    COMMANDS: Final = 32
+    """They are no messages (`MESSAGES`): nobody is delivered them. Each instance finds it out for
+    itself (`commands_flag`)."""
 
 
 FLAG_NAMES = {
@@ -132,6 +143,7 @@ FLAG_NAMES = {
     Flag.TRACED: "traced",
     Flag.CONTIGUOUS: "contiguous",
     Flag.CROSSED: "crossed",
+    Flag.COMMANDS: "commands",
 }
 
 _RECORD = struct.Struct("<IQBBBBHHHHIQQQQ")
@@ -327,19 +339,9 @@ def iterate_records(payload: bytes | memoryview, *, verify: bool = False) -> Ite
         offset += len(record.raw)
 
 
-def iterate_bodies(payload: bytes | memoryview) -> Iterator[bytes | memoryview]:
-    """The bodies of a payload: the cheapest way to read a delivery."""
-    offset = 0
-    end = len(payload)
-    unpack = _RECORD.unpack_from
-    while offset < end:
-        (length, _, _, _, typ, trace, topic, key, corr, _, _, _, _, _, _) = unpack(payload, offset)
-        yield payload[offset + 60 + topic + typ + key + corr : offset + length - trace]
-        offset += length
-
-
 class Chunk(NamedTuple):
-    """A stretch of one publisher's records of one topic, found by `scan`."""
+    """A stretch of one publisher's records of one topic, found by `scan`: all of them are messages
+    or none is (`commands`)."""
 
     publisher: int
     topic: bytes
@@ -350,6 +352,7 @@ class Chunk(NamedTuple):
     start: int
     end: int
     traced: bool
+    commands: bool = False
 
 
 def scan(
@@ -360,7 +363,8 @@ def scan(
     sequence_max: int = SEQUENCE_MAX,
     commands: Container[int] = frozenset(Command),
 ) -> list[Chunk]:
-    """Cuts a payload into stretches of one publisher, one topic and ascending sequences.
+    """Cuts a payload into stretches of one publisher, one topic and ascending sequences, of
+    messages or of other commands.
 
     The only loop over messages on an instance's way in; `verify` checks every record's checksum.
 
@@ -380,6 +384,9 @@ def scan(
     topic_bytes = b""
     topic_length = type_length = names_length = 0
     traced = False
+    # Of the stretch's first record: who has the same is of its class, and was let in.
+    first_form = -1
+    is_command = False
     limit = record_bytes_max or 0xFFFFFFFF
     while offset < end:
         if offset + 60 > end:
@@ -399,7 +406,7 @@ def scan(
             and topic == topic_length
             and typ == type_length
             and payload[names_at : names_at + names_length] == topic_bytes
-            and form == _PUBLISH_FORM
+            and form == first_form
             and length <= limit
         ):
             last = sequence
@@ -413,10 +420,7 @@ def scan(
         if form & 0xFF != RECORD_VERSION or form >> 8 not in commands:
             raise _bad_form(form, commands, offset)
         if length > limit:
-            raise CorruptRecord(
-                f"record at byte {offset} is {length} bytes long, the limit is {limit}",
-                offset=offset,
-            )
+            raise _bad_length(length, limit, offset)
         if trace not in (0, TRACE_BYTES) or topic > TOPIC_BYTES_MAX or not typ:
             raise CorruptRecord(f"record at byte {offset} has a bad header", offset=offset)
         if (
@@ -425,8 +429,9 @@ def scan(
             and topic == topic_length
             and typ == type_length
             and payload[names_at : names_at + names_length] == topic_bytes
+            and (form not in _MESSAGE_FORMS) == is_command
         ):
-            # A gap in the sequences: still one chunk, no longer contiguous.
+            # A gap in the sequences, or a delta: still one chunk.
             last = sequence
             count += 1
             traced = traced or trace > 0
@@ -434,23 +439,21 @@ def scan(
             continue
         if count:
             names = topic_bytes[:topic_length], topic_bytes[topic_length:]
-            chunks.append(Chunk(publisher, *names, first, last, count, start, offset, traced))
+            chunks.append(
+                Chunk(publisher, *names, first, last, count, start, offset, traced, is_command)
+            )
         publisher, first, last, count, start = pub, sequence, sequence, 1, offset
+        first_form, is_command = form, form not in _MESSAGE_FORMS
         topic_length, type_length, names_length = topic, typ, topic + typ
         topic_bytes = payload[names_at : names_at + names_length]
         traced = trace > 0
         offset = following
     names = topic_bytes[:topic_length], topic_bytes[topic_length:]
-    chunks.append(Chunk(publisher, *names, first, last, count, start, end, traced))
+    chunks.append(Chunk(publisher, *names, first, last, count, start, end, traced, is_command))
     # Sequences ascend in a chunk: looked at once for all of it.
     for chunk in chunks:
         if not chunk.first_sequence or chunk.last_sequence > sequence_max:
-            raise CorruptRecord(
-                f"a record at or behind byte {chunk.start} has sequence "
-                f"{chunk.last_sequence if chunk.first_sequence else 0}: a publisher numbers from "
-                f"1 to {SEQUENCE_MAX}",
-                offset=chunk.start,
-            )
+            raise _bad_sequence(chunk)
     return chunks
 
 
@@ -463,6 +466,27 @@ def _bad_form(form: int, commands: Container[int], offset: int) -> CorruptRecord
     )
 
 
+def _bad_length(length: int, limit: int, offset: int) -> CorruptRecord:
+    return CorruptRecord(
+        f"record at byte {offset} is {length} bytes long, the limit is {limit}", offset=offset
+    )
+
+
+def _bad_sequence(chunk: Chunk) -> CorruptRecord:
+    return CorruptRecord(
+        f"a record at or behind byte {chunk.start} has sequence "
+        f"{chunk.last_sequence if chunk.first_sequence else 0}: a publisher numbers from 1 to "
+        f"{SEQUENCE_MAX}",
+        offset=chunk.start,
+    )
+
+
+def commands_flag(payload: bytes) -> int:
+    """`Flag.COMMANDS` where a run's records are no messages. The first one says it: whoever let
+    them in cut them so that all are of one class (`scan`)."""
+    return 0 if payload[_COMMAND_AT : _COMMAND_AT + 1] in _MESSAGE_BYTES else Flag.COMMANDS
+
+
 def sequences_of(payload: bytes | memoryview) -> list[int]:
     """The sequences of a payload's records, in order."""
     found: list[int] = []
@@ -472,33 +496,6 @@ def sequences_of(payload: bytes | memoryview) -> list[int]:
     while offset < end:
         fields = unpack(payload, offset)
         found.append(fields[12])
-        offset += fields[0]
-    return found
-
-
-Content = tuple[int, ...]
-"""What two records of one identity have in common, or they are two messages: see `contents_of`."""
-
-
-def contents_of(payload: bytes, first: int, last: int) -> dict[int, Content]:
-    """What each of one publisher's ascending records says, by sequence, of those in first..last.
-
-    The digest is of the content's bytes alone: not of where in them topic, type, key and
-    correlation id end, nor of what is to be done with them. So these are compared beside it, and
-    records are as they always were.
-    """
-    found: dict[int, Content] = {}
-    offset = 0
-    end = len(payload)
-    unpack = _RECORD.unpack_from
-    while offset < end:
-        fields = unpack(payload, offset)
-        sequence = fields[12]
-        if sequence > last:
-            break
-        if sequence >= first:
-            # Digest, expiration, command, then the lengths.
-            found[sequence] = (fields[14], fields[10], *fields[3:5], *fields[6:9])
         offset += fields[0]
     return found
 
@@ -750,6 +747,8 @@ def run_of(chunk: Chunk, payload: bytes) -> Run:
         flags |= Flag.CONTIGUOUS
     if chunk.traced:
         flags |= Flag.TRACED
+    if chunk.commands:
+        flags |= Flag.COMMANDS
     return Run(
         chunk.publisher,
         chunk.first_sequence,

@@ -56,7 +56,7 @@ def with_bodies(run: Run, records: Iterable[tuple[Record, bytes]]) -> Run:
     """The run with other bodies.
 
     The digests stay those of what the clients sent: by them what comes again is known to be the
-    same (`contents_of`), whatever was made of it here.
+    same (contents.py), whatever was made of it here.
 
     Args:
         records: all of the run's, in order, each with the body that it is to have.

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.messages.records import Flag, Kind, Run, path_through
+from raylay.services.messages.records import Flag, Kind, Run, commands_flag, path_through
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topic_sets import carries_all
 from raylay.services.messages.topics import (
@@ -102,7 +102,9 @@ class BootstrapCopy:
             run.message_type,
             path_through(run.path, self._source.incarnation),
             self._source.group,
-            (run.flags & _FLAGS_COPIED) | (Flag.CROSSED if crossed else 0),
+            (run.flags & _FLAGS_COPIED)
+            | (Flag.CROSSED if crossed else 0)
+            | commands_flag(run.payload),
             receive_time_us=run.receive_time_us,
             payload_checksum=run.payload_checksum,
         )

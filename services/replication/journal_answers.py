@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from raylay.services.messages.contents import Content, contents_of
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
-from raylay.services.messages.records import Content, Run, contents_of
+from raylay.services.messages.records import Run
 from raylay.services.replication.acknowledgment import CLIENT, Route
 from raylay.services.replication.content import Contents
 from raylay.services.replication.staged import Routed, StagedLog, routes_of

@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import Point, Position
 from raylay.services.messages.ranges import PublisherRanges, Range
-from raylay.services.messages.records import Kind, Run
+from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, prefix_of
 from raylay.services.subscriptions.durability import Durability, first_pending_in
 from raylay.services.subscriptions.matching import TopicFilter
@@ -263,7 +263,7 @@ class BookmarkSubscription:
         for run in headers:
             if run.last_txid <= self.cursor:
                 continue
-            if run.kind == Kind.RECORDS and self.filter.matches(run.topic, run.message_type):
+            if run.kind == Kind.RECORDS and self._is_wanted(run):
                 held = have.get(run.publisher)
                 if held is None or not held.covers(run.first_sequence, run.last_sequence):
                     self.prepared = True
@@ -312,8 +312,12 @@ class BookmarkSubscription:
             not self.ended
             and run.kind == Kind.RECORDS
             and run.last_txid > self.cursor
-            and self.filter.matches(run.topic, run.message_type)
+            and self._is_wanted(run)
         )
+
+    def _is_wanted(self, run: Run) -> bool:
+        """Whether these records are messages of its topics. Others are passed over."""
+        return not run.flags & Flag.COMMANDS and self.filter.matches(run.topic, run.message_type)
 
     def take_back(self, committed_txid: int) -> None:
         """What was taken behind this transaction id never came to be on disk (`live`)."""
@@ -338,7 +342,7 @@ class BookmarkSubscription:
         if run.kind != Kind.RECORDS:
             return
         self._pass(run)
-        if not self.filter.matches(run.topic, run.message_type):
+        if not self._is_wanted(run):
             return
         self.considered += run.count
         if self._have is not None:

@@ -19,6 +19,7 @@ DELIVERY_BYTES_MAX = 1024 * 1024
 
 _LENGTH = struct.Struct("<I")
 _TRACED = int(Flag.TRACED)
+_COMMANDS = int(Flag.COMMANDS)
 
 
 @dataclass(slots=True)
@@ -118,7 +119,7 @@ def live_deliveries(
     subscribers: tuple[Subscription, ...] = ()
     open_delivery: Delivery | None = None
     for run in runs:
-        if run.kind != Kind.RECORDS:
+        if run.kind != Kind.RECORDS or run.flags & _COMMANDS:
             continue
         found = table.matching(run.topic, run.message_type)
         if open_delivery is not None and (found is not subscribers or not open_delivery.takes(run)):

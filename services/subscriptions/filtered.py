@@ -17,7 +17,7 @@ from raylay.services.errors import ExpressionError, MessageTypeError, RemoteProt
 from raylay.services.expressions.expression import SUBSCRIPTION, Expression, expression, refusal
 from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
 from raylay.services.expressions.index import FilterIndex
-from raylay.services.messages.records import Kind, Record, Run, iterate_records
+from raylay.services.messages.records import Flag, Kind, Record, Run, iterate_records
 from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
 from raylay.services.messages.types.base import Types
 from raylay.services.subscriptions.delivery import DELIVERY_BYTES_MAX, Delivery
@@ -87,7 +87,7 @@ class FilteredSubscriptions:
         """
         open_: dict[Subscription, Delivery] = {}
         for run in runs:
-            if run.kind != Kind.RECORDS:
+            if run.kind != Kind.RECORDS or run.flags & Flag.COMMANDS:
                 continue
             index = self._index(run.topic, run.message_type)
             if not len(index):

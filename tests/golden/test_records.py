@@ -9,7 +9,6 @@ import random
 import struct
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zstandard
@@ -30,13 +29,14 @@ from raylay.services.messages.records import (
     Kind,
     RecordBuilder,
     Run,
-    contents_of,
+    commands_flag,
     decode_record,
     decode_run,
     decode_runs,
     iterate_records,
     path_through,
     publisher_id,
+    run_of,
     scan,
 )
 from raylay.services.protocol.compression import COMPRESSION_TYPES, Decompressor, compressor
@@ -340,48 +340,7 @@ def test_publish_store_file(tmp_path: Path) -> None:
     }
 
 
-# -- one identity -----------------------------------------------------------------------------
-def test_what_two_records_of_one_identity_have_in_common() -> None:
-    """The record is as it always was, and what earlier releases journaled is compared like it."""
-    (content,) = contents_of(RECORD, 0, SEQUENCE_MAX).values()
-    record = decode_record(RECORD)
-    assert content == (
-        record.digest,
-        record.expiration_s,
-        record.command,
-        len(record.message_type),
-        len(record.topic),
-        len(record.key),
-        len(record.correlation),
-    )
-
-
-SAME = {"topic": "ab", "message_type": "json", "key": b"kk", "correlation": b"c", "body": b"x"}
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"command": Command.DELETE},
-        {"expiration_s": 9},
-        {"body": b"y"},
-        {"topic": "a", "message_type": "bjson"},
-        {"key": b"k", "correlation": b"kc"},
-        {"key": b"kkc", "correlation": b""},
-        {"correlation": b"", "body": b"cx"},
-    ],
-)
-def test_a_record_that_says_something_else_is_another_one(other: dict[str, Any]) -> None:
-    def made(**values: Any) -> bytes:
-        topic, kind, body = (values.pop(name) for name in ("topic", "message_type", "body"))
-        when_us = values.pop("when_us", 1)
-        return RecordBuilder(7, topic, kind).build(5, body, when_us, **values)
-
-    same = contents_of(made(**SAME), 5, 5)
-    assert same == contents_of(made(**SAME, when_us=2, trace=TRACE), 5, 5), "published again"
-    assert same != contents_of(made(**SAME | other), 5, 5)
-
-
+# -- commands -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("command", Command)
 def test_a_publisher_publishes_and_deletes_and_nothing_else(command: Command) -> None:
     build = RecordBuilder(7, "a", "json").build
@@ -389,12 +348,51 @@ def test_a_publisher_publishes_and_deletes_and_nothing_else(command: Command) ->
         build(1, b"", 1, command=command),
         build(1, b"", 1) + build(2, b"", 1, command=command),
     ):
-        assert scan(payload)[0].last_sequence == payload.count(b"json")
-        if command in (Command.PUBLISH, Command.DELETE):
+        assert scan(payload)[-1].last_sequence == payload.count(b"json")
+        if command in (Command.PUBLISH, Command.DELETE, Command.DELTA_PUBLISH):
             assert scan(payload, commands=PUBLISHED)
             continue
-        with pytest.raises(CorruptRecord, match=f"command {int(command)}: .* command 1 or 2"):
+        with pytest.raises(CorruptRecord, match=f"command {int(command)}: .* command 1 or 2 or 6"):
             scan(payload, commands=PUBLISHED)
+
+
+def test_a_delta_publish() -> None:
+    delta = RecordBuilder(1, "t", "j").build(1, b"", 0, command=Command.DELTA_PUBLISH)
+    assert delta == b"".join(
+        (
+            b"\x3e\x00\x00\x00",  # length: 62
+            bytes.fromhex("dbd0e81f6c5ac2a4"),  # checksum
+            b"\x01\x06\x01\x00",  # version, command, type length, trace length
+            b"\x01\x00\x00\x00\x00\x00\x00\x00",  # topic, key, correlation lengths, reserved
+            b"\x00\x00\x00\x00",  # expiration
+            b"\x01\x00\x00\x00\x00\x00\x00\x00",  # publisher
+            b"\x01\x00\x00\x00\x00\x00\x00\x00",  # sequence
+            b"\x00\x00\x00\x00\x00\x00\x00\x00",  # origin time
+            bytes.fromhex("e538b4f8625e1a64"),  # digest
+            b"tj",
+        )
+    )
+
+
+def test_messages_and_other_commands_are_never_in_one_run() -> None:
+    said = [1, 1, 6, 1, 2, 2, 4, 1, 6, 6, 2]
+    build = RecordBuilder(7, "a", "json").build
+    payload = b"".join(
+        # A gap in the middle of each stretch of one class.
+        build(number + (number > 1) + (number > 4), b"", 1, command=command)
+        for number, command in enumerate(said, 1)
+    )
+    found = [run_of(chunk, payload) for chunk in scan(payload)]
+    held = [[record.command for record in iterate_records(run.payload)] for run in found]
+    assert held == [[1, 1, 6, 1], [2, 2, 4], [1, 6, 6], [2]]
+    flags = [run.flags & Flag.COMMANDS for run in found]
+    assert flags == [0, Flag.COMMANDS, 0, Flag.COMMANDS]
+    assert flags == [commands_flag(run.payload) for run in found]
+    assert commands_flag(b"") == 0, "headers alone, or what a peer sends"
+    for run in found:
+        assert decode_run(run.encode()).flags == run.flags
+    kept = found[1].select([(found[1].last_sequence, found[1].last_sequence)])
+    assert kept is not None and kept.flags & Flag.COMMANDS
 
 
 # -- the largest -----------------------------------------------------------------------------

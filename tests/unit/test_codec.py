@@ -9,7 +9,7 @@ from typing import Any
 
 from unit.test_doors import DEADLINE_S, Door, House, in_house
 
-from raylay.services.messages.records import iterate_bodies
+from raylay.services.messages.records import iterate_records
 from raylay.services.protocol.answers import Delivered
 from raylay.services.protocol.codec import NativeCodec
 from raylay.services.protocol.commands import Command, Flush, Logon, Ping, Publish, Subscribe
@@ -74,7 +74,7 @@ class LineCodec:
         return b"PEERS\n"
 
     def delivery(self, subscription: str, delivery: Delivered) -> tuple[Sequence[bytes], int]:
-        bodies = (bytes(each) for body in delivery.bodies for each in iterate_bodies(body))
+        bodies = (each.body for body in delivery.bodies for each in iterate_records(body))
         lines = [f"{subscription}: {body.decode()}\n".encode() for body in bodies]
         return lines, sum(map(len, lines))
 

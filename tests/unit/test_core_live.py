@@ -8,17 +8,18 @@ from raylay.services.core.feature import Batch, Folds
 from raylay.services.core.live import LiveSubscriptions
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.expressions.functions import BUILT_IN
-from raylay.services.messages.records import RecordBuilder, Run, run_of, scan
+from raylay.services.messages.records import Command, RecordBuilder, Run, run_of, scan
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.filtered import FilteredSubscriptions
 from raylay.services.subscriptions.matching import Subscription, topic_filter
 
 
-def run(first: int, count: int = 1, topic: str = "orders") -> Run:
+def run(first: int, count: int = 1, topic: str = "orders", command: int = Command.PUBLISH) -> Run:
     builder = RecordBuilder(7, topic, "json")
     payload = b"".join(
-        builder.build(first + n, b'{"n": %d}' % (first + n), 5) for n in range(count)
+        builder.build(first + n, b'{"n": %d}' % (first + n), 5, command=command)
+        for n in range(count)
     )
     made = run_of(scan(payload)[0], payload)
     made.first_txid = first
@@ -74,7 +75,7 @@ def test_what_is_not_journaled_is_delivered_at_once_and_without_a_place() -> Non
     bench = Bench()
     bench.live.transient([run(1)])
     bench.subscribe("one")
-    bench.live.transient([run(1, 2), run(3, topic="trades")])
+    bench.live.transient([run(1, 2), run(3, topic="trades"), run(4, command=Command.DELETE)])
     assert bench.got == [(["one"], 0, 2)]
 
 

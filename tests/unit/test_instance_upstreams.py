@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.messages.records import Flag, RecordBuilder, Run, run_of, scan
+from raylay.services.messages.records import (
+    MESSAGES,
+    Command,
+    Flag,
+    RecordBuilder,
+    Run,
+    run_of,
+    scan,
+)
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.acknowledgment import UNAWAITED, Route
@@ -75,9 +85,11 @@ class Bench:
         return self.out.take()
 
 
-def records(*sequences: int, topic: str = "orders", awaited: bool = True) -> Run:
+def records(
+    *sequences: int, topic: str = "orders", awaited: bool = True, command: int = Command.PUBLISH
+) -> Run:
     builder = RecordBuilder(P, topic, "json")
-    payload = b"".join(builder.build(sequence, b"x", 0) for sequence in sequences)
+    payload = b"".join(builder.build(sequence, b"x", 0, command=command) for sequence in sequences)
     (chunk,) = scan(payload)
     run = run_of(chunk, payload)
     run.flags |= Flag.AWAITED if awaited else 0
@@ -111,6 +123,16 @@ def test_one_that_sends_what_is_here_is_told_what_came_by_others() -> None:
     told = {ack.connection: ack for ack in bench.store() if isinstance(ack, AckUpstream)}
     assert told[2].held == {P: [(2, 2)]} and not told[1].held
     assert UNAWAITED in bench.durability.pending.roots
+
+
+@pytest.mark.parametrize("command", Command)
+def test_what_is_no_message_is_marked_here_whatever_the_sender_says(command: Command) -> None:
+    bench = Bench()
+    run = records(1, 2, command=command)
+    run.flags ^= Flag.COMMANDS
+    _, (append,) = bench.bring(1, 1, run)
+    assert isinstance(append, Append)
+    assert bool(append.run.flags & Flag.COMMANDS) is (command not in MESSAGES)
 
 
 def test_a_gap_and_a_topic_that_is_not_journaled_end_a_connection() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.messages.records import Flag, Kind, RecordBuilder, Run
+from raylay.services.messages.records import Command, Flag, Kind, RecordBuilder, Run
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
     TopicRule,
@@ -54,6 +54,16 @@ def test_a_source_of_another_group_was_crossed_into() -> None:
     made = copy(replace(ME, group="other"))
     (copied,) = made.take([run(1, 1)], 1)
     assert copied.flags & Flag.CROSSED and copied.group == "g"
+
+
+def test_what_is_no_message_is_marked_here_whatever_the_source_says() -> None:
+    made = copy()
+    said = run(1, 1)
+    said.flags |= Flag.COMMANDS
+    payload = RecordBuilder(P, "orders", "json").build(2, b"", 1, command=Command.DELETE)
+    silent = replace(run(2, 2), payload=payload)
+    flags = [each.flags & Flag.COMMANDS for each in made.take([said, silent], 2)]
+    assert flags == [0, Flag.COMMANDS]
 
 
 def test_what_is_late_at_the_source_is_late_here() -> None:

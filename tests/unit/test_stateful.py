@@ -4,10 +4,10 @@ import random
 
 import pytest
 
+from raylay.services.messages.contents import contents_of
 from raylay.services.messages.records import (
     RecordBuilder,
     Run,
-    contents_of,
     decode_run,
     iterate_records,
     run_of,

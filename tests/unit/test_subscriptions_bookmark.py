@@ -9,7 +9,7 @@ import pytest
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import parse_position
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.messages.records import RecordBuilder, iterate_records, run_of, scan
+from raylay.services.messages.records import Command, RecordBuilder, iterate_records, run_of, scan
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.matching import topic_filter
 from raylay.storage.memory_journal import MemoryJournal
@@ -41,9 +41,11 @@ class Log:
         self.txid = 1
         self.time_us = 1_000
 
-    def append(self, publisher: int, topic: str, *sequences: int) -> None:
+    def append(
+        self, publisher: int, topic: str, *sequences: int, command: int = Command.PUBLISH
+    ) -> None:
         builder = RecordBuilder(publisher, topic, "json")
-        payload = b"".join(builder.build(number, b"x", 1) for number in sequences)
+        payload = b"".join(builder.build(number, b"x", 1, command=command) for number in sequences)
         run = run_of(scan(payload)[0], payload)
         run.first_txid = self.txid
         run.receive_time_us = self.time_us
@@ -179,6 +181,29 @@ def test_a_range_ends_at_a_time_that_passes(log: Log) -> None:
     assert not made.ended
     made.end_by_time(1_000_001)
     assert made.take_completed()
+
+
+def test_what_is_no_message_is_passed_over() -> None:
+    log = Log()
+    log.append(1, "a", 1)
+    log.append(1, "a", 2, command=Command.DELETE)
+    log.append(1, "a", 3, command=Command.DELTA_PUBLISH)
+    log.append(1, "a", 4, command=Command.CHECKPOINT)
+    made = log.subscribe("0")
+    assert log.pump(made) == [(1, 1), (1, 3)]
+    assert made.considered == made.delivered == 2
+    # Nobody needs to deliver these to this subscriber, here or elsewhere.
+    persisted = made.take_persisted(Durable())
+    assert persisted == log.held
+    # Who has all messages needs no delete before them.
+    have = PublisherRanges()
+    have.add(1, 1, 1)
+    have.add(1, 3, 3)
+    log.append(1, "a", 5)
+    resumed = log.subscribe("0", have=have)
+    assert resumed.cursor == 4 and log.pump(resumed) == [(1, 5)]
+    found = resumed.take_persisted(Durable())
+    assert found is not None and found.covers(1, [(2, 2), (4, 5)])
 
 
 def test_completed_when_the_log_of_the_subscribe_is_through(log: Log) -> None:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from raylay.services.messages.records import Kind, RecordBuilder, Run, iterate_records, run_of, scan
+from raylay.services.messages.records import (
+    Command,
+    Kind,
+    RecordBuilder,
+    Run,
+    iterate_records,
+    run_of,
+    scan,
+)
 from raylay.services.subscriptions.delivery import (
     DELIVERY_BYTES_MAX,
     deliveries_of,
@@ -12,9 +20,11 @@ from raylay.services.subscriptions.delivery import (
 from raylay.services.subscriptions.matching import Subscription, SubscriptionTable, topic_filter
 
 
-def made(topic: str, sequences: list[int], txid: int, body: bytes = b"x") -> Run:
+def made(
+    topic: str, sequences: list[int], txid: int, body: bytes = b"x", command: int = Command.PUBLISH
+) -> Run:
     builder = RecordBuilder(5, topic, "json")
-    payload = b"".join(builder.build(number, body, 1) for number in sequences)
+    payload = b"".join(builder.build(number, body, 1, command=command) for number in sequences)
     run = run_of(scan(payload)[0], payload)
     run.first_txid = txid
     run.receive_time_us = 1_000 + txid
@@ -54,6 +64,21 @@ def test_a_note_between_runs_ends_a_delivery() -> None:
     runs = [made("a", [1], 1), note, made("a", [2], 3)]
     found = [delivery.first_txid for _, delivery in live_deliveries(runs, table_of("a"))]
     assert found == [1, 3]
+
+
+def test_what_is_no_message_is_delivered_to_nobody() -> None:
+    runs = [
+        made("a", [1, 2], 1),
+        made("a", [3], 3, command=Command.DELETE),
+        made("a", [4], 4, command=Command.DELTA_PUBLISH),
+        made("a", [5], 5),
+        made("a", [6], 6, command=Command.TRANSFER),
+    ]
+    found = [
+        (delivery.first_txid, numbers(delivery.bodies))
+        for _, delivery in live_deliveries(runs, table_of("a"))
+    ]
+    assert found == [(1, [1, 2]), (4, [4, 5])]
 
 
 def test_a_large_run_is_cut_between_records() -> None:

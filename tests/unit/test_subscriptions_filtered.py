@@ -6,7 +6,14 @@ import pytest
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.expressions.functions import BUILT_IN
-from raylay.services.messages.records import RecordBuilder, Run, iterate_records, run_of, scan
+from raylay.services.messages.records import (
+    Command,
+    RecordBuilder,
+    Run,
+    iterate_records,
+    run_of,
+    scan,
+)
 from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.registry import message_type
 from raylay.services.subscriptions.delivery import DELIVERY_BYTES_MAX
@@ -44,10 +51,17 @@ def added(to: FilteredSubscriptions, name: str, text: str, topic: str = "orders"
     return made
 
 
-def run(*bodies: str, topic: str = "orders", txid: int = 1, first: int = 1) -> Run:
+def run(
+    *bodies: str,
+    topic: str = "orders",
+    txid: int = 1,
+    first: int = 1,
+    command: int = Command.PUBLISH,
+) -> Run:
     builder = RecordBuilder(0x11, topic, "json")
     payload = b"".join(
-        builder.build(number, body.encode(), 0) for number, body in enumerate(bodies, first)
+        builder.build(number, body.encode(), 0, command=command)
+        for number, body in enumerate(bodies, first)
     )
     made = run_of(scan(payload)[0], payload)
     made.first_txid, made.receive_time_us = txid, 7_000_000
@@ -79,6 +93,14 @@ def test_each_gets_what_passes_in_stretches_of_the_log() -> None:
     # Each for itself in the order of the log.
     assert [each[1:] for each in found if each[0] == "a"] == [(1, [A, A]), (4, [A, A]), (9, [A])]
     assert [each[1:] for each in found if each[0] == "all"] == [(1, [A, A, B, A, A]), (9, [A])]
+
+
+def test_what_is_no_message_passes_no_filter() -> None:
+    to = table()
+    added(to, "a", "/x = 'a'")
+    delta = run(A, txid=3, first=3, command=Command.DELTA_PUBLISH)
+    found = given(to, run(A), run(A, txid=2, first=2, command=Command.DELETE), delta)
+    assert found == [("a", 1, [A]), ("a", 3, [A])]
 
 
 def test_topics_and_those_who_come_and_go() -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raylay.services.errors import ConfigurationError, StorageError
+from raylay.services.messages import records
 from raylay.services.pipeline.archive import META, read_lake
 from raylay.services.pipeline.journals import OnCorrupt, Place, last_txid, places
 from raylay.services.pipeline.publishing.sink import normal
@@ -37,7 +38,8 @@ FILE_NAME = r"^(.+)-[0-9a-f]{16}-[0-9a-f]{16}-[0-9]+\.parquet$"
 """Of a lake's file: its incarnation, or what stands for it, which may have hyphens itself."""
 NUMBER = "_number"
 KEPT = "_kept"
-PUBLISH = "publish"
+MESSAGES = tuple(command.name.lower() for command in sorted(records.MESSAGES))
+"""The commands of rows that are messages."""
 COUNTED = ("txid", "receive_time", "command", "topic", "message_type")
 STAGED_COLUMNS = (
     *COUNTED, "origin_time", "body", "key", "correlation_id", "expiration_s",
@@ -135,7 +137,7 @@ def _value(schema: str, mode: Mode) -> Column:
     ) -> pa.Array:
         found = BodyParser(kind, "permissive").values(bodies, message_types, bookmarks)
         if mode == "failfast":
-            doubtful = pc.and_(pc.is_null(found), pc.equal(commands, PUBLISH))
+            doubtful = pc.and_(pc.is_null(found), pc.is_in(commands, pa.array(MESSAGES)))
             rows = pc.indices_nonzero(doubtful)
             with plain_errors():
                 BodyParser(kind, mode).values(
@@ -331,7 +333,7 @@ class SparkSource:
                     "instance",
                     INCARNATION,
                     grain,
-                    (F.col("command") == PUBLISH).alias("publishes"),
+                    F.col("command").isin(*MESSAGES).alias("publishes"),
                 )
                 .agg(
                     F.count_if(kept).alias("rows"),
@@ -368,7 +370,7 @@ class SparkSource:
                         )
 
     def _chosen(self) -> DataFrame:
-        """The publishes of the plan's instance, each once, with the number of its incarnation."""
+        """The messages of the plan's instance, each once, with the number of its incarnation."""
         from pyspark.sql import functions as F
 
         assert self._rows is not None
@@ -376,7 +378,7 @@ class SparkSource:
             F.array(*(F.lit(each) for each in self._incarnations)), F.col(INCARNATION)
         )
         rows = self._rows.withColumn(NUMBER, (number - 1).cast("int")).where(F.col(NUMBER) >= 0)
-        chosen = self._selection.condition(rows).where(F.col("command") == PUBLISH)
+        chosen = self._selection.condition(rows).where(F.col("command").isin(*MESSAGES))
         if len(self._incarnations) == 1:
             return chosen
         held = rows.select(

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
-from raylay.services.messages.records import Flag, Kind, Run, path_through
+from raylay.services.messages.records import Flag, Kind, Run, commands_flag, path_through
 from raylay.services.messages.stateful import Stateful
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
@@ -323,7 +323,8 @@ class Upstreams:
             upstream.group,
             (part.flags & _FLAGS_CARRIED_ON)
             | (Flag.AWAITED if root else 0)
-            | (Flag.CROSSED if upstream.group != self._identity.group else 0),
+            | (Flag.CROSSED if upstream.group != self._identity.group else 0)
+            | commands_flag(part.payload),
             payload_checksum=part.payload_checksum,
         )
         self._counters.replicated_in += part.count

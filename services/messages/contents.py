@@ -1,0 +1,32 @@
+"""What two records of one identity have in common, or they are two messages."""
+
+from __future__ import annotations
+
+import struct
+
+Content = tuple[int, ...]
+"""What one record says: see `contents_of`."""
+_RECORD = struct.Struct("<I9xBBxHHH2xI8xQ8xQ")
+"""Of a record (records.py): length, command, the lengths of type, topic, key and correlation id,
+expiration, sequence, digest."""
+
+
+def contents_of(payload: bytes, first: int, last: int) -> dict[int, Content]:
+    """What each of one publisher's ascending records says, by sequence, of those in first..last.
+
+    The digest is of the content's bytes alone: not of where in them topic, type, key and
+    correlation id end, nor of what is to be done with them. So these are compared beside it, and
+    records are as they always were.
+    """
+    found: dict[int, Content] = {}
+    offset = 0
+    end = len(payload)
+    unpack = _RECORD.unpack_from
+    while offset < end:
+        length, *lengths, expiration_s, sequence, digest = unpack(payload, offset)
+        if sequence > last:
+            break
+        if sequence >= first:
+            found[sequence] = (digest, expiration_s, *lengths)
+        offset += length
+    return found
