@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from xxhash import xxh3_64_hexdigest
+
 from raylay.services.client.events import (
     PauseWanted,
     ResumeWanted,
@@ -52,14 +54,14 @@ class Subscribing(Performing):
         Args:
             topic: literal, or a regular expression.
             message_type: only messages of this type; empty: any.
-            filter: only messages that pass it (docs/filters.md): `/price > 100`. No bookmark then.
+            filter: only messages that pass it (docs/filters.md): `/price > 100`.
             bookmark: where to start in the log: `EPOCH`, `NOW`, a bookmark, a list, a time or a
                 range (services/messages/bookmarks.py). Empty: an ordinary subscription, whose
                 messages are not replayed. What the bookmark store knows of this subscription id
                 goes before: then it resumes there.
             bookmark_not_found: `now`, `epoch` or `fail`.
-            subscription_id: the name under which the bookmark store remembers; made from topic and
-                type when it is not given.
+            subscription_id: the name under which the bookmark store remembers; made from topic,
+                type and filter when it is not given. Another filter needs another name.
             explicit_discard: messages count as seen by `Subscription.discard` only.
             fully_durable: messages come once every sync destination has them, too: none, while one
                 is down that is not downgraded.
@@ -93,7 +95,7 @@ class Subscribing(Performing):
         if not subscription_id:
             self._subscription_number += 1
             subscription_id = (
-                f"{topic}|{message_type}"
+                _remembered_as(topic, message_type, filter)
                 if bookmark and self._bookmark_store is not None
                 else f"sub-{self._subscription_number}"
             )
@@ -188,3 +190,9 @@ class Subscribing(Performing):
     def _unsubscribe(self, subscription: Subscription) -> None:
         if self._subscriptions.pop(subscription.id, None) is not None:
             self._step(SubscriptionUnwanted(subscription.id))
+
+
+def _remembered_as(topic: str, message_type: str, filter: str) -> str:
+    """The name under which a bookmark store remembers a subscription that was given none."""
+    text = f"|{xxh3_64_hexdigest(filter.encode())}" if filter else ""
+    return f"{topic}|{message_type}{text}"

@@ -16,8 +16,10 @@ from raylay.services.plugins.message_types import plugins
 from raylay.services.replication.content import FilterLanguage
 
 if TYPE_CHECKING:
+    from raylay.services.expressions.functions.registry import Functions
     from raylay.services.messages.types.registry import MessageTypes
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
+    from raylay.services.subscriptions.judging import ReplayFilters
 
 
 def filter_language(
@@ -55,11 +57,28 @@ def filtered_subscriptions(
         RemoteProtocolError: what is installed there, or a definition, cannot be used: the client
             is told, and the instance goes on.
     """
-    from raylay.services.plugins.functions import functions
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
 
+    return FilteredSubscriptions(*_language(definitions, instance), instance, group)
+
+
+def replay_filters(
+    definitions: Iterable[TypeDefinition], instance: str, group: str
+) -> ReplayFilters:
+    """What makes the content filters of an instance's bookmark subscriptions. Arguments and errors
+    are those of `filtered_subscriptions`."""
+    from raylay.services.subscriptions.judging import ReplayFilters
+
+    return ReplayFilters(*_language(definitions, instance), instance, group)
+
+
+def _language(
+    definitions: Iterable[TypeDefinition], instance: str
+) -> tuple[MessageTypes, Functions]:
+    from raylay.services.plugins.functions import functions
+
     try:
-        return FilteredSubscriptions(_types(definitions), functions(), instance, group)
+        return _types(definitions), functions()
     except (ConfigurationError, MessageTypeError) as error:
         raise RemoteProtocolError(f"{instance} cannot filter: {error}", "bad_filter") from None
 

@@ -518,11 +518,6 @@ class ClientConnection(FramedConnection):
     def _subscribe_bookmark(self, command: Subscribe, filter_: TopicFilter) -> None:
         here = self._here
         topics = here.machine.topics
-        if command.filter:
-            raise RemoteProtocolError(
-                "a replay takes no content filter yet: leave out the bookmark, or the filter",
-                "bad_filter",
-            )
         if filter_.pattern is None:
             journaled = topics.journals(filter_.topic, command.message_type)
         else:
@@ -533,7 +528,10 @@ class ClientConnection(FramedConnection):
                 f"{here.identity.name}: a bookmark subscription needs one that is",
                 "not_journaled",
             )
-        self._clients.replays.open(self, command, filter_, parse_position(command.bookmark))
+        content = self._clients.replay_filter(command.filter) if command.filter else None
+        self._clients.replays.open(
+            self, command, filter_, parse_position(command.bookmark), content
+        )
 
     def _pause_or_resume(self, command: Pause | Resume) -> None:
         """All of them or none."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from raylay.services.core.feature import Folds
 from raylay.services.core.live import LiveSubscriptions
-from raylay.services.plugins.filters import filtered_subscriptions
+from raylay.services.plugins.filters import filtered_subscriptions, replay_filters
 from raylay.services.protocol.commands import Logon
 from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.replication.peers import PeerBook
@@ -24,6 +24,7 @@ from raylay.services.subscriptions.overflow import Sent
 
 if TYPE_CHECKING:
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
+    from raylay.services.subscriptions.judging import ReplayFilter, ReplayFilters
 
 
 class Client(Subscriber, Protocol):
@@ -77,6 +78,7 @@ class Clients:
         self.delivered = 0
         """Messages to subscriptions without a bookmark, in this life."""
         self._by_name: dict[str, Client] = {}
+        self._replay_filters: ReplayFilters | None = None
         self._peer_book = peer_book
 
     # -- who is here -------------------------------------------------------------------------
@@ -116,6 +118,19 @@ class Clients:
             self.live.remove(subscription)
         else:
             self.replays.remove(subscription)
+
+    def replay_filter(self, text: str) -> ReplayFilter:
+        """The content filter of a bookmark subscription.
+
+        Raises:
+            RemoteProtocolError: it is none; with reason `bad_filter`.
+        """
+        if self._replay_filters is None:
+            config = self.here.config
+            self._replay_filters = replay_filters(
+                config.type_definitions, config.name, config.group
+            )
+        return self._replay_filters.made(text)
 
     def _filtered(self) -> FilteredSubscriptions:
         config = self.here.config

@@ -8,6 +8,9 @@ more out, a paused one until it is resumed. Subscriptions that were resumed toge
 
 A `live` subscription that has come to the end of the log is given what is staged, before it is on
 disk; where that never comes to be, it goes back to what is.
+
+Content filters are judged on the loop, a piece of the log a step: to parse and to judge holds the
+interpreter's lock wherever it is done, and a thread that holds it lets go only after 5 ms.
 """
 
 from __future__ import annotations
@@ -25,7 +28,12 @@ from raylay.services.protocol.commands import Subscribe
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay_members import Member, Replay, Subscriber
 from raylay.services.server.surroundings import Surroundings
-from raylay.services.subscriptions.bookmark import BookmarkSubscription, Start, resolve
+from raylay.services.subscriptions.bookmark import (
+    BookmarkSubscription,
+    Content,
+    Start,
+    resolve,
+)
 from raylay.services.subscriptions.combined import Deliveries, Terms, groups_of
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.services.subscriptions.matching import TopicFilter
@@ -72,6 +80,7 @@ class ReplayPump:
         command: Subscribe,
         topic_filter: TopicFilter,
         position: Position,
+        content: Content | None = None,
     ) -> None:
         """Begins one. Its `processed` ack goes out when its start is known."""
         connection.resolving.add(command.subscription)
@@ -79,7 +88,13 @@ class ReplayPump:
         # Both of this moment: what is held and not in the log behind the start lies before it.
         self._here.spawn(
             self._open(
-                connection, command, topic_filter, position, machine.committed_txid, machine.held()
+                connection,
+                command,
+                topic_filter,
+                position,
+                machine.committed_txid,
+                machine.held(),
+                content,
             )
         )
 
@@ -91,6 +106,7 @@ class ReplayPump:
         position: Position,
         committed_txid: int,
         held: PublisherRanges,
+        content: Content | None,
     ) -> None:
         name = command.subscription
         reader = self._reading.reader
@@ -122,6 +138,7 @@ class ReplayPump:
             committed_txid=committed_txid,
             held=held,
             have=command.have,
+            content=content,
         )
         connection.subscriptions[name] = subscription
         member = self._members[subscription] = Member(connection, subscription, command)
@@ -224,6 +241,7 @@ class ReplayPump:
                 plan.cursor >= before_txid
                 and replay.unprepared is None
                 and replay.connection.may_write
+                and not plan.judges
             ):
                 self._take(replay, runs)
                 if plan.cursor < self._here.machine.committed_txid:
@@ -382,10 +400,12 @@ class ReplayPump:
         plan = replay.plan
         before_txid = plan.cursor
         limit_txid = self._here.machine.committed_txid
+        if plan.judges:
+            runs, limit_txid = plan.turn_of(runs, limit_txid)
         self._send(replay, plan.take(runs, limit_txid, self._now_us(), self._pending()))
         if replay.removed:
             return False
-        if plan.pacer is not None:
+        if plan.pacer is not None or plan.judges:
             cursor = plan.cursor
             replay.read = [run for run in runs if run.last_txid > cursor]
             if plan.due_us is not None:

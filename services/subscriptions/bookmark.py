@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.bookmarks import Point, Position
-from raylay.services.messages.ranges import PublisherRanges, Range
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.subscriptions.delivery import Delivery, deliveries_of, prefix_of
 from raylay.services.subscriptions.durability import Durability, first_pending_in
@@ -37,6 +37,18 @@ class Log(Protocol):
 
     def find_time(self, time_us: int) -> int:
         """The first transaction id received at or after this time."""
+
+
+class Content(Protocol):
+    """A filter by content (judging.py)."""
+
+    @property
+    def text(self) -> str:
+        """As it was written."""
+
+    def passing(self, run: Run) -> Iterable[tuple[int, int, int, int]]:
+        """Of each record that passes, in order: how many of the run are before it, where it begins
+        and ends, its sequence."""
 
 
 @dataclass(slots=True)
@@ -144,6 +156,8 @@ class BookmarkSubscription:
             matching message that is not in it, and `start` counts only for its end.
         held: what is committed here when the command comes.
         committed_txid: likewise.
+        content: what is delivered of what is wanted. The rest counts as passed, as what is on other
+            topics; None: all of it.
     """
 
     __slots__ = (
@@ -155,6 +169,7 @@ class BookmarkSubscription:
         "_summaries",
         "completed",
         "considered",
+        "content",
         "cursor",
         "delivered",
         "ended",
@@ -176,10 +191,12 @@ class BookmarkSubscription:
         committed_txid: int,
         held: PublisherRanges,
         have: PublisherRanges | None = None,
+        content: Content | None = None,
     ) -> None:
         self.session = session
         self.id = subscription_id
         self.filter = topic_filter
+        self.content = content
         self.replay_to = committed_txid
         self.completed = False
         self.ended = False
@@ -345,19 +362,34 @@ class BookmarkSubscription:
         if not self._is_wanted(run):
             return
         self.considered += run.count
-        if self._have is not None:
-            held = self._have.get(run.publisher)
-            if held is not None and held.touches(run.first_sequence, run.last_sequence):
-                keep = [piece for a, b in run.ranges() for piece in held.missing(a, b)]
-                part = run.select(keep) if keep else None
-                if part is None:
-                    return
-                run = part
+        held = self._have.get(run.publisher) if self._have is not None else None
+        if self.content is not None:
+            self._deliver_passing(self.content, run, held, found)
+            return
+        if held is not None and held.touches(run.first_sequence, run.last_sequence):
+            keep = [piece for a, b in run.ranges() for piece in held.missing(a, b)]
+            part = run.select(keep) if keep else None
+            if part is None:
+                return
+            run = part
         self.delivered += run.count
         if found and found[-1].takes(run):
             found[-1].add(run)
         else:
             found.extend(deliveries_of(run))
+
+    def _deliver_passing(
+        self, content: Content, run: Run, held: SequenceSet | None, found: list[Delivery]
+    ) -> None:
+        payload, traced = run.payload, bool(run.flags & Flag.TRACED)
+        for before, begin, end, sequence in content.passing(run):
+            if held is not None and sequence in held:
+                continue
+            self.delivered += 1
+            txid = run.first_txid + before
+            if not found or not found[-1].takes_one(txid, end - begin):
+                found.append(Delivery(txid, run.receive_time_us))
+            found[-1].add_one(payload[begin:end], traced)
 
     def _pass(self, run: Run) -> None:
         if run.kind != Kind.RECORDS:

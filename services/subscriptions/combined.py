@@ -7,19 +7,31 @@ that is behind the others gets what it lacks first; a rate holds for all of them
 
 `fully_durable` holds the reading at the first message that is not durable here, which is asked of
 the instance run by run and never of a message that was passed.
+
+A rate counts what is delivered: what a content filter leaves out goes by as fast as it is judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
+from raylay.services.messages.ranges import SequenceSet
 from raylay.services.messages.rates import Rate
-from raylay.services.messages.records import Kind, Run
+from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, prefix_of
 from raylay.services.subscriptions.durability import Durability, first_pending_in
 from raylay.services.subscriptions.pacing import Pacer
+
+PIECE_RECORDS = 256
+PIECE_BYTES = 64 * 1024
+"""What is judged by content filters in one turn: about a millisecond of it."""
+
+_HEAD = struct.Struct("<I32xQ")
+"""Of a record: its length, and its sequence (services/messages/records.py)."""
 
 
 class Terms(NamedTuple):
@@ -60,6 +72,12 @@ class CombinedReplay:
             (member.cursor for member in members if not member.ended),
             default=max((member.cursor for member in members), default=0),
         )
+
+    @property
+    def judges(self) -> bool:
+        """Whether a member has a content filter: then messages are parsed, and what is given to
+        `take` is to be a short turn of it."""
+        return any(member.content is not None for member in self.members)
 
     @property
     def ended(self) -> bool:
@@ -111,6 +129,18 @@ class CombinedReplay:
                 break
         return found
 
+    def turn_of(self, runs: Iterable[Run], limit_txid: int) -> tuple[list[Run], int]:
+        """The same in pieces, and up to where they are judged in one turn."""
+        found = list(pieces(runs))
+        judged = judged_bytes = 0
+        for run in found:
+            if any(member.wants(run) for member in self.members):
+                judged += run.count
+                judged_bytes += len(run.payload)
+                if judged >= PIECE_RECORDS or judged_bytes >= PIECE_BYTES:
+                    return found, min(limit_txid, run.last_txid)
+        return found, limit_txid
+
     def _durable_part(self, run: Run, durability: Durability) -> Run | None:
         """The run up to its first message that is not durable."""
         if run.kind != Kind.RECORDS:
@@ -130,10 +160,24 @@ class CombinedReplay:
 
     def _allowed_part(self, run: Run, now_us: int) -> Run | None:
         """What of the run the rate lets through now; None: nothing."""
-        if self.pacer is None or not any(member.wants(run) for member in self.members):
+        if self.pacer is None:
             return run
-        count = self.pacer.allowed(run, now_us)
-        return prefix_of(run, count) if count else None
+        wanting = [member for member in self.members if member.wants(run)]
+        contents = [member.content for member in wanting if member.content is not None]
+        if not wanting:
+            return run
+        if len(contents) < len(wanting):
+            count = self.pacer.allowed(run, now_us)
+            return prefix_of(run, count) if count else None
+        # Only what passes is paid for.
+        places = sorted({place for content in contents for place in content.passing(run)})
+        passing = run.select(list(SequenceSet((place[3], place[3]) for place in places)))
+        if passing is None:
+            return run
+        count = self.pacer.allowed(passing, now_us)
+        if count >= len(places):
+            return run
+        return prefix_of(run, places[count][0]) if count else None
 
     def _give(self, run: Run, found: Deliveries, now_us: int) -> None:
         messages = size_bytes = 0
@@ -160,3 +204,36 @@ def groups_of(
     for member, terms in members:
         found.setdefault(terms, []).append(member)
     return list(found.items())
+
+
+def pieces(runs: Iterable[Run]) -> Iterator[Run]:
+    """The same messages in runs that are judged in one turn each, but for a large message."""
+    for run in runs:
+        payload = run.payload
+        if run.kind != Kind.RECORDS or (run.count <= PIECE_RECORDS and len(payload) <= PIECE_BYTES):
+            yield run
+            continue
+        txid, offset, end = run.first_txid, 0, len(payload)
+        while offset < end:
+            start, count, first = offset, 0, 0
+            while offset < end and count < PIECE_RECORDS:
+                length, sequence = _HEAD.unpack_from(payload, offset)
+                if count and offset + length - start > PIECE_BYTES:
+                    break
+                first = first or sequence
+                last = sequence
+                offset += length
+                count += 1
+            yield replace(
+                run,
+                first_sequence=first,
+                last_sequence=last,
+                count=count,
+                payload=payload[start:offset],
+                flags=run.flags & ~Flag.CONTIGUOUS
+                | (Flag.CONTIGUOUS if last - first + 1 == count else 0),
+                first_txid=txid,
+                payload_checksum=0,
+                raw=None,
+            )
+            txid += count

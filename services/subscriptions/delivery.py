@@ -69,6 +69,18 @@ class Delivery:
         self.traced = self.traced or other.traced
         self.bodies += other.bodies
 
+    def takes_one(self, txid: int, size_bytes: int) -> bool:
+        """Whether a record may follow in the same delivery. `txid`: 0: it is not journaled."""
+        follows = txid == self.first_txid + self.count if txid else not self.first_txid
+        return follows and self.size_bytes + size_bytes <= DELIVERY_BYTES_MAX
+
+    def add_one(self, record: bytes, traced: bool) -> None:
+        """Adds one record."""
+        self.count += 1
+        self.size_bytes += len(record)
+        self.bodies.append(record)
+        self.traced = self.traced or traced
+
 
 class Sink(Protocol):
     """Where a session's deliveries go: to its socket; or to who keeps them, while the client is

@@ -20,7 +20,7 @@ from raylay.services.expressions.index import FilterIndex
 from raylay.services.messages.records import Flag, Kind, Record, Run, iterate_records
 from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
 from raylay.services.messages.types.base import Types
-from raylay.services.subscriptions.delivery import DELIVERY_BYTES_MAX, Delivery
+from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.matching import Subscription
 
 
@@ -97,15 +97,12 @@ class FilteredSubscriptions:
             for record in iterate_records(run.payload) if parse is not None else ():
                 for subscription in self._passing(index, parse, record, run):
                     delivery = open_.get(subscription)
-                    if delivery is not None and not _takes(delivery, txid, record):
+                    if delivery is not None and not delivery.takes_one(txid, len(record.raw)):
                         yield subscription, delivery
                         delivery = None
                     if delivery is None:
                         delivery = open_[subscription] = Delivery(txid, run.receive_time_us)
-                    delivery.count += 1
-                    delivery.size_bytes += len(record.raw)
-                    delivery.bodies.append(record.raw)
-                    delivery.traced = delivery.traced or bool(record.trace)
+                    delivery.add_one(record.raw, bool(record.trace))
                 txid += journaled
         yield from open_.items()
 
@@ -147,9 +144,3 @@ class FilteredSubscriptions:
             # The time now is the time when it came.
             now_s=run.receive_time_us / 1e6,
         )
-
-
-def _takes(delivery: Delivery, txid: int, record: Record) -> bool:
-    """Whether the record follows there."""
-    follows = txid == delivery.first_txid + delivery.count if txid else not delivery.first_txid
-    return follows and delivery.size_bytes + len(record.raw) <= DELIVERY_BYTES_MAX

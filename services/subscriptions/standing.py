@@ -43,11 +43,7 @@ def standing(clients: Iterable[Subscriber], committed_txid: int) -> list[Mapping
             "message_types": sorted(
                 each.decode("utf-8", "replace") for each in found.filter.message_types
             ),
-            **(
-                {"filter": found.content}
-                if isinstance(found, Subscription) and found.content
-                else {}
-            ),
+            **({"filter": text} if (text := _content(found)) else {}),
             "bookmark": isinstance(found, BookmarkSubscription),
             "delivered": found.delivered,
             "behind": (
@@ -61,3 +57,9 @@ def standing(clients: Iterable[Subscriber], committed_txid: int) -> list[Mapping
         }
         for client, found in itertools.islice(every, SHOWN_MAX)
     ]
+
+
+def _content(found: Subscription | BookmarkSubscription) -> str:
+    if isinstance(found, Subscription):
+        return found.content
+    return found.content.text if found.content is not None else ""

@@ -39,7 +39,7 @@ def test_from_where_it_is_made_anew(text: str, us: int | None) -> None:
 
 
 def test_a_recovery_point_that_is_none() -> None:
-    with pytest.raises(ValueError, match="expected epoch, now, or an instant .*, got 'soon'"):
+    with pytest.raises(ValueError, match=r"expected epoch, now, or an instant .*, got 'soon'"):
         SowTopicDefinition("orders", "json", recovery_point="soon")
 
 

@@ -6,12 +6,18 @@ import random
 from bisect import bisect_right
 
 import pytest
-from unit.test_subscriptions_bookmark import Durable, Log, Message
+from unit.test_subscriptions_bookmark import Divisible, Durable, Log, Message
 
 from raylay.services.messages.rates import parse_rate
 from raylay.services.messages.records import iterate_records
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
-from raylay.services.subscriptions.combined import CombinedReplay, Terms, groups_of
+from raylay.services.subscriptions.combined import (
+    PIECE_BYTES,
+    PIECE_RECORDS,
+    CombinedReplay,
+    Terms,
+    groups_of,
+)
 
 EVERYTHING_DURABLE = Durable()
 Got = tuple[str, int, int]
@@ -222,3 +228,66 @@ def test_nothing_undurable_is_ever_delivered_and_everything_in_the_end(seed: int
         del waiting[: chance.randint(1, 8)]
         now_us += chance.choice((1_000, 50_000))
     assert got == [(p, n) for _, _, p, n in log.messages]
+
+
+# -- content filters ---------------------------------------------------------------------------
+@pytest.mark.parametrize("rate", ["10", "1KB", "2X"])
+def test_a_rate_counts_what_passes_and_what_does_not_goes_by(rate: str) -> None:
+    log = Log()
+    log.append(1, "a", *range(1, 401))
+    member = log.subscribe("0", content=Divisible(100))
+    replay = CombinedReplay([member], terms(rate=rate), 0)
+    got, now_us = pump(log, replay), 0
+    if rate == "10":
+        # A slice lets one message out: behind it all goes by up to the next that passes.
+        assert got == [("s", 1, 100)] and replay.cursor == 199
+    while replay.cursor < 400:
+        assert replay.due_us is not None and replay.due_us > now_us
+        now_us = replay.due_us
+        got += pump(log, replay, now_us)
+    assert [sequence for _, _, sequence in got] == [100, 200, 300, 400]
+    if rate == "10":
+        assert 300_000 <= now_us < 320_000
+
+
+def test_members_with_a_filter_and_without_are_replayed_together() -> None:
+    log = filled(random.Random(5))
+    every, some = named(log.subscribe("0"), "every"), log.subscribe("0", content=Divisible(3))
+    got = pump(log, CombinedReplay([every, some], terms(), 0))
+    assert [each[1:] for each in got if each[0] == "every"] == log.behind(0)
+    passing = [(p, n) for p, n in log.behind(0) if n % 3 == 0]
+    assert [each[1:] for each in got if each[0] == "s"] == passing
+
+
+def test_fully_durable_holds_a_filtered_replay_at_what_does_not_pass() -> None:
+    """It may be of another topic, too: the log is delivered up to there."""
+    log = Log()
+    log.append(1, "a", *range(1, 9))
+    replay = CombinedReplay(
+        [log.subscribe("0", content=Divisible(2))], terms(fully_durable=True), 0
+    )
+    assert pump(log, replay, durable=Durable((1, 5))) == [("s", 1, 2), ("s", 1, 4)]
+    assert replay.is_blocked(Durable((1, 5))) and replay.cursor == 4
+    assert pump(log, replay) == [("s", 1, 6), ("s", 1, 8)]
+
+
+def test_a_turn_of_judging_is_bounded() -> None:
+    log = Log()
+    log.append(1, "a", *range(1, PIECE_RECORDS * 3))
+    log.append(1, "b", *range(PIECE_RECORDS * 3, PIECE_RECORDS * 6))
+    for number in range(20):
+        log.append(2, "a", number + 1)
+    replay = CombinedReplay([log.subscribe("0", content=Divisible(1))], terms(), 0)
+    runs = log.journal.read(0, 1 << 30)
+    stops = []
+    while replay.cursor < log.txid - 1:
+        runs, limit_txid = replay.turn_of(runs, log.txid - 1)
+        replay.take(runs, limit_txid, 0, EVERYTHING_DURABLE)
+        assert replay.cursor == limit_txid
+        stops.append(limit_txid)
+    # What is on another topic costs nothing: it goes with what is judged.
+    assert stops == [PIECE_RECORDS, PIECE_RECORDS * 2, PIECE_RECORDS * 6, log.txid - 1]
+    assert all(each.count <= PIECE_RECORDS and len(each.payload) <= PIECE_BYTES for each in runs)
+    ended = CombinedReplay([log.subscribe("0|1|", content=Divisible(1))], terms(), 0)
+    assert ended.turn_of(runs, 7)[1] == 7
+    assert ended.judges and not CombinedReplay([log.subscribe("0")], terms(), 0).judges

@@ -56,3 +56,12 @@ def test_a_crowd_does_not_fill_the_status(monkeypatch: Any) -> None:
     monkeypatch.setattr(standing_module, "SHOWN_MAX", 5)
     many = [client(f"c{number}", reading("a", 1), reading("b", 1)) for number in range(9)]
     assert len(standing(many, 100)) == 5
+
+
+def test_a_filter_is_told_of_both_kinds() -> None:
+    replay = reading("replay", 1)
+    replay.content = SimpleNamespace(text="/n = 1")  # type: ignore[assignment]
+    live = Subscription(1, "live", topic_filter("a", ""), "/n = 2")
+    plain = reading("plain", 1)
+    found = standing([client("desk", replay, live, plain)], 100)
+    assert [each.get("filter") for each in found] == ["/n = 1", "/n = 2", None]
