@@ -8,9 +8,9 @@ that is why nobody does it a second time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from raylay.services.core.feature import Folds
 from raylay.services.core.steps import Steps
@@ -25,6 +25,10 @@ from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.routing import Destination
 from raylay.services.replication.run_lookup import RunLookup, RunSource
 from raylay.services.replication.values import Identity
+
+if TYPE_CHECKING:
+    # Most instances have no SOW topics, and need not load the parsers of message types.
+    from raylay.services.core.sow import SowFeature
 
 FOLD_ORDER = ("sow", "views", "live", "conflation", "queues", "replays")
 """In which features fold what was committed. What a subscriber is told of is in the state of the
@@ -70,6 +74,9 @@ class Composition:
         policy: of downgrades.
         recent_bytes_max: of what was committed last, kept to answer in the journal's stead.
         filters: what content filters are written in; None: they do not run.
+        sow: the state of the world; None: no topic has one. Its topics' `Stateful` are in `topics`.
+        sow_folded: called behind each part of the journal that is folded into it: who writes it
+            down does so there.
     """
 
     identity: Identity
@@ -83,6 +90,8 @@ class Composition:
     policy: DowngradePolicy | None = None
     recent_bytes_max: int = 0
     filters: FilterLanguage | None = None
+    sow: SowFeature | None = None
+    sow_folded: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,4 +176,6 @@ def compose(
             break
         machine.recover(headers, now_us)
         after_txid = headers[-1].last_txid
+    if composition.sow is not None:
+        composition.sow.recover_from(journal, last_txid, composition.sow_folded)
     return Core(machine, recovery)

@@ -9,11 +9,15 @@ of what is folded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
 from raylay.services.messages.records import Run
+
+if TYPE_CHECKING:
+    # Most instances have no SOW topics, and need not load the parsers of message types.
+    from raylay.services.sow.topic import SowChange
 
 
 @dataclass(slots=True)
@@ -23,10 +27,12 @@ class Batch:
     Attributes:
         runs: what was committed, in the journal's order, notes among them.
         last_txid: all up to here is on disk.
+        changes: what that did to records of SOW topics, in order.
     """
 
     runs: list[Run]
     last_txid: int
+    changes: list[SowChange] = field(default_factory=list)
 
 
 class Feature(Protocol):
@@ -40,6 +46,32 @@ class Feature(Protocol):
 
     def failed(self, committed_txid: int) -> None:
         """Nothing staged behind this transaction id comes to the disk. What is below is folded."""
+
+
+class Kept(Protocol):
+    """A feature that has what it folded on disk, some way behind, and folds the rest again when it
+    begins."""
+
+    @property
+    def floor_txid(self) -> int | None:
+        """Up to here it does not need the journal any more; None: it never does."""
+
+    @property
+    def recovered_txid(self) -> int | None:
+        """It needs the runs behind this one when it begins; None: none."""
+
+    def recover(self, runs: Iterable[Run]) -> None:
+        """Folds what was committed in a life before; nobody is told of it."""
+
+    def tick(self, now_us: int) -> list[SowChange]:
+        """What the time alone has changed.
+
+        Args:
+            now_us: by the clock on the wall.
+        """
+
+    def status(self) -> Mapping[str, Mapping[str, int]]:
+        """For the instance's status."""
 
 
 class Following(Protocol):

@@ -59,6 +59,11 @@ class SowTopicDefinition:
             raise ValueError(f"topic {self.name} has a pattern: it cannot have a history")
         recovery_from_us(self.recovery_point)
 
+    @property
+    def stored_as(self) -> str:
+        """What it is called in the store: two types may have topics of one name."""
+        return f"{self.message_type}/{self.name}"
+
 
 def recovery_from_us(text: str) -> int | None:
     """The instant that a recovery point says, in microseconds since 1970: 0 of `epoch`, None of

@@ -103,12 +103,12 @@ ROOMS: dict[str, frozenset[str]] = {
     for room, others in {
         "messages": "",
         "expressions": "messages",
-        "plugins": "expressions messages replication subscriptions",
+        "plugins": "expressions messages replication sow storage subscriptions",
         "replication": "expressions messages",
         # Beside what clients speak, it packs what links and their instances tell one another.
         "protocol": "messages replication",
         "subscriptions": "expressions messages replication",
-        "core": "messages replication subscriptions",
+        "core": "messages replication sow subscriptions",
         "sow": "expressions messages",
         "topology": "messages replication",
         "telemetry": "messages",

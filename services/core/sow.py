@@ -1,0 +1,347 @@
+"""The state of the world of an instance: the fold of its journal, by topic and key.
+
+It is folded behind the commits, so it never has what the journal has not; what a crash takes of it
+is folded again (`recover`). Who writes it down asks for `pending` and says whether it was `saved`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+import msgpack
+
+from raylay.services.core.feature import Batch
+from raylay.services.errors import MessageTypeError, SowKeyError
+from raylay.services.messages.records import (
+    EXPIRATION_S_MAX,
+    Command,
+    Kind,
+    Record,
+    Run,
+    iterate_records,
+)
+from raylay.services.sow.book import SowBook
+from raylay.services.sow.definition import recovery_from_us
+from raylay.services.sow.state import Author, SowRecord, SowState
+from raylay.services.sow.topic import SowChange, SowTopic
+
+READ_BYTES = 4 * 1024 * 1024
+"""Of the journal that are read at once by a recovery."""
+EXPIRED_AT_ONCE = 200
+LOOKED_AT_ONCE = 500
+"""Of versions and tombstones, in one tick: who has more comes again with the next."""
+TOMBSTONE_US = 60 * 1_000_000
+"""How long a deletion is remembered at least, though every destination has it."""
+LAST_WRITER_TOMBSTONE_US = 7 * 24 * 3600 * 1_000_000
+"""The same where the last writer counts: a client that comes back with what it published before has
+it deleted everywhere, or nowhere, for so long."""
+
+SowPending = Mapping[str, tuple[Mapping[bytes, "bytes | None"], int]]
+"""Entries of topics by their names in the store, each with the transaction it is valid for then."""
+
+
+class SowJournal(Protocol):
+    """What a recovery reads of the journal."""
+
+    def read(self, after_txid: int, bytes_max: int) -> list[Run]:
+        """Committed runs behind `after_txid`, in order, about `bytes_max` of them."""
+
+
+class SowProblem(NamedTuple):
+    """Something to be said of a topic when it begins.
+
+    Attributes:
+        event: its name in the event log.
+    """
+
+    event: str
+    topic: str
+    text: str
+
+
+class SowFeature:
+    """See the file's docstring.
+
+    Invariant: a topic's state is the fold of the journal up to its `txid`; the store's is that of
+        some point before.
+    Owner: the instance's loop; before it serves, who composes it. Lifecycle: one life of it.
+
+    Args:
+        book: the topics.
+
+    Attributes:
+        delivered_txid: every destination has what is up to here.
+        unreadable: records that have no key here, as they are of before the topic was configured.
+        deleted, expired: records, by the topic's name in the store.
+    """
+
+    name = "sow"
+
+    def __init__(self, book: SowBook) -> None:
+        self.book = book
+        self.delivered_txid = 0
+        self.unreadable = 0
+        self.deleted: dict[str, int] = dict.fromkeys((each.stored_as for each in book.topics), 0)
+        self.expired = dict(self.deleted)
+        self._kept = [each for each in book.topics if not each.definition.transient]
+        self._saved_txid = {id(each): each.state.txid for each in self._kept}
+        self._taken: list[tuple[SowTopic, int]] = []
+        self._from_us: dict[int, int] = {}
+
+    # -- beginning -----------------------------------------------------------------------------
+    def begin(self, first_txid: int, last_txid: int) -> list[SowProblem]:
+        """Before `recover`: where each topic goes on.
+
+        Args:
+            first_txid: the oldest that the journal has.
+            last_txid: the last one that it has.
+        """
+        found = []
+        for topic in self.book.topics:
+            state = topic.state
+            if state.txid > last_txid:
+                found.append(
+                    SowProblem(
+                        "sow_ahead",
+                        topic.stored_as,
+                        f"the store has transaction {state.txid}, the journal ends with {last_txid}"
+                        ": it is another one than the store was made from; the records are kept",
+                    )
+                )
+                state.txid = last_txid
+            elif not state.txid:
+                from_us = recovery_from_us(topic.definition.recovery_point)
+                if from_us is None:
+                    state.seen(last_txid)
+                else:
+                    self._from_us[id(topic)] = from_us
+            elif first_txid > state.txid + 1:
+                found.append(
+                    SowProblem(
+                        "sow_gap",
+                        topic.stored_as,
+                        f"the store has transaction {state.txid}, the journal begins with "
+                        f"{first_txid}: what was published between them is missing",
+                    )
+                )
+        return found
+
+    @property
+    def recovered_txid(self) -> int | None:
+        """`recover` needs the runs behind this one; None: there is no topic."""
+        return min((each.state.txid for each in self.book.topics), default=None)
+
+    def recover(self, runs: Iterable[Run]) -> None:
+        """Folds what the store has not."""
+        for run in runs:
+            self._fold_run(run, None)
+            for topic in self.book.topics:
+                topic.state.seen(run.last_txid)
+
+    def recover_from(
+        self, journal: SowJournal, last_txid: int, folded: Callable[[], None] = lambda: None
+    ) -> None:
+        """Folds what of a journal is missing in the topics.
+
+        Args:
+            journal: `begin` was told of it.
+            last_txid: the last one of the journal.
+            folded: called behind each part: who writes it down does so there.
+
+        Raises:
+            StorageError: the journal cannot be read.
+        """
+        after_txid = self.recovered_txid
+        while after_txid is not None and after_txid < last_txid:
+            runs = journal.read(after_txid, READ_BYTES)
+            if not runs:
+                break
+            self.recover(runs)
+            after_txid = runs[-1].last_txid
+            folded()
+        for topic in self.book.topics:
+            topic.state.seen(last_txid)
+
+    # -- folding -------------------------------------------------------------------------------
+    def fold(self, batch: Batch) -> None:
+        """Folds what was committed; says in the batch what has changed."""
+        for run in batch.runs:
+            self._fold_run(run, batch.changes)
+        last_txid = batch.last_txid
+        for topic in self.book.topics:
+            topic.state.seen(last_txid)
+            if topic.staging is not None:
+                topic.staging.committed(last_txid)
+
+    def failed(self, committed_txid: int) -> None:
+        """Nothing staged is folded."""
+
+    def _fold_run(self, run: Run, changes: list[SowChange] | None) -> None:
+        if run.kind != Kind.RECORDS:
+            return
+        topic = self.book.find(run.topic, run.message_type)
+        if topic is None or run.last_txid <= topic.state.txid:
+            return
+        if run.receive_time_us < self._from_us.get(id(topic), 0):
+            return
+        txid = run.first_txid - 1
+        folded_txid = topic.state.txid
+        logical = topic.logical(run.topic)
+        for record in iterate_records(run.payload):
+            txid += 1
+            if txid <= folded_txid:
+                continue
+            if record.command == Command.PUBLISH or record.command == Command.DELTA_PUBLISH:
+                self._put(topic, record, txid, run, logical, changes)
+            elif record.command == Command.DELETE:
+                self._delete(topic, record, txid, run, changes)
+
+    def _put(
+        self,
+        topic: SowTopic,
+        record: Record,
+        txid: int,
+        run: Run,
+        logical: bytes,
+        changes: list[SowChange] | None,
+    ) -> None:
+        try:
+            key = topic.key_of(record)
+        except (SowKeyError, MessageTypeError):
+            self.unreadable += 1
+            return
+        state, received_us = topic.state, run.receive_time_us
+        stamp_us = record.origin_time_us
+        change = state.put(
+            SowRecord(
+                key,
+                txid,
+                record.publisher,
+                record.sequence,
+                received_us,
+                _expires_us(state, record.expiration_s, min(stamp_us, received_us)),
+                record.body,
+                stamp_us,
+                logical,
+            )
+        )
+        if change is not None:
+            self._changed(SowChange(topic, run.topic, change, record), changes)
+
+    def _delete(
+        self,
+        topic: SowTopic,
+        record: Record,
+        txid: int,
+        run: Run,
+        changes: list[SowChange] | None,
+    ) -> None:
+        keys = deleted_keys(record.body)
+        if keys is None:
+            self.unreadable += 1
+            return
+        by = Author(record.origin_time_us, record.publisher, record.sequence)
+        for key in keys:
+            change = topic.state.delete(key, txid, run.receive_time_us, "deleted", by)
+            if change is not None:
+                assert change.previous is not None
+                self.deleted[topic.stored_as] += 1
+                name = change.previous.topic or topic.name
+                self._changed(SowChange(topic, name, change, record), changes)
+
+    def _changed(self, change: SowChange, changes: list[SowChange] | None) -> None:
+        if change.topic.indexes is not None:
+            change.topic.indexes.changed(change.change)
+        if changes is not None:
+            changes.append(change)
+
+    # -- what is due ---------------------------------------------------------------------------
+    def tick(self, now_us: int) -> list[SowChange]:
+        """Takes away what has expired, and what nobody needs of histories and deletions.
+
+        Args:
+            now_us: by the clock on the wall.
+
+        Returns:
+            Of what has expired, `EXPIRED_AT_ONCE` of a topic at most: more may be due at once.
+        """
+        found: list[SowChange] = []
+        for topic in self.book.topics:
+            state = topic.state
+            for change in state.expire(now_us, EXPIRED_AT_ONCE):
+                assert change.previous is not None
+                self.expired[topic.stored_as] += 1
+                name = change.previous.topic or topic.name
+                self._changed(SowChange(topic, name, change, None), found)
+            state.prune(now_us, LOOKED_AT_ONCE)
+            kept_us = LAST_WRITER_TOMBSTONE_US if state.last_writer else TOMBSTONE_US
+            state.forget(self.delivered_txid, now_us - kept_us, LOOKED_AT_ONCE)
+        return found
+
+    # -- what goes to disk ---------------------------------------------------------------------
+    @property
+    def floor_txid(self) -> int | None:
+        """Up to here the journal is not needed for any topic; None: it is needed for none."""
+        return min(self._saved_txid.values(), default=None)
+
+    @property
+    def pending_bytes(self) -> int:
+        """That the store does not have yet, about."""
+        return sum(each.state.pending_bytes for each in self._kept)
+
+    def pending(self) -> SowPending:
+        """What the store is to commit. Nothing more is given before `saved` or `not_saved`."""
+        assert not self._taken, "a commit is under way"
+        found = {}
+        for topic in self._kept:
+            changes, txid = topic.state.pending()
+            found[topic.stored_as] = changes, txid
+            self._taken.append((topic, txid))
+        return found
+
+    def saved(self) -> None:
+        """What was pending is on disk."""
+        for topic, txid in self._taken:
+            topic.state.saved()
+            self._saved_txid[id(topic)] = txid
+        self._taken = []
+
+    def not_saved(self) -> None:
+        """What was pending could not be written: it is pending again."""
+        for topic, _ in self._taken:
+            topic.state.not_saved()
+        self._taken = []
+
+    def status(self) -> dict[str, dict[str, int]]:
+        """Of each topic, for the instance's status."""
+        return {
+            each.stored_as: {
+                "records": each.state.count,
+                "txid": each.state.txid,
+                "saved_txid": self._saved_txid.get(id(each), 0),
+                "pending_bytes": each.state.pending_bytes,
+                "tombstones": each.state.tombstones,
+                "deleted": self.deleted[each.stored_as],
+                "expired": self.expired[each.stored_as],
+            }
+            for each in self.book.topics
+        }
+
+
+def deleted_keys(body: bytes) -> list[bytes] | None:
+    """Which keys a deletion takes away, as it is journaled; None: it is none."""
+    try:
+        keys = msgpack.unpackb(body)["keys"]
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException):
+        return None
+    if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
+        return None
+    return keys
+
+
+def _expires_us(state: SowState, expiration_s: int, from_us: int) -> int:
+    """A record says nothing with 0, and with the highest number that it never expires."""
+    if expiration_s == EXPIRATION_S_MAX:
+        return state.expiration_us(0, from_us)
+    return state.expiration_us(expiration_s or None, from_us)

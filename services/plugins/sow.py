@@ -1,0 +1,77 @@
+"""The SOW topics of a configuration, with what is installed: message types and key generators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from raylay.services.errors import ConfigurationError, MessageTypeError
+from raylay.services.messages.topic_pattern import PatternError
+from raylay.services.messages.types.definitions import TypeDefinition
+from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.plugins.message_types import plugins
+from raylay.services.sow.book import SowBook
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.state import SowState
+from raylay.services.sow.topic import KeyGenerator, SowTopic
+from raylay.storage.sow import MemorySowStore, SowStore
+
+
+def sow_book(
+    definitions: Iterable[SowTopicDefinition],
+    types: Iterable[TypeDefinition],
+    store: SowStore,
+    generators: Mapping[str, KeyGenerator] | None = None,
+    *,
+    transient: SowStore | None = None,
+) -> SowBook:
+    """The SOW topics of an instance, as the store has them.
+
+    Args:
+        types: the message types of its configuration.
+        store: what they have on disk.
+        generators: key generators, by the names that definitions call them by.
+        transient: of the topics that are in memory only; None: a new one.
+
+    Raises:
+        ConfigurationError: a definition cannot be used; names the topic.
+        CorruptRecord: what the store has is no record.
+        StorageError: the store cannot be used.
+    """
+    definitions = list(definitions)
+    memory = MemorySowStore() if transient is None else transient
+    if not definitions:
+        return SowBook()
+    types = list(types)
+    try:
+        kinds = MessageTypes(types, plugins(each.kind for each in types))
+    except MessageTypeError as error:
+        raise ConfigurationError(str(error)) from None
+    topics = []
+    for definition in definitions:
+        held = (memory if definition.transient else store).topic(definition.stored_as)
+        state = SowState(definition.rules, held, held.txid, last_writer=definition.last_writer)
+        try:
+            topics.append(
+                SowTopic(
+                    definition,
+                    kinds[definition.message_type],
+                    state,
+                    _generator(definition, generators or {}),
+                )
+            )
+        except (MessageTypeError, PatternError) as error:
+            raise ConfigurationError(f"SOW topic {definition.name}: {error}") from None
+    return SowBook(topics)
+
+
+def _generator(
+    definition: SowTopicDefinition, generators: Mapping[str, KeyGenerator]
+) -> KeyGenerator | None:
+    name = definition.key_generator
+    if not name:
+        return None
+    if name not in generators:
+        raise ConfigurationError(
+            f"SOW topic {definition.name}: no key generator {name!r} is installed"
+        )
+    return generators[name]

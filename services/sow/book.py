@@ -1,0 +1,94 @@
+"""All SOW topics of an instance, in the order of its configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from raylay.services.messages.stateful import Stateful
+from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey, TopicRule, is_regex
+from raylay.services.sow.topic import SowTopic
+
+
+class Wanted(Protocol):
+    """What a query asks for (subscriptions/matching.py)."""
+
+    topic: bytes
+    message_types: frozenset[bytes]
+    pattern: object | None
+
+    def matches(self, topic: bytes, message_type: bytes) -> bool:
+        """Whether messages of this topic and type are wanted."""
+
+
+class SowBook:
+    """See the file's docstring.
+
+    Owner: the instance's loop. Lifecycle: one life of the instance.
+    """
+
+    __slots__ = ("_found", "topics")
+
+    def __init__(self, topics: Sequence[SowTopic] = ()) -> None:
+        self.topics = tuple(topics)
+        self._found: dict[TopicKey, SowTopic | None] = {}
+
+    def __len__(self) -> int:
+        return len(self.topics)
+
+    def find(self, topic: bytes, message_type: bytes) -> SowTopic | None:
+        """The topic that keeps messages of this one: the first that fits."""
+        key = topic, message_type
+        try:
+            return self._found[key]
+        except KeyError:
+            if len(self._found) >= TOPIC_CACHE_MAX:
+                self._found.clear()
+            fitting = (each for each in self.topics if each.fits(topic, message_type))
+            found = self._found[key] = next(fitting, None)
+            return found
+
+    def matching(self, wanted: Wanted) -> tuple[SowTopic, ...]:
+        """The topics that a query asks for. Where one has a pattern, not all of its records need
+        be wanted: they say their topic.
+
+        Args:
+            wanted: a name asks for the first topic that keeps it, one of each type, or for a
+                physical topic; an expression for all that it fits.
+        """
+        if wanted.pattern is None:
+            return self._named(wanted)
+        found = []
+        for each in self.topics:
+            if each.definition.pattern:
+                fits = not wanted.message_types or each.type_name in wanted.message_types
+            else:
+                fits = wanted.matches(each.name, each.type_name)
+            if fits:
+                found.append(each)
+        return tuple(found)
+
+    def _named(self, wanted: Wanted) -> tuple[SowTopic, ...]:
+        kinds = wanted.message_types or {each.type_name for each in self.topics}
+        found = {id(self.find(wanted.topic, kind)) for kind in kinds}
+        return tuple(
+            each
+            for each in self.topics
+            if id(each) in found or (each.name == wanted.topic and each.type_name in kinds)
+        )
+
+    def stateful(self) -> list[tuple[TopicRule, Stateful]]:
+        """What is done before the append, for `TopicBook`, in order."""
+        return [(_rule(each), each.staging) for each in self.topics if each.staging is not None]
+
+
+def _rule(topic: SowTopic) -> TopicRule:
+    definition = topic.definition
+    name = definition.name
+    if definition.pattern:
+        # Unanchored, as every pattern, though it may look like a name.
+        name = f"(?:{definition.pattern})"
+    elif is_regex(name):
+        name = f"^{re.escape(name)}$"
+    return TopicRule(name, definition.message_type)

@@ -1,0 +1,176 @@
+"""One SOW topic of an instance: what it is, what it holds, and the keys of its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from raylay.services.errors import SowKeyError
+from raylay.services.messages.records import Record
+from raylay.services.messages.stateful import Stateful
+from raylay.services.messages.topic_pattern import TopicPattern
+from raylay.services.messages.topics import RESERVED, TOPIC_CACHE_MAX
+from raylay.services.messages.types.abilities import Ability
+from raylay.services.messages.types.base import MessageType
+from raylay.services.messages.types.trees import Tree
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.keys import KeyRule, given_key
+from raylay.services.sow.state import Change, SowState
+
+KeyGenerator = Callable[[Record, "Tree | None"], bytes]
+"""Makes the key of a message of its fields; None: messages of the type have none."""
+Preprocess = Callable[[Tree], Tree]
+Enrich = Callable[[Tree, "Tree | None"], Tree]
+"""The second one is what the topic has under the key."""
+
+
+class Indexes(Protocol):
+    """What finds records by their fields."""
+
+    def changed(self, change: Change) -> None:
+        """A record was changed."""
+
+
+class Staging(Stateful, Protocol):
+    """What a topic does before the append, and what is forgotten of it behind the commit."""
+
+    def committed(self, last_txid: int) -> None:
+        """All up to here is folded."""
+
+
+class SowChange(NamedTuple):
+    """What happened to a record of an instance.
+
+    Attributes:
+        name: the logical topic.
+        record: what brought it; None: the record has expired.
+    """
+
+    topic: SowTopic
+    name: bytes
+    change: Change
+    record: Record | None
+
+
+class SowTopic:
+    """See the file's docstring.
+
+    Owner: the instance's loop. Lifecycle: one life of the instance.
+
+    Args:
+        definition: what is configured.
+        kind: the type of its messages.
+        state: what it holds.
+        generate: makes the keys; None: they are made of the key fields, or given.
+
+    Attributes:
+        type: of its messages.
+        name: of the topic; of the physical one, where there is a pattern.
+        indexes: told of each change in a fold; None: there are none.
+        preprocess, enrich: what is computed before a message is journaled; None: nothing.
+        staging: what is done before the append; None: nothing.
+
+    Raises:
+        MessageTypeError: a key names no field, or messages of the type have none.
+        PatternError: the pattern is no regular expression.
+    """
+
+    __slots__ = (
+        "_fitting",
+        "_generate",
+        "_reserved",
+        "_rule",
+        "_rules",
+        "definition",
+        "enrich",
+        "indexes",
+        "name",
+        "preprocess",
+        "staging",
+        "state",
+        "type",
+        "type_name",
+    )
+
+    def __init__(
+        self,
+        definition: SowTopicDefinition,
+        kind: MessageType,
+        state: SowState,
+        generate: KeyGenerator | None = None,
+    ) -> None:
+        self.definition = definition
+        self.type = kind
+        self.state = state
+        self.name = definition.name.encode()
+        self.type_name = definition.message_type.encode()
+        self.indexes: Indexes | None = None
+        self.preprocess: Preprocess | None = None
+        self.enrich: Enrich | None = None
+        self.staging: Staging | None = None
+        self._generate = generate
+        self._rules: dict[str, KeyRule] = {}
+        self._rule: KeyRule | None = None
+        if definition.keys:
+            kind.require(Ability.FIELDS)
+            self._rule = KeyRule(definition.name, definition.keys, definition.key_domain)
+        pattern = definition.pattern
+        self._fitting = TopicPattern(pattern) if pattern else None
+        # As with subscriptions: who asks for everything wants nothing of a drill's.
+        self._reserved = pattern.lstrip("^").startswith(RESERVED)
+
+    @property
+    def stored_as(self) -> str:
+        """What it is called in the store."""
+        return self.definition.stored_as
+
+    def fits(self, topic: bytes, message_type: bytes) -> bool:
+        """Whether messages of this topic and type are kept here."""
+        if message_type != self.type_name:
+            return False
+        if self._fitting is None:
+            return topic == self.name
+        text = topic.decode("utf-8", "replace")
+        return (self._reserved or not text.startswith(RESERVED)) and self._fitting.search(text)
+
+    def logical(self, topic: bytes) -> bytes:
+        """What records say of the topic that they came on: nothing where there is one only."""
+        return b"" if self._fitting is None else topic
+
+    def key_of(self, record: Record, tree: Tree | None = None) -> bytes:
+        """The key of a message that was published here.
+
+        Args:
+            tree: its fields, where they are read already.
+
+        Raises:
+            SowKeyError: a key field is missing; the message has no key and needs one; the key
+                generator gives none.
+            MessageTypeError: the body is of another type.
+        """
+        if self._rule is not None:
+            rule = self._rule if self._fitting is None else self._rule_of(record.topic)
+            return rule.key_of(self.type.parse(record.body) if tree is None else tree)
+        if self._generate is None:
+            return given_key(record.key, record.topic)
+        if tree is None and Ability.FIELDS not in self.type.lacks:
+            tree = self.type.parse(record.body)
+        try:
+            key = self._generate(record, tree)
+        except Exception as error:
+            raise SowKeyError(
+                f"topic {record.topic}: the key generator {self.definition.key_generator} failed "
+                f"({type(error).__name__}: {error})"
+            ) from error
+        return given_key(key, record.topic)
+
+    def _rule_of(self, topic: str) -> KeyRule:
+        """Of a logical topic: its key domain is its own, where none is configured."""
+        found = self._rules.get(topic)
+        if found is None:
+            if len(self._rules) >= TOPIC_CACHE_MAX:
+                self._rules.clear()
+            definition = self.definition
+            found = KeyRule(topic, definition.keys, definition.key_domain)
+            self._rules[topic] = found
+        return found
