@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 Entries = list[tuple[bytes, bytes]]
 """(key, value) of the store, by key."""
@@ -85,4 +85,75 @@ class SowQuery:
         if not self.done:
             self.done = True
             self._saved.clear()
+            self._closed(self)
+
+
+class SowKeyQuery:
+    """The records of some keys as they were when the query began; else as `SowQuery`.
+
+    Invariant: `_saved` has, for each key of `_keys` that was changed since, what it was then.
+    Owner: who folds the topic. Lifecycle: until everything was taken, or `close`.
+
+    Args:
+        get: reads the entry of a key, as it is now.
+        keys: that are asked for, of the store.
+        txid: of the last transaction that is folded.
+        closed: is told when no more changes are of interest.
+    """
+
+    __slots__ = ("_closed", "_get", "_keys", "_order", "_saved", "done", "txid")
+
+    def __init__(
+        self,
+        get: Callable[[bytes], bytes | None],
+        keys: Iterable[bytes],
+        txid: int,
+        closed: Callable[[SowKeyQuery], None],
+    ) -> None:
+        self._get = get
+        # From the end, which is cheap to take off.
+        self._order = sorted(keys, reverse=True)
+        self._keys = set(self._order)
+        self._closed = closed
+        self._saved: dict[bytes, bytes | None] = {}
+        self.txid = txid
+        """The transaction whose records it gives."""
+        self.done = False
+        """Everything was taken, or it was closed."""
+
+    def take(self, most: int) -> Entries:
+        """The next records, by key.
+
+        Args:
+            most: keys that are looked at, 1 or more. There may be fewer records, and none before
+                `done`.
+        """
+        entries: Entries = []
+        order = self._order
+        while order and most > 0 and not self.done:
+            most -= 1
+            key = order.pop()
+            self._keys.discard(key)
+            value = self._saved.pop(key) if key in self._saved else self._get(key)
+            if value is not None:
+                entries.append((key, value))
+        if not order:
+            self.close()
+        return entries
+
+    def changed(self, key: bytes, previous: bytes | None) -> None:
+        """An entry is about to be changed.
+
+        Args:
+            previous: what it is until then; None: there is none.
+        """
+        if key in self._keys and key not in self._saved:
+            self._saved[key] = previous
+
+    def close(self) -> None:
+        """No more will be taken."""
+        if not self.done:
+            self.done = True
+            self._saved.clear()
+            self._keys.clear()
             self._closed(self)

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, Protocol
 
 from raylay.services.errors import CorruptRecord
-from raylay.services.sow.query import SowQuery
+from raylay.services.sow.query import SowKeyQuery, SowQuery
 from raylay.services.sow.records import (
     NEVER,
     Author,
@@ -173,7 +173,7 @@ class SowState:
         self._taken: dict[bytes, bytes | None] = {}
         self._newest_us: dict[bytes, int] = {}
         self._newest_taken_us: dict[bytes, int] = {}
-        self._queries: list[SowQuery] = []
+        self._queries: list[SowQuery | SowKeyQuery] = []
         self._pruned_to = VERSION
         self._older_kept = False
         self._expiring: list[tuple[int, bytes]] = []
@@ -229,6 +229,14 @@ class SowState:
         query = SowQuery(self._chunk, VALUE, VALUE_END, self.txid, self._queries.remove)
         self._queries.append(query)
         return query
+
+    def query_keys(self, keys: Iterable[bytes]) -> SowKeyQuery:
+        """As `query`, of the records of these keys alone."""
+        found = SowKeyQuery(
+            self._value, (VALUE + key for key in keys), self.txid, self._queries.remove
+        )
+        self._queries.append(found)
+        return found
 
     def _chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
         for newer in (self._unsaved, self._taken):

@@ -7,7 +7,7 @@ other values are lists and dicts of these. What follows from it for each type is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Protocol
 
 from raylay.services.errors import MessageTypeError
@@ -53,6 +53,11 @@ class MessageType(ABC):
         Raises:
             MessageTypeError: it is no body of this type; with the byte where that shows.
         """
+
+    def parser_of(self, names: frozenset[str]) -> Callable[[bytes], Tree]:
+        """What reads these top-level fields of bodies; others it may give, or leave out. Of a body
+        that `parse` refuses it may give what there is."""
+        return self.parse
 
     @abstractmethod
     def serialize(self, tree: Tree) -> bytes:

@@ -9,10 +9,18 @@ that an object has twice the last value counts (docs/deviations.md).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Annotated, TypedDict
+
+import msgspec
 import orjson
 
 from raylay.services.messages.types.base import BODY_BYTES_MAX, DEPTH_MAX, MessageType, shown
 from raylay.services.messages.types.trees import Tree
+
+FEW_FIELDS = 8
+"""To read so many of a body costs less than to read it whole."""
+_PLAIN = str | float | bool | None | Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class Json(MessageType):
@@ -39,6 +47,26 @@ class Json(MessageType):
         ):
             self.shallow(tree)
         return tree
+
+    def parser_of(self, names: frozenset[str]) -> Callable[[bytes], Tree]:
+        """Of a few fields it makes no more than these: a third of the time. Where one of them is no
+        plain value, the whole body is read."""
+        if not 0 < len(names) <= FEW_FIELDS:
+            return self.parse
+        plain = dict.fromkeys(names, _PLAIN)
+        fields = TypedDict("fields", plain, total=False)  # type: ignore[misc]
+        decode, parse = msgspec.json.Decoder(fields).decode, self.parse
+
+        def parsed(body: bytes) -> Tree:
+            # msgspec does not find a name that is written with an escape.
+            if b"\\" in body:
+                return parse(body)
+            try:
+                return decode(body)  # type: ignore[return-value]
+            except msgspec.MsgspecError:
+                return parse(body)
+
+        return parsed
 
     def serialize(self, tree: Tree) -> bytes:
         """The object, without spaces."""

@@ -1,0 +1,271 @@
+"""Which records have a value: hash indexes, so that a query need not look at all records.
+
+An index finds candidates, and the query's filter judges them: what it finds is never less than
+what a filter could be true of. So values stand in it as expressions find them equal: 5, 5.0, '5'
+and '05' are found together, and each element of an array stands for itself. NULL and NaN equal
+nothing, and what lacks a field of an index is not in it.
+
+The SOW key is an index, too, over all key fields: from what a filter says of them the key is
+computed. A number there could stand in a message as a text that says it in another way (`"05"`).
+As soon as a record came with one, numbers of filters are no longer looked up so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
+from math import prod
+from typing import Any, Protocol
+
+from raylay.services.errors import MessageTypeError, SowKeyError
+from raylay.services.expressions import values
+from raylay.services.expressions.values import Steps, Value
+from raylay.services.messages.types.trees import FieldPath, Tree, field_path
+from raylay.services.sow.keys import KeyRule
+
+Parse = Callable[[bytes], Tree]
+PLACES_MAX = 64
+"""Where one record stands in one index; what has more, in long arrays, is always a candidate."""
+ASKED_MAX = 1_024
+"""Combinations of values that are looked up for one query."""
+_EXACT = 1 << 53
+"""Below it whole numbers and floating-point ones that are equal have one text."""
+
+
+class Bodied(Protocol):
+    """A record (state.SowRecord)."""
+
+    key: bytes
+    body: bytes | None
+
+
+class Changed(Protocol):
+    """What happened to a record (state.Change)."""
+
+    @property
+    def key(self) -> bytes:
+        """Of the record."""
+
+    @property
+    def previous(self) -> Any:
+        """None: there was none."""
+
+    @property
+    def current(self) -> Any:
+        """None: there is none any more."""
+
+
+def canonical(value: Value) -> Value:
+    """What values that a filter finds equal have in common."""
+    if value.__class__ is str:
+        said = values.parsed(value)
+        return said if said == said else value
+    return value
+
+
+class _HashIndex:
+    """The keys of records by their values in some fields."""
+
+    __slots__ = ("always", "keys", "paths")
+
+    def __init__(self, identifiers: Sequence[str]) -> None:
+        self.paths: tuple[FieldPath, ...] = tuple(map(field_path, identifiers))
+        self.keys: dict[tuple[Value, ...], bytes | set[bytes]] = {}
+        self.always: set[bytes] = set()
+
+    def places(self, tree: Tree) -> list[tuple[Value, ...]] | None:
+        """Where a record stands; None: everywhere."""
+        found = []
+        for path in self.paths:
+            plain = _equalled(values.plains(values.follow(tree, path)))
+            if not plain:
+                return []
+            found.append({canonical(each) for each in plain})
+        if len(found) == 1 and len(found[0]) == 1:
+            return [(next(iter(found[0])),)]
+        return list(product(*found)) if prod(map(len, found)) <= PLACES_MAX else None
+
+    def add(self, key: bytes, place: tuple[Value, ...]) -> None:
+        """It stands there."""
+        there = self.keys.get(place)
+        if there is None:
+            self.keys[place] = key
+        elif type(there) is set:
+            there.add(key)
+        elif there != key:
+            self.keys[place] = {there, key}  # type: ignore[arg-type]
+
+    def discard(self, key: bytes, place: tuple[Value, ...]) -> None:
+        """It stands there no more."""
+        there = self.keys.get(place)
+        if type(there) is set:
+            there.discard(key)
+            if len(there) == 1:
+                self.keys[place] = there.pop()
+        elif there == key:
+            del self.keys[place]
+
+    def found(self, place: tuple[Value, ...]) -> Iterable[bytes]:
+        """Who stands there."""
+        there = self.keys.get(place, ())
+        return (there,) if type(there) is bytes else there  # type: ignore[return-value]
+
+    def change(self, key: bytes, before: Tree | None, after: Tree | None) -> None:
+        """A record has other fields now."""
+        was = [] if before is None else self.places(before)
+        now = [] if after is None else self.places(after)
+        if was == now:
+            return
+        if was is None:
+            self.always.discard(key)
+        if now is None:
+            self.always.add(key)
+        for place in set(was or ()).difference(now or ()):
+            self.discard(key, place)
+        for place in now or ():
+            self.add(key, place)
+
+
+class SowIndexes:
+    """The indexes of one SOW topic.
+
+    Invariant: a record that there is stands in each hash index where its fields say.
+    Owner: who folds the topic. Lifecycle: that of its state; `load`, then
+        `changed` with each change.
+
+    Args:
+        hash_indexes: the identifiers of each.
+        parse: reads a body.
+        rule: of keys that are made of fields; None: they are not.
+
+    Raises:
+        MessageTypeError: an identifier names no field.
+    """
+
+    __slots__ = ("_indexes", "_odd", "_parse", "_rule")
+
+    def __init__(
+        self, hash_indexes: Iterable[Sequence[str]], parse: Parse, rule: KeyRule | None = None
+    ) -> None:
+        self._indexes = [_HashIndex(each) for each in hash_indexes]
+        self._parse = parse
+        self._rule = rule
+        self._odd = True
+        """Whether a text of a key field may say a number in another way than numbers do."""
+
+    def load(self, records: Iterable[Bodied]) -> None:
+        """Takes up all records that there are, instead of those of before."""
+        self._odd = False
+        for index in self._indexes:
+            index.keys.clear()
+            index.always.clear()
+        for record in records:
+            if record.body is not None:
+                self._change(record.key, None, self._tree(record.body))
+
+    def changed(self, change: Changed, tree: Tree | None = None) -> None:
+        """A record has changed.
+
+        Args:
+            tree: of what there is now, where it is at hand.
+        """
+        previous, current = change.previous, change.current
+        before = None
+        if previous is not None and self._indexes:
+            before = self._tree(previous.body)
+        after = None
+        if current is not None and (self._indexes or (previous is None and not self._odd)):
+            after = self._tree(current.body) if tree is None else tree
+        self._change(change.key, before, after)
+
+    def _change(self, key: bytes, before: Tree | None, after: Tree | None) -> None:
+        for index in self._indexes:
+            index.change(key, before, after)
+        if before is None and after is not None and not self._odd and self._rule is not None:
+            self._odd = any(_is_odd(after, path) for path in self._rule.paths)
+
+    def _tree(self, body: bytes | None) -> Tree | None:
+        try:
+            return None if body is None else self._parse(body)
+        except MessageTypeError:
+            # It is in no index, and no filter is true of it.
+            return None
+
+    def candidates(self, wanted: Mapping[Steps, tuple[Value, ...]]) -> set[bytes] | None:
+        """The keys of all records that may have one of the values in each of the fields, of the
+        index that leaves the fewest; None: no index knows.
+
+        Args:
+            wanted: by field, what a filter asks that it equals.
+        """
+        best = self._by_key(wanted)
+        for index in self._indexes:
+            asked = [wanted.get(path) for path in index.paths]
+            if None in asked or prod(len(each or ()) for each in asked) > ASKED_MAX:
+                continue
+            places = product(*(set(map(canonical, _equalled(each or ()))) for each in asked))
+            found = set(index.always)
+            for place in places:
+                found.update(index.found(place))
+                if best is not None and len(found) >= len(best):
+                    break
+            else:
+                best = found
+        return best
+
+    def _by_key(self, wanted: Mapping[Steps, tuple[Value, ...]]) -> set[bytes] | None:
+        rule = self._rule
+        if rule is None or not rule.paths:
+            return None
+        asked: list[list[Value]] = []
+        for path in rule.paths:
+            given = wanted.get(path)
+            if given is None:
+                return None
+            said: list[Value] = []
+            for value in _equalled(given):
+                number = canonical(value)
+                if number.__class__ is not str:
+                    if abs(number) >= _EXACT or (value.__class__ is not str and self._odd):
+                        return None
+                    said.append(number)
+                if value.__class__ is str:
+                    said.append(value)
+            asked.append(said)
+        if prod(map(len, asked)) > ASKED_MAX:
+            return None
+        found = set()
+        for each in product(*asked):
+            try:
+                found.add(rule.key_of(_tree_of(rule.paths, each)))
+            except SowKeyError:
+                return None
+        return found
+
+
+def _equalled(given: Iterable[Value]) -> list[Value]:
+    """Those of them that a value can equal: neither NULL nor NaN."""
+    return [each for each in given if each is not None and each != "" and each == each]
+
+
+def _is_odd(tree: Tree, path: FieldPath) -> bool:
+    value: Any = values.follow(tree, path)
+    if value.__class__ is bytes:
+        value = value.decode("utf-8", "surrogateescape")
+    if value.__class__ is not str:
+        return False
+    said = values.parsed(value)
+    if said != said:
+        return False
+    return value != (str(int(said)) if said == said // 1 else repr(said))
+
+
+def _tree_of(paths: Sequence[FieldPath], given: Sequence[Value]) -> Tree:
+    """A tree with these values in these fields."""
+    tree: Tree = {}
+    for path, value in zip(paths, given, strict=True):
+        place = tree
+        for name in path[:-1]:
+            place = place.setdefault(name, {})
+        place[path[-1]] = value
+    return tree

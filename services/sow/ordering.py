@@ -1,0 +1,201 @@
+"""The order of a query's rows (behaviour.md 4.4): `/price DESC, /symbol`.
+
+Every value has a place in one order, so that any two rows do, whatever stands in their fields:
+NULL, then NaN, then numbers, then texts. A text that says a number stands among the numbers, as
+expressions compare the two; of equal ones the shorter text is first. An array is its first element.
+Rows that are equal in all fields are in the order of their SOW keys.
+
+`Ordered` takes rows a few at a time and gives them back a few at a time, so that no call takes
+long: what comes is sorted in portions, and these are merged while rows are taken out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from raylay.services.errors import ExpressionError, RemoteProtocolError
+from raylay.services.expressions import values
+from raylay.services.expressions.lexer import Word, steps_of, words
+from raylay.services.expressions.values import Steps, Value
+from raylay.services.messages.types.trees import Tree
+
+TERMS_MAX = 32
+PORTION_ROWS = 1_000
+"""Sorted at once: about half a millisecond."""
+_CUT_ROWS_MAX = 4_000
+"""Where so few rows are wanted, those that cannot be among them are dropped as they come."""
+_CUT_BYTES = 1024 * 1024
+"""Of the rows that wait to be dropped, where they are large."""
+_SHOWN_CHARACTERS_MAX = 200
+
+Place = tuple[Any, ...]
+"""Where a row stands: places compare as their rows."""
+
+
+class Term(NamedTuple):
+    """A field that rows are ordered by."""
+
+    steps: Steps
+    is_descending: bool
+
+
+class _Falling:
+    """A text in descending order."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __lt__(self, other: _Falling) -> bool:
+        return other.text < self.text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Falling) and other.text == self.text
+
+
+def read_order(text: str) -> tuple[Term, ...]:
+    """The fields that rows are to be ordered by, the first one first.
+
+    Raises:
+        RemoteProtocolError: it is no order; with reason `bad_order_by`, the column and what to do.
+    """
+    try:
+        found = _terms(list(words(text)))
+    except ExpressionError as error:
+        raise RemoteProtocolError(
+            f"{text[:_SHOWN_CHARACTERS_MAX]!r} is no order: {error}", "bad_order_by"
+        ) from None
+    return found
+
+
+def _terms(found: list[Word]) -> tuple[Term, ...]:
+    terms: list[Term] = []
+    at = 0
+    while True:
+        field = found[at]
+        if field.kind == "path":
+            steps = steps_of(field)
+        elif field.kind == "bracket" and field.text.startswith("[/"):
+            steps = tuple(field.text[2:-1].split("/"))
+        else:
+            raise ExpressionError("expected a field, such as /price", field.column)
+        direction = found[at + 1].text.upper() if found[at + 1].kind == "name" else ""
+        if direction not in ("", "ASC", "DESC"):
+            raise ExpressionError(
+                f"expected ASC, DESC or a comma, got {found[at + 1].text!r}", found[at + 1].column
+            )
+        at += 2 if direction else 1
+        terms.append(Term(steps, direction == "DESC"))
+        if len(terms) > TERMS_MAX:
+            raise ExpressionError(f"it has more than {TERMS_MAX} fields", field.column)
+        if found[at].kind == "end":
+            return tuple(terms)
+        if found[at].text != ",":
+            raise ExpressionError(
+                f"expected a comma and the next field, got {found[at].text!r}", found[at].column
+            )
+        at += 1
+
+
+def place_of(value: Value, is_descending: bool = False) -> Place:
+    """Where a value stands among others."""
+    value = values.scalar(value)
+    text = ""
+    rank: int
+    number: int | float = 0
+    if value is None:
+        rank = 0
+    elif value.__class__ is str:
+        said = values.parsed(value)
+        rank, number, text = (2, said, value) if said == said else (3, 0, value)
+    elif value != value:
+        rank = 1
+    else:
+        rank, number = 2, value
+    if is_descending:
+        return -rank, -number, -len(text) if rank == 2 else 0, _Falling(text)
+    return rank, number, len(text) if rank == 2 else 0, text
+
+
+def placing(terms: tuple[Term, ...]) -> Callable[[Tree, bytes], Place]:
+    """What gives the place of a row, by its fields and its SOW key."""
+
+    def place(tree: Tree, key: bytes) -> Place:
+        found: list[Any] = []
+        for steps, is_descending in terms:
+            found += place_of(values.follow(tree, steps), is_descending)
+        found.append(key)
+        return tuple(found)
+
+    return place
+
+
+class Ordered:
+    """Rows in order: first all go in, then they come out.
+
+    Invariant: of the rows that went in, only such are missing as have `wanted` others before them.
+    Owner: a query. Lifecycle: that of the query.
+
+    Args:
+        wanted: so many rows come out at most; None: all.
+    """
+
+    __slots__ = (
+        "_bound",
+        "_cut_at",
+        "_few",
+        "_merged",
+        "_new",
+        "_portions",
+        "_wanted",
+        "held_bytes",
+    )
+
+    def __init__(self, wanted: int | None = None) -> None:
+        self._wanted = wanted
+        self._few = wanted if wanted is not None and wanted <= _CUT_ROWS_MAX else 0
+        self._cut_at = 2 * self._few + 256 if self._few else 0
+        self._bound: Place | None = None
+        self._new: list[tuple[Place, bytes]] = []
+        self._portions: list[list[tuple[Place, bytes]]] = []
+        self._merged: Iterator[tuple[Place, bytes]] | None = None
+        self.held_bytes = 0
+        """Of the rows that are kept, about."""
+
+    def takes(self, place: Place) -> bool:
+        """Whether a row of this place may be among those that are wanted."""
+        return self._bound is None or place < self._bound
+
+    def put(self, place: Place, row: bytes) -> None:
+        """A row of a place that it takes."""
+        new = self._new
+        new.append((place, row))
+        self.held_bytes += len(row)
+        if self._cut_at:
+            held = len(new)
+            if held >= self._cut_at or (held > 2 * self._few and self.held_bytes > _CUT_BYTES):
+                self._cut()
+        elif len(new) >= PORTION_ROWS:
+            new.sort()
+            self._portions.append(new)
+            self._new = []
+
+    def _cut(self) -> None:
+        new, wanted = self._new, self._wanted
+        new.sort()
+        self.held_bytes -= sum(len(row) for _, row in new[wanted:])
+        del new[wanted:]
+        self._bound = new[-1][0] if new else ()
+
+    def take(self, most: int) -> list[bytes]:
+        """The next rows, so many at most; none: there are no more. Nothing goes in any more."""
+        if self._merged is None:
+            self._new.sort()
+            self._merged = islice(heapq.merge(*self._portions, self._new), self._wanted)
+        rows = [row for _, row in islice(self._merged, most)]
+        self.held_bytes -= sum(map(len, rows))
+        return rows

@@ -1,0 +1,89 @@
+"""Which records a query has to look at: all, or those that an index finds for what its filter asks.
+
+Only what a filter must find equal is looked up: `/symbol = 'IBM'`, alone or as one of what AND
+joins, `IN` with values that are written out, and `SOW_KEY() = '…'`. The filter is asked of what is
+found all the same.
+"""
+
+from __future__ import annotations
+
+from raylay.services.expressions import tree
+from raylay.services.expressions.expression import Expression, Use
+from raylay.services.expressions.values import Steps, Value
+from raylay.services.sow.indexes import SowIndexes
+
+QUERY = Use("the filter of a query", frozenset(("message", "instance", "state", "clock")))
+
+Wanted = dict[Steps, tuple[Value, ...]]
+
+
+def equalities(node: tree.Node) -> tuple[Wanted, tuple[Value, ...] | None]:
+    """What must be equal to what for a filter to be true: fields, and the SOW key (None: any).
+
+    Of two conditions of one field the one with fewer values is given: both must be true.
+    """
+    wanted: Wanted = {}
+    keys: tuple[Value, ...] | None = None
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, tree.Logical) and each.operator == "AND":
+            waiting += each.operands
+            continue
+        found = _equality(each)
+        if found is None:
+            continue
+        asked, given = found
+        if isinstance(asked, tree.Identifier):
+            before = wanted.get(asked.steps)
+            if before is None or len(given) < len(before):
+                wanted[asked.steps] = given
+        elif keys is None or len(given) < len(keys):
+            keys = given
+    return wanted, keys
+
+
+def _equality(node: tree.Node) -> tuple[tree.Node, tuple[Value, ...]] | None:
+    match node:
+        case tree.Comparison(operator="=", left=asked, right=tree.Literal() as given) if _is(asked):
+            return asked, (given.value,)
+        case tree.Comparison(operator="=", left=tree.Literal() as given, right=asked) if _is(asked):
+            return asked, (given.value,)
+        case tree.In(operand=asked) if _is(asked):
+            options = [each.value for each in node.options if isinstance(each, tree.Literal)]
+            if len(options) == len(node.options):
+                return asked, tuple(options)
+    return None
+
+
+def _is(node: tree.Node) -> bool:
+    return isinstance(node, tree.Identifier) or (
+        isinstance(node, tree.Call) and node.function.name == "SOW_KEY"
+    )
+
+
+def keys_to_look_at(
+    filter_: Expression | None, keys: frozenset[bytes] | None, indexes: SowIndexes | None
+) -> frozenset[bytes] | None:
+    """The keys of the records that a query has to look at; None: of all.
+
+    Args:
+        filter_: of the query; None: it has none.
+        keys: that it names; None: none.
+        indexes: of the topic; None: it has none.
+    """
+    if filter_ is None:
+        return keys
+    wanted, named = equalities(filter_.tree)
+    found = keys
+    if named is not None and all(isinstance(each, str) for each in named):
+        # Keys are texts: a text equals one only if it is the same, a number may equal several.
+        said = frozenset(
+            str(each).encode("utf-8", "surrogateescape") for each in named if each not in (None, "")
+        )
+        found = said if found is None else found & said
+    if wanted and indexes is not None:
+        by_index = indexes.candidates(wanted)
+        if by_index is not None:
+            found = frozenset(by_index) if found is None else found & by_index
+    return found

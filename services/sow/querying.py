@@ -1,0 +1,330 @@
+"""A query in turns: records of SOW topics into rows, a millisecond or two at a time.
+
+Each turn takes some records as they were when the query began (query.py), reads them once, asks the
+filter, and cuts what passes to frames of rows. Rows without an order go out as they are found. With
+one they are kept until all are in (ordering.py), so that what they take of memory is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from xxhash import xxh3_64_intdigest as checksum64
+
+from raylay.services.errors import MessageTypeError, RemoteProtocolError
+from raylay.services.expressions.expression import Expression, nodes
+from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
+from raylay.services.expressions.tree import Identifier
+from raylay.services.messages.records import RecordBuilder
+from raylay.services.messages.types.base import MessageType
+from raylay.services.messages.types.trees import Tree
+from raylay.services.sow.ordering import Ordered, Term, placing
+from raylay.services.sow.query import Entries
+from raylay.services.sow.records import NEVER, SowRecord, body_of, decoded, encoded
+from raylay.services.sow.selecting import Selection
+
+FRAME_BYTES_MAX = 1024 * 1024
+"""Of the rows in one frame; a row that is larger is in one of its own."""
+LOOKED_AT_ONCE = 128
+"""Records between two looks at the clock, at most."""
+_LOOKED_BYTES = 128 * 1024
+_ROWS_AT_ONCE = 256
+_BUILDERS_MAX = 1_024
+
+Row = bytes
+
+
+class Source(Protocol):
+    """The records of a topic, taken in turns (query.SowQuery)."""
+
+    done: bool
+
+    def take(self, most: int) -> Entries:
+        """The next ones, and none before `done`: there may be more."""
+
+    def close(self) -> None:
+        """No more will be taken."""
+
+
+class Versions:
+    """Records of a history as a source.
+
+    Args:
+        records: as of an instant, by key (state.SowState.as_of).
+    """
+
+    def __init__(self, records: Iterator[SowRecord]) -> None:
+        self._records = records
+        self.done = False
+        # The first one fixes of when they are.
+        self._first = next(records, None)
+
+    def take(self, most: int) -> Entries:
+        """The next ones."""
+        found: Entries = []
+        record = self._first
+        while record is not None and len(found) < most:
+            found.append((b"v" + record.key, encoded(record)))
+            record = next(self._records, None)
+        self._first = record
+        self.done = record is None
+        return found
+
+    def close(self) -> None:
+        """No more will be taken."""
+        self.done = True
+        self._first = None
+        self._records = iter(())
+
+
+@dataclass(slots=True)
+class Part:
+    """One topic of a query.
+
+    Attributes:
+        name: of the topic, where its records say none.
+        kind: the type of its messages.
+        source: its records.
+        count: how many there are, where all are asked for; None: nobody knows.
+        wants: whether records of a logical topic are asked for; None: there is one topic.
+        now_us: what expires up to then is gone; 0: nothing expires.
+    """
+
+    name: bytes
+    kind: MessageType
+    source: Source
+    count: int | None = None
+    wants: Callable[[bytes], bool] | None = None
+    now_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is asked of the records.
+
+    Attributes:
+        filter: None: all.
+        select: the select list; empty: all fields.
+        order: the fields that rows are ordered by; none: they come by SOW key.
+        top: so many rows at most; None: all.
+        skip: so many are left out before.
+        batch: rows in a frame, at most.
+        instance, group: names of the instance that is asked.
+        held_bytes_max: of rows that wait for their order.
+    """
+
+    filter: Expression | None = None
+    select: str = ""
+    order: tuple[Term, ...] = ()
+    top: int | None = None
+    skip: int = 0
+    batch: int = 10
+    instance: str = ""
+    group: str = ""
+    held_bytes_max: int = 64 * 1024 * 1024
+
+
+class _Reader:
+    """How the records of one topic are read, for one query."""
+
+    __slots__ = ("kind", "parse", "select")
+
+    def __init__(self, part: Part, terms: Terms) -> None:
+        self.kind = part.kind
+        self.select = Selection(terms.select, part.kind) if terms.select else None
+        self.parse: Callable[[bytes], Tree] | None = None
+        if terms.filter is None and not terms.order:
+            return
+        asked = () if terms.filter is None else nodes(terms.filter.tree)
+        names = {each.steps[0] for each in asked if isinstance(each, Identifier)}
+        names |= {term.steps[0] for term in terms.order}
+        self.parse = part.kind.parser_of(frozenset(map(str, names)))
+
+
+class Querying:
+    """See the file's docstring.
+
+    Owner: who asks. Lifecycle: until `done`, or `close`.
+
+    Args:
+        parts: the topics, in order.
+        terms: what is asked.
+
+    Attributes:
+        sent: rows so far.
+        matches: records that passed the filter so far; those that are known without a look, too.
+
+    Raises:
+        RemoteProtocolError: messages of one of the types cannot be cut: `not_supported`.
+    """
+
+    def __init__(self, parts: Sequence[Part], terms: Terms) -> None:
+        self._terms = terms
+        self._parts = [(part, _Reader(part, terms)) for part in parts]
+        self._at = 0
+        self._place = placing(terms.order)
+        wanted = None if terms.top is None else terms.top + terms.skip
+        self._ordered = Ordered(wanted) if terms.order else None
+        self._left = terms.top
+        self._to_skip = terms.skip
+        self._most = LOOKED_AT_ONCE
+        self._asks_around = terms.filter is not None and terms.filter.asks_around
+        self._builders: dict[tuple[int, bytes, str], RecordBuilder] = {}
+        self._rows: list[Row] = []
+        self._rows_bytes = 0
+        self.sent = 0
+        self.matches = 0
+        self.done = False
+
+    def close(self) -> None:
+        """Ends it early."""
+        self.done = True
+        for part, _ in self._parts:
+            part.source.close()
+
+    def turn(self, is_over: Callable[[], bool]) -> list[list[Row]]:
+        """Goes on until the turn is over. What it gives is sent as it is, a frame each.
+
+        Raises:
+            RemoteProtocolError: more rows wait for their order than may: `too_large`.
+            CorruptRecord: what is on disk is no record.
+        """
+        frames: list[list[Row]] = []
+        while not self.done:
+            if self._at < len(self._parts):
+                self._look(frames)
+            else:
+                self._end(frames)
+            if is_over():
+                break
+        return frames
+
+    def _look(self, frames: list[list[Row]]) -> None:
+        part, reader = self._parts[self._at]
+        entries = part.source.take(self._most)
+        size_bytes = 0
+        for key, value in entries:
+            size_bytes += len(value)
+            self._judge(part, reader, key[1:], value, frames)
+        if entries:
+            each_bytes = size_bytes // len(entries) + 1
+            self._most = max(1, min(LOOKED_AT_ONCE, _LOOKED_BYTES // each_bytes))
+        ordered, terms = self._ordered, self._terms
+        if ordered is not None and ordered.held_bytes > terms.held_bytes_max:
+            raise RemoteProtocolError(
+                f"the rows that wait for their order have more than {terms.held_bytes_max} bytes: "
+                "ask for fewer, with top_n or a filter, or leave out order_by",
+                "too_large",
+            )
+        if part.source.done:
+            self._at += 1
+        elif self._left == 0 and ordered is None and self._is_counted():
+            counts = (each.count or 0 for each, _ in self._parts)
+            self.matches = sum(counts)
+            for each, _ in self._parts:
+                each.source.close()
+            self._at = len(self._parts)
+
+    def _is_counted(self) -> bool:
+        return all(part.count is not None for part, _ in self._parts)
+
+    def _judge(
+        self, part: Part, reader: _Reader, key: bytes, value: bytes, frames: list[list[Row]]
+    ) -> None:
+        record = None
+        if part.wants is not None or part.now_us or self._asks_around:
+            record = decoded(key, value)
+            if part.wants is not None and not part.wants(record.topic or part.name):
+                return
+            if NEVER < record.expires_us <= part.now_us:
+                return
+        parse, ordered = reader.parse, self._ordered
+        tree: Tree = {}
+        if parse is not None:
+            try:
+                tree = parse(body_of(value))
+            except MessageTypeError:
+                # What cannot be read passes no filter, and stands where nothing is.
+                if self._terms.filter is not None:
+                    return
+        asked = self._terms.filter
+        if asked is not None:
+            around = NOWHERE
+            if record is not None and self._asks_around:
+                around = self._around(part, record)
+            if not asked.matches(tree, around):
+                return
+        self.matches += 1
+        if ordered is None:
+            if self._to_skip:
+                self._to_skip -= 1
+            elif self._left != 0:
+                self._put(self._row(part, reader, record or decoded(key, value)), frames)
+            return
+        place = self._place(tree, key)
+        if ordered.takes(place):
+            ordered.put(place, self._row(part, reader, record or decoded(key, value)))
+
+    def _around(self, part: Part, record: SowRecord) -> Surroundings:
+        return Surroundings(
+            topic=(record.topic or part.name).decode("utf-8", "surrogateescape"),
+            size_bytes=len(record.body or b""),
+            bookmark=f"{record.publisher}|{record.sequence}|",
+            last_updated=record.updated_us / 1e6,
+            sow_key=record.key.decode("utf-8", "surrogateescape"),
+            sow_key_hash=checksum64(record.key),
+            instance=self._terms.instance,
+            group=self._terms.group,
+            now_s=part.now_us / 1e6 or None,
+        )
+
+    def _row(self, part: Part, reader: _Reader, record: SowRecord) -> Row:
+        body = record.body or b""
+        if reader.select is not None:
+            body = reader.select.of_body(body)
+        return self._builder(record.publisher, record.topic or part.name, reader.kind.name).build(
+            record.sequence, body, record.stamp_us, key=record.key
+        )
+
+    def _builder(self, publisher: int, topic: bytes, kind: str) -> RecordBuilder:
+        key = (publisher, topic, kind)
+        found = self._builders.get(key)
+        if found is None:
+            if len(self._builders) >= _BUILDERS_MAX:
+                self._builders.clear()
+            found = self._builders[key] = RecordBuilder(publisher, topic.decode(), kind)
+        return found
+
+    def _put(self, row: Row, frames: list[list[Row]]) -> None:
+        if self._left is not None:
+            self._left -= 1
+        self.sent += 1
+        rows = self._rows
+        if rows and self._rows_bytes + len(row) > FRAME_BYTES_MAX:
+            frames.append(rows)
+            rows = self._rows = []
+            self._rows_bytes = 0
+        rows.append(row)
+        self._rows_bytes += len(row)
+        if len(rows) >= self._terms.batch:
+            frames.append(rows)
+            self._rows = []
+            self._rows_bytes = 0
+
+    def _end(self, frames: list[list[Row]]) -> None:
+        """Behind the last record: what waits for its order, and the rows of the last frame."""
+        rows: list[Row] = []
+        if self._ordered is not None:
+            rows = self._ordered.take(_ROWS_AT_ONCE)
+            for row in rows:
+                if self._to_skip:
+                    self._to_skip -= 1
+                else:
+                    self._put(row, frames)
+        if not rows:
+            if self._rows:
+                frames.append(self._rows)
+                self._rows = []
+            self.done = True
