@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -207,7 +208,8 @@ class LmdbSowStore:
 
     Invariants: what the cache has of an entry is what is on disk; it counts no more than
         `cache_bytes_max`.
-    Owner: one process; one thread writes and reads. A scan has a transaction of its own.
+    Owner: one process. One thread reads, and one writes: no entry is asked for while it is being
+    written (`SowState` has it). A scan has a transaction of its own.
 
     Args:
         path: the file.
@@ -230,6 +232,7 @@ class LmdbSowStore:
         self.cache_bytes_max = cache_bytes_max
         self.cache_bytes = 0
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
+        self._cache_lock = threading.Lock()
         self._topics: dict[str, LmdbTopic] = {}
         self._file = LastingEnvironment(self._open)
 
@@ -240,7 +243,13 @@ class LmdbSowStore:
                 self._make()
             sync_directory(self._path.parent)
             allocate_lock_table(self._path, LOCK_TABLE_BYTES)
-            return self._environment(self._path)
+            file = self._environment(self._path)
+            pages_bytes = (file.info()["last_pgno"] + 1) * file.stat()["psize"]
+            if self._path.stat().st_size < pages_bytes:
+                # Whoever read behind its end would be killed by the system.
+                file.close()
+                raise CorruptRecord(f"{self._path} is cut short: it lacks some of its end")
+            return file
         except (lmdb.Error, OSError) as error:
             raise explained(error, self._path) from error
 
@@ -322,8 +331,9 @@ class LmdbSowStore:
             StorageError: the file cannot be used.
         """
         topic = self.topic(name)
-        self._cache.clear()
-        self.cache_bytes = 0
+        with self._cache_lock:
+            self._cache.clear()
+            self.cache_bytes = 0
         topic.now_valid_for(0)
         left = True
         try:
@@ -345,10 +355,11 @@ class LmdbSowStore:
         Raises:
             StorageError: the file cannot be used.
         """
-        found = self._cache.get(key)
-        if found is not None:
-            self._cache.move_to_end(key)
-            return found
+        with self._cache_lock:
+            found = self._cache.get(key)
+            if found is not None:
+                self._cache.move_to_end(key)
+                return found
         value = self.read(key)
         if value is not None:
             self.remember(key, value)
@@ -369,6 +380,10 @@ class LmdbSowStore:
 
     def remember(self, key: bytes, value: bytes | None) -> None:
         """Puts what is on disk into the cache, and what was used longest ago out of it."""
+        with self._cache_lock:
+            self._remember(key, value)
+
+    def _remember(self, key: bytes, value: bytes | None) -> None:
         held = self._cache.pop(key, None)
         if held is not None:
             self.cache_bytes -= len(key) + len(held) + ENTRY_BYTES

@@ -47,6 +47,7 @@ from raylay.services.server.placements import PlacementKeeper
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.recovery import Recovery
 from raylay.services.server.replay import ReplayPump
+from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.state_thread import StateThread
 from raylay.services.server.status import Status
 from raylay.services.server.surroundings import Surroundings
@@ -106,7 +107,10 @@ class InstanceServer:
         replays = ReplayPump(here, reading, folds)
         self.commits = commits = Commits(here, controls, folds, config.staged_bytes_max)
         admission = Admission(here, commits)
-        self._recovery = Recovery(here, admission=admission, placements=placements, reading=reading)
+        self._sow = sow = SowKeeper(here, folds)
+        self._recovery = Recovery(
+            here, admission=admission, placements=placements, reading=reading, sow=sow
+        )
         self.upstreams = Upstreams(
             here,
             controls,
@@ -150,6 +154,7 @@ class InstanceServer:
             listening=self._listening,
             reading=reading,
             replays=replays,
+            sow=sow,
         )
         self._replays = replays
         here.perform = Performing(
@@ -160,6 +165,7 @@ class InstanceServer:
             links=self.links,
             recovery=self._recovery,
             replays=replays,
+            sow=sow,
             upstreams=self.upstreams,
             endings={Retired: self._retired, WentBack: self._went_back},
         ).perform
@@ -241,6 +247,7 @@ class InstanceServer:
         await self.reading.open()
         here.phase = "recovering"
         here.machine = await here.in_thread(self._recovery.recover)
+        self._sow.serve()
         self.commits.start()
         moved = here.machine.placements.items()
         for destination in config.destinations:
@@ -282,6 +289,7 @@ class InstanceServer:
         here.machine.wall_offset_us = here.now_us() - here.steady_us()
         here.perform(here.machine.tick(here.steady_us()))
         self._maintenance.check()
+        self._sow.check()
         now_s = here.loop.time()
         for upstream in list(self.upstreams.connected.values()):
             upstream.beat(now_s)
@@ -331,6 +339,7 @@ class InstanceServer:
             await here.in_thread(here.journal.close)
             # What the last commit brought: the hint may then cover all of it.
             await asyncio.sleep(0)
+        await self._sow.close()
         if hasattr(here, "state"):
             if hasattr(here, "machine"):
                 try:

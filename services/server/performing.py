@@ -34,6 +34,7 @@ from raylay.services.server.commits import Commits
 from raylay.services.server.link_control import Links
 from raylay.services.server.recovery import Recovery
 from raylay.services.server.replay import ReplayPump
+from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.upstream_connection import Upstreams
 
@@ -56,6 +57,7 @@ class Performing:
         links: Links,
         recovery: Recovery,
         replays: ReplayPump,
+        sow: SowKeeper,
         upstreams: Upstreams,
         endings: Mapping[type, Callable[[Any], None]],
     ) -> None:
@@ -65,6 +67,7 @@ class Performing:
         self._links = links
         self._recovery = recovery
         self._replays = replays
+        self._sow = sow
         self._upstreams = upstreams
         self._traces = CommitTraces(here, upstreams)
         performers: dict[type, Callable[[Any], None]] = {
@@ -149,7 +152,7 @@ class Performing:
     def _removable(self, effect: Removable) -> None:
         if self._here.is_serving:
             # Links that end because this instance does take back nothing of what it released.
-            self._here.journal.removable(effect.before_txid)
+            self._sow.removable(effect.before_txid)
 
     def _placements_changed(self, effect: PlacementsChanged) -> None:
         self._links.aim(effect.news)

@@ -25,6 +25,7 @@ from raylay.services.server.data_directory import (
 from raylay.services.server.opening import STATE_FILE
 from raylay.services.server.placements import PlacementKeeper
 from raylay.services.server.reading import JournalReading
+from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 
 _NOWHERE = (-1, -1)
@@ -43,11 +44,13 @@ class Recovery:
         admission: Admission,
         placements: PlacementKeeper,
         reading: JournalReading,
+        sow: SowKeeper,
     ) -> None:
         self._here = here
         self._admission = admission
         self._placements = placements
         self._reading = reading
+        self._sow = sow
         self._directory: DataDirectory
         self._log: RecoveryLog
         self._hinted = _NOWHERE
@@ -100,10 +103,14 @@ class Recovery:
         here.filters = filter_language(
             (rule for each in config.destinations for rule in each.topics), config.type_definitions
         )
+        sow = self._sow.open()
+        stateful = () if sow is None else sow.book.stateful()
         composition = Composition(
             here.identity,
             [item.destination() for item in config.destinations],
-            TopicBook(config.topics, f"{config.name} Topic", config.unjournaled, config.name),
+            TopicBook(
+                config.topics, f"{config.name} Topic", config.unjournaled, config.name, stateful
+            ),
             peers=peers,
             servers=servers,
             placements=self._placements.found,
@@ -112,6 +119,8 @@ class Recovery:
             policy=config.policy,
             recent_bytes_max=RECENT_BYTES_MAX,
             filters=here.filters,
+            sow=sow,
+            sow_folded=self._sow.folded,
         )
         machine, self._log = compose(
             composition,

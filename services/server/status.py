@@ -18,6 +18,7 @@ from raylay.services.server.link_control import Links
 from raylay.services.server.listening import Listening
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay import ReplayPump
+from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.standing import standing
 
@@ -42,6 +43,7 @@ class Status:
         listening: Listening,
         reading: JournalReading,
         replays: ReplayPump,
+        sow: SowKeeper,
     ) -> None:
         self._here = here
         self._admission = admission
@@ -51,6 +53,7 @@ class Status:
         self._listening = listening
         self._reading = reading
         self._replays = replays
+        self._sow = sow
         self.bootstrap: Bootstrap | None = None
         """Where an empty instance is or was filled from, in this life."""
         self._started_s = time.time()
@@ -131,6 +134,7 @@ class Status:
             persisted=counters.persisted,
             delivered=self.delivered,
             **self._commits.status(),
+            **self._sow.status(),
             sessions=len(self._clients.sessions),
             clients=[client.client_name for client in self._clients.sessions.values()],
             subscriptions=len(self._clients.live),
@@ -244,6 +248,7 @@ class Status:
             "front_log_failed": int(bool(self._here.journal.front_log_failure)),
             "commit_latency": self._commits.latency,
             "destinations": destinations,
+            **self._sow.snapshot(),
         }
 
 

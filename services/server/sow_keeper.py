@@ -1,0 +1,355 @@
+"""The SOW topics of a serving instance: their store on disk, what is written to it and when, and
+what of the journal has to stay until it is.
+
+What is folded is in memory until the store has it. A commit of the store is made in a thread, about
+once a second; what a crash takes with it is folded from the journal again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.core.feature import Batch, Folds
+from raylay.services.errors import CorruptRecord, RaylayError, StorageError, StorageFull
+from raylay.services.server.surroundings import Surroundings
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.storage.files import sync_directory
+from raylay.storage.sow import LmdbSowStore, MemorySowStore, SowStore
+
+if TYPE_CHECKING:
+    # Most instances have no SOW topics, and need not load the parsers of message types.
+    from raylay.services.core.sow import SowFeature, SowProblem
+    from raylay.services.sow.book import SowBook
+
+SOW_FILE = "sow.lmdb"
+DAMAGED_SUFFIX = ".damaged"
+"""Behind the name of a store that was moved aside. One is kept: it is for who wants to look."""
+DAMAGED_MARK = "sow.damaged"
+"""A file that says that the store was found to be damaged in the life before."""
+FINGERPRINT = b"f"
+"""Entry of a topic: of which configuration its records are."""
+WRITE_INTERVAL_S = 1.0
+IDLE_INTERVAL_S = 10.0
+"""Between two writes where only the transaction id has moved, which frees journal."""
+RETRY_S = 5.0
+"""After a commit of the store failed."""
+PENDING_BYTES = 8 * 1024 * 1024
+"""More is written at once, while it serves and in a recovery."""
+
+
+class SowKeeper:
+    """See the file's docstring.
+
+    Invariants: of a commit under way, `_commit` is the future, and nothing else is written; the
+        journal is released no further than the store has it.
+    Owner: the instance's event loop. `open`, and what a recovery calls, run in its thread before
+    anything is served. Lifecycle: `open` once, `serve` once, `close` once; none of them where there
+    are no SOW topics.
+
+    Args:
+        folds: of the instance.
+    """
+
+    name = "sow"
+
+    def __init__(self, here: Surroundings, folds: Folds) -> None:
+        self._here = here
+        self._folds = folds
+        self._store: LmdbSowStore | None = None
+        self._commit: asyncio.Future[None] | None = None
+        self._write_at_s = 0.0
+        self._before_txid = 0
+        self.failure = ""
+        """Why the store cannot be written; empty: it can."""
+        self.feature: SowFeature | None = None
+        """None: there are no SOW topics."""
+
+    @property
+    def book(self) -> SowBook:
+        """All SOW topics."""
+        from raylay.services.sow.book import SowBook
+
+        return SowBook() if self.feature is None else self.feature.book
+
+    # -- beginning -----------------------------------------------------------------------------
+    def open(self) -> SowFeature | None:
+        """The SOW topics, as the store has them; None: there are none. Blocks.
+
+        Raises:
+            ConfigurationError: a definition cannot be used.
+            StorageFull: there is no space for the store.
+            StorageError: the journal cannot be read.
+        """
+        if not self._here.config.sow:
+            return None
+        path = self._here.directory / SOW_FILE
+        mark = self._here.directory / DAMAGED_MARK
+        if mark.exists():
+            self._move_aside(path, "it was found to be damaged in the life before")
+            mark.unlink()
+        try:
+            feature, problems = self._opened(path)
+        except StorageFull:
+            raise
+        except (CorruptRecord, StorageError) as error:
+            self._move_aside(path, str(error))
+            feature, problems = self._opened(path)
+        for each in problems:
+            self._here.report(each.event, topic=each.topic, text=each.text)
+        self.feature = feature
+        return feature
+
+    def _opened(self, path: Path) -> tuple[SowFeature, list[SowProblem]]:
+        from raylay.services.core.sow import SowFeature
+        from raylay.services.plugins.sow import sow_book
+
+        self._close_store()
+        config, journal = self._here.config, self._here.journal
+        store: SowStore = MemorySowStore()
+        if not all(each.transient for each in config.sow):
+            store = self._store = LmdbSowStore(path)
+        self._match(store)
+        feature = SowFeature(sow_book(config.sow, config.type_definitions, store))
+        last_txid = journal.recovered.next_txid - 1
+        return feature, feature.begin(journal.first_txid, last_txid)
+
+    def _match(self, store: SowStore) -> None:
+        """What is of another configuration is of no use: the topic begins anew."""
+        here = self._here
+        types = {each.name: each for each in here.config.type_definitions}
+        prints: dict[str, tuple[dict[bytes, bytes | None], int]] = {}
+        for definition in here.config.sow:
+            if definition.transient:
+                continue
+            name = definition.stored_as
+            topic = store.topic(name)
+            kind = types.get(definition.message_type)
+            wanted = fingerprint(definition, None if kind is None else asdict(kind))
+            found = topic.get(FINGERPRINT)
+            if found is not None and found != wanted:
+                store.drop(name)
+                first_txid = here.journal.first_txid
+                here.report(
+                    "sow_rebuilt",
+                    topic=name,
+                    text=f"the configuration of SOW topic {definition.name} has changed: it is made"
+                    " anew from the journal"
+                    + (
+                        f", which begins with transaction {first_txid}: what was published before "
+                        "is not in it"
+                        if first_txid > 1
+                        else ""
+                    ),
+                )
+            if found != wanted:
+                prints[name] = {FINGERPRINT: wanted}, topic.txid
+        if prints:
+            store.commit(prints)
+
+    def _move_aside(self, path: Path, why: str) -> None:
+        """Puts a store away that cannot be used, and says so."""
+        here = self._here
+        self._close_store()
+        aside = path.with_name(path.name + DAMAGED_SUFFIX)
+        if path.exists():
+            path.replace(aside)
+        path.with_name(f"{path.name}-lock").unlink(missing_ok=True)
+        sync_directory(path.parent)
+        first_txid = here.journal.first_txid
+        lost = (
+            f"; the journal begins with transaction {first_txid}: what was published before is not "
+            "in them"
+            if first_txid > 1
+            else ""
+        )
+        here.report(
+            "sow_store_damaged",
+            text=f"{path} cannot be used: {why}; it was moved to {aside.name}, and the SOW topics "
+            f"are made anew from the journal{lost}",
+        )
+
+    def folded(self) -> None:
+        """A recovery has folded a part of the journal: writes it where it is much. Blocks."""
+        feature, here = self.feature, self._here
+        assert feature is not None
+        last_txid = here.journal.recovered.next_txid - 1
+        here.phase = (
+            f"recovering: SOW topics are at transaction {feature.recovered_txid or 0:,} of "
+            f"{last_txid:,}"
+        )
+        if feature.pending_bytes > PENDING_BYTES:
+            self._write_here()
+
+    def serve(self) -> None:
+        """From now on it folds what is committed."""
+        if self.feature is not None:
+            self._folds.enlist(self, True)
+            # Where a store was ahead of its journal, that must not be found a second time.
+            if self.feature.floor_txid is not None:
+                self._begin_write()
+
+    # -- a feature, for the folds ----------------------------------------------------------------
+    def fold(self, batch: Batch) -> None:
+        """Folds what was committed.
+
+        Raises:
+            CorruptRecord: the store is damaged: the instance ends, and makes it anew.
+        """
+        assert self.feature is not None
+        try:
+            self.feature.fold(batch)
+        except CorruptRecord:
+            (self._here.directory / DAMAGED_MARK).touch()
+            raise
+
+    def failed(self, committed_txid: int) -> None:
+        """Nothing staged is folded."""
+
+    # -- what is due ---------------------------------------------------------------------------
+    def check(self) -> None:
+        """Called now and then: takes away what has expired, and writes what is due."""
+        feature, here = self.feature, self._here
+        if feature is None:
+            return
+        changes = feature.tick(here.now_us())
+        if changes:
+            # Who follows a topic is told: nothing was committed.
+            self._folds.fold(Batch([], here.machine.committed_txid, changes))
+            here.outbox.flush()
+        floor_txid = feature.floor_txid
+        if self._commit is not None or floor_txid is None:
+            return
+        now_s = here.loop.time()
+        if self.failure:
+            is_due = now_s >= self._write_at_s + RETRY_S
+        elif feature.pending_bytes:
+            since_s = now_s - self._write_at_s
+            is_due = since_s >= WRITE_INTERVAL_S or feature.pending_bytes > PENDING_BYTES
+        else:
+            has_moved = floor_txid < here.machine.committed_txid
+            is_due = has_moved and now_s >= self._write_at_s + IDLE_INTERVAL_S
+        if is_due:
+            self._begin_write()
+
+    def _begin_write(self) -> None:
+        feature, here = self.feature, self._here
+        assert feature is not None and self._store is not None and self._commit is None
+        self._write_at_s = here.loop.time()
+        self._commit = here.loop.run_in_executor(None, self._store.commit, feature.pending())
+        here.spawn(self._finish(self._commit))
+
+    async def _finish(self, commit: asyncio.Future[None]) -> None:
+        await asyncio.wait((commit,))
+        if self._commit is commit:
+            self._settle()
+
+    def _settle(self) -> None:
+        """The commit under way has ended."""
+        feature, here, commit = self.feature, self._here, self._commit
+        assert feature is not None and commit is not None
+        self._commit = None
+        error = commit.exception()
+        if error is None:
+            feature.saved()
+            if self.failure:
+                self.failure = ""
+                here.report("sow_store_recovered")
+            if here.is_serving:
+                self._release()
+        elif isinstance(error, RaylayError):
+            feature.not_saved()
+            self._failed(error)
+        else:
+            raise error
+
+    def _write_here(self) -> None:
+        """Writes what is pending, before it serves and at its end. Blocks."""
+        feature = self.feature
+        assert feature is not None and self._store is not None
+        try:
+            self._store.commit(feature.pending())
+        except RaylayError as error:
+            feature.not_saved()
+            self._failed(error)
+        else:
+            feature.saved()
+            self.failure = ""
+
+    def _failed(self, error: RaylayError) -> None:
+        if not self.failure:
+            self._here.report(
+                "sow_store_failed",
+                text=f"{error}; nothing is lost: the records stay in memory, and the journal that "
+                "they are in is kept, until the store can be written again",
+            )
+        self.failure = str(error)
+
+    # -- the journal -----------------------------------------------------------------------------
+    def removable(self, before_txid: int) -> None:
+        """Links need nothing of the journal below this: so much of it is released as the store
+        has."""
+        self._before_txid = before_txid
+        if self.feature is not None:
+            self.feature.delivered_txid = before_txid - 1
+        self._release()
+
+    def _release(self) -> None:
+        floor_txid = None if self.feature is None else self.feature.floor_txid
+        before_txid = self._before_txid
+        if floor_txid is not None:
+            before_txid = min(before_txid, floor_txid + 1)
+        self._here.journal.removable(before_txid)
+
+    # -- telling ---------------------------------------------------------------------------------
+    def status(self) -> dict[str, Any]:
+        """For the instance's status."""
+        if self.feature is None:
+            return {}
+        return {
+            "sow_topics": self.feature.status(),
+            "sow_store_failure": self.failure,
+            "sow_unreadable": self.feature.unreadable,
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """For metrics."""
+        if self.feature is None:
+            return {}
+        return {"sow_topics": self.feature.status()}
+
+    # -- the end ---------------------------------------------------------------------------------
+    async def close(self) -> None:
+        """Writes the last state, when nothing is committed any more, and closes the store."""
+        if self._commit is not None:
+            await self._finish(self._commit)
+        self._folds.enlist(self, False)
+        if self.feature is not None and self._store is not None:
+            await self._here.in_thread(self._write_here)
+        self._close_store()
+
+    def _close_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+def fingerprint(definition: SowTopicDefinition, kind: dict[str, Any] | None) -> bytes:
+    """Of all that decides which records there are, and under which keys.
+
+    Args:
+        kind: what its message type is defined as; None: it is built in.
+    """
+    decides = {
+        "type": [definition.message_type, kind],
+        "pattern": definition.pattern,
+        "keys": definition.keys,
+        "key_domain": definition.key_domain,
+        "key_generator": [definition.key_generator, dict(definition.key_generator_options)],
+        "last_writer": definition.last_writer,
+        "history": bool(definition.rules.window_us),
+    }
+    return json.dumps(decides, sort_keys=True).encode()

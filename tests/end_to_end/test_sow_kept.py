@@ -1,0 +1,340 @@
+"""The SOW topics of a real instance: what is on disk, what a restart finds, what the journal keeps
+for it, and what is said where something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from end_to_end.test_instance import Client as RawClient
+from end_to_end.test_instance import Server, Servers, servers
+
+from raylay.services.client import Client
+from raylay.services.errors import CorruptRecord, StorageFull
+from raylay.services.messages.topics import TopicRule
+from raylay.services.server import sow_keeper
+from raylay.services.server.config import InstanceConfig
+from raylay.services.server.instance_server import InstanceServer
+from raylay.services.server.sow_keeper import DAMAGED_SUFFIX, SOW_FILE, fingerprint
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.state import SowRules
+from raylay.storage.sow import LmdbSowStore
+
+__all__ = ["servers"]
+
+DEADLINE_S = 30.0
+ORDERS = SowTopicDefinition("orders", "json", keys=("/id",))
+MEMORY = SowTopicDefinition("memory", "json", keys=("/id",), transient=True)
+CONFIG = InstanceConfig("A", "g", first=True, sow=(ORDERS, MEMORY))
+
+
+async def until(found: Callable[[], Any]) -> Any:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not (answer := found()):
+        assert time.monotonic() < deadline_s
+        await asyncio.sleep(0.02)
+    return answer
+
+
+class Life:
+    """One life of an instance, with a publisher."""
+
+    def __init__(self, directory: Path, config: InstanceConfig = CONFIG) -> None:
+        self.server = InstanceServer(config, directory)
+
+    async def __aenter__(self) -> Life:
+        await self.server.start()
+        self.client = Client("p", servers=[self.server.here.client_address])
+        await self.client.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.close()
+        await self.server.stop()
+
+    async def publish(self, topic: str, *ids: int, text: str = "x") -> None:
+        for each in ids:
+            await self.client.publish(topic, b'{"id":%d,"text":"%s"}' % (each, text.encode()))
+        await self.client.flush()
+
+    def bodies(self, topic: str = "json/orders") -> list[bytes | None]:
+        for each in self.server._sow.book.topics:
+            if each.definition.stored_as == topic:
+                return sorted((record.body for record in each.state.records()), key=bytes)
+        raise AssertionError(topic)
+
+    def status(self, topic: str = "json/orders") -> dict[str, int]:
+        found: dict[str, int] = self.server.status()["sow_topics"][topic]
+        return found
+
+    def events(self, name: str) -> list[str]:
+        return [each.get("text", "") for each in self.server.events() if each["event"] == name]
+
+    async def kill(self) -> None:
+        """Nothing more is written to the store."""
+        sow = self.server._sow
+        if sow._commit is not None:
+            await sow._finish(sow._commit)
+        self.server._sow._folds.enlist(sow, False)
+        sow.feature = None
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WRITE_INTERVAL_S", "IDLE_INTERVAL_S", "RETRY_S"):
+        monkeypatch.setattr(sow_keeper, name, 0.1)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def of(*ids: int, text: str = "x") -> list[bytes]:
+    return [b'{"id":%d,"text":"%s"}' % (each, text.encode()) for each in ids]
+
+
+def test_a_restart_has_what_was_folded_saved_or_not(tmp_path: Path) -> None:
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            await life.publish("orders", 1, 2, 1)
+            await life.publish("memory", 7)
+            assert life.bodies() == of(1, 2) and life.bodies("json/memory") == of(7)
+            await until(lambda: life.status()["pending_bytes"] == 0)
+            assert life.status() | {"saved_txid": 0} == {
+                "records": 2,
+                "txid": 4,
+                "saved_txid": 0,
+                "pending_bytes": 0,
+                "tombstones": 0,
+                "deleted": 0,
+                "expired": 0,
+            }
+            await life.publish("orders", 3)
+            await life.kill()
+        async with Life(tmp_path) as life:
+            assert life.bodies() == of(1, 2, 3) and life.bodies("json/memory") == of(7)
+            await life.publish("orders", 4)
+        async with Life(tmp_path) as life:
+            assert life.bodies() == of(1, 2, 3, 4)
+            assert life.status()["saved_txid"] == 6, "the end writes all"
+            assert not any(each["event"].startswith("sow") for each in life.server.events())
+
+    run(lives())
+
+
+def test_the_journal_is_kept_until_the_store_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CONFIG, segment_bytes=64 * 1024, retention_bytes=64 * 1024)
+    full = True
+    commit = LmdbSowStore.commit
+
+    def fails(store: LmdbSowStore, changes: Any) -> None:
+        if full and any(entries for entries, _ in changes.values() if set(entries) != {b"f"}):
+            raise StorageFull("no space left", SOW_FILE)
+        commit(store, changes)
+
+    monkeypatch.setattr(LmdbSowStore, "commit", fails)
+
+    async def lives() -> None:
+        nonlocal full
+        async with Life(tmp_path, config) as life:
+            journal = life.server.here.journal
+            for number in range(12):
+                await life.publish("orders", number % 3, text="x" * 40_000)
+            (failure,) = await until(lambda: life.events("sow_store_failed"))
+            assert "no space left; nothing is lost" in failure
+            assert life.server.status()["sow_store_failure"]
+            assert len(journal.segments()) > 4 and journal.first_txid == 1
+            full = False
+            await until(lambda: life.events("sow_store_recovered"))
+            await until(lambda: not life.status()["pending_bytes"])
+            await life.publish("orders", 1, text="y" * 40_000)
+            await life.publish("orders", 2, text="y" * 40_000)
+            await until(lambda: journal.first_txid > 8)
+            await until(lambda: not life.status()["pending_bytes"])
+        async with Life(tmp_path, config) as life:
+            assert life.bodies() == [*of(0, text="x" * 40_000), *of(1, 2, text="y" * 40_000)]
+
+    run(lives())
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "garbage"])
+def test_a_store_that_cannot_be_used_is_made_anew(tmp_path: Path, how: str) -> None:
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            await life.publish("orders", *range(100))
+        path = tmp_path / SOW_FILE
+        whole = path.read_bytes()
+        if how == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(whole[: 3 * 4096] if how == "cut" else b"\0garbage" * 4096)
+        async with Life(tmp_path) as life:
+            assert life.bodies() == sorted(of(*range(100)))
+            said = life.events("sow_store_damaged")
+            assert len(said) == (how != "missing")
+            for text in said:
+                assert "made anew from the journal" in text and "what was published" not in text
+            assert (tmp_path / (SOW_FILE + DAMAGED_SUFFIX)).exists() == bool(said)
+
+    run(lives())
+
+
+def test_a_record_that_is_found_damaged_has_the_store_made_anew(tmp_path: Path) -> None:
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            await life.publish("orders", 1, 2)
+            key = life.server._sow.book.topics[0].state.records().__next__().key
+        store = LmdbSowStore(tmp_path / SOW_FILE)
+        store.commit({"json/orders": ({b"v" + key: b"none"}, store.topic("json/orders").txid)})
+        store.close()
+        life = Life(tmp_path)
+        await life.server.start()
+        async with Client("q", servers=[life.server.here.client_address]) as client:
+            for each in (1, 2):
+                await client.publish("orders", b'{"id":%d,"text":"x"}' % each)
+            with pytest.raises(CorruptRecord, match="has 4 bytes only"):
+                await life.server.finished()
+            await life.kill()
+            await life.server._close_everything()
+        async with Life(tmp_path) as again:
+            assert again.bodies() == of(1, 2) and again.events("sow_store_damaged")
+
+    run(lives())
+
+
+def test_what_is_of_another_configuration_is_made_anew(tmp_path: Path) -> None:
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            await life.publish("orders", 1, 2)
+            await life.publish("orders", 3, text="y")
+        by_text = replace(ORDERS, keys=("/text",))
+        async with Life(tmp_path, replace(CONFIG, sow=(by_text,))) as life:
+            (said,) = life.events("sow_rebuilt")
+            assert "the configuration of SOW topic orders has changed" in said
+            assert life.bodies() == [*of(2), *of(3, text="y")]
+        async with Life(tmp_path, replace(CONFIG, sow=(by_text,))) as life:
+            assert not life.events("sow_rebuilt")
+
+    run(lives())
+
+
+def test_a_new_journal_beside_the_store_goes_on_from_it(tmp_path: Path) -> None:
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            await life.publish("orders", 1, 2, 3)
+        for path in sorted((tmp_path / "journal").iterdir()):
+            path.unlink()
+        async with Life(tmp_path) as life:
+            (said,) = life.events("sow_ahead")
+            assert "the records are kept" in said
+            assert life.bodies() == of(1, 2, 3)
+            await life.client.publish("orders", b'{"id":2,"text":"y"}')
+            await life.client.flush()
+        async with Life(tmp_path) as life:
+            assert life.bodies() == [*of(1), *of(2, text="y"), *of(3)]
+            assert not life.events("sow_ahead")
+
+    run(lives())
+
+
+def test_what_expires_is_counted_and_gone(tmp_path: Path) -> None:
+    brief = replace(ORDERS, rules=SowRules(expires=True, lifetime_us=300_000))
+
+    async def lives() -> None:
+        async with Life(tmp_path, replace(CONFIG, sow=(brief,))) as life:
+            await life.publish("orders", 1, 2)
+            await until(lambda: life.status()["expired"] == 2)
+            assert life.bodies() == [] and life.status()["records"] == 0
+
+    run(lives())
+
+
+def test_a_failed_append_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store claims nothing that the journal has not committed."""
+
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            await life.publish("orders", 1)
+            machine = life.server.here.machine
+            before = life.status()["txid"]
+            life.server.commits.failed(machine.next_txid, StorageFull("no space left", "x"))
+            await until(lambda: life.status()["saved_txid"] == before)
+            await asyncio.sleep(0.3)  # Another write, if there were one, would be within 0.1 s.
+            store = life.server._sow._store
+            assert store is not None
+            assert store.topic("json/orders").txid == before == machine.committed_txid
+
+    run(lives())
+
+
+def test_no_topics_no_store(tmp_path: Path) -> None:
+    async def lives() -> None:
+        async with Life(tmp_path, replace(CONFIG, sow=(MEMORY,))) as life:
+            await life.publish("memory", 1)
+            assert life.bodies("json/memory") == of(1)
+        async with Life(tmp_path, replace(CONFIG, sow=())) as life:
+            await life.publish("orders", 1)
+            assert "sow_topics" not in life.server.status()
+        assert not (tmp_path / SOW_FILE).exists()
+
+    run(lives())
+
+
+def test_what_decides_which_records_there_are() -> None:
+    same = (replace(ORDERS, rules=SowRules(expires=True)), replace(ORDERS, recovery_point="now"))
+    others = (
+        replace(ORDERS, message_type="xml"),
+        replace(ORDERS, keys=("/no",)),
+        replace(ORDERS, key_domain="d"),
+        replace(ORDERS, pattern="o"),
+        replace(ORDERS, last_writer=True),
+        replace(ORDERS, rules=SowRules(window_us=1)),
+        replace(ORDERS, keys=(), key_generator="g"),
+        replace(ORDERS, keys=(), key_generator="g", key_generator_options={"a": "b"}),
+    )
+    prints = [fingerprint(each, None) for each in (ORDERS, *others)]
+    assert len({*prints, fingerprint(ORDERS, {"kind": "fix"})}) == 10
+    assert {fingerprint(each, None) for each in same} == {prints[0]}
+
+
+@pytest.mark.slow
+def test_sigkill_at_any_instant(servers: Servers, tmp_path: Path) -> None:
+    """What was acknowledged is in the SOW of the next life, whatever of it was on disk."""
+    server = Server(tmp_path / "solo", replace(CONFIG, name="solo", topics=(TopicRule(".*"),)))
+    servers.append(server)
+    last: dict[int, int] = {}
+    sequence = 0
+    for _ in range(4):
+        client = RawClient(server.address, "publisher")
+        end_s = time.monotonic() + 1.3
+        while time.monotonic() < end_s:
+            begin = sequence + 1
+            sequence += 50
+            numbers = range(begin, sequence + 1)
+            from raylay.services.messages.records import RecordBuilder
+
+            builder = RecordBuilder(client.answer["publisher"], "orders", "json")
+            records = (
+                builder.build(n, b'{"id":%d,"n":%d}' % (n % 97, n), time.time_ns() // 1000)
+                for n in numbers
+            )
+            client.send({"c": "pb", "n": len(numbers)}, b"".join(records))
+            client.persisted(sequence)
+            last |= {n % 97: n for n in numbers}
+        server.kill()
+        server.start()
+    server.stop()
+    store = LmdbSowStore(tmp_path / "solo" / SOW_FILE)
+    from raylay.services.plugins.sow import sow_book
+
+    (topic,) = sow_book((ORDERS,), (), store).topics
+    found = {topic.type.parse(record.body or b"")["id"]: record for record in topic.state.records()}
+    assert {key: each.sequence for key, each in found.items()} == last
+    store.close()
