@@ -58,7 +58,7 @@ from raylay.services.client.failover import (
     ServerChooser,
     read_peers,
 )
-from raylay.services.client.messages import MessageBatch
+from raylay.services.client.messages import MessageBatch, last_origin_time_us
 from raylay.services.client.outbox import Outbox
 from raylay.services.client.publish_store import PublishStore
 from raylay.services.client.resumptions import Resumptions
@@ -70,6 +70,9 @@ from raylay.services.protocol.frames import PROTOCOL_VERSION, Header
 
 STABLE_AFTER_S = 1.0
 """A connection that lasted as long ends the growth of the reconnect pauses."""
+WALKED_MESSAGES_MAX = 16
+"""Of a delivery to a client that did not publish yet: of a larger one the first message's origin
+time is taken for all, unless their lengths tell where the last one is."""
 _LOGON = "logon"
 ASK_AFTER_ROUNDS = 3
 """In which nobody was found: then those are asked where others live who may not be used."""
@@ -199,7 +202,15 @@ class ClientMachine(Outbox):
     def arrived(self, header: Header, payload: bytes) -> MessageBatch | None:
         """The messages of a delivery that are to be handed out; None when there are none."""
         subscription = self.subscriptions.get(header.get("sub", ""))
-        return subscription.arrived(header, payload) if subscription is not None else None
+        batch = subscription.arrived(header, payload) if subscription is not None else None
+        if batch is not None:
+            # Of one publisher's messages the last one is the latest. A walk through many costs, and
+            # is of use only to who publishes behind them.
+            walk = batch.count <= WALKED_MESSAGES_MAX or self.publishes
+            stamp_us = last_origin_time_us(batch.payload, batch.count, walk)
+            if stamp_us > self.stamp_us:
+                self.heard_stamp(stamp_us, batch.timestamp_us)
+        return batch
 
     # -- events ------------------------------------------------------------------------------
     def step(self, event: Event, now_s: float) -> list[Effect]:

@@ -19,6 +19,7 @@ _BODY = struct.Struct("<I10xBBHHH")  # length, type, trace, topic, key and corre
 _IDENTITY = struct.Struct("<I24xQQ")  # length, publisher, sequence
 _TRACE = struct.Struct("<I11xB")  # length, trace length
 _LENGTH = struct.Struct("<I")
+_ORIGIN = struct.Struct("<I40xQ")  # length, origin time
 _HEADER_BYTES = 60
 
 SequenceRange = tuple[int, int, int]
@@ -69,6 +70,30 @@ def ranges_of(payload: bytes, count: int) -> list[SequenceRange]:
         open_first[current], open_last[current] = first, last
         ranges.extend((key, open_first[key], open_last[key]) for key in open_first)
     return ranges
+
+
+def last_origin_time_us(payload: bytes, count: int, walk: bool = True) -> int:
+    """The origin time of a payload's last record, in microseconds since 1970; 0 where it is empty.
+
+    Args:
+        walk: whether to look for it record by record where their lengths differ. Without it the
+            first one's is given then.
+    """
+    if not count:
+        return 0
+    length, origin_us = _ORIGIN.unpack_from(payload)
+    if count == 1:
+        return int(origin_us)
+    # Records of one feed are often of one length: then the last one is found without a walk.
+    at = len(payload) - length
+    if length * count != len(payload) or _LENGTH.unpack_from(payload, at)[0] != length:
+        if not walk:
+            return int(origin_us)
+        at = 0
+        unpack = _LENGTH.unpack_from
+        for _ in range(count - 1):
+            at += unpack(payload, at)[0]
+    return int(_ORIGIN.unpack_from(payload, at)[1])
 
 
 class Message:

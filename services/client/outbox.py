@@ -9,6 +9,10 @@ own, and every process on the way pays for each. So while `UNANSWERED_MESSAGES_M
 small frames are under way, the next small frame waits for an answer, and takes what is published
 meanwhile. A lone message is sent at once, as is a large frame, a resend, and what somebody flushes.
 
+The origin times of its records are a hybrid logical clock: the wall clock, but behind every time
+that it gave before or was delivered. Who reads a value and then writes is later than what he read,
+whatever the clocks say.
+
 A publisher's sequences ascend without end: behind the highest that its store or any server saw. A
 client whose store does not know its past begins at the clock in microseconds, since some instance
 that it does not ask may have seen more than the one it asks.
@@ -16,7 +20,8 @@ that it does not ask may have seen more than the one it asks.
 Invariants:
 - a record leaves the publish store only when the server said that it is durable, or refused it;
 - on one connection sequences are sent in ascending order, and each once;
-- what is gathered is sent with an answer, by `hurry`, or as soon as it is no small frame any more.
+- what is gathered is sent with an answer, by `hurry`, or as soon as it is no small frame any more;
+- the origin times of one client's records ascend.
 """
 
 from __future__ import annotations
@@ -39,7 +44,9 @@ from raylay.services.messages.records import (
     KEY_BYTES_MAX,
     RECORD_BYTES_MAX,
     SEQUENCE_MAX,
+    Command,
     RecordBuilder,
+    decode_record,
     publisher_id,
 )
 from raylay.services.protocol.frames import Header
@@ -54,6 +61,8 @@ SMALL_FRAME_BYTES = 64 * 1024
 GATHERING_S_MAX = 0.002
 """What is gathered goes without an answer then: one may take long, as of a sync destination that
 has stopped."""
+CLOCK_AHEAD_US_MAX = 60_000_000
+"""An origin time that is further ahead comes of a clock that is wrong, and nobody goes by it."""
 FAILURES_MAX = 1_000
 """Refused publishes remembered until somebody asks."""
 
@@ -102,12 +111,18 @@ class Outbox:
         """Whether nothing may be published any more."""
         self.next_sequence = 0
         """The next publish's; 0 until the first logon told where to begin."""
+        self._first_sequence = 0
+        """Of what this client publishes."""
         self.failures: deque[PublishFailed] = deque(maxlen=FAILURES_MAX)
         self.gathering = False
         """Whether something waits for an answer to earlier frames. Where it does so for
         `GATHERING_S_MAX`, the shell calls `hurry`."""
         self.unjournaled = 0
         """Publishes that went to live subscribers only, as far as the server said so."""
+        self.stamp_us = 0
+        """The latest origin time given, or delivered and believed; microseconds since 1970."""
+        self.wall_us = clock_us
+        """The wall clock when something was last read. The shell sets it, as `heard_s`."""
         self._refused_for = ("", "")
         """Reason and text of the last refusal: of several at once only the first has the text."""
         self._clock_us = clock_us
@@ -153,8 +168,13 @@ class Outbox:
         expiration_s: int = 0,
         key: bytes = b"",
         correlation: bytes = b"",
+        command: int = 0,
     ) -> int:
         """Numbers, stores and queues one message. Returns its sequence.
+
+        Args:
+            origin_time_us: the wall clock; the record's is later where it must be.
+            command: what the record does (records.py); 0: it is a publish.
 
         Raises:
             PublishStoreFull: the store is at its limit; nothing was done.
@@ -169,13 +189,17 @@ class Outbox:
             raise ConnectionLost(f"client {self.client_name} is closed")
         if not 0 < sequence <= SEQUENCE_MAX:
             raise self._unnumbered()
-        if expiration_s or key or correlation:
+        if origin_time_us <= self.stamp_us:
+            origin_time_us = self.stamp_us + 1
+        self.stamp_us = origin_time_us
+        if expiration_s or key or correlation or command:
             check_values(expiration_s, key, correlation)
             record = builder.build(
                 sequence,
                 body,
                 origin_time_us,
                 trace,
+                command=command or Command.PUBLISH,
                 expiration_s=expiration_s,
                 key=key,
                 correlation=correlation,
@@ -192,6 +216,20 @@ class Outbox:
         self._tail_bytes += len(record)
         self.next_sequence = sequence + 1
         return sequence
+
+    @property
+    def publishes(self) -> bool:
+        """Whether anything was published since this client was made."""
+        return self.next_sequence > self._first_sequence
+
+    def heard_stamp(self, stamp_us: int, received_us: int) -> None:
+        """A message with this origin time was delivered: what is published from now on is later.
+
+        Args:
+            received_us: when the instance received it, by its clock; 0: it did not say.
+        """
+        if self.stamp_us < stamp_us <= max(self.wall_us, received_us) + CLOCK_AHEAD_US_MAX:
+            self.stamp_us = stamp_us
 
     def _unnumbered(self) -> Exception:
         if not self.next_sequence:
@@ -283,10 +321,19 @@ class Outbox:
         if isinstance(durable, list) and durable:
             store.drop([(int(first), int(last)) for first, last in durable])
         highest = max(int(header.get("highest") or 0), store.highest)
-        if not self.next_sequence and not store.highest:
+        first = not self.next_sequence
+        if first and not store.highest:
             highest = max(highest, self._clock_us - 1)
         self.next_sequence = max(self.next_sequence, highest + 1)
+        if first:
+            self._first_sequence = self.next_sequence
         store.advance(self.next_sequence - 1)
+        newest = next(iter(store.replay(store.highest)), None) if store.messages else None
+        if newest is not None:
+            # Of an earlier life with this store, whose clock may have been ahead of this one's.
+            self.stamp_us = max(
+                self.stamp_us, decode_record(newest[1], verify=False).origin_time_us
+            )
         self._resend_upto = self.next_sequence - 1
         self._sent_upto = 0
         lowest = store.lowest

@@ -8,11 +8,18 @@ import os
 import random
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from raylay.services.client.connection import Connection, open_connection, split_address
+from raylay.services.client.arguments import (
+    Resolver,
+    ServerLike,
+    check_owner,
+    listed,
+    sample_every,
+)
+from raylay.services.client.connection import Connection, open_connection
 from raylay.services.client.events import (
     ClientEvent,
     Connect,
@@ -50,17 +57,13 @@ from raylay.services.client.publish_store import PublishStore
 from raylay.services.client.resumption import BookmarkStore
 from raylay.services.client.subscription import Subscription
 from raylay.services.errors import (
-    ConfigurationError,
     ConnectionLost,
     RaylayError,
     StorageError,
 )
-from raylay.services.messages.records import decode_record, publisher_id
 from raylay.services.protocol.frames import Frame, encode_front
 from raylay.storage.stores import MemoryPublishStore
 
-ServerLike = Server | str | Mapping[str, Any]
-Resolver = Callable[[], Sequence[ServerLike] | Awaitable[Sequence[ServerLike]]]
 PUBLISH_FRAME_BYTES = 256 * 1024
 """Records in one `pb` frame: large enough that its cost vanishes, small enough that the server can
 commit the first while the next is on the way."""
@@ -72,36 +75,6 @@ PUBLISHES_A_TURN = 256
 """`publish` lets the event loop run after as many, so that acks and sockets are attended to."""
 SAMPLING_RATIO_DEFAULT = 0.001
 STORE_RETRY_S = 1.0
-
-
-def _check_owner(store: PublishStore, client_name: str) -> None:
-    """Raises ConfigurationError when the store holds publishes of another client name."""
-    held = next(store.replay(store.lowest), None) if store.messages else None
-    if held is not None and decode_record(held[1]).publisher != publisher_id(client_name):
-        raise ConfigurationError(
-            f"the publish store given to client {client_name} holds publishes of another client "
-            "name: give each name its own store"
-        )
-
-
-def _listed(client_name: str, servers: Iterable[ServerLike]) -> tuple[Server, ...]:
-    found = tuple(map(as_server, servers))
-    if not found:
-        raise ConfigurationError(f"client {client_name} has no servers: list one or give a look-up")
-    for server in found:
-        try:
-            split_address(server.address)
-        except ValueError as error:
-            # Here, not at the first attempt: what cannot be an address would be tried for long.
-            raise ConfigurationError(f"client {client_name}: {error}") from None
-    return found
-
-
-def _sample_every(sampling_ratio: float) -> int:
-    """One publish in how many is sampled; 0: none."""
-    if not 0 <= sampling_ratio <= 1:
-        raise ConfigurationError(f"sampling_ratio is {sampling_ratio}: give one of 0 to 1")
-    return round(1 / sampling_ratio) if sampling_ratio else 0
 
 
 class Tracer(Protocol):
@@ -155,9 +128,9 @@ class Performing:
         on_publish_failed: Callable[[PublishFailed], None] | None = None,
     ) -> None:
         self._resolver: Resolver | None = servers if callable(servers) else None
-        known = () if callable(servers) else _listed(name, servers)
+        known = () if callable(servers) else listed(name, servers)
         store = publish_store if publish_store is not None else MemoryPublishStore()
-        _check_owner(store, name)
+        check_owner(store, name)
         self.name = name
         self.on_event = on_event
         self.on_persisted = on_persisted
@@ -193,7 +166,7 @@ class Performing:
         self._publish_timeout_s = publish_timeout_s
         self.close_timeout_s = close_timeout_s
         self._tracer = tracer
-        self._sample_every = _sample_every(sampling_ratio) if tracer is not None else 0
+        self._sample_every = sample_every(sampling_ratio) if tracer is not None else 0
         # At a random place of the first round, so that clients of few messages are sampled too.
         self._until_sample = self._sample_every and 1 + random.randrange(self._sample_every)
         self._publishes_a_turn = PUBLISHES_A_TURN
@@ -301,6 +274,7 @@ class Performing:
         assert self._loop is not None
         machine = self._machine
         machine.heard_s = self._loop.time()
+        machine.wall_us = time.time_ns() // 1000
         try:
             for header, body in frames:
                 if header["c"] == "p":

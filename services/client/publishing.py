@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
+from raylay.services.client.deletes import delete_body
 from raylay.services.client.performing import (
     Performing,
 )
@@ -12,6 +14,9 @@ from raylay.services.errors import (
     PublishStoreFull,
     RaylayError,
 )
+from raylay.services.messages.records import Command
+
+DELTA_PUBLISH = 6
 
 
 class Publishing(Performing):
@@ -26,9 +31,20 @@ class Publishing(Performing):
         expiration_s: int = 0,
         key: bytes = b"",
         correlation: bytes = b"",
+        command: int = 0,
     ) -> int:
         """Publishes without waiting. Returns the sequence. It is sent in this turn of the loop, or
         with the answer to what was published just before (outbox.py).
+
+        Args:
+            topic: literal.
+            body: the message.
+            message_type: of the body.
+            expiration_s: seconds after which its record of a SOW topic is gone; 0: as the topic is
+                configured.
+            key: the SOW key, on a topic whose publishers give it.
+            correlation: handed to who gets the message.
+            command: of the record, for `delta_publish` and `sow_delete`; 0: a publish.
 
         Raises:
             PublishStoreFull: there is no room in the store; nothing was published.
@@ -49,6 +65,7 @@ class Publishing(Performing):
                 expiration_s,
                 key,
                 correlation,
+                command,
             )
         except RaylayError as error:
             if trace and self._tracer is not None:
@@ -76,8 +93,10 @@ class Publishing(Performing):
         expiration_s: int = 0,
         key: bytes = b"",
         correlation: bytes = b"",
+        command: int = 0,
     ) -> int:
-        """Publishes. Returns the sequence at once; waits only for room in the store.
+        """Publishes. Returns the sequence at once; waits only for room in the store. The arguments
+        are those of `publish_nowait`.
 
         Raises:
             PublishStoreFull: no room within `publish_timeout_s`; nothing was published.
@@ -91,6 +110,7 @@ class Publishing(Performing):
                 expiration_s=expiration_s,
                 key=key,
                 correlation=correlation,
+                command=command,
             )
         except PublishStoreFull:
             deadline_s = time.monotonic() + self._publish_timeout_s
@@ -104,6 +124,7 @@ class Publishing(Performing):
                         expiration_s=expiration_s,
                         key=key,
                         correlation=correlation,
+                        command=command,
                     )
                 except PublishStoreFull:
                     continue
@@ -112,6 +133,60 @@ class Publishing(Performing):
             self._until_yield = self._publishes_a_turn
             await asyncio.sleep(0)
         return sequence
+
+    async def delta_publish(
+        self,
+        topic: str,
+        body: bytes,
+        message_type: str = "json",
+        *,
+        expiration_s: int = 0,
+        key: bytes = b"",
+        correlation: bytes = b"",
+    ) -> int:
+        """Publishes fields that change: the instance merges them into the record of their key, and
+        journals, replicates and delivers the whole message. Where there is no record yet, or the
+        topic has no SOW, the body is the message. Returns and raises as `publish`.
+
+        `flush` raises CommandFailed where the instance could not merge it: `bad_message`,
+        `bad_key`, `too_large`, or `not_supported` by the message type or the topic.
+        """
+        return await self.publish(
+            topic,
+            body,
+            message_type,
+            expiration_s=expiration_s,
+            key=key,
+            correlation=correlation,
+            command=DELTA_PUBLISH,
+        )
+
+    async def sow_delete(
+        self,
+        topic: str,
+        *,
+        filter: str | None = None,
+        keys: Sequence[bytes] | None = None,
+        data: bytes | None = None,
+        message_type: str = "json",
+    ) -> int:
+        """Deletes records of a SOW topic: here, and wherever the topic is replicated to. Give one
+        of `filter`, `keys` and `data`. Returns and raises as `publish`; it is kept, sent again and
+        acknowledged as a publish is.
+
+        Args:
+            filter: those that pass it; `1=1`: all.
+            keys: those with these SOW keys (`Message.key`).
+            data: the one that a message with this body has the key of.
+            message_type: of the topic, and of `data`.
+
+        Raises:
+            LocalProtocolError: none or several of the three are given; nothing was deleted. `flush`
+                raises CommandFailed for what the instance refused: `no_sow`, `bad_filter`,
+                `bad_message`, `bad_key`.
+        """
+        body = delete_body(filter, keys, data)
+        return await self.publish(topic, body, message_type, command=Command.DELETE)
 
     async def room(self, timeout_s: float | None = None) -> None:
         """Waits until the publish store has room; `publish_timeout_s` when no time is given.

@@ -10,13 +10,15 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 from raylay.services.client.client import Client
+from raylay.services.client.deletes import delete_body
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.outbox import check_values
+from raylay.services.client.publishing import DELTA_PUBLISH
 from raylay.services.client.subscription import Merged, Subscription
 from raylay.services.errors import (
     ConnectionLost,
@@ -24,7 +26,7 @@ from raylay.services.errors import (
     PublishStoreFull,
     RaylayError,
 )
-from raylay.services.messages.records import RECORD_BYTES_MAX
+from raylay.services.messages.records import RECORD_BYTES_MAX, Command
 
 T = TypeVar("T")
 
@@ -32,7 +34,7 @@ HANDED_OVER_MAX = 10_000
 HANDED_OVER_BYTES_MAX = 64 * 1024 * 1024
 """Publishes between the callers' threads and the loop thread; above either, `publish` blocks."""
 
-_Publish = tuple[str, bytes, str, int, bytes, bytes]
+_Publish = tuple[str, bytes, str, int, bytes, bytes, int]
 
 
 class SyncSubscription:
@@ -169,6 +171,7 @@ class SyncClient:
         expiration_s: int = 0,
         key: bytes = b"",
         correlation: bytes = b"",
+        command: int = 0,
     ) -> None:
         """Publishes; blocks only for room. One thread's publishes keep their order.
 
@@ -192,11 +195,30 @@ class SyncClient:
             if self._failure is not None:
                 raise self._failure
             self._queue_bytes += len(body)
-            self._queue.append((topic, body, message_type, expiration_s, key, correlation))
+            self._queue.append((topic, body, message_type, expiration_s, key, correlation, command))
             wake = not self._drain_scheduled
             self._drain_scheduled = True
         if wake:
             self._loop.call_soon_threadsafe(self._start_drain)
+
+    def delta_publish(
+        self, topic: str, body: bytes, message_type: str = "json", **options: Any
+    ) -> None:
+        """Publishes fields that change (`Client.delta_publish`); blocks and raises as `publish`."""
+        self.publish(topic, body, message_type, command=DELTA_PUBLISH, **options)
+
+    def sow_delete(
+        self,
+        topic: str,
+        *,
+        filter: str | None = None,
+        keys: Sequence[bytes] | None = None,
+        data: bytes | None = None,
+        message_type: str = "json",
+    ) -> None:
+        """Deletes records of a SOW topic (`Client.sow_delete`); blocks and raises as `publish`."""
+        body = delete_body(filter, keys, data)
+        self.publish(topic, body, message_type, command=Command.DELETE)
 
     def _crowded(self) -> bool:
         return len(self._queue) >= HANDED_OVER_MAX or self._queue_bytes >= HANDED_OVER_BYTES_MAX
@@ -222,7 +244,7 @@ class SyncClient:
             taken_bytes = 0
             try:
                 for _ in range(min(len(queue), HANDED_OVER_MAX)):
-                    topic, body, message_type, expiration_s, key, correlation = queue[0]
+                    topic, body, message_type, expiration_s, key, correlation, command = queue[0]
                     client.publish_nowait(
                         topic,
                         body,
@@ -230,6 +252,7 @@ class SyncClient:
                         expiration_s=expiration_s,
                         key=key,
                         correlation=correlation,
+                        command=command,
                     )
                     taken_bytes += len(body)
                     queue.popleft()

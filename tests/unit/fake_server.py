@@ -24,6 +24,8 @@ class Session(asyncio.Protocol):
         self.frames: list[tuple[Header, bytes]] = []
         self.published: list[int] = []
         self.bodies: list[bytes] = []
+        self.does: list[int] = []
+        """The command of each record published."""
         self.logged_on = False
         self.ended = False
 
@@ -157,7 +159,9 @@ class FakeServer:
             self._answer_logon(session, header)
         elif command == "pb":
             session.published += sequences_of(body)
-            session.bodies += [record.body for record in iterate_records(body, verify=True)]
+            found = list(iterate_records(body, verify=True))
+            session.bodies += [record.body for record in found]
+            session.does += [record.command for record in found]
             if self.auto_ack:
                 session.ack(session.published[-1])
         elif command == "subscribe":
@@ -207,7 +211,15 @@ class FakeServer:
         session.send(answer)
 
 
-def records(publisher: int, sequences: Iterable[int], body: bytes = b"", topic: str = "t") -> bytes:
+def records(
+    publisher: int,
+    sequences: Iterable[int],
+    body: bytes = b"",
+    topic: str = "t",
+    *,
+    key: bytes = b"",
+    stamp_us: int = 5,
+) -> bytes:
     """A payload of records; each body is `body`, or the sequence in digits."""
     builder = RecordBuilder(publisher, topic, "json")
-    return b"".join(builder.build(n, body or str(n).encode(), 5) for n in sequences)
+    return b"".join(builder.build(n, body or str(n).encode(), stamp_us, key=key) for n in sequences)

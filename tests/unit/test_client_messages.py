@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.fake_server import records
 
-from raylay.services.client.messages import MessageBatch, ranges_of
+from raylay.services.client.messages import MessageBatch, last_origin_time_us, ranges_of
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import RecordBuilder
 
@@ -79,3 +79,16 @@ def test_a_record_of_no_length_does_not_hang() -> None:
     assert len(batch.bodies()) == 3
     with pytest.raises(struct.error):
         MessageBatch("s", 3, b"short").bodies()
+
+
+@pytest.mark.parametrize("lengths", [[3], [3, 3, 3], [1, 5, 2], [5, 1, 1], [60, 1, 60]])
+def test_the_last_origin_time_is_found_in_records_of_any_length(lengths: list[int]) -> None:
+    builder = RecordBuilder(7, "t", "json")
+    payload = b"".join(
+        builder.build(n, b"x" * length, 100 + n) for n, length in enumerate(lengths, start=1)
+    )
+    assert last_origin_time_us(payload, len(lengths)) == 100 + len(lengths)
+    assert last_origin_time_us(b"", 0) == 0
+    of_one_length = len(set(lengths)) == 1
+    told = last_origin_time_us(payload, len(lengths), walk=False)
+    assert told == (100 + len(lengths) if of_one_length else 101)

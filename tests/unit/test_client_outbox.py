@@ -10,6 +10,7 @@ from unit.fake_stores import DictPublishStore
 
 from raylay.services.client.events import Effect, SendPublishes, Settled, Tell
 from raylay.services.client.outbox import (
+    CLOCK_AHEAD_US_MAX,
     SMALL_FRAME_BYTES,
     SMALL_FRAME_MESSAGES,
     UNANSWERED_MESSAGES_MAX,
@@ -17,7 +18,13 @@ from raylay.services.client.outbox import (
     check_values,
 )
 from raylay.services.errors import ConnectionLost, LocalProtocolError, SequenceConflict
-from raylay.services.messages.records import KEY_BYTES_MAX, SEQUENCE_MAX, sequences_of
+from raylay.services.messages.records import (
+    KEY_BYTES_MAX,
+    SEQUENCE_MAX,
+    Command,
+    iterate_records,
+    sequences_of,
+)
 
 CLOCK_US = 5_000
 
@@ -207,3 +214,58 @@ def test_where_answers_are_kept_back_nothing_waits_for_them() -> None:
     for _ in range(3 * UNANSWERED_MESSAGES_MAX):
         lone = publish(outbox)
         assert sent(outbox) == lone
+
+
+def stamps(outbox: Outbox) -> list[int]:
+    """The origin times of what the store holds."""
+    return [
+        record.origin_time_us
+        for _, payload in outbox.store.replay()
+        for record in iterate_records(payload)
+    ]
+
+
+def test_origin_times_ascend_whatever_the_clock_does() -> None:
+    outbox = logged_on()
+    for clock_us in (100, 100, 90, 101, 200):
+        outbox.publish("t", b"x", "json", clock_us)
+    assert stamps(outbox) == [100, 101, 102, 103, 200]
+
+
+def test_what_is_published_is_later_than_what_was_delivered_before() -> None:
+    outbox = logged_on()
+    outbox.wall_us = 1_000
+    outbox.heard_stamp(5_000, 0)
+    outbox.heard_stamp(4_000, 0)
+    outbox.publish("t", b"x", "json", 1_001)
+    outbox.publish("t", b"x", "json", 9_000)
+    assert stamps(outbox) == [5_001, 9_000]
+
+
+def test_an_origin_time_far_ahead_of_every_clock_is_not_gone_by() -> None:
+    outbox = logged_on()
+    outbox.wall_us = 1_000
+    outbox.heard_stamp(1_001 + CLOCK_AHEAD_US_MAX, 900)
+    outbox.publish("t", b"x", "json", 1_000)
+    assert stamps(outbox) == [1_000]
+    # This client's clock is behind, the instance's is not.
+    outbox.heard_stamp(1_001 + CLOCK_AHEAD_US_MAX, 5_000)
+    outbox.publish("t", b"x", "json", 1_000)
+    assert stamps(outbox)[1] == 1_002 + CLOCK_AHEAD_US_MAX
+
+
+def test_a_later_life_with_the_store_goes_on_behind_its_origin_times() -> None:
+    store = DictPublishStore()
+    logged_on(store).publish("t", b"x", "json", 7_000)
+    logged_on(store).publish("t", b"x", "json", 50)
+    outbox = logged_on(store)
+    assert stamps(outbox) == [7_000, 7_001]
+
+
+def test_a_record_carries_what_it_does() -> None:
+    outbox = logged_on()
+    outbox.publish("t", b"x", "json", 1, command=Command.DELETE)
+    outbox.publish("t", b"x", "json", 1, key=b"k")
+    outbox.publish("t", b"x", "json", 1)
+    records = [next(iterate_records(payload, verify=True)) for _, payload in outbox.store.replay()]
+    assert [(each.command, each.key) for each in records] == [(2, b""), (1, b"k"), (1, b"")]

@@ -184,3 +184,15 @@ def test_a_failed_connect_leaves_no_thread(there: ServerThread) -> None:
     with pytest.raises(CommandFailed):
         SyncClient("desk", [there.server.address])
     assert threading.active_count() == before
+
+
+def test_deltas_and_deletes_keep_their_place_among_publishes(there: ServerThread) -> None:
+    with SyncClient("desk", [there.server.address]) as client:
+        client.publish("t", b"1")
+        client.delta_publish("t", b"2", key=b"k")
+        client.sow_delete("t", keys=[b"k"])
+        with pytest.raises(LocalProtocolError, match="one of filter, keys and data"):
+            client.sow_delete("t")
+        client.publish("t", b"3")
+        client.flush(10)
+    assert there.server.session.does == [1, 6, 2, 1]

@@ -1,0 +1,54 @@
+"""What a client is made with, checked before anything is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from raylay.services.client.connection import split_address
+from raylay.services.client.failover import Server, as_server
+from raylay.services.client.publish_store import PublishStore
+from raylay.services.errors import ConfigurationError
+from raylay.services.messages.records import decode_record, publisher_id
+
+ServerLike = Server | str | Mapping[str, Any]
+Resolver = Callable[[], Sequence[ServerLike] | Awaitable[Sequence[ServerLike]]]
+
+
+def check_owner(store: PublishStore, client_name: str) -> None:
+    """Raises ConfigurationError when the store holds publishes of another client name."""
+    held = next(store.replay(store.lowest), None) if store.messages else None
+    if held is not None and decode_record(held[1]).publisher != publisher_id(client_name):
+        raise ConfigurationError(
+            f"the publish store given to client {client_name} holds publishes of another client "
+            "name: give each name its own store"
+        )
+
+
+def listed(client_name: str, servers: Iterable[ServerLike]) -> tuple[Server, ...]:
+    """The servers that a list names.
+
+    Raises:
+        ConfigurationError: there is none, or an address is none.
+    """
+    found = tuple(map(as_server, servers))
+    if not found:
+        raise ConfigurationError(f"client {client_name} has no servers: list one or give a look-up")
+    for server in found:
+        try:
+            split_address(server.address)
+        except ValueError as error:
+            # Here, not at the first attempt: what cannot be an address would be tried for long.
+            raise ConfigurationError(f"client {client_name}: {error}") from None
+    return found
+
+
+def sample_every(sampling_ratio: float) -> int:
+    """One publish in how many is sampled; 0: none.
+
+    Raises:
+        ConfigurationError: the ratio is none of 0 to 1.
+    """
+    if not 0 <= sampling_ratio <= 1:
+        raise ConfigurationError(f"sampling_ratio is {sampling_ratio}: give one of 0 to 1")
+    return round(1 / sampling_ratio) if sampling_ratio else 0
