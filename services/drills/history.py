@@ -527,6 +527,8 @@ class History:
     """Of those what they wait for, and where, in words."""
     subscribed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Subscriber to (the instance it ended at, its topic or `.*`)."""
+    passes: dict[str, Callable[[str], bool]] = field(default_factory=dict)
+    """Of the subscribers with a content filter: whether a content passes it."""
     unretired: list[str] = field(default_factory=list)
     """Former instances that are still alive at the end."""
     unstarted: dict[str, str] = field(default_factory=dict)

@@ -180,6 +180,7 @@ class SimClient:
         fully_durable: bool = False,
         client_name: str = "",
         part: Part | None = None,
+        filter_: str = "",
     ) -> None:
         self.world = world
         self.name = name
@@ -221,7 +222,10 @@ class SimClient:
         self._previous: dict[str, int] = {}
         world.clients[name] = self
         if subscribe:
-            options = {"fully_durable": True} if fully_durable else {}
+            options: dict[str, Any] = {"fully_durable": True} if fully_durable else {}
+            if filter_:
+                options["filter"] = filter_
+                world.sees_contents = True
             self.subscription = Resumption(f"{name}-sub", subscribe, "", "0", options)
             self.step(SubscriptionWanted(self.subscription))
         self.step(Started())

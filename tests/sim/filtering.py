@@ -7,7 +7,7 @@ A filter is written as digits: the last one of the sum of a body's bytes must be
 from __future__ import annotations
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.messages.records import Record
+from raylay.services.messages.records import Record, Run, iterate_records
 
 
 # -- for the machines --------------------------------------------------------------------------
@@ -30,6 +30,24 @@ class DigitFilter:
     def passes(self, record: Record) -> bool:
         """Whether its digit is among them."""
         return bool(self._bits >> sum(record.body) % 10 & 1)
+
+
+class DigitContent(DigitFilter):
+    """A filter as a bookmark subscription asks it (services/subscriptions/bookmark.py)."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def passing(self, run: Run) -> list[tuple[int, int, int, int]]:
+        """Where the records are that pass."""
+        found, begin = [], 0
+        for before, record in enumerate(iterate_records(run.payload)):
+            end = begin + len(record.raw)
+            if self.passes(record):
+                found.append((before, begin, end, record.sequence))
+            begin = end
+        return found
 
 
 # -- for the checkers --------------------------------------------------------------------------

@@ -96,6 +96,7 @@ from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.matching import topic_filter
 from sim import stateful
 from sim.features import Replays, State, Writes, follow_everything
+from sim.filtering import DigitContent
 from sim.link import LinkLogon, LinkProcess, Placed, Stale, Welcome
 from sim.network import Carried, Connection
 
@@ -1295,6 +1296,7 @@ class Instance:
             committed_txid=committed_txid,
             held=machine.held(),
             have=None if have is None else PublisherRanges.from_wire(have),
+            content=DigitContent(options["filter"]) if "filter" in options else None,
         )
         terms = Terms(header["bm"], None, bool(options.get("fully_durable")))
         replay = CombinedReplay([subscription], terms, world.now_us)
@@ -1305,6 +1307,7 @@ class Instance:
             self.folds.follow(self._replays, True)
         if have is not None:
             world.probes["subscriber failed over"] += 1
+            world.probes["subscriber with a filter failed over"] += "filter" in options
         self._wake(session, cursor)
 
     def _log_on(self, connection: Connection, header: dict[str, Any]) -> None:
@@ -1396,6 +1399,8 @@ class Instance:
         world, replay = self.world, cursor.replay
         runs = self.journal.read(replay.cursor, 2_000)
         limit_txid = self.machine.committed_txid
+        if replay.judges:
+            runs, limit_txid = replay.turn_of(runs, limit_txid)
         for member, delivery in replay.take(runs, limit_txid, world.now_us, self.durability):
             payload = b"".join(delivery.bodies)
             if replay.terms.fully_durable:

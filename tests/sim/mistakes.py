@@ -60,7 +60,8 @@ from raylay.services.replication.routing import Routable, Router
 from raylay.services.replication.run_lookup import RunLookup, _Piece
 from raylay.services.replication.staged import BatchStaged, Entry, RunStaged
 from raylay.services.replication.unavailable import UnavailableMessages
-from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.bookmark import BookmarkSubscription, Content
+from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage import front_entries
 from raylay.storage.memory_front import MemoryFront
@@ -954,6 +955,26 @@ class HeadersAreEnough(InstanceMachine):
         self.contents = contents
 
 
+class JudgedByItsFirst(BookmarkSubscription):
+    """A filtered subscriber gets a run whole, or not, as its first record passes or does not."""
+
+    def _deliver_passing(
+        self, content: Content, run: Run, held: SequenceSet | None, found: list[Delivery]
+    ) -> None:
+        if any(before == 0 for before, *_ in content.passing(run)):
+            self.content = None
+            self._deliver(run, found)
+            self.content = content
+
+
+class UnfilteredWhenResumed(BookmarkSubscription):
+    """Who resumes is not asked for his filter."""
+
+    def __init__(self, *arguments: Any, content: Content | None, **named: Any) -> None:
+        resumes = named.get("have") is not None
+        super().__init__(*arguments, content=None if resumes else content, **named)
+
+
 # -- what an instance writes itself ------------------------------------------------------------
 class ForgetsWhatFailed(Author):
     """Nobody hears that what the instance wrote itself could not be journaled."""
@@ -1061,6 +1082,8 @@ MISTAKES: dict[str, Machines] = {
     "owed what is beside": Machines(instance=OwedWhatIsBeside),
     "durable with its run": Machines(parts=Parts(links=DurableWithItsRun)),
     "verdicts not kept": Machines(parts=Parts(links=VerdictsNotKept)),
+    "judged by its first": Machines(subscription=JudgedByItsFirst),
+    "unfiltered when resumed": Machines(subscription=UnfilteredWhenResumed),
     "headers are enough": Machines(instance=HeadersAreEnough),
     "link one behind after removal": Machines(link=LinkOneBehindAfterRemoval),
     "front forgotten": Machines(front=FrontForgotten),
@@ -1157,6 +1180,8 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "owed what is beside": frozenset(("liveness",)),
     "durable with its run": frozenset(("acknowledged",)),
     "verdicts not kept": frozenset(("acknowledged",)),
+    "judged by its first": frozenset(("subscribers",)),
+    "unfiltered when resumed": frozenset(("subscribers",)),
     "headers are enough": frozenset(("acknowledged",)),
     "link one behind after removal": frozenset(("liveness", "unavailable", "readiness")),
     "front forgotten": frozenset(("once", "order", "acknowledged")),
@@ -1257,6 +1282,9 @@ FILTERED = frozenset(
     )
 )
 """Mistakes that show only where a destination has a content filter."""
+
+FILTERED_SUBSCRIBERS = frozenset(("judged by its first", "unfiltered when resumed"))
+"""Mistakes that show only where a subscriber has a content filter."""
 
 LENT = frozenset(("lent without what came", "lent and deaf"))
 """Mistakes that show only where links lend their connections."""

@@ -56,6 +56,8 @@ class Plan:
     """A client to the other one whose name it bears, with contents of its own."""
     stateful: tuple[TopicRule, ...] = ()
     """Topics that have a state."""
+    filters: dict[str, str] = field(default_factory=dict)
+    """Of subscribers their content filters."""
 
 
 # -- topologies --------------------------------------------------------------------------------
@@ -522,6 +524,11 @@ def _beside(seed: int, plan: Plan) -> None:
     twins = random.Random(f"twins {seed}")
     if twins.random() < 0.2 and not plan.resolves and not plan.parts:
         _make_twins(twins, plan)
+    subscribers = random.Random(f"content of subscribers {seed}")
+    if subscribers.random() < 0.2 and not plan.twins:
+        for name, _, _, topic in plan.clients:
+            if topic and subscribers.random() < 0.8:
+                plan.filters[name] = subscribers.choice(FILTERS)
 
 
 def _name_like_peers(plan: Plan) -> None:

@@ -115,6 +115,7 @@ PROBES = (
     "segments skipped in a resync",
     "stale epoch refused",
     "subscriber failed over",
+    "subscriber with a filter failed over",
     "transient publish",
     "unavailable recorded",
     "undid what it wrote itself",
@@ -177,6 +178,7 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
             fully_durable=durable,
             part=plan.parts.get(name),
             client_name=plan.twins.get(name, ""),
+            filter_=plan.filters.get(name, ""),
         )
     for time_ms, client, topics in plan.publishes:
         world.at(time_ms * 1000, world.clients[client].publish, topics)

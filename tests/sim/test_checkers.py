@@ -929,6 +929,21 @@ def test_a_subscriber_has_all_of_its_log(end: str) -> None:
     assert laws(history) == {"subscribers"}
 
 
+def test_a_subscriber_with_a_filter_gets_what_passes_and_nothing_else() -> None:
+    history = sound()
+    history.operations = [
+        op._replace(contents=("5",)) if isinstance(op, Journaled) else op
+        for op in history.operations
+    ]
+    history.passes = {"s": lambda content: content == "5"}
+    assert laws(history) == set()
+    history.passes = {"s": lambda content: content == "4"}
+    assert laws(history) == {"subscribers"}, "it got what does not pass"
+    assert laws(without(history, Delivered)) == set()
+    history.passes = {"s": lambda content: content == "5"}
+    assert laws(history) == {"subscribers"}, "it did not get what passes"
+
+
 def offered(at_us: int, instance: str) -> History:
     """`sound`, and the message is sent to a fully durable subscriber at that moment."""
     history = sound()

@@ -24,6 +24,7 @@ def may_show(name: str, plan: plans.Plan, seed: int) -> bool:
         and (name not in mistakes.WRITES or any(step[1] == "write" for step in plan.script))
         and (name not in mistakes.STATEFUL or bool(plan.stateful))
         and (name not in mistakes.FILTERED or plan.topology.passes is not None)
+        and (name not in mistakes.FILTERED_SUBSCRIBERS or bool(plan.filters))
         and (name not in mistakes.LENT or run.lends(seed))
         and (name not in mistakes.TWINS or bool(plan.twins))
     )

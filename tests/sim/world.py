@@ -19,6 +19,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 from raylay.services.client.machine import ClientMachine
@@ -173,6 +174,8 @@ class World:
         self.lend_rng = random.Random(seed)
         self.lends = lends
         self.topology = topology
+        self.sees_contents = topology.passes is not None
+        """Whether there are content filters: of destinations or of subscribers."""
         self.timing = timing or Timing()
         self.machines = machines or Machines()
         # Half of the seeds look all of it up on disk, the others what is older.
@@ -487,7 +490,7 @@ class World:
 
     def contents_of(self, run: Run, sequences: tuple[int, ...]) -> tuple[str, ...]:
         """What content filters see of a run's records, where there are any."""
-        if self.topology.passes is None:
+        if not self.sees_contents:
             return ()
         found = {each.sequence: filtering.seen(each.body) for each in iterate_records(run.payload)}
         return tuple(found[sequence] for sequence in sequences)
@@ -547,6 +550,8 @@ class World:
                     client.machine.instance,
                     client.subscription.topic,
                 )
+                if text := client.subscription.options.get("filter"):
+                    history.passes[client.name] = partial(filtering.passes, text)
         return history
 
 

@@ -245,11 +245,16 @@ def transient(history: History) -> list[Violation]:
 
 
 def subscribers(history: History) -> list[Violation]:
-    """In the end a subscriber has every matching message of the log that it ended at."""
+    """In the end a subscriber has every matching message of the log that it ended at, and nothing
+    that its content filter does not let through."""
     got: defaultdict[str, set[Key]] = defaultdict(set)
     topic_of: dict[Key, str] = {}
+    content_of: dict[Key, str] = {}
     for operation in history.operations:
-        if isinstance(operation, Delivered):
+        if isinstance(operation, Journaled) and history.passes:
+            keys = ((operation.publisher, sequence) for sequence in operation.sequences)
+            content_of.update(zip(keys, operation.contents, strict=True))
+        elif isinstance(operation, Delivered):
             for sequence in operation.sequences:
                 got[operation.subscriber].add((operation.publisher, sequence))
         elif isinstance(operation, Published):
@@ -261,6 +266,13 @@ def subscribers(history: History) -> list[Violation]:
             continue
         present = history.final[instance].present
         wanted = {key for key in present if topic in (".*", topic_of[key])}
+        passes = history.passes.get(subscriber)
+        if passes is not None:
+            wanted = {key for key in wanted if passes(content_of[key])}
+            beside = [key for key in got[subscriber] if not passes(content_of.get(key, ""))]
+            if beside:
+                text = f"{subscriber} got {listed(beside)}, which its filter does not let through"
+                found.append(Violation("subscribers", text))
         missing = wanted - got[subscriber]
         if missing:
             text = f"{subscriber} at {instance} never got {listed(missing)}"
