@@ -21,6 +21,7 @@ CHAPTERS = {
         "fabric",
         "message-types",
         "filters",
+        "sow-topics",
         "topology",
         "configuration",
         "pipeline",

@@ -21,6 +21,7 @@ from raylay.services.configuration.model import (
     TracingSettings,
     TypeSettings,
 )
+from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.configuration.topology import problems
 from raylay.services.errors import ConfigurationError
@@ -49,6 +50,7 @@ class FabricBuilder:
         lent_links: bool | None = None,
         relocate_after: str | int | None = None,
         message_types: Iterable[TypeSettings | Mapping[str, Any]] | None = None,
+        sow_topics: Iterable[SowTopicSettings | Mapping[str, Any]] | None = None,
         downgrade_age: str | None = None,
     ) -> None:
         """
@@ -62,6 +64,8 @@ class FabricBuilder:
                 say; default: nobody does.
             message_types: of names of their own, each with `name`, `kind` and `options`
                 (docs/message-types.md).
+            sow_topics: whose last message of each key is kept, each with `name`, `message_type`,
+                `keys` and so on (docs/sow-topics.md).
             downgrade_age: short for `downgrade={"age": …}`.
 
         Raises:
@@ -83,6 +87,7 @@ class FabricBuilder:
             ("lent_links", lent_links),
             ("relocate_after", relocate_after),
             ("message_types", None if message_types is None else tuple(message_types)),
+            ("sow_topics", None if sow_topics is None else tuple(sow_topics)),
         ):
             if value is not None:
                 sections[key] = value
@@ -191,7 +196,7 @@ class FabricBuilder:
         Args:
             group: for a new instance; default is its name.
             options: of `InstanceSettings`: host, client_port, replication_port, metrics_port,
-                directory, node_labels, journal, downgrade, bootstrap.
+                directory, node_labels, journal, downgrade, bootstrap, topics, sow_topics.
 
         Raises:
             ConfigurationError: a value is wrong, or the name is taken in another group.
@@ -305,7 +310,11 @@ class FabricBuilder:
         return settings
 
     def _origin(self, subject: tuple[str, ...]) -> str:
-        return self.origins.get(subject) or self.origins.get(subject[:1], "")
+        for length in range(len(subject), 0, -1):
+            found = self.origins.get(subject[:length])
+            if found:
+                return found
+        return ""
 
 
 def _is_sync(mode: Mode, where: str) -> bool:

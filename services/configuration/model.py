@@ -7,69 +7,43 @@ The checks that need the whole fabric are in `topology.py`.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
-    PlainSerializer,
     model_validator,
 )
 
+from raylay.services.configuration.fields import (
+    Bytes,
+    MessageType,
+    Milliseconds,
+    Name,
+    Pattern,
+    Port,
+    Section,
+    TopicName,
+)
 from raylay.services.configuration.message_types import check_types
+from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.units import (
-    format_bytes,
-    format_milliseconds,
-    parse_bytes,
     parse_milliseconds,
 )
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import (
     TopicRule,
-    compile_regex,
-    is_regex,
 )
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.replication.timetable import Occasion, is_time_of_day
-from raylay.services.replication.validation import ALWAYS_CHECKED, CHECKS
+from raylay.services.replication.validation import ALWAYS_CHECKED, CHECKS, SowDefinition
+from raylay.services.sow.definition import SowTopicDefinition
 from raylay.storage.journal import SEGMENT_BYTES_DEFAULT
 
-PORT_MAX = 65_535
 SEGMENT_BYTES_MIN = 1024 * 1024
 CHECK_INTERVAL_MS_DEFAULT = 100
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-def _unit_error(parse: Any) -> Any:
-    # pydantic adds the place to a ValueError; any other exception would lose it.
-    def convert(value: object) -> int:
-        try:
-            return int(parse(value, ""))
-        except ConfigurationError as error:
-            raise ValueError(str(error).removeprefix(": ")) from None
-
-    return convert
-
-
-def _name(value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise ValueError(
-            f"expected a name of letters, digits, '.', '_' and '-' (at most 64), got {value!r}"
-        )
-    return value
-
-
-def _pattern(value: str) -> str:
-    try:
-        compile_regex(value, "")
-    except ConfigurationError as error:
-        raise ValueError(str(error).removeprefix(": ")) from None
-    return value
 
 
 def _checks(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -104,22 +78,6 @@ def _time(value: Any) -> str:
     return text
 
 
-def _topic_name(value: str) -> str:
-    if not value or len(value.encode()) > 1024:
-        raise ValueError("expected a topic name of 1 to 1,024 bytes")
-    return _pattern(value) if is_regex(value) else value
-
-
-Bytes = Annotated[int, BeforeValidator(_unit_error(parse_bytes)), PlainSerializer(format_bytes)]
-Milliseconds = Annotated[
-    int, BeforeValidator(_unit_error(parse_milliseconds)), PlainSerializer(format_milliseconds)
-]
-Name = Annotated[str, AfterValidator(_name)]
-Port = Annotated[int, Field(ge=0, le=PORT_MAX)]
-"""0: a free one is chosen at the first start and kept in the data directory."""
-TopicName = Annotated[str, AfterValidator(_topic_name)]
-Pattern = Annotated[str, AfterValidator(_pattern)]
-MessageType = Annotated[str, Field(min_length=1, max_length=255)]
 Times = Annotated[
     tuple[Annotated[str, BeforeValidator(_time)], ...],
     BeforeValidator(_times),
@@ -136,19 +94,6 @@ def occasions(times: tuple[str, ...]) -> tuple[Occasion, ...]:
     return tuple(
         Occasion(at=text) if is_time_of_day(text) else Occasion(parse_milliseconds(text, ""))
         for text in times
-    )
-
-
-class Section(BaseModel):
-    """What all parts of the model have in common: immutable, no unknown keys, aliases in files."""
-
-    model_config = ConfigDict(
-        defer_build=True,  # validators of 70 classes: 0.3 s a command, few are used
-        frozen=True,
-        extra="forbid",
-        strict=False,
-        populate_by_name=True,
-        str_strip_whitespace=True,
     )
 
 
@@ -185,7 +130,7 @@ class TypeSettings(Section):
     name: MessageType
     kind: Annotated[str, Field(min_length=1)]
     """Such as `fix`, or the name of an entry point."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default={})
     """Of that kind."""
 
     def definition(self) -> TypeDefinition:
@@ -320,14 +265,6 @@ class LogSettings(Section):
     format: Literal["text", "json"] = "text"
 
 
-class SowTopicSettings(Section):
-    """A topic with state: compared when a link connects; it does not run yet."""
-
-    name: str
-    message_type: str
-    keys: tuple[str, ...] = ()
-
-
 class QueueSettings(Section):
     """A queue: compared when a link connects; it does not run yet. Empty values: as documented."""
 
@@ -375,7 +312,7 @@ class InstanceSettings(Section):
     """For Prometheus. None: as the fabric says."""
     directory: str = ""
     """Its data directory. Empty: a folder of its name in the fabric's directory."""
-    node_labels: dict[str, str] = {}
+    node_labels: dict[str, str] = Field(default={})
     """Labels of the Ray node that holds its data; empty: any node."""
     journal: JournalSettings | None = None
     downgrade: DowngradeSettings | None = None
@@ -385,7 +322,8 @@ class InstanceSettings(Section):
     """Where other instances connect; empty: `host`."""
     logs: LogSettings | None = None
     bootstrap: BootstrapSettings | None = None
-    sow_topics: tuple[SowTopicSettings, ...] = ()
+    sow_topics: tuple[SowTopicSettings, ...] | None = None
+    """Topics with state. None: as the fabric says."""
     queues: tuple[QueueSettings, ...] = ()
     defined_types: DefinedTypes | None = None
     """Message types of names of their own. None: as the fabric says."""
@@ -425,6 +363,8 @@ class FabricSettings(Section):
     instances: tuple[InstanceSettings, ...] = ()
     message_types: DefinedTypes = ()
     """Of names of their own, beside those that are built in."""
+    sow_topics: tuple[SowTopicSettings, ...] = ()
+    """Topics with state, in the order in which a pattern and a name are looked for."""
     journal: JournalSettings = JournalSettings()
     downgrade: DowngradeSettings = DowngradeSettings()
     tracing: TracingSettings = TracingSettings()
@@ -515,6 +455,17 @@ class FabricSettings(Section):
             return None
         declared = dict.fromkeys((*self.topics_of(instance), *self.topics))
         return tuple(topic.rule() for topic in declared if not topic.journaled)
+
+    def sow_of(self, instance: InstanceSettings) -> tuple[SowTopicDefinition, ...]:
+        """The topics with state of the instance's own, or the fabric's."""
+        own = instance.sow_topics
+        return tuple(each.definition() for each in (self.sow_topics if own is None else own))
+
+    def sow_terms_of(self, instance: InstanceSettings) -> tuple[SowDefinition, ...]:
+        """What is compared of them when a link connects."""
+        return tuple(
+            SowDefinition(each.name, each.message_type, each.keys) for each in self.sow_of(instance)
+        )
 
     def types_of(self, instance: InstanceSettings) -> tuple[TypeDefinition, ...]:
         """The message types that are defined for the instance, or for the whole fabric."""

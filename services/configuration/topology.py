@@ -11,12 +11,18 @@ from raylay.services.configuration.model import (
     FabricSettings,
     InstanceSettings,
 )
+from raylay.services.errors import ConfigurationError
+from raylay.services.messages.topic_sets import may_overlap
 from raylay.services.messages.topics import (
+    TopicMatcher,
+    TopicRule,
     compile_regex,
     is_regex,
 )
 from raylay.services.plugins.filters import filter_problem
+from raylay.services.plugins.sow_checks import SowProblem, sow_problems
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
+from raylay.services.sow.definition import SowTopicDefinition
 
 
 class Problem(NamedTuple):
@@ -38,6 +44,9 @@ def problems(settings: FabricSettings) -> list[Problem]:
     found = list(_topics(settings))
     found += _names(settings)
     found += _ports(settings)
+    found += dict.fromkeys(
+        problem for instance in settings.instances for problem in _sow(settings, instance)
+    )
     for instance in settings.instances:
         found += _destinations(settings, instance)
         found += _bootstrap(settings, instance)
@@ -103,6 +112,55 @@ def _topics(settings: FabricSettings) -> Iterator[Problem]:
                     f"topic {topic.name} is declared as not journaled, but the journaled topic "
                     f"{other.name} matches it: narrow that expression",
                 )
+
+
+def _sow(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Problem]:
+    """Of the topics with state that an instance has: its own, or the fabric's."""
+    own = instance.sow_topics is not None
+    topics = settings.sow_of(instance)
+    types = settings.types_of(instance)
+    log = settings.journaled_of(instance)
+    seen: set[tuple[str, str]] = set()
+    for number, topic in enumerate(topics):
+        subject = (*((instance.name,) if own else ()), "sow_topics", str(number))
+        where = f"SOW topic {topic.name}{f' of {instance.name}' if own else ''}"
+        if (topic.name, topic.message_type) in seen:
+            yield Problem(
+                subject,
+                f"{where} of type {topic.message_type} is defined twice: take one of them out",
+            )
+        seen.add((topic.name, topic.message_type))
+        try:
+            found = sow_problems(topic, types)
+        except ConfigurationError as error:
+            found = [SowProblem((), str(error))]
+        for problem in found:
+            shown = " ".join(
+                str(part + 1) if isinstance(part, int) else part for part in problem.place
+            )
+            yield Problem(
+                (*subject, *map(str, problem.place)),
+                f"{where}{f', {shown}' if shown else ''}: {problem.text}",
+            )
+        if not is_journaled(topic, log):
+            of = "" if instance.topics is None else f" of {instance.name}"
+            yield Problem(
+                subject,
+                f"{where}: no journaled topic{of} takes {topic.pattern or topic.name} of type "
+                f"{topic.message_type}, and state is made from the journal: add it to topics",
+            )
+
+
+def is_journaled(topic: SowTopicDefinition, log: tuple[TopicRule, ...]) -> bool:
+    """Whether a transaction log takes what a topic with state is made from; under a pattern some of
+    it."""
+    if not topic.pattern:
+        kind = topic.message_type.encode()
+        return TopicMatcher(log).matches(topic.name.encode(), kind)
+    return any(
+        rule.message_type in ("*", topic.message_type) and may_overlap(rule.name, topic.pattern)
+        for rule in log
+    )
 
 
 def _names(settings: FabricSettings) -> Iterator[Problem]:

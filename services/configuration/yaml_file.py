@@ -14,6 +14,8 @@ links:
   - {from: Chicago-1, to: Audit, mode: async, pass_through: Chicago}
 message_types:               # of names of their own
   - {name: pipes, kind: fix, options: {field_separator: 124}}
+sow_topics:                  # whose last message of each key is kept
+  - {name: flights/last, message_type: json, keys: [/tail]}
 downgrade: {age: 5s}
 journal: {segment_size: 64MiB, durability: fsync}
 """
@@ -28,6 +30,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from raylay.services.configuration.builder import FabricBuilder, explain
+from raylay.services.configuration.fields import MessageType, Milliseconds, Name, Port, Section
 from raylay.services.configuration.message_types import with_descriptors
 from raylay.services.configuration.model import (
     BootstrapSettings,
@@ -37,16 +40,12 @@ from raylay.services.configuration.model import (
     FabricSettings,
     JournalSettings,
     LogSettings,
-    MessageType,
     MetricsSettings,
-    Milliseconds,
-    Name,
-    Port,
-    Section,
     TopicSettings,
     TracingSettings,
     TransportSettings,
 )
+from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.units import format_milliseconds
 from raylay.services.errors import ConfigurationError
 
@@ -74,6 +73,7 @@ class _InstanceEntry(Section):
     transports: tuple[TransportSettings, ...] | None = None
     logs: LogSettings | None = None
     bootstrap: BootstrapSettings | None = None
+    sow_topics: tuple[SowTopicSettings, ...] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -138,6 +138,7 @@ class _File(Section):
     regions: dict[str, _RegionEntry] = Field(default_factory=dict)
     connect_regions: Literal["sync", "async"] | None = None
     message_types: DefinedTypes = ()
+    sow_topics: tuple[SowTopicSettings, ...] = ()
     instances: dict[str, _InstanceEntry] = Field(default_factory=dict)
     links: tuple[_LinkEntry, ...] = ()
     journal: JournalSettings = JournalSettings()
@@ -237,7 +238,11 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         lent_links=file.lent_links,
         relocate_after=_as_text(file.relocate_after_ms),
         message_types=file.message_types,
+        sow_topics=file.sow_topics,
     )
+    for path, line in lines.items():
+        if subject := _sow_subject(path):
+            builder.origins[subject] = f"{name}:{line}"
     for region, entry in file.regions.items():
         place = origin("regions", region)
         try:
@@ -295,6 +300,14 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         # Problems of single instances carry their line; one of the whole fabric carries none.
         text = str(error)
         raise (error if text.startswith(f"{name}:") else at(origin("fabric"), error)) from None
+
+
+def _sow_subject(path: Path_) -> tuple[str, ...]:
+    """What a problem of a SOW topic says of its place, of a path in the file; empty: of another
+    path."""
+    inside = path[1:] if path[:1] == ("instances",) else path
+    begin = 1 if inside is not path else 0
+    return tuple(map(str, inside)) if inside[begin : begin + 1] == ("sow_topics",) else ()
 
 
 def _as_text(time_ms: int | None) -> str | None:

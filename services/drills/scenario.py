@@ -30,7 +30,8 @@ from pydantic import (
 )
 
 from raylay.services.configuration.builder import explain
-from raylay.services.configuration.model import FabricSettings, Milliseconds, Section
+from raylay.services.configuration.fields import Milliseconds, Section
+from raylay.services.configuration.model import FabricSettings
 from raylay.services.configuration.units import format_milliseconds, parse_milliseconds
 from raylay.services.errors import ConfigurationError
 

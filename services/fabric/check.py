@@ -18,7 +18,6 @@ from raylay.services.replication.validation import (
     Description,
     DestinationTerms,
     QueueDefinition,
-    SowDefinition,
 )
 from raylay.services.topology.check import SEVERITIES, Checked, Finding, check, listed
 from raylay.services.topology.members import Member
@@ -84,10 +83,7 @@ def descriptions_of(settings: FabricSettings) -> dict[str, Description]:
                 )
                 for each in instance.destinations
             ),
-            tuple(
-                SowDefinition(topic.name, topic.message_type, topic.keys)
-                for topic in instance.sow_topics
-            ),
+            settings.sow_terms_of(instance),
             tuple(QueueDefinition(**queue.model_dump()) for queue in instance.queues),
         )
         for instance in settings.instances

@@ -33,7 +33,7 @@ from raylay.services.fabric.whole_file import write_whole
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.timetable import JournalAction
-from raylay.services.replication.validation import QueueDefinition, SowDefinition
+from raylay.services.replication.validation import QueueDefinition
 from raylay.services.server.config import (
     BootstrapConfig,
     ClientTransportConfig,
@@ -417,10 +417,8 @@ def instance_config(
             )
             for destination in instance.destinations
         ),
-        sow_topics=tuple(
-            SowDefinition(topic.name, topic.message_type, topic.keys)
-            for topic in instance.sow_topics
-        ),
+        sow_topics=settings.sow_terms_of(instance),
+        sow=settings.sow_of(instance),
         type_definitions=settings.types_of(instance),
         queues=tuple(QueueDefinition(**queue.model_dump()) for queue in instance.queues),
         client_host=instance.host,

@@ -113,7 +113,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "topology": "messages replication",
         "telemetry": "messages",
         "client": "messages protocol storage",
-        "configuration": "messages plugins replication storage",
+        "configuration": "messages plugins replication sow storage",
         "transports": "protocol",
         "server": (
             "core messages plugins protocol replication sow storage subscriptions telemetry "

@@ -59,6 +59,7 @@ regions:
   B: 1
 connect_regions: async
 message_types: [{name: pipes, kind: fix, options: {field_separator: 124}}]
+sow_topics: [{name: t/last, message_type: json, keys: [/id]}]
 instances:
   C:
     group: G
@@ -71,6 +72,7 @@ instances:
     journal: {flush_interval: 30ms}
     downgrade: {age: 7s}
     topics: [own]
+    sow_topics: [{name: own, message_type: json, expiration: 5s}]
     replication_host: 127.0.0.3
     logs: {level: debug}
     bootstrap: {sources: [A-1], topics: [own]}

@@ -18,7 +18,7 @@ from raylay.services.configuration.amps.units import (
     parse_interval_ns,
     parse_size_bytes,
 )
-from raylay.services.configuration.model import PORT_MAX, Pattern, Section, TopicName
+from raylay.services.configuration.fields import PORT_MAX, Pattern, Section, TopicName
 from raylay.services.replication.timetable import is_time_of_day
 
 MESSAGE_TYPE_CHARACTERS_MAX = 255
