@@ -8,7 +8,7 @@
     loops            5  nothing enters an incarnation twice, nor is it sent there again
     authored         -  what an instance writes itself takes effect when it is on disk, or is undone
     state            -  what is added to a message is made of the value as staged, where it was
-                        published, and once
+                        published, and once; what a state refuses is in no journal
     folds            -  what was committed is folded once, in order, behind its acks, and the state
                         before what is delivered
     routing          -  a link brings nothing that is not routed there

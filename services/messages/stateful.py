@@ -10,18 +10,45 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from xxhash import xxh3_64_intdigest as checksum64
 
+from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Record, Run
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 _FRONT = struct.Struct("<IQ")
+
+
+class Refused(NamedTuple):
+    """Records of a run that are not journaled, and never will be.
+
+    Attributes:
+        ranges: their sequences, ascending.
+        reason: one word of docs/protocol.md.
+        text: a sentence for people.
+    """
+
+    ranges: list[Range]
+    reason: str
+    text: str
+
+
+class Prepared(NamedTuple):
+    """What a run has become.
+
+    Attributes:
+        run: what is left of it, in order; None: nothing.
+        refused: what is not.
+    """
+
+    run: Run | None
+    refused: Sequence[Refused] = ()
 
 
 class Stateful(Protocol):
@@ -35,9 +62,10 @@ class Stateful(Protocol):
     that takes effect.
     """
 
-    def prepare(self, run: Run, now_us: int) -> Run:
+    def prepare(self, run: Run, now_us: int) -> Prepared:
         """The run as it is to be journaled: merged, enriched, or as it came. The same messages, in
-        the same order, with all they had but their bodies (`with_bodies`).
+        the same order, with all they had but their bodies (`with_bodies`), without those that are
+        refused: their publisher is told, the session goes on, and nothing changes by them.
 
         Args:
             run: new here: what is held already is not prepared again.
@@ -68,6 +96,22 @@ def with_bodies(run: Run, records: Iterable[tuple[Record, bytes]]) -> Run:
         checked = b"".join((raw[_FRONT.size : body_at], body, record.trace))
         made.append(_FRONT.pack(_FRONT.size + len(checked), checksum64(checked)) + checked)
     return replace(run, payload=b"".join(made), payload_checksum=0, raw=None)
+
+
+def left_of(
+    run: Run, records: Sequence[tuple[Record, bytes]], refused: Sequence[Refused]
+) -> Prepared:
+    """The run without what is refused, with other bodies.
+
+    Args:
+        records: all that is left of the run's, in order, each with the body that it is to have.
+    """
+    if refused:
+        part = run.select([(record.sequence, record.sequence) for record, _ in records])
+        if part is None:
+            return Prepared(None, refused)
+        run = part
+    return Prepared(with_bodies(run, records), refused)
 
 
 class Overlay(Generic[Key, Value]):

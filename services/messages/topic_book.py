@@ -36,6 +36,11 @@ class TopicEntry:
     declared: bool = True
     state: Stateful | None = None
 
+    @property
+    def has_state(self) -> bool:
+        """Whether there is anything that a command could change."""
+        return self.journaled and self.state is not None
+
 
 _JOURNALED = TopicEntry(True)
 _TRANSIENT = TopicEntry(False)
@@ -66,6 +71,7 @@ class TopicBook(dict[TopicKey, TopicEntry]):
     __slots__ = (
         "_advice",
         "_any_type",
+        "_instance",
         "_journaled",
         "_stateful",
         "_unjournaled",
@@ -89,6 +95,7 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         self.rules = journaled
         self._journaled = TopicMatcher(journaled, where)
         self._unjournaled = None if unjournaled is None else TopicMatcher(unjournaled, where)
+        self._instance = instance
         self._advice = _advice(journaled, instance)
         any_type = tuple(replace(rule, message_type="*") for rule in journaled)
         self._any_type = TopicMatcher(any_type, where)
@@ -119,6 +126,15 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         shown = topic[:200].decode("utf-8", "replace")
         kind = message_type.decode("utf-8", "replace")
         return f"topic {shown!r} of type {kind!r} {self._advice}"
+
+    def no_sow(self, topic: bytes, message_type: bytes) -> str:
+        """The sentence of a delete on a topic that keeps nothing that could be deleted."""
+        shown = topic[:200].decode("utf-8", "replace")
+        kind = message_type.decode("utf-8", "replace")
+        return (
+            f"topic {shown!r} of type {kind!r} has no SOW at {self._instance}, so there is nothing "
+            "to delete: name a topic that has one, or configure one for it"
+        )
 
     def journals(self, topic: bytes, message_type: str) -> bool:
         """Whether messages of this topic and type are journaled, for who reads the journal. No

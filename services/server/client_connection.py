@@ -9,6 +9,7 @@ from typing import Any
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
 from raylay.services.messages.bookmarks import parse_position
 from raylay.services.messages.records import (
+    MESSAGES,
     RECORD_BYTES_MAX,
     RECORD_HEADER_BYTES,
     RecordBuilder,
@@ -37,6 +38,7 @@ from raylay.services.protocol.commands import (
 from raylay.services.protocol.frames import LOGON_TIMEOUT_S, FrameReader
 from raylay.services.protocol.subscribing import SUBSCRIPTION_ID_BYTES_MAX
 from raylay.services.replication.arrivals import Arrivals
+from raylay.services.replication.effects import RefuseClient
 from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.server.clients import Clients
 from raylay.services.server.publisher_acks import FLUSHES_MAX, PublisherAcks
@@ -327,7 +329,7 @@ class ClientConnection(FramedConnection):
         if transient:
             self._clients.live.transient(transient)
         self._commits.check_staged(self)
-        if processed:
+        if processed and not any(type(effect) is RefuseClient for effect in effects):
             self.send(processed)
         return None
 
@@ -360,6 +362,7 @@ class ClientConnection(FramedConnection):
             sequence,
             command.body,
             now_us,
+            command=command.command,
             expiration_s=command.expiration_s,
             key=command.key,
             correlation=command.correlation,
@@ -393,8 +396,6 @@ class ClientConnection(FramedConnection):
 
     def _why_not(self, command: Publish) -> tuple[str, str] | None:
         """Why one message is not taken, if it is not."""
-        if command.command != 1:
-            return "not_supported", "`cmd` of p is not taken here yet: leave it out, or send 1"
         size_bytes = len(command.body) + len(command.topic) + 256
         if size_bytes > RECORD_BYTES_MAX:
             return (
@@ -406,8 +407,11 @@ class ClientConnection(FramedConnection):
         if types and message_type not in types:
             return "bad_message_type", not_of_transport(command.message_type, types)
         topics, topic = self._here.machine.topics, command.topic.encode()
-        if not topics[topic, message_type].declared:
+        entry = topics[topic, message_type]
+        if not entry.declared:
             return "not_journaled", topics.undeclared(topic, message_type)
+        if command.command not in MESSAGES and not entry.has_state:
+            return "no_sow", topics.no_sow(topic, message_type)
         return None
 
     def _builder(self, publisher: int, topic: str, message_type: str) -> RecordBuilder:
@@ -432,16 +436,15 @@ class ClientConnection(FramedConnection):
             if wanted:
                 self.send(self.codec.acknowledgment("persisted", wanted, unjournaled=1))
             return True
-        here.perform(
-            here.machine.client_published_unnumbered(
-                self.number,
-                run,
-                self._acks.unnumbered(wanted),
-                here.steady_us(),
-            )
+        effects, refused = here.machine.client_published_unnumbered(
+            self.number, run, self._acks.unnumbered(wanted), here.steady_us()
         )
+        if refused is not None:
+            self._acks.unnumbered_refused()
+            self._refused_as(command.command_id, refused.reason, refused.text)
+        here.perform(effects)
         self._commits.check_staged(self)
-        return True
+        return refused is None
 
     def _flush(self, command: Flush) -> None:
         acks, command_id = command.acks, command.command_id

@@ -57,6 +57,12 @@ class PublisherAcks:
         self._unnumbered += 1
         return wanted or f"{_OWN_IDS}{self._unnumbered}"
 
+    def unnumbered_refused(self) -> None:
+        """The last one of these is not taken: no ack will come, and no flush waits for it."""
+        self._unnumbered_acked += 1
+        if self._flushes:
+            self._answer_flushes()
+
     def persisted(self, ack: AckClient) -> None:
         """What the machine says of this client's publishes."""
         if ack.command_id:

@@ -1038,7 +1038,10 @@ class Instance:
         if session is None:
             return
         world, text = self.world, effect.text
-        world.probes["refused a topic that nobody declared"] += 1
+        by_state = effect.reason == stateful.REASON
+        world.probes[
+            "refused by a state" if by_state else "refused a topic that nobody declared"
+        ] += 1
         for first, last in effect.ranges:
             for sequence in (each for each in range(first, last + 1) if each in session.unacked):
                 session.unacked.remove(sequence)
@@ -1276,11 +1279,16 @@ class Instance:
             world.probes["unnumbered publish of a transient topic"] += 1
             self._answer_command(session, command_id)
             return
+        effects, refused = machine.client_published_unnumbered(
+            session.number, run, command_id, world.now_us
+        )
+        if refused is not None:
+            world.probes["unnumbered publish refused by a state"] += 1
+            self._answer_command(session, command_id)
+            return
         world.probes["unnumbered publish"] += 1
         self.disk.numbered[publisher] = session.client
-        self.perform(
-            machine.client_published_unnumbered(session.number, run, command_id, world.now_us)
-        )
+        self.perform(effects)
 
     def _subscribe(self, session: Session, header: dict[str, Any]) -> None:
         """As the server's replay pump does it (services/server/replay.py)."""

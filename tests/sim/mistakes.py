@@ -13,8 +13,8 @@ from raylay.services.client.publish_store import PublishStore
 from raylay.services.core.feature import Feature, Folds
 from raylay.services.core.steps import Steps
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
-from raylay.services.messages.records import Flag, Kind, Run
-from raylay.services.messages.stateful import Stateful
+from raylay.services.messages.records import Flag, Kind, Run, iterate_records
+from raylay.services.messages.stateful import Prepared, Stateful, with_bodies
 from raylay.services.protocol.frames import Header
 from raylay.services.replication.acknowledgment import (
     CLIENT,
@@ -49,6 +49,7 @@ from raylay.services.replication.instance.authored import Author, Draft
 from raylay.services.replication.instance.destinations import Destinations
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
+from raylay.services.replication.instance.publishers import Publishers
 from raylay.services.replication.instance.upstreams import Upstream, Upstreams
 from raylay.services.replication.journal_answers import Answers, Fetch, Questions
 from raylay.services.replication.lending import Lending, LentLink
@@ -67,7 +68,7 @@ from raylay.storage import front_entries
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
 from sim.client import SimStore
-from sim.stateful import NOTHING, LastOfTopic
+from sim.stateful import BEHIND, NOTHING, LastOfTopic
 from sim.world import Machines
 
 
@@ -114,8 +115,8 @@ class PrefixAcks(InstanceMachine):
                 for publisher, (a, b) in answers.items():
                     for run in self._looked_up(publisher, a, b):
                         if run.last_txid > floor_txid:
-                            for first, last in run.ranges():
-                                back.of(root).add(publisher, max(a, first), min(b, last))
+                            of_run = SequenceSet(run.ranges())
+                            back.of(root).add_ranges(publisher, of_run.within(a, b))
                 answers.difference_update(back.of(root))
             self._upstreams._dirty.add(upstream.connection)
         super()._flush()
@@ -1018,7 +1019,7 @@ class PreparesWhatWasPrepared(Intake):
 
     def append(self, run: Run, root: int, sender: int, now_us: int, state: Stateful | None) -> None:
         if state is not None and sender != CLIENT:
-            run = self.prepared(state, run, now_us)
+            run = self.prepared(state, run, now_us).run or run
         super().append(run, root, sender, now_us, state)
 
 
@@ -1034,6 +1035,36 @@ class FromWhatIsCommitted(LastOfTopic):
 
     def value(self, topic: bytes) -> str:
         return self._committed.get(topic, NOTHING)
+
+
+class RefusedIsAValue(LastOfTopic):
+    """Makes the next message of one that it refused."""
+
+    def prepare(self, run: Run, now_us: int) -> Prepared:
+        left, refused = super().prepare(run, now_us)
+        if left is None or not refused:
+            return Prepared(left, refused)
+        made, before = [], self.value(run.topic)
+        kept = {record.sequence: record for record in iterate_records(left.payload)}
+        for record in iterate_records(run.payload):
+            if record.sequence in kept:
+                body = record.body + BEHIND + before.encode()
+                made.append((kept[record.sequence], body))
+            before = record.bookmark
+        return Prepared(with_bodies(left, made), refused)
+
+
+class TakesWhatIsRefused(Publishers):
+    """Tells who published it that a message is refused, and journals it."""
+
+    def _take(self, session, run, now_us, state):  # type: ignore[no-untyped-def]
+        refused = self._intake.prepared(state, run, now_us).refused if state is not None else ()
+        if not refused:
+            super()._take(session, run, now_us, state)
+            return
+        self._refuse(session, refused)
+        run.flags |= Flag.AWAITED
+        self._intake.append(run, self._durability.own_root, CLIENT, now_us, state)
 
 
 # -- folds -------------------------------------------------------------------------------------
@@ -1076,6 +1107,8 @@ MISTAKES: dict[str, Machines] = {
     "prepared at the replica": Machines(parts=Parts(intake=PreparesWhatWasPrepared)),
     "only its own staged": Machines(parts=Parts(intake=OnlyItsOwnStaged)),
     "from what is committed": Machines(state=FromWhatIsCommitted),
+    "refused is a value": Machines(state=RefusedIsAValue),
+    "takes what is refused": Machines(parts=Parts(publishers=TakesWhatIsRefused)),
     "forgets what failed": Machines(author=ForgetsWhatFailed),
     "acts before the commit": Machines(author=ActsAtOnce),
     "sends what is beside": Machines(link=SendsWhatIsBeside),
@@ -1172,6 +1205,8 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "prepared at the replica": frozenset(("state",)),
     "only its own staged": frozenset(("state",)),
     "from what is committed": frozenset(("state",)),
+    "refused is a value": frozenset(("state",)),
+    "takes what is refused": frozenset(("state",)),
     "lent without what came": frozenset(("liveness",)),
     "lent and deaf": frozenset(("liveness",)),
     "forgets what failed": frozenset(("authored",)),
@@ -1268,6 +1303,8 @@ STATEFUL = frozenset(
         "prepared at the replica",
         "only its own staged",
         "from what is committed",
+        "refused is a value",
+        "takes what is refused",
     )
 )
 """Mistakes that show only where a topic has a state."""

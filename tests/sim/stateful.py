@@ -1,7 +1,8 @@
 """A state as simple as one can be, which shows every mistake: the last message of each topic.
 
 What a client publishes says in its body which message comes before it on its topic, as staged. So
-the journals are chains, and a link that is wrong names the message that it was made of.
+the journals are chains, and a link that is wrong names the message that it was made of. Some it
+refuses, whoever publishes them where: they are no value, and in no journal.
 """
 
 from __future__ import annotations
@@ -10,10 +11,16 @@ from collections.abc import Iterable, Mapping
 
 from raylay.services.core.feature import Batch
 from raylay.services.messages.records import Kind, Run, iterate_records
-from raylay.services.messages.stateful import Overlay, with_bodies
+from raylay.services.messages.stateful import Overlay, Prepared, Refused, left_of
 
 BEHIND = b" behind "
 NOTHING = "nothing"
+REASON = "bad_message"
+
+
+def refuses(body: bytes) -> bool:
+    """Whether a message that a client published so is refused: by its number."""
+    return body.partition(b" ")[0].endswith(b"7")
 
 
 class LastOfTopic:
@@ -31,14 +38,18 @@ class LastOfTopic:
         """As it is staged."""
         return self._staged.get(topic, self._committed.get(topic, NOTHING))
 
-    def prepare(self, run: Run, now_us: int) -> Run:
+    def prepare(self, run: Run, now_us: int) -> Prepared:
         """Says in each message what comes before it."""
-        made = []
+        made, refused = [], []
         before = self.value(run.topic)
         for record in iterate_records(run.payload):
+            if refuses(record.body):
+                text = f"message {record.sequence} is none that a state takes"
+                refused.append(Refused([(record.sequence, record.sequence)], REASON, text))
+                continue
             made.append((record, record.body + BEHIND + before.encode()))
             before = record.bookmark
-        return with_bodies(run, made)
+        return left_of(run, made, refused)
 
     def staged(self, run: Run) -> None:
         """It is the last one now."""

@@ -186,6 +186,16 @@ def test_what_is_made_of_a_message_is_made_once() -> None:
     assert not checkers.state(History(chain(), [*up(), *written])), "nothing is added to it"
 
 
+def test_what_a_state_refused_is_in_no_journal() -> None:
+    here = journaled(4, "a", 1)._replace(behind=("nothing",))
+    for reason in ("bad_message", "sequence_conflict"):
+        refused = Failed(3, "a", "p", P, 1, 1, reason)
+        found = checkers.state(History(chain(), [*up(), refused, here]))
+        assert bool(found) == (reason == "bad_message")
+    elsewhere = journaled(5, "a", 1)
+    assert not checkers.state(History(chain(), [*up(), refused, elsewhere]))
+
+
 def test_what_an_old_copy_makes_anew_may_differ_from_what_it_had_sent() -> None:
     """Seed 970000787: what a life before had made and sent arrived when the same incarnation, an
     older copy of its directory by then, had made the message anew."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raylay.services.drills import checkers
-from raylay.services.drills.history import Journaled
+from raylay.services.drills.history import Failed, Journaled
 from raylay.services.errors import StorageFull
 from raylay.services.messages.topics import TopicRule
 from sim import plans
@@ -88,6 +88,35 @@ def test_what_cannot_be_journaled_was_never_a_value(planted: str) -> None:
     play.until(104)
     assert behind(play, "m1") == ["nothing", "3" if planted else "1"]
     assert laws(play) == ({"state"} if planted else set())
+
+
+@pytest.mark.parametrize("planted", ["", "refused is a value", "takes what is refused"])
+def test_what_a_state_refuses_is_told_and_is_no_value(planted: str) -> None:
+    play = play_with(planted)
+    client = play.client("p", "m1")
+    play.until(50)
+    client.publish(["orders"] * 6)
+    play.until(100)
+    client.publish(["orders"] * 3)  # 7 is refused, between others.
+    play.until(150)
+    failed = [each.sequence for each in play.world.history.operations if isinstance(each, Failed)]
+    assert failed == [7] and not client.store.messages
+    before = [str(number) for number in range(1, 7)]
+    last = {"": ["6", "8"], "refused is a value": ["7", "8"], "takes what is refused": ["", "", ""]}
+    assert behind(play, "m1") == behind(play, "m2") == ["nothing", *before[:5], *last[planted]]
+    assert laws(play) == ({"state"} if planted else set())
+
+
+def test_all_that_is_refused_at_once_is_answered_at_once() -> None:
+    play = play_with("")
+    client = play.client("p", "m1")
+    play.until(50)
+    client.publish(["trades"] * 6)
+    play.until(100)
+    client.publish(["orders"])
+    play.until(110)
+    assert not client.store.messages, "nothing is on its way to the disk"
+    assert behind(play, "m1") == [] and laws(play) == set()
 
 
 def test_a_later_life_goes_on_from_the_journal() -> None:

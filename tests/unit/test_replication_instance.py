@@ -10,8 +10,12 @@ import pytest
 from unit.held_runs import HeldRuns
 
 from raylay.services.errors import DowngradeRefused, RemoteProtocolError
-from raylay.services.messages.ranges import PublisherRanges
+from raylay.services.messages.ranges import (
+    PublisherRanges,
+    SequenceSet,
+)
 from raylay.services.messages.records import (
+    Command,
     Flag,
     Kind,
     RecordBuilder,
@@ -21,7 +25,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.messages.stateful import Stateful, with_bodies
+from raylay.services.messages.stateful import Prepared, Refused, Stateful, left_of
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import (
     TopicRule,
@@ -122,9 +126,17 @@ class Bench:
     def log_on(self, session: int = 1, low: int = 0) -> Any:
         return self.machine.client_logged_on(session, CLIENT_NAME, low)
 
-    def publish(self, *sequences: int, topic: str = "orders", body: bytes = b"x") -> list[Any]:
+    def publish(
+        self,
+        *sequences: int,
+        topic: str = "orders",
+        body: bytes = b"x",
+        command: int = Command.PUBLISH,
+    ) -> list[Any]:
         builder = RecordBuilder(P, topic, "json")
-        payload = b"".join(builder.build(sequence, body, 0) for sequence in sequences)
+        payload = b"".join(
+            builder.build(sequence, body, 0, command=command) for sequence in sequences
+        )
         runs = self.machine.client_runs(1, payload)
         return self.take(self.machine.client_published(1, runs, 0, self.answers(runs))[0])
 
@@ -259,7 +271,7 @@ def test_a_publish_that_the_server_numbered_is_refused_where_a_destination_refus
     publisher, sequence = bench.machine.number_for(CLIENT_NAME)
     payload = RecordBuilder(publisher, "orders", "json").build(sequence, b"x", 0)
     run = run_of(scan(payload)[0], payload)
-    bench.take(bench.machine.client_published_unnumbered(1, run, "cid", 0))
+    bench.take(bench.machine.client_published_unnumbered(1, run, "cid", 0)[0])
     bench.commit()
     refused = {publisher: [(sequence, sequence)]}
     found = bench.take(bench.machine.link_answered("peer", {}, refused))
@@ -927,12 +939,17 @@ def begun_anew(bench: Bench, point: RecoveryPoint) -> InstanceMachine:
 class Louder:
     """A state that notes what it is told, and adds to what it is to prepare."""
 
-    def __init__(self) -> None:
+    def __init__(self, *bad: int) -> None:
         self.told: list[tuple[str, int, int]] = []
+        self.bad = bad
 
-    def prepare(self, run: Run, now_us: int) -> Run:
+    def prepare(self, run: Run, now_us: int) -> Prepared:
         self.told.append(("prepare", run.first_sequence, now_us))
-        return with_bodies(run, [(each, each.body + b"!") for each in iterate_records(run.payload)])
+        records = list(iterate_records(run.payload))
+        left = [(each, each.body + b"!") for each in records if each.sequence not in self.bad]
+        found = [each.sequence for each in records if each.sequence in self.bad]
+        refused = [Refused([(each, each)], "bad_message", f"no {each}") for each in found]
+        return left_of(run, left, refused)
 
     def staged(self, run: Run) -> None:
         assert run.first_txid and all(each.body for each in iterate_records(run.payload))
@@ -964,12 +981,63 @@ def test_what_comes_new_to_a_topic_with_state_is_prepared_once_and_staged() -> N
     assert bench.machine.counters.conflicts == 0, "what came is the same, whatever was made of it"
     payload = RecordBuilder(8, "orders", "json").build(1, b"x", 0)
     run = run_of(scan(payload)[0], payload)
-    bench.take(bench.machine.client_published_unnumbered(1, run, "", 0))
+    bench.take(bench.machine.client_published_unnumbered(1, run, "", 0)[0])
     assert state.take() == [("prepare", 1, 70), ("staged", 1, 8)], "a note lies between"
     author = Author("sim", bench.machine.identity)
     author.draft("orders", "json", b"own", 0)
     bench.take(bench.machine.authored(author.runs(), 0))
     assert state.take() == [("staged", 1, 9)], "it is as it is to be"
+
+
+def refusals(effects: list[Any]) -> list[tuple[list[tuple[int, int]], str, str]]:
+    return [
+        (each.ranges, each.reason, each.text) for each in effects if isinstance(each, RefuseClient)
+    ]
+
+
+def test_what_a_state_refuses_is_told_and_changes_nothing() -> None:
+    bench = Bench(stateful=[(TopicRule("orders"), Louder(2, 4, 6))])
+    bench.log_on()
+    # New, then partly known.
+    for sequences, bad in (((1, 2, 3), 2), ((3, 4, 5), 4)):
+        told = bench.publish(*sequences)
+        assert refusals(told) == [([(bad, bad)], "bad_message", f"no {bad}")]
+        assert acks(told) == [], "before the ack that covers it"
+        assert acks(bench.commit()) == [(sequences[-1], "")]
+    assert [run.ranges() for run in bench.committed] == [[(1, 1), (3, 3)], [(5, 5)]]
+    assert bench.machine.held().of(P) == SequenceSet([(1, 1), (3, 3), (5, 5)])
+    counters = bench.machine.counters
+    assert (counters.published, counters.persisted, counters.duplicates) == (4, 3, 1)
+    # With nothing on its way to the disk the ack comes at once, behind the refusal.
+    first, second = bench.publish(6)
+    assert isinstance(first, RefuseClient) and isinstance(second, AckClient)
+    assert (first.ranges, second.sequence, counters.persisted) == ([(6, 6)], 6, 3)
+
+
+def test_what_a_state_refuses_of_the_server_s_numbers_is_returned() -> None:
+    bench = Bench(stateful=[(TopicRule("orders"), Louder(1))])
+    bench.log_on()
+    publisher, sequence = bench.machine.number_for(CLIENT_NAME)
+    payload = RecordBuilder(publisher, "orders", "json").build(sequence, b"x", 0)
+    run = run_of(scan(payload)[0], payload)
+    effects, refused = bench.machine.client_published_unnumbered(1, run, "cid", 0)
+    assert effects == [] and refused is not None and refused.reason == "bad_message"
+    assert bench.machine.number_for(CLIENT_NAME) == (publisher, sequence), "it is free"
+    assert bench.machine.counters.published == 0
+
+
+@pytest.mark.parametrize("topic", ["orders", "trades", "quotes", "nowhere"])
+def test_nothing_is_deleted_where_nothing_is_kept(topic: str) -> None:
+    unjournaled = (TopicRule("quotes"),)
+    bench = Bench(stateful=[(TopicRule("orders"), Louder())], unjournaled=unjournaled)
+    bench.log_on()
+    told = bench.publish(1, topic=topic, command=Command.DELETE)
+    reasons = [reason for _, reason, _ in refusals(told)]
+    assert reasons == {"orders": [], "nowhere": ["not_journaled"]}.get(topic, ["no_sow"])
+    payload = RecordBuilder(8, topic, "json").build(1, b"x", 0, command=Command.DELETE)
+    run = run_of(scan(payload)[0], payload)
+    _, refused = bench.machine.client_published_unnumbered(1, run, "", 0)
+    assert [refused.reason] == reasons if refused else topic == "orders"
 
 
 def test_a_state_hears_of_what_never_came_to_the_disk() -> None:

@@ -97,3 +97,19 @@ def test_a_flush_that_waits_for_nothing_is_answered_at_once_and_too_many_are_not
     assert heard.acks.flush(0, "now")
     assert [ack["cid"] for ack in heard.take()] == ["now"]
     assert [heard.acks.flush(1, str(number)) for number in range(3)] == [True, True, False]
+
+
+def test_a_flush_waits_for_no_publish_that_is_refused() -> None:
+    heard = Heard()
+    for number in (1, 2):
+        heard.acks.unnumbered("")
+        heard.acks.flush(0, f"f{number}")
+    heard.acks.unnumbered_refused()
+    assert [each["cid"] for each in heard.take()] == ["f1"]
+    heard.acks.persisted(AckClient(1, 1, command_id=heard_id(2)))
+    assert [each["cid"] for each in heard.take()] == ["f2"]
+
+
+def heard_id(number: int) -> str:
+    """As the server makes one up for who asked for no ack."""
+    return f"\0{number}"

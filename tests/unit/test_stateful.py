@@ -13,7 +13,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.messages.stateful import Overlay, with_bodies
+from raylay.services.messages.stateful import Overlay, Refused, left_of, with_bodies
 
 TRACE = bytes(range(25))
 
@@ -50,6 +50,20 @@ def test_a_run_with_other_bodies_is_the_same_messages() -> None:
     again = decode_run(made.encode())
     assert again.payload == made.payload, "nothing of how it came is left"
     assert came.payload == run(b"a", b"bb", b"").payload
+
+
+def test_what_is_left_of_a_run_is_the_same_messages_in_order() -> None:
+    came = run(b"a", b"b", b"c", b"d")
+    records = list(iterate_records(came.payload))
+    refused = [Refused([(2, 2)], "bad_message", "2 is none")]
+    left = left_of(came, [(each, each.body * 2) for each in records if each.sequence != 2], refused)
+    assert left.refused is refused and left.run is not None
+    assert left.run.ranges() == [(1, 1), (3, 4)] and left.run.count == 3
+    assert scan(left.run.payload)[0].records == 3
+    bodies = [each.body for each in iterate_records(left.run.payload, verify=True)]
+    assert bodies == [b"aa", b"cc", b"dd"]
+    assert left_of(came, [], [Refused([(1, 4)], "bad_message", "all")]).run is None
+    assert left_of(came, [(each, each.body) for each in records], []).run == came
 
 
 def test_the_value_staged_last_counts_until_it_is_committed() -> None:

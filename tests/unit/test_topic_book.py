@@ -9,6 +9,7 @@ import pytest
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages import topics
 from raylay.services.messages.records import Run
+from raylay.services.messages.stateful import Prepared
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import TopicRule
 
@@ -102,8 +103,8 @@ def test_a_refusal_names_a_few_topics_whatever_there_are() -> None:
 class State:
     """Nothing is asked of it here."""
 
-    def prepare(self, run: Run, now_us: int) -> Run:
-        return run
+    def prepare(self, run: Run, now_us: int) -> Prepared:
+        return Prepared(run)
 
     def staged(self, run: Run) -> None: ...
 

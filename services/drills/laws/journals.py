@@ -8,6 +8,7 @@ from raylay.services.drills.history import (
     Crashed,
     Delivered,
     Drafted,
+    Failed,
     Folded,
     HeldBefore,
     History,
@@ -260,7 +261,12 @@ def state(history: History) -> list[Violation]:
     comes before it there, and in the journal that one does. Once: whoever gets it from there
     journals it as it is; of an instance that was given back an older copy of its directory, and
     bears its incarnation on, as it was made before or since. What an instance writes itself says
-    nothing."""
+    nothing. What a state refused is in no journal."""
+    refused = {
+        (operation.publisher, operation.sequence)
+        for operation in history.operations
+        if isinstance(operation, Failed) and operation.reason == "bad_message"
+    }
     last: dict[tuple[str, str], str] = {}
     unsure: set[str] = set()
     made: defaultdict[tuple[int, Key], list[str]] = defaultdict(list)
@@ -271,6 +277,12 @@ def state(history: History) -> list[Violation]:
         key = (operation.publisher, sequence)
         of = operation.instance, operation.topic
         expected = [""]
+        if key in refused:
+            text = (
+                f"{at(operation.time_us)} {operation.instance} journaled {named(key)} on "
+                f"{operation.topic}, which the topic's state refused"
+            )
+            found.append(Violation("state", text))
         if operation.path:
             expected = made.get((operation.path[-1], key), [])
         elif operation.publisher not in authors:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run, path_through
-from raylay.services.messages.stateful import Stateful
+from raylay.services.messages.stateful import Prepared, Stateful
 from raylay.services.replication.acknowledgment import CLIENT, UNAWAITED
 from raylay.services.replication.content import Contents
 from raylay.services.replication.effects import Append, Ranges, Rooted
@@ -125,7 +125,7 @@ class Intake:
         self._answers = answers
 
     # -- what comes in -----------------------------------------------------------------------
-    def prepared(self, state: Stateful, run: Run, now_us: int) -> Run:
+    def prepared(self, state: Stateful, run: Run, now_us: int) -> Prepared:
         """What a client published on a topic with state, as that would have it journaled."""
         return state.prepare(run, now_us + self.wall_offset_us)
 

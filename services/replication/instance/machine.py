@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 from raylay.services.messages.ranges import PublisherRanges, Range
 from raylay.services.messages.records import Flag, Kind, Run
+from raylay.services.messages.stateful import Refused
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topic_sets import carries_all
 from raylay.services.replication.acknowledgment import (
@@ -336,10 +337,10 @@ class InstanceMachine:
 
     def client_published_unnumbered(
         self, session: int, run: Run, command_id: str, now_us: int
-    ) -> list[Effect]:
-        """One publish that the server numbered (`number_for`)."""
-        self._publishers.published_unnumbered(session, run, command_id, now_us)
-        return self._take()
+    ) -> tuple[list[Effect], Refused | None]:
+        """One publish that the server numbered (`number_for`), and why it is refused, if it is."""
+        refused = self._publishers.published_unnumbered(session, run, command_id, now_us)
+        return self._take(), refused
 
     def authored(self, runs: Iterable[Run], now_us: int) -> list[Effect]:
         """What a part of this instance has written (`Author.runs`) is to be journaled."""

@@ -7,6 +7,7 @@ here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from raylay.services.errors import LocalProtocolError, RemoteProtocolError
@@ -21,7 +22,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.messages.stateful import Stateful
+from raylay.services.messages.stateful import Refused, Stateful
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import not_of_transport
 from raylay.services.replication import gap_limit
@@ -34,6 +35,8 @@ from raylay.services.replication.instance.outgoing import Outgoing
 from raylay.services.replication.journal_answers import Answers
 from raylay.services.replication.staged import NoteStaged, RunStaged
 from raylay.services.replication.values import Counters, Identity, LogonAnswer
+
+_COMMANDS = int(Flag.COMMANDS)
 
 
 @dataclass(slots=True)
@@ -49,7 +52,7 @@ class _Session:
     unjournaled: SequenceSet = field(default_factory=SequenceSet)
     """Delivered to live subscribers only, and not acknowledged yet."""
     refused: SequenceSet = field(default_factory=SequenceSet)
-    """For their topic, and not covered by an acknowledgment yet."""
+    """For their topic, or by its state, and not covered by an acknowledgment yet."""
 
 
 class Publishers:
@@ -195,7 +198,8 @@ class Publishers:
         """A client's records came in, and all that `asks` asked is answered.
 
         Returns the runs of topics that are declared as not journaled: they are delivered at once
-        and count as durable. Those of topics that nobody declared are refused.
+        and count as durable. What nobody would keep (`_refusal`), and what its topic's state does
+        not take, is refused.
         """
         found = self._sessions[session]
         publisher = found.publisher
@@ -210,45 +214,82 @@ class Publishers:
             entry = topics[run.topic, run.message_type]
             if not entry.journaled:
                 self._dirty.add(session)
-                if not entry.declared:
-                    self._refuse(found, run)
+                refused = self._refusal(run)
+                if refused is not None:
+                    self._refuse(found, (refused,))
                     continue
                 run.receive_time_us = now_us + self._intake.wall_offset_us
                 for first, last in run.ranges():
                     found.unjournaled.add(first, last)
                 transient.append(run)
                 continue
-            self._counters.published += run.count
             state = entry.state
+            if state is None and run.flags & _COMMANDS:
+                refused = self._refusal(run)
+                if refused is not None:
+                    self._refuse(found, (refused,))
+                    continue
+            self._counters.published += run.count
             if run.first_sequence > self._intake.highest.get(publisher, 0):
-                if state is not None:
-                    run = self._intake.prepared(state, run, now_us)
-                run.flags |= Flag.AWAITED
-                self._intake.append(run, self._durability.own_root, CLIENT, now_us, state)
+                self._take(found, run, now_us, state)
             else:
                 self._published_again(found, run, now_us, state)
         if not self._intake.staged:
             self._dirty.add(session)
         return transient
 
-    def _refuse(self, session: _Session, run: Run) -> None:
-        """Nobody would keep this run. It is said before the ack that covers its sequences."""
-        ranges = run.ranges()
-        for first, last in ranges:
-            session.refused.add(first, last)
-        text = self._topics.undeclared(run.topic, run.message_type)
-        self._out.emit(RefuseClient(session.number, ranges, "not_journaled", text))
+    def _refusal(self, run: Run) -> Refused | None:
+        """Why nobody would keep a client's run, or do what it says; None: somebody would."""
+        entry = self._topics[run.topic, run.message_type]
+        if not entry.declared:
+            text = self._topics.undeclared(run.topic, run.message_type)
+            return Refused(run.ranges(), "not_journaled", text)
+        if run.flags & _COMMANDS and not entry.has_state:
+            text = self._topics.no_sow(run.topic, run.message_type)
+            return Refused(run.ranges(), "no_sow", text)
+        return None
 
-    def published_unnumbered(self, session: int, run: Run, command_id: str, now_us: int) -> None:
-        """One publish that the server numbered (`number_for`)."""
+    def _refuse(self, session: _Session, refused: Iterable[Refused]) -> None:
+        """It is said before the ack that covers their sequences."""
+        for ranges, reason, text in refused:
+            for first, last in ranges:
+                session.refused.add(first, last)
+            self._out.emit(RefuseClient(session.number, ranges, reason, text))
+        self._dirty.add(session.number)
+
+    def _take(self, session: _Session, run: Run, now_us: int, state: Stateful | None) -> None:
+        """Journals what is new here, as its topic's state would have it."""
+        if state is not None:
+            left, refused = self._intake.prepared(state, run, now_us)
+            if refused:
+                self._counters.published -= run.count - (left.count if left is not None else 0)
+                self._refuse(session, refused)
+            if left is None:
+                return
+            run = left
+        run.flags |= Flag.AWAITED
+        self._intake.append(run, self._durability.own_root, CLIENT, now_us, state)
+
+    def published_unnumbered(
+        self, session: int, run: Run, command_id: str, now_us: int
+    ) -> Refused | None:
+        """One publish that the server numbered (`number_for`). Why it is refused; None: it is
+        taken, and answered when it is durable."""
+        refusal = self._refusal(run)
+        if refusal is not None:
+            return refusal
+        state = self._topics[run.topic, run.message_type].state
+        if state is not None:
+            left, refused = self._intake.prepared(state, run, now_us)
+            if left is None:
+                return refused[0]
+            run = left
         self._counters.published += 1
         if command_id:
             self._unnumbered[(run.publisher, run.first_sequence)] = (session, command_id)
-        state = self._topics[run.topic, run.message_type].state
-        if state is not None:
-            run = self._intake.prepared(state, run, now_us)
         run.flags |= Flag.AWAITED
         self._intake.append(run, self._durability.own_root, CLIENT, now_us, state)
+        return None
 
     def authored(self, runs: list[Run], now_us: int) -> None:
         """What the instance itself wrote (authored.py) is journaled and waited for as if a client
@@ -317,10 +358,7 @@ class Publishers:
         if fresh:
             part = run.select(fresh)
             assert part is not None
-            if state is not None:
-                part = self._intake.prepared(state, part, now_us)
-            part.flags |= Flag.AWAITED
-            self._intake.append(part, self._durability.own_root, CLIENT, now_us, state)
+            self._take(session, part, now_us, state)
         self._dirty.add(session.number)
 
     # -- ends --------------------------------------------------------------------------------
