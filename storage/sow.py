@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from itertools import islice, takewhile
@@ -27,6 +26,7 @@ import lmdb
 from xxhash import xxh3_128_digest
 
 from raylay.services.errors import CorruptRecord
+from raylay.services.messages.sorted_entries import SortedEntries
 from raylay.storage.environment import LastingEnvironment
 from raylay.storage.files import (
     ASIDE_SUFFIX,
@@ -156,8 +156,7 @@ class MemoryTopic:
     """A topic of a store in memory."""
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, bytes] = {}
-        self._keys: list[bytes] = []
+        self._entries: SortedEntries[bytes] = SortedEntries()
         self._txid = 0
 
     @property
@@ -171,35 +170,28 @@ class MemoryTopic:
 
     def last(self, start: bytes, end: bytes) -> bytes | None:
         """The last key from `start` on and before `end`."""
-        at = bisect_left(self._keys, end) - 1
-        return self._keys[at] if at >= 0 and self._keys[at] >= start else None
+        return self._entries.last(start, end)
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) from `start` on and before `end`, by key, as it is at the first one."""
-        keys = self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, end)]
-        yield from [(key, self._entries[key]) for key in keys]
+        yield from self.chunk(start, end, len(self._entries))
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """The first `most` of what `scan` gives."""
-        at = bisect_left(self._keys, start)
-        keys = self._keys[at : min(at + most, bisect_left(self._keys, end))]
-        return [(key, self._entries[key]) for key in keys]
+        return [(key, self._entries[key]) for key in self._entries.keys(start, end, most)]
 
     def take(self, entries: Changes, txid: int) -> None:
         """Writes entries, and the transaction that the topic is valid for with them."""
         self._txid = txid
         for key, value in entries.items():
             if value is not None:
-                if key not in self._entries:
-                    insort(self._keys, key)
                 self._entries[key] = bytes(value)
-            elif self._entries.pop(key, None) is not None:
-                del self._keys[bisect_left(self._keys, key)]
+            else:
+                self._entries.pop(key)
 
     def clear(self) -> None:
         """Takes everything away."""
-        self._entries.clear()
-        self._keys.clear()
+        self._entries = SortedEntries()
         self._txid = 0
 
 

@@ -19,10 +19,10 @@ import heapq
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 from raylay.services.errors import CorruptRecord
+from raylay.services.messages.sorted_entries import SortedEntries
 from raylay.services.sow.query import SowKeyQuery, SowQuery
 from raylay.services.sow.records import (
     NEVER,
@@ -57,6 +57,8 @@ VALUE_END = b"w"
 _TOMBSTONE_END, _VERSION_END = b"e", b"i"
 _TIME = struct.Struct(">Q")
 _COUNTS = struct.Struct("<QQ")
+READ_AT_ONCE = 1000
+"""Entries, of a look at all of them."""
 
 
 class Change(NamedTuple):
@@ -107,11 +109,8 @@ class Reading(Protocol):
     def last(self, start: bytes, end: bytes) -> bytes | None:
         """The last key from `start` on and before `end`."""
 
-    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """(key, value) from `start` on and before `end`, by key, as of the scan's begin."""
-
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """The first `most` of what `scan` gives."""
+        """The first `most` (key, value) from `start` on and before `end`, by key."""
 
 
 class Nothing:
@@ -124,10 +123,6 @@ class Nothing:
     def last(self, start: bytes, end: bytes) -> bytes | None:
         """None."""
         return None
-
-    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Nothing."""
-        return iter(())
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """Nothing."""
@@ -169,8 +164,8 @@ class SowState:
         self.txid = txid
         self.last_writer = last_writer
         self._reading: Reading = reading or Nothing()
-        self._unsaved: dict[bytes, bytes | None] = {}
-        self._taken: dict[bytes, bytes | None] = {}
+        self._unsaved: SortedEntries[bytes | None] = SortedEntries()
+        self._taken: SortedEntries[bytes | None] = SortedEntries()
         self._newest_us: dict[bytes, int] = {}
         self._newest_taken_us: dict[bytes, int] = {}
         self._queries: list[SowQuery | SowKeyQuery] = []
@@ -239,34 +234,43 @@ class SowState:
         return found
 
     def _chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        for newer in (self._unsaved, self._taken):
-            if any(start <= key < end for key in newer):
-                return list(islice(self._entries(start, end), most))
-        return self._reading.chunk(start, end, most)
+        """The first `most` entries, on disk or to go there, from `start` on and before `end`."""
+        found: list[tuple[bytes, bytes]] = []
+        while True:
+            entries = self._reading.chunk(start, end, most)
+            until = end if len(entries) < most else entries[-1][0] + b"\0"
+            newer = []
+            for held in (self._taken, self._unsaved):
+                keys = held.keys(start, until, most)
+                if len(keys) == most:
+                    until = keys[-1] + b"\0"
+                newer.append((held, keys))
+            if newer[0][1] or newer[1][1]:
+                merged = dict(entries)
+                for held, keys in newer:
+                    for key in keys:
+                        value = held[key]
+                        if value is None:
+                            merged.pop(key, None)
+                        else:
+                            merged[key] = value
+                entries = sorted(each for each in merged.items() if each[0] < until)
+            if not found:
+                found = entries
+            else:
+                found += entries
+            if until == end or len(found) >= most:
+                return found[:most]
+            start = until
 
     def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """What is on disk and what is to go there, by key."""
-        newer = {**self._taken, **self._unsaved}
-        added = iter(sorted(key for key in newer if start <= key < end))
-        following = next(added, None)
-        for key, value in self._reading.scan(start, end):
-            while following is not None and following < key:
-                held = newer[following]
-                if held is not None:
-                    yield following, held
-                following = next(added, None)
-            if following == key:
-                held = newer[key]
-                if held is not None:
-                    yield key, held
-                following = next(added, None)
-            else:
-                yield key, value
-        while following is not None:
-            held = newer[following]
-            if held is not None:
-                yield following, held
-            following = next(added, None)
+        """All of them. What is folded meanwhile is among them where they have not come to it."""
+        while True:
+            entries = self._chunk(start, end, READ_AT_ONCE)
+            yield from entries
+            if len(entries) < READ_AT_ONCE:
+                return
+            start = entries[-1][0] + b"\0"
 
     def as_of(self, time_us: int, now_us: int) -> Iterator[SowRecord]:
         """The records that there were at an instant, by key; none of before the history's window.
@@ -544,19 +548,21 @@ class SowState:
         assert not self._taken, "a commit is under way"
         if self._unsaved:
             self._unsaved[COUNTS] = _COUNTS.pack(self.count, self.tombstones)
-        self._taken, self._unsaved = self._unsaved, {}
+        self._taken, self._unsaved = self._unsaved, SortedEntries()
         self._taken_bytes, self.pending_bytes = self.pending_bytes, 0
         self._newest_taken_us, self._newest_us = self._newest_us, {}
-        return self._taken, self.txid
+        return self._taken.entries, self.txid
 
     def saved(self) -> None:
         """What was pending is on disk."""
-        self._taken = {}
+        self._taken = SortedEntries()
         self._newest_taken_us = {}
 
     def not_saved(self) -> None:
         """What was pending could not be written: it is pending again."""
-        self._unsaved = {**self._taken, **self._unsaved}
+        for key, value in self._taken.items():
+            if key not in self._unsaved:
+                self._unsaved[key] = value
         self._newest_us = {**self._newest_taken_us, **self._newest_us}
         self.pending_bytes += self._taken_bytes
         self.saved()
