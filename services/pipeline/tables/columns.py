@@ -171,14 +171,21 @@ class Batches:
         return self._names
 
     # -- runs --------------------------------------------------------------------------------
-    def batch(self, blocks: Sequence[tuple[int, bytes]]) -> pa.RecordBatch | None:
+    def batch(
+        self,
+        blocks: Sequence[tuple[int, bytes]],
+        passing: Callable[[Rows], Any] | None = None,
+    ) -> pa.RecordBatch | None:
         """The rows of these blocks, (first transaction id, block) in order; None where there are
-        none.
+        none. `passing`: says which are wanted, as booleans.
 
         Raises:
             CorruptRecord: a run is damaged, and `on_corrupt` is `stop`; names file and offset.
         """
         rows = self.rows(blocks)
+        if rows is not None and passing is not None:
+            chosen = passing(rows)
+            rows = rows.only(chosen) if chosen.any() else None
         if rows is None:
             return None
         made = [rows.column(name) for name in self._columns]

@@ -47,6 +47,7 @@ from raylay.services.pipeline.journals import (
 )
 from raylay.services.pipeline.publishing.sink import BatchWriter, StreamWriter, WriteOptions
 from raylay.services.pipeline.tables.columns import COLUMNS, Batches
+from raylay.services.pipeline.tables.content import ContentFilter, checked_filter
 from raylay.services.pipeline.tables.predicates import Predicate
 from raylay.services.pipeline.tables.topics import check_held, check_journaled
 from raylay.services.pipeline.tables.values import BodyParser, Mode
@@ -87,6 +88,7 @@ class ReadOptions:
     archive: str = ""
     columns: str = ""
     topic: str = ""
+    filter: str = ""
     schema: str = ""
     mode: Mode = "failfast"
     starting: str = EPOCH
@@ -127,6 +129,8 @@ class ReadOptions:
                     f"{name} is {getattr(made, name)!r}: give {' or '.join(allowed)}"
                 )
             setattr(made, name, value)
+        if made.filter:
+            checked_filter(made.filter)
         return made
 
     def places(self) -> list[Place]:
@@ -251,8 +255,11 @@ class _Reading:
         )
         try:
             with plain_errors():
+                passing = (
+                    ContentFilter(options.filter, stretch.place).passing if options.filter else None
+                )
                 for blocks in reader.blocks():
-                    rows = batches.batch(blocks)
+                    rows = batches.batch(blocks, passing)
                     if rows is not None and self.wanted is not None:
                         rows = _of_topics(rows, self.wanted)
                     if rows is not None:

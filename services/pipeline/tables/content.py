@@ -1,0 +1,99 @@
+"""The option `filter`: which records pass a filter by content (docs/filters.md), in the task that
+reads them, before rows are made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
+from raylay.services.expressions.expression import SUBSCRIPTION, Expression, expression, refusal
+from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
+from raylay.services.messages.records import MESSAGES
+from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.pipeline.journals import Place
+from raylay.services.pipeline.tables.columns import Rows
+from raylay.services.plugins.functions import functions
+from raylay.services.plugins.message_types import plugins
+from raylay.services.server.config import INSTANCE_FILE, InstanceConfig
+
+_AROUND = ("topic", "bookmark", "correlation_id", "receive_time")
+
+
+def checked_filter(text: str) -> Expression:
+    """The filter that is written so.
+
+    Raises:
+        ConfigurationError: it is none; names the column.
+    """
+    try:
+        return expression(text, SUBSCRIPTION, functions())
+    except ExpressionError as error:
+        raise ConfigurationError(f"filter: {refusal(text, error)}") from None
+
+
+class ContentFilter:
+    """Judges the records of one journal. A record that is no message, or cannot be read, passes
+    no filter.
+
+    Args:
+        place: by its instance's configuration the message types are known that have names of their
+            own.
+
+    Raises:
+        ConfigurationError: the filter is none, or the configuration cannot be used.
+    """
+
+    def __init__(self, text: str, place: Place) -> None:
+        found = checked_filter(text)
+        self._matches = found.matches
+        self._asks_around = found.asks_around
+        self._place = place
+        home = Path(place.journal).parent
+        definitions = (
+            InstanceConfig.load(home).type_definitions if (home / INSTANCE_FILE).is_file() else ()
+        )
+        self._types = MessageTypes(definitions, plugins(each.kind for each in definitions))
+
+    def passing(self, rows: Rows) -> Any:
+        """Which rows pass, as booleans."""
+        names = rows.column("message_type").to_pylist()
+        bodies = rows.column("body").to_pylist()
+        parsers = {name: self._parser(name) for name in set(names)}
+        around = self._around(rows, bodies) if self._asks_around else None
+        matches = self._matches
+        found = np.zeros(len(bodies), bool)
+        is_message = np.isin(rows.headers["command"], list(MESSAGES))
+        for at in np.flatnonzero(is_message).tolist():
+            parse = parsers[names[at]]
+            if parse is None:
+                continue
+            try:
+                message = parse(bodies[at])
+            except MessageTypeError:
+                continue
+            found[at] = matches(message, NOWHERE if around is None else around[at])
+        return found
+
+    def _parser(self, name: str) -> Any:
+        try:
+            return self._types[name].parse
+        except MessageTypeError:
+            return None
+
+    def _around(self, rows: Rows, bodies: list[bytes]) -> list[Surroundings]:
+        columns = [rows.column(name).to_pylist() for name in _AROUND]
+        return [
+            Surroundings(
+                topic=topic,
+                bookmark=bookmark,
+                correlation_id=(correlation or b"").decode("utf-8", "surrogateescape"),
+                now_s=time.timestamp(),
+                size_bytes=len(body),
+                instance=self._place.instance,
+                group=self._place.group,
+            )
+            for body, topic, bookmark, correlation, time in zip(bodies, *columns, strict=True)
+        ]
