@@ -268,7 +268,8 @@ def test_an_element_that_runs_changes_what_is_started(
 
 
 def test_every_element_that_runs_has_a_case() -> None:
-    assert {case[0] for case in RUNNING} | set(NO_CHANGE) == RUNS | {"Actions"}
+    runs = {each for each in RUNS if not each.startswith("SOW/")}  # unit/test_amps_sow.py
+    assert {case[0] for case in RUNNING} | set(NO_CHANGE) == runs | {"Actions"}
 
 
 def test_the_tables_name_elements_of_the_model() -> None:
@@ -454,9 +455,6 @@ NOT_YET = [
      "</Authentication>", 3, "Authentication with amps-default-no-authentication-module"),
     (f"{TOPIC}</Topic>\n  <", f"{TOPIC}<Filter>/a = 1</Filter></Topic>\n  <", 18,
      "Filter does not run yet"),
-    (GROUP, GROUP + "<SOW><Topic><Name>orders</Name><MessageType>json</MessageType>"
-     "<Durability>transient</Durability><Key>/id</Key></Topic></SOW>", 3,
-     "Topic orders of SOW does not run yet"),
     (GROUP, GROUP + "<SOW><Queue><Name>q</Name><MessageType>json</MessageType>"
      "<UnderlyingTopic>orders</UnderlyingTopic></Queue></SOW>", 3, "Queue q of SOW"),
     ("</Transports>", "<Transport><Name>t</Name><Type>tcp</Type><InetAddr>9</InetAddr>"

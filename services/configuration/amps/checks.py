@@ -9,8 +9,10 @@ from raylay.services.configuration.amps.actions import module_problems
 from raylay.services.configuration.amps.message_types import definition, problem, unsupported
 from raylay.services.configuration.amps.model import AmpsConfig, Destination, LogTopic
 from raylay.services.configuration.amps.sow import ConflatedTopic, Queue, Sow, SowTopic, View
+from raylay.services.configuration.amps.sow_topics import topic_problems
 from raylay.services.configuration.amps.tree import VERSION
 from raylay.services.configuration.amps.types import ModuleUse, split_listen_address
+from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import (
     TopicMatcher,
     TopicRule,
@@ -225,6 +227,12 @@ def _sow(sow: Sow, config: AmpsConfig) -> Iterator[Problem]:
                     f"{item.name} of type {item.message_type} is defined twice in SOW",
                 )
             known.append((item.position, item.message_type))
+    for number, topic in enumerate(sow.topics):
+        try:
+            for place, text in topic_problems(topic, config):
+                yield ("SOW", "Topic", number, *place), text
+        except ConfigurationError as error:
+            yield ("SOW", "Topic", number), str(error)
     yield from _underlying(sow, defined)
     recorded = _matcher(config.transaction_log.topics if config.transaction_log else ())
     for kind, queues in (

@@ -24,6 +24,7 @@ from raylay.services.configuration.amps.model import (
     TransactionLog,
 )
 from raylay.services.configuration.amps.sow import Queue, Sow
+from raylay.services.configuration.amps.sow_topics import not_running, settings_of
 from raylay.services.configuration.amps.support import Finding, findings, runs_for_clients
 from raylay.services.configuration.amps.types import split_listen_address
 from raylay.services.configuration.builder import FabricBuilder
@@ -194,7 +195,7 @@ def _instance(config: AmpsConfig) -> dict[str, Any]:
     )
     options["defined_types"] = [asdict(each) for each in definitions(config)]
     if config.sow is not None:
-        options |= _definitions(config.sow)
+        options |= _definitions(config, config.sow)
     schedules = schedules_of(config)
     if schedules.any_downgrade:
         options["downgrade"] = schedules.downgrade_settings()
@@ -243,8 +244,8 @@ def _bootstrap(
     }
 
 
-def _definitions(sow: Sow) -> dict[str, Any]:
-    """What is compared when a link connects."""
+def _definitions(config: AmpsConfig, sow: Sow) -> dict[str, Any]:
+    """Topics with state, as far as they run; queues, which are compared when a link connects."""
     queues: list[dict[str, str]] = []
     kinds: tuple[tuple[str, Sequence[Queue]], ...] = (
         ("queue", sow.queues),
@@ -263,10 +264,7 @@ def _definitions(sow: Sow) -> dict[str, Any]:
             }
             for queue in items
         ]
-    topics = [
-        {"name": topic.name, "message_type": topic.message_type, "keys": topic.keys}
-        for topic in sow.topics
-    ]
+    topics = [settings_of(topic) for topic in sow.topics if not not_running(topic, config)]
     return {"sow_topics": topics, "queues": queues}
 
 

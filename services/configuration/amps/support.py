@@ -13,11 +13,14 @@ from raylay.services.configuration.amps.actions import schedules_of
 from raylay.services.configuration.amps.load import Document, Path, slots
 from raylay.services.configuration.amps.message_types import unsupported
 from raylay.services.configuration.amps.model import IncomingTransport
+from raylay.services.configuration.amps.sow_topics import not_running, size_note
 from raylay.services.configuration.amps.types import ModuleUse, Stanza
+from raylay.services.messages.records import RECORD_BYTES_MAX
 
 _DESTINATION = "Replication/Destination"
 _OUTGOING = f"{_DESTINATION}/Transport"
 _INCOMING = "Transports/Transport"
+_SOW = "SOW/Topic"
 
 RUNS = frozenset(
     (
@@ -50,6 +53,19 @@ RUNS = frozenset(
         "MessageTypes/MessageType/Name",
         "MessageTypes/MessageType/Module",
         "MessageTypes/MessageType/Options",
+        f"{_SOW}/Name",
+        f"{_SOW}/MessageType",
+        f"{_SOW}/Durability",
+        f"{_SOW}/RecoveryPoint",
+        f"{_SOW}/Expiration",
+        f"{_SOW}/Key",
+        f"{_SOW}/KeyDomain",
+        f"{_SOW}/KeyGenerator",
+        f"{_SOW}/HashIndex",
+        f"{_SOW}/History",
+        f"{_SOW}/Preprocessing",
+        f"{_SOW}/Enrichment",
+        f"{_SOW}/Pattern",
         "Bootstrap/Topic/Name",
         "Bootstrap/Topic/MessageType",
         "Bootstrap/Transport/InetAddr",
@@ -75,6 +91,10 @@ NEEDS_NOTHING = {
     "TransactionLog/PreallocatedJournalFiles": "preallocating brings LMDB no speed",
     "TransactionLog/O_DIRECT": "LMDB maps its files",
     "TransactionLog/CompressedJournalCacheMemoryLimit": "compressed journal is not cached",
+    f"{_SOW}/FileName": "where state lies is the instance's affair",
+    f"{_SOW}/InitialSlabCount": "the store grows as it has to",
+    f"{_SOW}/Index": "a query without a HashIndex reads every record",
+    f"{_SOW}/ExpectedKeyCountHint": "the store grows as it has to",
     f"{_OUTGOING}/Name": "it is for people",
     "Bootstrap/Transport/Name": "it is for people",
     "Bootstrap/Transport/IpProtocolPrefer": "every address of a name is tried",
@@ -107,6 +127,10 @@ def findings(document: Document) -> list[Finding]:
     """What of a configuration does not run yet (`refuses`), and what needs nothing here."""
     found = list(_walk(document, document.config, (), ""))
     config = document.config
+    for number, topic in enumerate(config.sow.topics if config.sow else ()):
+        why = not_running(topic, config)
+        if why:
+            found.append(Finding(document.origin(("SOW", "Topic", number)), why, True))
     found += [
         Finding(document.origin(path), text, True) for path, text in schedules_of(config).left
     ]
@@ -146,6 +170,10 @@ def _one(
     if tags in NEEDS_NOTHING:
         if not is_default:
             yield Finding(origin, f"{shown} needs nothing here: {NEEDS_NOTHING[tags]}", False)
+    elif tags == f"{_SOW}/SlabSize":
+        yield Finding(origin, size_note(item), item > RECORD_BYTES_MAX)
+    elif tags == "Modules":
+        yield from _modules(document, item, path)
     elif special is not None:
         why = special(item, path)
         if why:
@@ -158,19 +186,25 @@ def _one(
     elif isinstance(item, Stanza):
         if any(known.startswith(f"{tags}/") for known in (*RUNS, *NEEDS_NOTHING, *_SPECIAL)):
             yield from _walk(document, item, path, tags)
-        elif tags == "SOW":
-            yield from _definitions(document, item, path)
         else:
-            yield Finding(origin, f"{_named(shown, item)} does not run yet", True)
+            of = " of SOW" if tags.startswith("SOW/") else ""
+            yield Finding(origin, f"{_named(shown, item)}{of} does not run yet", True)
     elif not is_default:
         yield Finding(origin, f"{shown} does not run yet", True)
 
 
-def _definitions(document: Document, sow: Stanza, path: Path) -> Iterator[Finding]:
-    for name, info in type(sow).model_fields.items():
-        for number, item in enumerate(getattr(sow, name) if info.alias else ()):
-            origin = document.origin((*path, info.alias or "", number))
-            yield Finding(origin, f"{_named(info.alias, item)} of SOW does not run yet", True)
+def _modules(document: Document, modules: Any, path: Path) -> Iterator[Finding]:
+    sow = document.config.sow
+    generators = {
+        topic.key_generator.module for topic in (sow.topics if sow else ()) if topic.key_generator
+    }
+    for number, module in enumerate(modules.modules):
+        origin = document.origin((*path, "Module", number))
+        if module.name in generators:
+            what = "the installed key generator of its name is taken, not its Library"
+            yield Finding(origin, f"Module {module.name} needs nothing here: {what}", False)
+        else:
+            yield Finding(origin, f"Module {module.name} does not run yet", True)
 
 
 def _named(tag: Any, item: Any) -> str:
