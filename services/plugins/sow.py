@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from raylay.services.errors import ConfigurationError, MessageTypeError
+from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
 from raylay.services.messages.topic_pattern import PatternError
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.plugins.key_generators import key_generator
 from raylay.services.plugins.message_types import plugins
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import SowTopicDefinition
@@ -24,12 +25,14 @@ def sow_book(
     *,
     transient: SowStore | None = None,
 ) -> SowBook:
-    """The SOW topics of an instance, as the store has them.
+    """The SOW topics of an instance, as the store has them, with what makes their keys and computes
+    their fields.
 
     Args:
         types: the message types of its configuration.
         store: what they have on disk.
-        generators: key generators, by the names that definitions call them by.
+        generators: key generators, by the names that definitions call them by, in place of those
+            that are installed.
         transient: of the topics that are in memory only; None: a new one.
 
     Raises:
@@ -50,18 +53,36 @@ def sow_book(
     for definition in definitions:
         held = (memory if definition.transient else store).topic(definition.stored_as)
         state = SowState(definition.rules, held, held.txid, last_writer=definition.last_writer)
+        where = f"SOW topic {definition.name}"
         try:
-            topics.append(
-                SowTopic(
-                    definition,
-                    kinds[definition.message_type],
-                    state,
-                    _generator(definition, generators or {}),
-                )
+            topic = SowTopic(
+                definition,
+                kinds[definition.message_type],
+                state,
+                _generator(definition, generators or {}),
             )
-        except (MessageTypeError, PatternError) as error:
-            raise ConfigurationError(f"SOW topic {definition.name}: {error}") from None
+            if definition.preprocessing or definition.enrichment:
+                _add_fields(topic)
+        except ExpressionError as error:
+            raise ConfigurationError(f"{where}: {error.expression[:200]!r}, {error}") from None
+        except (ConfigurationError, MessageTypeError, PatternError) as error:
+            raise ConfigurationError(f"{where}: {error}") from None
+        topics.append(topic)
     return SowBook(topics)
+
+
+def _add_fields(topic: SowTopic) -> None:
+    # Not above: a topic that computes nothing needs no language.
+    from raylay.services.plugins.functions import functions
+    from raylay.services.sow.enrichment import ENRICHMENT, PREPROCESSING, Enrichment
+
+    definition = topic.definition
+    if definition.preprocessing:
+        topic.preprocess = Enrichment(
+            definition.preprocessing, topic.type, functions(), PREPROCESSING
+        )
+    if definition.enrichment:
+        topic.enrich = Enrichment(definition.enrichment, topic.type, functions(), ENRICHMENT)
 
 
 def _generator(
@@ -70,8 +91,7 @@ def _generator(
     name = definition.key_generator
     if not name:
         return None
-    if name not in generators:
-        raise ConfigurationError(
-            f"SOW topic {definition.name}: no key generator {name!r} is installed"
-        )
-    return generators[name]
+    if name in generators:
+        return generators[name]
+    installed = key_generator(name, definition.key_generator_options)
+    return lambda record, tree: installed(record.topic, record.body if tree is None else tree)

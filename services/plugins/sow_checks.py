@@ -6,6 +6,7 @@ Who has none loads neither the language nor the parsers of message types.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
@@ -78,9 +79,26 @@ def sow_problems(
     ):
         for number, text in enumerate(texts):
             try:
-                Enrichment([text], kind, functions(), use)
+                made = Enrichment([text], kind, functions(), use)
+                if use is ENRICHMENT:
+                    found += _key_that_changes(definition, number, made.paths)
             except ExpressionError as error:
                 found.append(SowProblem((name, number), f"{text[:200]!r}, {error}"))
             except MessageTypeError as error:
                 found.append(SowProblem((name, number), str(error)))
     return found
+
+
+def _key_that_changes(
+    definition: SowTopicDefinition, number: int, paths: Iterable[tuple[str, ...]]
+) -> list[SowProblem]:
+    """The key is made before, and again of what is stored."""
+    from raylay.services.messages.types.trees import field_path
+
+    for key in definition.keys:
+        with suppress(MessageTypeError):
+            wanted = field_path(key)
+            if any(path == wanted[: len(path)] or path[: len(wanted)] == wanted for path in paths):
+                text = f"it sets the key field {key}: do that in preprocessing"
+                return [SowProblem(("enrichment", number), text)]
+    return []

@@ -68,6 +68,11 @@ class Enrichment:
         self._empty = kind.empty
         self._fields = tuple(_read(text, kind, functions, use) for text in texts)
 
+    @property
+    def paths(self) -> tuple[FieldPath, ...]:
+        """Of the fields that are set."""
+        return tuple(field.path for field in self._fields)
+
     def __call__(
         self, message: Tree, previous: Tree | None = None, around: Surroundings = NOWHERE
     ) -> Tree:

@@ -157,6 +157,8 @@ class SowTopic:
             tree = self.type.parse(record.body)
         try:
             key = self._generate(record, tree)
+        except SowKeyError:
+            raise
         except Exception as error:
             raise SowKeyError(
                 f"topic {record.topic}: the key generator {self.definition.key_generator} failed "

@@ -131,6 +131,10 @@ def test_an_instance_may_have_its_own() -> None:
             "enrichment 2: '/a + AS /b', column 6: 'AS' alone means nothing",
         ),
         (
+            "{name: orders, message_type: json, keys: [/a/b], enrichment: [1 AS /a]}",
+            "enrichment 1: it sets the key field /a/b: do that in preprocessing",
+        ),
+        (
             "{name: orders, message_type: json, preprocessing: [/a OF PREVIOUS AS /b]}",
             "preprocessing 1: '/a OF PREVIOUS AS /b', column 1: preprocessing makes the key",
         ),
