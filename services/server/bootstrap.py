@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX
 from raylay.services.replication.bootstrap import BootstrapCopy
 from raylay.services.server.config import BootstrapConfig, split_address
 from raylay.services.server.opening import JOURNAL_DIRECTORY, open_journal
+from raylay.services.server.sow_copy import SowCopy
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.transports.framed import FramedConnection
 from raylay.storage.files import sync_directory
@@ -96,6 +98,7 @@ class Bootstrap:
         self.done = False
         self._begin: protocol.Begin | None = None
         self._copy: BootstrapCopy | None = None
+        self._sow: SowCopy | None = None
         self._connection: _Source | None = None
         self._staged_bytes = 0
         self._staged: deque[tuple[int, int]] = deque()
@@ -170,6 +173,9 @@ class Bootstrap:
                 if self._connection is not None:
                     self._connection.abort("the copy ended")
                     self._connection = None
+                if self._sow is not None:
+                    await self.here.in_thread(self._sow.abandon)
+                    self._sow = None
             if self._copy is not None:
                 self._copy = self._begin = None
                 await self._start_over()
@@ -189,9 +195,10 @@ class Bootstrap:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, connection = await loop.create_connection(lambda: _Source(self), host, port)
         self._connection = connection
+        self._sow = await here.in_thread(SowCopy, here.config, here.directory)
         rules = here.config.topics
         wanted = self.config.topics or (TopicRule(".*"),)
-        connection.send(protocol.request(here.identity, wanted, rules))
+        connection.send(protocol.request(here.identity, wanted, rules, self._sow.wanted))
         while not connection.done.done():
             await asyncio.wait((connection.done,), timeout=PROGRESS_S)
             silent_s = loop.time() - connection.received_at_s
@@ -202,6 +209,9 @@ class Bootstrap:
         copy = self._copy
         if copy is None:
             raise RemoteProtocolError("it ended before it began", "bad_command")
+        await here.in_thread(self._sow.finish)
+        self._tell_sow(self._sow)
+        self._sow = None
         self._stage(copy.end(here.now_us()))
         while self._staged:
             self._settled.clear()
@@ -232,6 +242,14 @@ class Bootstrap:
         elif command == protocol.RUNS and copy is not None:
             self._stage(copy.take(decode_runs(body), protocol.read_runs(header)))
             self._progress()
+        elif command == protocol.SOW and self._sow is not None:
+            size_bytes = len(body)
+            self._staged_bytes += size_bytes
+            self._sow.take(
+                *protocol.read_sow(header, body),
+                lambda work: self._call_soon(self._sow_written, work, size_bytes),
+            )
+            self._hold_if_much()
         elif command != "beat":
             raise RemoteProtocolError(f"{command[:64]} came in a bootstrap", "bad_command")
 
@@ -241,8 +259,31 @@ class Bootstrap:
             journal.stage(run)
             self._staged.append((run.last_txid, len(run.payload)))
             self._staged_bytes += len(run.payload)
+        self._hold_if_much()
+
+    def _hold_if_much(self) -> None:
         if self._staged_bytes > self.here.config.staged_bytes_max and self._connection:
             self._connection.hold(True)
+
+    def _sow_written(self, work: Future[None], size_bytes: int) -> None:
+        self._staged_bytes -= size_bytes
+        error = None if work.cancelled() else work.exception()
+        if isinstance(error, Exception):
+            self._take_failed(error)
+        else:
+            self._take_committed(0)
+
+    def _tell_sow(self, sow: SowCopy) -> None:
+        """Where the log does not reach back to its start, what was before comes of the source."""
+        begin = self._begin
+        if begin is not None and begin.first_txid > 1 and sow.wanted:
+            self.here.report(
+                "bootstrap_sow",
+                source=begin.source.name,
+                records=sow.records,
+                text=f"the log of {begin.source.name} begins with transaction {begin.first_txid}: "
+                f"{sow.records} records of SOW topics from before came with it",
+            )
 
     def _committed_in_thread(self, last_txid: int, _: int) -> None:
         self._call_soon(self._take_committed, last_txid)

@@ -15,11 +15,15 @@ from raylay.services.replication.instance import Identity
 from raylay.services.server.admission import Admission
 from raylay.services.server.commits import Commits
 from raylay.services.server.reading import JournalReading
+from raylay.services.server.sow_keeper import SowKeeper, fingerprints
 from raylay.services.server.surroundings import Surroundings
+from raylay.services.sow.copying import START, older_entries
 from raylay.services.transports.framed import Outbox
 from raylay.storage.journal_reader import LmdbJournalReader
 
 READ_BYTES = 512 * 1024
+SOW_ENTRIES_MIN, SOW_ENTRIES_MAX = 4, 1000
+"""Entries of a SOW topic that are looked at in one turn of the loop."""
 
 
 class Host(Protocol):
@@ -29,6 +33,7 @@ class Host(Protocol):
     admission: Admission
     commits: Commits
     reading: JournalReading
+    sow: SowKeeper
     copies_from: tuple[str, ...]
 
 
@@ -57,6 +62,7 @@ class BootstrapSource:
         self._here = host.here
         self._host = host
         self._asked = protocol.read_request(header, body)
+        self._header = header
         self._writable = asyncio.Event()
 
     def refusal(self) -> tuple[str, str] | None:
@@ -127,6 +133,8 @@ class BootstrapSource:
             lacks.update(machine.missing.ranges)
             for frame in protocol.lacks_frames(lacks):
                 connection.send(frame)
+        if first_txid > 1:
+            await self._send_sow(first_txid)
         cursor_txid = first_txid - 1
         while cursor_txid < last_txid and connection.is_open:
             runs = await self._host.reading.run(reader.read, cursor_txid, READ_BYTES)
@@ -141,13 +149,36 @@ class BootstrapSource:
             size_bytes = sum(map(len, parts))
             front = protocol.runs_front(cursor_txid, size_bytes)
             connection.send_parts((front, *parts), len(front) + size_bytes)
-            connection.outbox.flush()
-            while not connection.may_write and connection.is_open:
-                self._writable.clear()
-                await self._writable.wait()
+            await self._written()
         if connection.is_open:
             connection.send(protocol.END)
             here.report("bootstrap_served", peer=asks.name, last_txid=cursor_txid)
+
+    async def _send_sow(self, first_txid: int) -> None:
+        """Sends the SOW topics as far as the log does not reach back to them."""
+        connection, sow = self._connection, self._host.sow
+        wanted = protocol.sow_wanted(self._header, fingerprints(self._here.config))
+        for topic in sow.book.topics:
+            if topic.stored_as not in wanted:
+                continue
+            start, most = START, SOW_ENTRIES_MIN
+            while start and connection.is_open:
+                older, looked_bytes, start = older_entries(topic.state, start, first_txid, most)
+                for frame in protocol.sow_frames(topic.stored_as, older):
+                    connection.send(frame)
+                # A turn of the loop is about as long, however large the records are.
+                fitting = most * protocol.SOW_BYTES // max(looked_bytes, 1)
+                most = max(SOW_ENTRIES_MIN, min(fitting, 2 * most, SOW_ENTRIES_MAX))
+                await self._written()
+                await asyncio.sleep(0)
+
+    async def _written(self) -> None:
+        """The connection takes more, or is gone."""
+        connection = self._connection
+        connection.outbox.flush()
+        while not connection.may_write and connection.is_open:
+            self._writable.clear()
+            await self._writable.wait()
 
 
 def _begin(reader: LmdbJournalReader) -> tuple[int, PublisherRanges]:

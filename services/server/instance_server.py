@@ -120,6 +120,7 @@ class InstanceServer:
             doorway=doorway,
             placements=placements,
             reading=reading,
+            sow=sow,
         )
         self.links = Links(
             here,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from raylay.services.core.feature import Batch, Folds
 from raylay.services.errors import CorruptRecord, RaylayError, StorageError, StorageFull
+from raylay.services.server.config import InstanceConfig
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.storage.files import sync_directory
@@ -120,15 +121,9 @@ class SowKeeper:
     def _match(self, store: SowStore) -> None:
         """What is of another configuration is of no use: the topic begins anew."""
         here = self._here
-        types = {each.name: each for each in here.config.type_definitions}
         prints: dict[str, tuple[dict[bytes, bytes | None], int]] = {}
-        for definition in here.config.sow:
-            if definition.transient:
-                continue
-            name = definition.stored_as
+        for name, wanted in fingerprints(here.config).items():
             topic = store.topic(name)
-            kind = types.get(definition.message_type)
-            wanted = fingerprint(definition, None if kind is None else asdict(kind))
             found = topic.get(FINGERPRINT)
             if found is not None and found != wanted:
                 store.drop(name)
@@ -136,7 +131,7 @@ class SowKeeper:
                 here.report(
                     "sow_rebuilt",
                     topic=name,
-                    text=f"the configuration of SOW topic {definition.name} has changed: it is made"
+                    text=f"the configuration of SOW topic {name} has changed: it is made"
                     " anew from the journal"
                     + (
                         f", which begins with transaction {first_txid}: what was published before "
@@ -335,6 +330,16 @@ class SowKeeper:
         if self._store is not None:
             self._store.close()
             self._store = None
+
+
+def fingerprints(config: InstanceConfig) -> dict[str, bytes]:
+    """Of the topics that are on disk, by their names in the store."""
+    types = {each.name: asdict(each) for each in config.type_definitions}
+    return {
+        each.stored_as: fingerprint(each, types.get(each.message_type))
+        for each in config.sow
+        if not each.transient
+    }
 
 
 def fingerprint(definition: SowTopicDefinition, kind: dict[str, Any] | None) -> bytes:

@@ -49,6 +49,7 @@ from raylay.services.server.doorway import Doorway
 from raylay.services.server.held_digest import HeldDigest
 from raylay.services.server.placements import PlacementKeeper
 from raylay.services.server.reading import JournalReading
+from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.turns import in_turns
 from raylay.services.transports.carried import CarriedStream, Carrier
@@ -89,6 +90,7 @@ class Upstreams:
         doorway: Doorway,
         placements: PlacementKeeper,
         reading: JournalReading,
+        sow: SowKeeper,
     ) -> None:
         self.here = here
         self.admission = admission
@@ -97,6 +99,7 @@ class Upstreams:
         self.doorway = doorway
         self.placements = placements
         self.reading = reading
+        self.sow = sow
         self.copies_from: tuple[str, ...] = ()
         """From where this instance is to be filled before it serves."""
         self.connected: dict[int, UpstreamConnection] = {}

@@ -221,7 +221,7 @@ class SowState:
     def query(self) -> SowQuery:
         """Every record as of now, to be taken in turns while others are folded. Values are as the
         store has them: `body_of` and `decoded` read them, after the first byte of the key."""
-        query = SowQuery(self._chunk, VALUE, VALUE_END, self.txid, self._queries.remove)
+        query = SowQuery(self.chunk, VALUE, VALUE_END, self.txid, self._queries.remove)
         self._queries.append(query)
         return query
 
@@ -233,7 +233,7 @@ class SowState:
         self._queries.append(found)
         return found
 
-    def _chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
+    def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """The first `most` entries, on disk or to go there, from `start` on and before `end`."""
         found: list[tuple[bytes, bytes]] = []
         while True:
@@ -266,7 +266,7 @@ class SowState:
     def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All of them. What is folded meanwhile is among them where they have not come to it."""
         while True:
-            entries = self._chunk(start, end, READ_AT_ONCE)
+            entries = self.chunk(start, end, READ_AT_ONCE)
             yield from entries
             if len(entries) < READ_AT_ONCE:
                 return
@@ -357,6 +357,12 @@ class SowState:
             brought = (0, 0) if previous is None else (previous.publisher, previous.sequence)
             self._set_tombstone(key, Tombstone(txid, now_us, by, *brought))
         if previous is None:
+            if by is not None and self.rules.window_us and self._newest(key) is not None:
+                # Of a copy: its versions came with it, the record was deleted since.
+                stamp_us, publisher, sequence = by
+                self._add_version(
+                    SowRecord(key, txid, publisher, sequence, now_us, NEVER, None, stamp_us)
+                )
             return None
         self.count -= 1
         self._set_value(key, previous, None)
@@ -547,7 +553,8 @@ class SowState:
         for then. Nothing more is given before `saved` or `unsaved`."""
         assert not self._taken, "a commit is under way"
         if self._unsaved:
-            self._unsaved[COUNTS] = _COUNTS.pack(self.count, self.tombstones)
+            for key, value in counts_entry(self.count, self.tombstones).items():
+                self._unsaved[key] = value
         self._taken, self._unsaved = self._unsaved, SortedEntries()
         self._taken_bytes, self.pending_bytes = self.pending_bytes, 0
         self._newest_taken_us, self._newest_us = self._newest_us, {}
@@ -566,6 +573,11 @@ class SowState:
         self._newest_us = {**self._newest_taken_us, **self._newest_us}
         self.pending_bytes += self._taken_bytes
         self.saved()
+
+
+def counts_entry(records: int, tombstones: int) -> dict[bytes, bytes]:
+    """What the store has of how many there are of each."""
+    return {COUNTS: _COUNTS.pack(records, tombstones)}
 
 
 def _time_us(version: bytes) -> int:

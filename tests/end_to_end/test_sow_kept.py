@@ -4,6 +4,7 @@ for it, and what is said where something is wrong."""
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -18,7 +19,7 @@ from raylay.services.client import Client
 from raylay.services.errors import CorruptRecord, StorageFull
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server import sow_keeper
-from raylay.services.server.config import InstanceConfig
+from raylay.services.server.config import BootstrapConfig, InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.sow_keeper import DAMAGED_SUFFIX, SOW_FILE, fingerprint
 from raylay.services.sow.definition import SowTopicDefinition
@@ -217,7 +218,7 @@ def test_what_is_of_another_configuration_is_made_anew(tmp_path: Path) -> None:
         by_text = replace(ORDERS, keys=("/text",))
         async with Life(tmp_path, replace(CONFIG, sow=(by_text,))) as life:
             (said,) = life.events("sow_rebuilt")
-            assert "the configuration of SOW topic orders has changed" in said
+            assert "the configuration of SOW topic json/orders has changed" in said
             assert life.bodies() == [*of(2), *of(3, text="y")]
         async with Life(tmp_path, replace(CONFIG, sow=(by_text,))) as life:
             assert not life.events("sow_rebuilt")
@@ -302,6 +303,44 @@ def test_what_decides_which_records_there_are() -> None:
     prints = [fingerprint(each, None) for each in (ORDERS, *others)]
     assert len({*prints, fingerprint(ORDERS, {"kind": "fix"})}) == 10
     assert {fingerprint(each, None) for each in same} == {prints[0]}
+
+
+@pytest.mark.parametrize("as_before", [True, False])
+def test_a_copy_has_what_the_log_does_not_reach_back_to(tmp_path: Path, as_before: bool) -> None:
+    small = replace(CONFIG, segment_bytes=64 * 1024, retention_bytes=64 * 1024)
+
+    async def lives() -> None:
+        async with Life(tmp_path / "A", small) as life:
+            await life.publish("orders", *range(20))
+            for number in range(12):
+                await life.publish("orders", number % 3, text="x" * 40_000)
+            await until(lambda: life.server.here.journal.first_txid > 20)
+            address = life.server.here.replication_address
+            wanted = life.bodies()
+            assert len(wanted) == 20
+            copying = replace(CONFIG, name="B", bootstrap=BootstrapConfig((address,)))
+            if as_before:
+                # Of another log: nothing of it may be left.
+                async with Life(tmp_path / "B", replace(CONFIG, name="B")) as before:
+                    await before.publish("orders", 100, 101)
+                for path in sorted((tmp_path / "B" / "journal").iterdir()):
+                    path.unlink()
+            else:
+                other = replace(ORDERS, keys=("/text", "/id"))
+                copying = replace(copying, sow=(other,))
+            async with Life(tmp_path / "B", copying) as copy:
+                (said,) = copy.events("bootstrap_sow")
+                if as_before:
+                    assert copy.bodies() == wanted and re.search("1[789] records of SOW", said)
+                    assert copy.status()["records"] == 20
+                    await copy.publish("orders", 5, text="new")
+                else:
+                    assert 1 <= len(copy.bodies()) <= 3 and " 0 records of SOW topics" in said
+        if as_before:
+            async with Life(tmp_path / "B", copying) as copy:
+                assert sorted([*wanted, *of(5, text="new")]) == sorted([*copy.bodies(), *of(5)])
+
+    run(lives())
 
 
 @pytest.mark.slow

@@ -73,6 +73,50 @@ def test_any_bytes_are_a_request_or_a_protocol_error(body: bytes) -> None:
             pass
 
 
+SOW_BYTES = (
+    b"\x24\x00\x00\x00"  # length: 36
+    b"\x17\x00"  # header length: 23
+    b"\x82"  # map of 2
+    b"\xa1c\xadbootstrap_sow"
+    b"\xa1t\xa3j/o"
+    b"\x91\x92\xc4\x02va\xc4\x031\x002"
+)
+
+
+def test_golden_sow() -> None:
+    assert list(bootstrap.sow_frames("j/o", [(b"va", b"1\x002")])) == [SOW_BYTES]
+    frame = one(SOW_BYTES)
+    assert bootstrap.read_sow(frame.header, frame.body) == ("j/o", [(b"va", b"1\x002")])
+
+
+def test_sow_entries_come_in_frames_of_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "SOW_BYTES", 100)
+    entries = [(b"v%d" % number, b"x" * 40) for number in range(7)] + [(b"w", b"x" * 1000)]
+    frames = [one(each) for each in bootstrap.sow_frames("t", entries)]
+    assert len(frames) == 3
+    found = [bootstrap.read_sow(each.header, each.body)[1] for each in frames]
+    assert [entry for each in found for entry in each] == entries
+    assert not list(bootstrap.sow_frames("t", []))
+
+
+@pytest.mark.parametrize("body", [b"", b"\x01", b"\x91\x01", b"\x91\x92\xa1a\xc4\x00", b"\xc1"])
+def test_what_are_no_sow_entries(body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        bootstrap.read_sow({"c": "bootstrap_sow", "t": "t"}, body)
+    with pytest.raises(RemoteProtocolError):
+        bootstrap.read_sow({"c": "bootstrap_sow"}, b"\x90")
+
+
+def test_sow_topics_are_asked_for_where_both_have_them_alike() -> None:
+    held = {"a": b"1", "b": b"2", "c": b"3"}
+    request = one(bootstrap.request(B, (), (), {"a": b"1", "b": b"other", "d": b"4"}))
+    assert bootstrap.sow_wanted(request.header, held) == ["a"]
+    assert bootstrap.sow_wanted(one(REQUEST_BYTES).header, held) == []
+    assert bootstrap.sow_wanted({"sow": 1}, held) == []
+    many = {str(number): b"" for number in range(10_000)}
+    assert len(one(bootstrap.request(B, (), (), many)).header["sow"]) == bootstrap.SOW_TOPICS_MAX
+
+
 def test_begin_runs_and_end() -> None:
     begin = bootstrap.Begin(B, 5, 900)
     assert bootstrap.read_begin(one(bootstrap.begin(begin)).header) == begin

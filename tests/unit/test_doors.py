@@ -751,6 +751,7 @@ DECODERS: list[Callable[[Header, bytes], Any]] = [
     lambda header, body: check_sets(bootstrap.read_lacks(body)),
     lambda header, _: bootstrap.read_begin(header),
     lambda header, _: bootstrap.read_runs(header),
+    bootstrap.read_sow,
     lambda header, _: root_of(header).to_bytes(8, "big"),
     lambda header, _: sent_at_ns(header).to_bytes(8, "big"),
     lambda header, _: stream_of(header),

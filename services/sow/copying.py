@@ -1,0 +1,95 @@
+"""The part of a SOW topic that a log does not reach back to, for an instance that copies the log.
+
+A record whose transaction the log has is made of it again. What is older, values, versions and
+tombstones, is copied as the store has it, as of before the copied log begins.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from raylay.services.errors import CorruptRecord, RemoteProtocolError
+from raylay.services.sow.records import decoded, decoded_tombstone
+from raylay.services.sow.state import (
+    TOMBSTONE,
+    VALUE,
+    VALUE_END,
+    VERSION,
+    SowState,
+    counts_entry,
+)
+
+ENTRY_BYTES_MAX = 500
+"""Of a key of the store."""
+START = TOMBSTONE
+"""Where all that is copied begins."""
+_KINDS = (TOMBSTONE, VERSION, VALUE)
+_TXID = struct.Struct("<Q")
+"""Every value begins with it."""
+_TIME_BYTES = 8
+
+Entry = tuple[bytes, bytes]
+
+
+def older_entries(
+    state: SowState, start: bytes, before_txid: int, most: int
+) -> tuple[list[Entry], int, bytes]:
+    """A stretch of what is copied. What is folded meanwhile changes what is still to come: it is
+    not older any more.
+
+    Args:
+        start: `START`, or where the last stretch ended.
+        before_txid: the first transaction that the log has.
+        most: entries that are looked at.
+
+    Returns:
+        The entries, the bytes that were looked at, and where the next stretch begins; empty: this
+        was the last one.
+    """
+    looked = state.chunk(start, VALUE_END, most)
+    following = looked[-1][0] + b"\0" if len(looked) == most else b""
+    older = [
+        (key, value)
+        for key, value in looked
+        if key[:1] in _KINDS and _TXID.unpack_from(value)[0] < before_txid
+    ]
+    return older, sum(len(value) for _, value in looked), following
+
+
+class TopicCopy:
+    """A topic as it is copied. Lifecycle: one copy."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.tombstones = 0
+
+    def take(self, entries: Iterable[Entry]) -> dict[bytes, bytes]:
+        """What the store is to have of these: they are of no transaction of its own journal.
+
+        Raises:
+            RemoteProtocolError: one is no entry; with reason `bad_record`.
+        """
+        made: dict[bytes, bytes] = {}
+        for key, value in entries:
+            kind = key[:1]
+            if not 2 <= len(key) <= ENTRY_BYTES_MAX or kind not in _KINDS:
+                raise RemoteProtocolError(f"{key[:60]!r} is no entry of a SOW topic", "bad_record")
+            try:
+                if kind == TOMBSTONE:
+                    decoded_tombstone(key[1:], value)
+                    self.tombstones += 1
+                else:
+                    if kind == VERSION and len(key) <= _TIME_BYTES + 1:
+                        raise CorruptRecord(f"SOW version {key!r} has no time")
+                    if decoded(key[1:], value).body is None and kind == VALUE:
+                        raise CorruptRecord(f"SOW record {key[:60]!r} has no message")
+                    self.records += kind == VALUE
+            except CorruptRecord as error:
+                raise RemoteProtocolError(str(error), "bad_record") from None
+            made[key] = bytes(_TXID.size) + value[_TXID.size :]
+        return made
+
+    def end(self) -> dict[bytes, bytes]:
+        """What the store is to have when all has come."""
+        return counts_entry(self.records, self.tombstones)
