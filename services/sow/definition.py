@@ -57,6 +57,13 @@ class SowTopicDefinition:
             raise ValueError(f"topic {self.name} has a key domain and no keys: give both, or none")
         if self.pattern and self.rules.window_us:
             raise ValueError(f"topic {self.name} has a pattern: it cannot have a history")
+        if self.pattern and (self.key_domain or not (self.keys or self.key_generator)):
+            # A record is found by its key alone.
+            what = "a key domain: leave it out" if self.key_domain else "no keys: give it some"
+            raise ValueError(
+                f"topic {self.name} has a pattern and {what}, else a message of one topic would "
+                "replace one of another"
+            )
         recovery_from_us(self.recovery_point)
 
     @property

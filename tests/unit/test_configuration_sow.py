@@ -42,7 +42,7 @@ def test_a_topic_with_everything() -> None:
     preprocessing: ["UPPER(/id) AS /id"]
     enrichment: ["/n - /n OF PREVIOUS AS /change HINT OPTIONAL"]
     conflict: last_writer
-  - {name: all, message_type: json, pattern: "^orders/", expiration: 1m}
+  - {name: all, message_type: json, pattern: "^orders/", keys: [/id], expiration: 1m}
   - {name: orders/eu, message_type: json, expiration: enabled}
 """
     )
@@ -61,7 +61,7 @@ def test_a_topic_with_everything() -> None:
         last_writer=True,
     )
     assert pattern == SowTopicDefinition(
-        "all", "json", "^orders/", rules=SowRules(expires=True, lifetime_us=MINUTE_US)
+        "all", "json", "^orders/", ("/id",), rules=SowRules(expires=True, lifetime_us=MINUTE_US)
     )
     assert given == SowTopicDefinition("orders/eu", "json", rules=SowRules(expires=True))
     assert FabricSettings.from_json(settings.to_json()) == settings
@@ -117,7 +117,10 @@ def test_an_instance_may_have_its_own() -> None:
         ("{name: orders, message_type: json, recovery_point: soon}", "expected epoch, now, or an"),
         ("{name: orders, message_type: json, keys: [/a], key_generator: g}", "give one of them"),
         ("{name: orders, message_type: json, key_domain: d}", "give both, or none"),
-        ("{name: orders, message_type: json, pattern: '('}", "'(' cannot be used as a regular"),
+        (
+            "{name: orders, message_type: json, pattern: '(', keys: [/id]}",
+            "'(' cannot be used as a regular",
+        ),
         ("{name: orders, message_type: json, durability: none}", "'persistent' or 'transient'"),
         ("{name: orders, message_type: json, conflict: first}", "'none' or 'last_writer'"),
         ("{name: orders, message_type: jsn}", "no message type is called 'jsn'"),
@@ -148,7 +151,7 @@ def test_an_instance_may_have_its_own() -> None:
         ),
         ("{name: ticks, message_type: json}", "no journaled topic takes ticks"),
         (
-            "{name: all, message_type: json, pattern: ^trades}",
+            "{name: all, message_type: json, pattern: ^trades, keys: [/id]}",
             "no journaled topic takes ^trades of type json",
         ),
         ("{name: orders, message_type: binary, keys: [/a]}", "cannot be read field by field"),

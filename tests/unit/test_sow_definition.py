@@ -16,6 +16,11 @@ from raylay.services.sow.state import SowRules
         ({"keys": ("/id",), "key_generator": "mine"}, "has keys and a key generator"),
         ({"key_domain": "d"}, "has a key domain and no keys"),
         ({"pattern": "^a", "rules": SowRules(window_us=1)}, "it cannot have a history"),
+        ({"pattern": "^a"}, "has a pattern and no keys: give it some"),
+        (
+            {"pattern": "^a", "keys": ("/id",), "key_domain": "d"},
+            "has a pattern and a key domain: leave it out",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(given: dict[str, Any], says: str) -> None:

@@ -48,13 +48,10 @@ def test_the_key_is_made_of_the_key_fields() -> None:
         orders.key_of(record(body=b"{"))
 
 
-def test_logical_topics_have_key_domains_of_their_own_but_where_one_is_given() -> None:
+def test_logical_topics_have_key_domains_of_their_own() -> None:
     several = topic(replace(ORDERS, pattern="^o"))
     eu, us = (several.key_of(record(body=b'{"id":7}', topic=name)) for name in ("o/eu", "o/us"))
     assert eu == key_of({"id": 7}, ("/id",), "o/eu") != us
-    shared = topic(replace(ORDERS, pattern="^o", key_domain="o"))
-    eu, us = (shared.key_of(record(body=b'{"id":7}', topic=name)) for name in ("o/eu", "o/us"))
-    assert eu == us == key_of({"id": 7}, ("/id",), "o")
 
 
 def test_a_key_that_the_publisher_gives() -> None:
