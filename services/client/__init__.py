@@ -37,8 +37,9 @@ from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.performing import Tracer
 from raylay.services.client.publish_store import PublishStore
 from raylay.services.client.resumption import BookmarkStore
+from raylay.services.client.sow_query import SowQuery
 from raylay.services.client.subscription import Merged, Subscription
-from raylay.services.client.sync import SyncClient, SyncSubscription
+from raylay.services.client.sync import SyncClient, SyncQuery, SyncSubscription
 from raylay.services.messages.bookmarks import EPOCH, NOW
 from raylay.storage.stores import (
     LmdbBookmarkStore,
@@ -53,6 +54,8 @@ __all__ = [
     "Subscription",
     "Merged",
     "SyncSubscription",
+    "SowQuery",
+    "SyncQuery",
     "Message",
     "MessageBatch",
     "EPOCH",

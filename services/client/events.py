@@ -260,6 +260,14 @@ class SubscriptionCompleted:
 
 
 @dataclass(slots=True)
+class QueryInterrupted:
+    """The connection ended before anything of a query was handed out: what came of it is void, and
+    it is asked again."""
+
+    subscription_id: str
+
+
+@dataclass(slots=True)
 class PauseAnswered:
     """A pause or resume is in force, or will be from the next connection on. With an error: the
     server refused it."""
@@ -300,6 +308,7 @@ Effect = (
     | SubscriptionAccepted
     | SubscriptionPersisted
     | SubscriptionCompleted
+    | QueryInterrupted
     | PauseAnswered
     | SubscriptionFailed
     | Tell

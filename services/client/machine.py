@@ -58,7 +58,11 @@ from raylay.services.client.failover import (
     ServerChooser,
     read_peers,
 )
-from raylay.services.client.messages import MessageBatch, last_origin_time_us
+from raylay.services.client.messages import (
+    MessageBatch,
+    last_origin_time_us,
+    latest_origin_time_us,
+)
 from raylay.services.client.outbox import Outbox
 from raylay.services.client.publish_store import PublishStore
 from raylay.services.client.resumptions import Resumptions
@@ -211,6 +215,14 @@ class ClientMachine(Outbox):
             if stamp_us > self.stamp_us:
                 self.heard_stamp(stamp_us, batch.timestamp_us)
         return batch
+
+    def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
+        """What is to be handed out of a frame with rows of a query, or what left a focus."""
+        subscription = self.subscriptions.get(header.get("sub", ""))
+        batches = subscription.grouped(header, payload) if subscription is not None else []
+        for batch in batches:
+            self.heard_stamp(latest_origin_time_us(batch.payload, batch.count), 0)
+        return batches
 
     # -- events ------------------------------------------------------------------------------
     def step(self, event: Event, now_s: float) -> list[Effect]:

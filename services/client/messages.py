@@ -96,6 +96,18 @@ def last_origin_time_us(payload: bytes, count: int, walk: bool = True) -> int:
     return int(_ORIGIN.unpack_from(payload, at)[1])
 
 
+def latest_origin_time_us(payload: bytes, count: int) -> int:
+    """The latest origin time of a payload's records, in microseconds since 1970; 0 without any."""
+    latest = offset = 0
+    unpack = _ORIGIN.unpack_from
+    for _ in range(count):
+        length, origin_us = unpack(payload, offset)
+        offset += length
+        if origin_us > latest:
+            latest = origin_us
+    return latest
+
+
 class Message:
     """One message of a batch. Fields are decoded when they are asked for.
 
@@ -118,6 +130,16 @@ class Message:
         if record is None:
             record = self._record = decode_record(self.batch.payload, self._offset, verify=False)
         return record
+
+    @property
+    def kind(self) -> str:
+        """`publish`; of a query `sow`; of what left the focus of the subscription `oof`."""
+        return self.batch.kind
+
+    @property
+    def reason(self) -> str:
+        """Of an `oof`: `deleted`, `expired`, `match` or `entitlement`. Else empty."""
+        return self.batch.reason
 
     @property
     def body(self) -> bytes:
@@ -199,14 +221,18 @@ class MessageBatch:
         ranges: their identities, for a bookmark subscription; else None.
         traced: whether one of them may carry a trace context.
         arrival: the client's count of deliveries, of all its subscriptions, when it came.
+        kind: of all of them, as `Message.kind`.
+        reason: of all of them, as `Message.reason`.
     """
 
     __slots__ = (
         "arrival",
         "count",
         "first_txid",
+        "kind",
         "payload",
         "ranges",
+        "reason",
         "subscription_id",
         "timestamp_us",
         "traced",
@@ -221,6 +247,8 @@ class MessageBatch:
         first_txid: int = 0,
         ranges: list[SequenceRange] | None = None,
         traced: bool = False,
+        kind: str = "publish",
+        reason: str = "",
     ) -> None:
         self.subscription_id = subscription_id
         self.count = count
@@ -230,6 +258,8 @@ class MessageBatch:
         self.ranges = ranges
         self.traced = traced
         self.arrival = 0
+        self.kind = kind
+        self.reason = reason
 
     def __len__(self) -> int:
         return self.count

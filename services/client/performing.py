@@ -34,6 +34,7 @@ from raylay.services.client.events import (
     FrameReceived,
     PauseAnswered,
     PublishFailed,
+    QueryInterrupted,
     ResolveServers,
     SendFrame,
     SendPublishes,
@@ -54,7 +55,8 @@ from raylay.services.client.machine import ClientMachine, ClientOptions, State
 from raylay.services.client.messages import MessageBatch
 from raylay.services.client.outbox import GATHERING_S_MAX
 from raylay.services.client.publish_store import PublishStore
-from raylay.services.client.resumption import BookmarkStore
+from raylay.services.client.resumption import GROUPED, BookmarkStore
+from raylay.services.client.sow_query import SowQuery
 from raylay.services.client.subscription import Subscription
 from raylay.services.errors import (
     ConnectionLost,
@@ -202,6 +204,7 @@ class Performing:
             SubscriptionAccepted: self._subscription_accepted,
             SubscriptionPersisted: self._subscription_persisted,
             SubscriptionCompleted: self._subscription_completed,
+            QueryInterrupted: self._query_interrupted,
             PauseAnswered: self._pause_answered,
             SubscriptionFailed: self._subscription_failed,
             Tell: self._tell,
@@ -284,6 +287,8 @@ class Performing:
                         if subscription is not None:
                             self._arrivals = batch.arrival = self._arrivals + 1
                             subscription.put(batch)
+                elif header["c"] in GROUPED:
+                    self._put_grouped(machine.grouped(header, body))
                 else:
                     self._step(FrameReceived(connection.number, header, body))
                     if connection is not self._connection:
@@ -292,6 +297,13 @@ class Performing:
             # A frame whose values are not what the protocol says. What follows cannot be trusted.
             connection.abort()
             self._stream_ended(connection, f"bad_frame: {type(error).__name__}: {error}")
+
+    def _put_grouped(self, batches: list[MessageBatch]) -> None:
+        for batch in batches:
+            subscription = self._subscriptions.get(batch.subscription_id)
+            if subscription is not None:
+                self._arrivals = batch.arrival = self._arrivals + 1
+                subscription.put(batch)
 
     def _stream_ended(self, connection: Connection, reason: str) -> None:
         if connection is self._connection:
@@ -442,6 +454,11 @@ class Performing:
             if effect.ended:
                 del self._subscriptions[effect.subscription_id]
                 subscription.end()
+
+    def _query_interrupted(self, effect: QueryInterrupted) -> None:
+        query = self._subscriptions.get(effect.subscription_id)
+        if isinstance(query, SowQuery):
+            query.interrupted()
 
     def _pause_answered(self, effect: PauseAnswered) -> None:
         answered = self._asking.get(effect.number)

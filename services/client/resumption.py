@@ -16,11 +16,13 @@ from typing import Any, Protocol
 import msgpack
 
 from raylay.services.client.messages import MessageBatch, SequenceRange, identities, ranges_of
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.errors import RaylayError, RemoteProtocolError
 from raylay.services.messages.bookmarks import parse_position
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import Header
 
+GROUPED = frozenset(("sow", "oof", "group_begin", "group_end"))
+"""Frames that bring rows of a query, what left a focus, or the bounds of a query."""
 HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
 """A larger `have` goes into the body: a header ends at 64 KiB."""
 
@@ -61,6 +63,9 @@ def read_have(header: Header, body: bytes = b"") -> PublisherRanges | None:
 
 class Resumption:
     """One subscription, as the client's machine keeps it."""
+
+    command = "subscribe"
+    """What asks for it (docs/protocol.md)."""
 
     __slots__ = (
         "_store",
@@ -118,15 +123,24 @@ class Resumption:
             if store is not None:
                 self.received.update(store.load(subscription_id))
 
+    @property
+    def _acks(self) -> str:
+        return "processed,completed,persisted" if self.bookmark else "processed"
+
+    def lost(self) -> RaylayError | None:
+        """The connection ended. What ends it with the connection; None: it goes on."""
+        self.active = False
+        return None
+
     def subscribe_frame(self, command_id: str) -> tuple[Header, bytes]:
         """The command that starts or resumes it. One of a group starts in pause: all of them are
         resumed together when the last one is accepted."""
         header: Header = {
-            "c": "subscribe",
+            "c": self.command,
             "cid": command_id,
             "sub": self.id,
             "t": self.topic,
-            "a": "processed,completed,persisted" if self.bookmark else "processed",
+            "a": self._acks,
         }
         if self.message_type:
             header["mt"] = self.message_type
@@ -181,6 +195,13 @@ class Resumption:
         for publisher, first, last in ranges:
             received.add(publisher, first, last)
         return self._batch(header, count, payload, ranges)
+
+    def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
+        """The batches to hand out of a frame that is no delivery (`GROUPED`)."""
+        if header["c"] != "oof":
+            return []
+        count, reason = header.get("n") or 0, str(header.get("r") or "")
+        return [MessageBatch(self.id, count, payload, kind="oof", reason=reason)]
 
     def _batch(
         self, header: Header, count: int, payload: bytes, ranges: list[SequenceRange] | None

@@ -15,6 +15,7 @@ from raylay.services.client.events import (
     Effect,
     PauseAnswered,
     PauseWanted,
+    QueryInterrupted,
     ResumeWanted,
     SendFrame,
     SubscriptionAccepted,
@@ -24,6 +25,7 @@ from raylay.services.client.events import (
     SubscriptionUnwanted,
     SubscriptionWanted,
 )
+from raylay.services.client.queries import Query
 from raylay.services.client.resumption import Resumption, read_have
 from raylay.services.errors import (
     BookmarkNotFound,
@@ -59,8 +61,13 @@ class Resumptions:
         """The connection ended. What was asked is remembered, and holds at the next one."""
         self.connected = False
         self._commands.clear()
-        for subscription in self.by_id.values():
-            subscription.active = False
+        for subscription in list(self.by_id.values()):
+            error = subscription.lost()
+            if error is not None:
+                del self.by_id[subscription.id]
+                effects.append(SubscriptionFailed(subscription.id, error))
+            elif isinstance(subscription, Query):
+                effects.append(QueryInterrupted(subscription.id))
         effects.extend(PauseAnswered(number) for number in self._asked.values())
         self._asked.clear()
 
@@ -215,7 +222,7 @@ class Resumptions:
             reason = str(header.get("reason") or "refused")
             text = str(header.get("text") or "")
             error = BookmarkNotFound if reason == "bookmark_not_found" else CommandFailed
-            effects.append(SubscriptionFailed(name, error("subscribe", reason, text)))
+            effects.append(SubscriptionFailed(name, error(subscription.command, reason, text)))
             self._resume_groups(effects)
             return
         try:

@@ -73,7 +73,7 @@ class Subscribing(Performing):
             persisted_ms: the longest pause between two persisted acks.
             queue_bytes_max: bytes that wait for the consumer before reading stops.
             timeout_s: for the server's answer.
-            options: further options of the protocol's `subscribe`.
+            options: `select`, `oof`, `delta`, … (`sow_and_subscribe`), and others of the protocol.
 
         Raises:
             CommandFailed: the server refused, with its reason (`bad_filter`, …).
@@ -142,8 +142,8 @@ class Subscribing(Performing):
             if isinstance(error, TimeoutError):
                 kind = NoSafeInstance if self._machine.waits_for_safe_instance else ConnectionLost
                 raise kind(
-                    f"no answer to the subscribe of {subscription.topic!r} within {timeout_s} s: "
-                    f"{self.status}"
+                    f"no answer to the {resumption.command} of {subscription.topic!r} within "
+                    f"{timeout_s} s: {self.status}"
                 ) from None
             raise
         finally:

@@ -41,6 +41,9 @@ class Subscription:
         self.topic = resumption.topic
         self.caught_up = asyncio.Event()
         """Set when the replay of a bookmark subscription has reached the log's end as it was."""
+        self.group_end = self.caught_up
+        """Of `sow_and_subscribe`: set when every row of the query has come; those that were not
+        taken yet wait in the queue."""
         self.congested = False
         """Whether its queue is at its limit."""
         self._resumption = resumption
@@ -208,13 +211,16 @@ class Subscription:
         """Ends the subscription. What is queued is not handed out any more."""
         self.settle()
         self._current = self._messages = None
+        self._drop_queued()
+        self.end()
+        self._unsubscribe(self)
+
+    def _drop_queued(self) -> None:
         self._items.clear()
         self._queued_bytes = self._queued_messages = 0
-        self.end()
         if self.congested:
             self.congested = False
             self._congestion_changed(self)
-        self._unsubscribe(self)
 
 
 class Merged:

@@ -19,6 +19,7 @@ from raylay.services.client.deletes import delete_body
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.outbox import check_values
 from raylay.services.client.publishing import DELTA_PUBLISH
+from raylay.services.client.sow_query import SowQuery
 from raylay.services.client.subscription import Merged, Subscription
 from raylay.services.errors import (
     ConnectionLost,
@@ -101,6 +102,35 @@ class SyncSubscription:
     def unsubscribe(self) -> None:
         """Ends the subscription."""
         self._client._call(self._subscription.unsubscribe)
+
+
+class SyncQuery(SyncSubscription):
+    """A query as a plain iterator of rows; the rules of `SowQuery` hold.
+
+    Owner: the thread that iterates.
+    """
+
+    def __init__(self, client: SyncClient, query: SowQuery) -> None:
+        super().__init__(client, query)
+        self._query = query
+
+    @property
+    def matches(self) -> int | None:
+        """How many rows pass the filter (`SowQuery.matches`)."""
+        return self._query.matches
+
+    def all(self) -> list[Message]:
+        """Every row, of one moment; kept in memory together. Raises as `next_batch`."""
+        return self._client._run(self._query.all())
+
+    def __iter__(self) -> Iterator[Message]:
+        # A loop that is left must not keep the client from reading: nobody takes the rest.
+        try:
+            for batch in self.batches():
+                yield from batch.messages()
+        finally:
+            if not self._client._closed:
+                self.unsubscribe()
 
 
 def _of(subscriptions: tuple[SyncSubscription, ...]) -> list[Subscription]:
@@ -315,6 +345,23 @@ class SyncClient:
     def subscribe(self, topic: str, **options: Any) -> SyncSubscription:
         """Subscribes; the options of `Client.subscribe`."""
         return SyncSubscription(self, self._run(self.client.subscribe(topic, **options)))
+
+    def sow(self, topic: str, **options: Any) -> SyncQuery:
+        """Asks for the records of a SOW topic; the options of `Client.sow`. It is sent, and
+        refused, when the first row is asked for."""
+        return SyncQuery(self, self._run(self._sow(topic, options)))
+
+    async def _sow(self, topic: str, options: dict[str, Any]) -> SowQuery:
+        return self.client.sow(topic, **options)
+
+    def sow_and_subscribe(self, topic: str, **options: Any) -> SyncSubscription:
+        """The records of a SOW topic, and then every change; the options of
+        `Client.sow_and_subscribe`."""
+        return SyncSubscription(self, self._run(self.client.sow_and_subscribe(topic, **options)))
+
+    def delta_subscribe(self, topic: str, **options: Any) -> SyncSubscription:
+        """What changes of the records of a SOW topic (`Client.delta_subscribe`)."""
+        return SyncSubscription(self, self._run(self.client.delta_subscribe(topic, **options)))
 
     def pause(self, *subscriptions: SyncSubscription) -> None:
         """Has the server deliver no more of these until `resume` (`Client.pause`)."""

@@ -75,6 +75,28 @@ class Session(asyncio.Protocol):
             {"c": "p", "sub": subscription_id, "n": count, "ts": 77, "tx": 1, **extra}, payload
         )
 
+    def rows(self, subscription_id: str, payload: bytes) -> None:
+        """Sends rows of a query."""
+        count = len(sequences_of(payload))
+        self.send({"c": "sow", "sub": subscription_id, "n": count}, payload)
+
+    def group_end(self, subscription_id: str, sent: int, matches: int) -> None:
+        """Every row was sent."""
+        self.send({"c": "group_end", "sub": subscription_id, "n": sent, "matches": matches})
+        self.send({"c": "ack", "a": "completed", "sub": subscription_id, "status": "success"})
+
+    def group(self, subscription_id: str, *rows: bytes) -> None:
+        """Sends a whole query, each row in a frame of its own."""
+        self.send({"c": "group_begin", "sub": subscription_id})
+        for row in rows:
+            self.rows(subscription_id, row)
+        self.group_end(subscription_id, len(rows), len(rows))
+
+    def out_of_focus(self, subscription_id: str, reason: str, payload: bytes) -> None:
+        """Tells what left a focus."""
+        count = len(sequences_of(payload))
+        self.send({"c": "oof", "sub": subscription_id, "n": count, "r": reason}, payload)
+
     def safety(self, **safe: bool) -> None:
         """Tells that peers became safe or unsafe."""
         self.send(
@@ -164,7 +186,7 @@ class FakeServer:
             session.does += [record.command for record in found]
             if self.auto_ack:
                 session.ack(session.published[-1])
-        elif command == "subscribe":
+        elif command in ("subscribe", "sow", "sow_and_subscribe"):
             self._answer_subscribe(session, header)
 
     def _answer_logon(self, session: Session, header: Header) -> None:

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgpack
 import pytest
 from unit.fake_server import FakeServer, records
 from unit.test_client import client_of, run
 
-from raylay.services.errors import CommandFailed, LocalProtocolError
+from raylay.services.client import Client, Subscription
+from raylay.services.errors import CommandFailed, ConnectionLost, LocalProtocolError
 from raylay.services.messages.records import Command
+
+
+def row(sequence: int, key: bytes = b"", body: bytes = b"") -> bytes:
+    return records(7, [sequence], body, key=key or b"k%d" % sequence)
+
+
+async def pair() -> tuple[FakeServer, FakeServer]:
+    return await FakeServer("A", B=True).start(), await FakeServer("B", A=True).start()
+
+
+async def asked(server: FakeServer, command: str = "sow") -> str:
+    """The id of the query that came last, once there is one."""
+    await server.wait(lambda: server.sessions and server.session.commands(command))
+    return str(server.session.commands(command)[-1]["sub"])
+
+
+async def taken(subscription: Subscription, messages: int) -> list[tuple[str, str, bytes]]:
+    """(kind, reason, body) of the next messages."""
+    found = []
+    while len(found) < messages:
+        message = await anext(subscription)
+        found.append((message.kind, message.reason, message.body))
+    return found
 
 
 @run
@@ -53,6 +79,200 @@ async def test_what_is_published_behind_a_delivery_is_later_than_it() -> None:
         payload = records(7, [1, 2], stamp_us=ahead_us)
         server.session.deliver(subscription.id, payload)
         await subscription.next_batch()
+        await client.publish("t", b"{}")
+        assert client.machine.stamp_us == ahead_us + 1
+        await client.close(flush=False)
+    await server.stop()
+
+
+@run
+async def test_a_query_gives_rows_singly_and_all_at_once() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        query = client.sow("t", filter="/a > 1", order_by="/a", top_n=2, select="[-/,+/a]")
+        every = asyncio.ensure_future(query.all())
+        name = await asked(server)
+        header = server.session.commands("sow")[0]
+        assert header["a"] == "processed,completed"
+        expected = {"filter": "/a > 1", "order_by": "/a", "top_n": 2, "select": "[-/,+/a]"}
+        assert header["o"] == {**expected, "batch": 100}
+        server.session.send({"c": "group_begin", "sub": name})
+        server.session.rows(name, row(1) + row(2))
+        server.session.group_end(name, 2, 9)
+        assert [(each.kind, each.key) for each in await every] == [("sow", b"k1"), ("sow", b"k2")]
+        assert query.matches == 9
+        with pytest.raises(LocalProtocolError, match="has begun"):
+            await query.all()
+        rows = aiter(client.sow("t", keys=[b"k3"]))
+        first = asyncio.ensure_future(anext(rows))
+        await server.wait(lambda: len(server.session.commands("sow")) == 2)
+        server.session.group(await asked(server), row(3))
+        assert (await first).sequence == 3
+        assert [each.sequence async for each in rows] == []
+        assert server.session.commands("sow")[1]["o"]["keys"] == [b"k3"]
+        assert not server.session.commands("unsubscribe"), "they ended by themselves"
+        assert not client.machine.subscriptions
+    await server.stop()
+
+
+@run
+async def test_a_loop_that_is_left_ends_the_query() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+
+        async def first_row() -> int:
+            async for each in client.sow("t", queue_bytes_max=1):
+                return each.sequence
+            return 0
+
+        found = asyncio.ensure_future(first_row())
+        name = await asked(server)
+        server.session.send({"c": "group_begin", "sub": name})
+        server.session.rows(name, row(1) + row(2))
+        server.session.rows(name, row(3))
+        assert await found == 1
+        await server.wait(lambda: server.session.commands("unsubscribe"))
+        assert not client.machine.reading_paused
+    await server.stop()
+
+
+@pytest.mark.parametrize("command", ["sow", "sow_and_subscribe"])
+def test_a_refused_query_raises_with_the_reason(command: str) -> None:
+    @run
+    async def test() -> None:
+        server = await FakeServer().start()
+        server.subscribe_refusal = "bad_filter"
+        async with client_of(server) as client:
+            with pytest.raises(CommandFailed) as failed:
+                if command == "sow":
+                    await client.sow("t").all()
+                else:
+                    await client.sow_and_subscribe("t")
+            assert (failed.value.command, failed.value.reason) == (command, "bad_filter")
+            assert not client.machine.subscriptions
+        await server.stop()
+
+    test()
+
+
+@run
+async def test_a_query_whose_rows_were_not_handed_out_is_asked_again_elsewhere() -> None:
+    first, second = await pair()
+    async with client_of(first, second) as client:
+        every = asyncio.ensure_future(client.sow("t").all())
+        one_by_one = client.sow("t")
+        taker = asyncio.ensure_future(one_by_one.next_batch())
+        await first.wait(lambda: first.sessions and len(first.session.commands("sow")) == 2)
+        first.session.send({"c": "group_begin", "sub": "query-1"})
+        first.session.rows("query-1", row(1))
+        await first.stop()
+        await second.wait(lambda: second.sessions and len(second.session.commands("sow")) == 2)
+        second.session.group("query-1", row(2), row(3))
+        second.session.group("query-2", row(4))
+        assert [each.sequence for each in await every] == [2, 3], "of one moment"
+        batch = await taker
+        assert batch is not None and [each.sequence for each in batch] == [4]
+    await second.stop()
+
+
+@run
+async def test_a_query_whose_rows_were_handed_out_ends_with_its_connection() -> None:
+    first, second = await pair()
+    async with client_of(first, second) as client:
+        query = client.sow("t")
+        taker = asyncio.ensure_future(query.next_batch())
+        name = await asked(first)
+        first.session.send({"c": "group_begin", "sub": name})
+        first.session.rows(name, row(1))
+        await taker
+        first.session.rows(name, row(2))
+        await first.stop()
+        with pytest.raises(ConnectionLost, match=r"in the middle of the query of 't'.*all\(\)"):
+            while await query.next_batch() is not None:
+                pass
+        await second.wait(lambda: second.sessions and second.session.logged_on)
+        assert not second.session.commands("sow")
+    await second.stop()
+
+
+async def begun(client: Client, server: FakeServer, *rows: bytes, oof: bool = True) -> Subscription:
+    """A sow_and_subscribe with these rows."""
+    subscription = await client.sow_and_subscribe("t", filter="/a > 1", oof=oof)
+    server.session.group(subscription.id, *rows)
+    await subscription.group_end.wait()
+    return subscription
+
+
+@run
+async def test_rows_then_changes_then_what_leaves() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        subscription = await begun(client, server, row(1, b"a"), row(2, b"b"))
+        assert server.session.commands("sow_and_subscribe")[0]["o"]["oof"] is True
+        server.session.deliver(subscription.id, row(3, b"a"))
+        server.session.out_of_focus(subscription.id, "match", row(4, b"b"))
+        assert await taken(subscription, 4) == [
+            ("sow", "", b"1"),
+            ("sow", "", b"2"),
+            ("publish", "", b"3"),
+            ("oof", "match", b"4"),
+        ]
+        with pytest.raises(LocalProtocolError, match="takes no bookmark"):
+            await client.sow_and_subscribe("t", bookmark="0")
+        with pytest.raises(LocalProtocolError, match="give a list of SOW keys"):
+            await client.sow_and_subscribe("t", keys=b"abc")  # type: ignore[arg-type]
+    await server.stop()
+
+
+@pytest.mark.parametrize("oof", [True, False])
+def test_after_a_failover_no_row_is_doubled_and_none_is_missing(oof: bool) -> None:
+    @run
+    async def test() -> None:
+        first, second = await pair()
+        async with client_of(first, second) as client:
+            found = await begun(client, first, row(1, b"a"), row(2, b"b"), row(3, b"c"), oof=oof)
+            first.session.deliver(found.id, row(4, b"d"))
+            await taken(found, 4)
+            await first.stop()
+            assert await asked(second, "sow_and_subscribe") == found.id
+            # b was changed, c deleted, e is new meanwhile.
+            second.session.group(found.id, row(1, b"a"), row(5, b"b"), row(4, b"d"), row(6, b"e"))
+            second.session.deliver(found.id, row(7, b"a"))
+            rows = [("sow", "", b"5"), ("sow", "", b"6")]
+            gone = [("oof", "deleted", b"")] if oof else []
+            expected = [*rows, *gone, ("publish", "", b"7")]
+            assert await taken(found, len(expected)) == expected
+            assert found.suppressed_messages == 2
+        await second.stop()
+
+    test()
+
+
+@run
+async def test_an_ordinary_subscription_is_told_what_leaves_too() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        subscription = await client.subscribe("t", filter="/a > 1", oof=True, select="[-/,+/a]")
+        expected = {"filter": "/a > 1", "oof": True, "select": "[-/,+/a]"}
+        assert server.session.commands("subscribe")[0]["o"] == expected
+        server.session.deliver(subscription.id, row(1))
+        server.session.out_of_focus(subscription.id, "deleted", row(1))
+        assert [kind for kind, *_ in await taken(subscription, 2)] == ["publish", "oof"]
+        await client.delta_subscribe("t")
+        assert server.session.commands("subscribe")[1]["o"] == {"delta": True}
+    await server.stop()
+
+
+@run
+async def test_who_reads_a_row_and_then_writes_is_later_than_it() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        ahead_us = client.machine.wall_us + 30_000_000
+        every = asyncio.ensure_future(client.sow("t").all())
+        name = await asked(server)
+        late = records(7, [1], key=b"a", stamp_us=ahead_us)
+        server.session.group(name, late + records(8, [1], key=b"b"))
+        await every
         await client.publish("t", b"{}")
         assert client.machine.stamp_us == ahead_us + 1
         await client.close(flush=False)

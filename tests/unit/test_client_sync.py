@@ -196,3 +196,29 @@ def test_deltas_and_deletes_keep_their_place_among_publishes(there: ServerThread
         client.publish("t", b"3")
         client.flush(10)
     assert there.server.session.does == [1, 6, 2, 1]
+
+
+def test_queries_and_what_follows_them(there: ServerThread) -> None:
+    server = there.server
+
+    def group_of(name: str) -> None:
+        server.session.group(name, records(7, [1], key=b"a"), records(7, [2], key=b"b"))
+
+    with SyncClient("desk", [server.address]) as client:
+        query = client.sow("t")
+        rows = threading.Thread(target=lambda: found.extend(query))
+        found: list[Any] = []
+        rows.start()
+        there.run(server.wait(lambda: server.session.commands("sow")))
+        there.call(group_of, "query-1")
+        rows.join(10)
+        assert [each.key for each in found] == [b"a", b"b"]
+        assert query.matches == 2
+        follows = client.sow_and_subscribe("t", oof=True)
+        there.call(group_of, follows.id)
+        assert [next(follows).kind, next(follows).kind] == ["sow", "sow"]
+        server.subscribe_refusal = "no_sow"
+        with pytest.raises(CommandFailed, match="refused"):
+            client.sow("t").all()
+        with pytest.raises(CommandFailed):
+            client.delta_subscribe("t")

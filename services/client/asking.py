@@ -1,0 +1,171 @@
+"""A client asks for the state of the world: queries, and subscriptions that begin with one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from raylay.services.client.performing import QUEUE_BYTES_MAX_DEFAULT
+from raylay.services.client.queries import FocusedSubscription, Query
+from raylay.services.client.sow_query import SowQuery
+from raylay.services.client.subscribing import Subscribing
+from raylay.services.client.subscription import Subscription
+from raylay.services.errors import LocalProtocolError
+
+ROWS_A_FRAME = 100
+"""Asked for when nothing else is: a frame costs the instance and the client more than a row."""
+
+
+class Asking(Subscribing):
+    """What a client asks of SOW topics (docs/sow.md)."""
+
+    def sow(
+        self,
+        topic: str,
+        *,
+        message_type: str = "",
+        filter: str = "",
+        order_by: str = "",
+        top_n: int | None = None,
+        skip_n: int = 0,
+        select: str = "",
+        keys: Sequence[bytes] | None = None,
+        as_of: str = "",
+        batch: int = ROWS_A_FRAME,
+        queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
+        timeout_s: float = 30.0,
+        **options: Any,
+    ) -> SowQuery:
+        """Asks for the records of a SOW topic: `async for row in client.sow("orders")`, or `rows =
+        await client.sow("orders").all()`. It is sent, and refused, when the first row is asked for
+        (`SowQuery`).
+
+        Args:
+            topic: literal, or a regular expression.
+            message_type: only topics of this type; empty: any.
+            filter: only records that pass it (docs/filters.md).
+            order_by: `/price DESC, /symbol`; empty: no order that may be relied on.
+            top_n, skip_n: so many rows at most, behind so many that are left out.
+            select: the fields that are sent: `[-/,+/price]`.
+            keys: only the records of these SOW keys.
+            as_of: what there was then, on a topic with history: `20260102T030405Z`.
+            batch: rows a frame, at most.
+            queue_bytes_max: bytes that wait for the consumer before reading stops.
+            timeout_s: for the server's answer.
+            options: further options of the protocol's `sow`.
+        """
+        given = self._given(
+            filter=filter,
+            order_by=order_by,
+            top_n=top_n,
+            skip_n=skip_n,
+            select=select,
+            keys=_listed(keys),
+            as_of=as_of,
+            batch=batch,
+        )
+        self._subscription_number += 1
+        query = Query(
+            f"query-{self._subscription_number}", topic, message_type, {**given, **options}
+        )
+        return SowQuery(
+            query,
+            queue_bytes_max,
+            self._congestion_changed,
+            self._unsubscribe,
+            partial(self._begin_asking, timeout_s=timeout_s),
+        )
+
+    async def sow_and_subscribe(
+        self,
+        topic: str,
+        *,
+        message_type: str = "",
+        filter: str = "",
+        order_by: str = "",
+        select: str = "",
+        keys: Sequence[bytes] | None = None,
+        oof: bool = False,
+        delta: bool = False,
+        no_empties: bool = False,
+        no_sowkey: bool = False,
+        batch: int = ROWS_A_FRAME,
+        bookmark: str = "",
+        subscription_id: str = "",
+        queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
+        timeout_s: float = 30.0,
+        **options: Any,
+    ) -> Subscription:
+        """The records of a SOW topic, and then every change of them: nothing between is lost, and
+        nothing comes twice. Messages say by `kind` what they are: `sow` a record that was there,
+        `publish` a change, `oof` what left. `group_end` is set when all records have come.
+
+        It goes on at another instance: of what that has, only what the consumer does not hold is
+        handed out (services/client/focus.py). The client keeps about 200 bytes a record for it.
+
+        Args:
+            oof: tells, as messages of kind `oof` with a `reason`, of records that are deleted or
+                expired, or do not pass the filter any more.
+            delta: changes come with the key fields and what has changed, and nothing else.
+            no_empties: of fields that a record lost, a delta says nothing.
+            no_sowkey: deltas come without SOW key.
+            subscription_id: made up when it is not given.
+            bookmark: none may be given: a query has no bookmark.
+            the others: as of `sow`.
+
+        Raises:
+            CommandFailed: the server refused, with its reason (`bad_filter`, …).
+            ConnectionLost: no server answered in time; NoSafeInstance: those left are not safe.
+            LocalProtocolError: a bookmark, or the id is in use.
+        """
+        if bookmark:
+            raise LocalProtocolError(
+                "sow_and_subscribe takes no bookmark: ask sow(as_of=…) for what there was, and "
+                "subscribe with the bookmark"
+            )
+        given = self._given(
+            filter=filter,
+            order_by=order_by,
+            select=select,
+            keys=_listed(keys),
+            oof=oof,
+            delta=delta,
+            no_empties=no_empties,
+            no_sowkey=no_sowkey,
+            batch=batch,
+        )
+        if not subscription_id:
+            self._subscription_number += 1
+            subscription_id = f"sub-{self._subscription_number}"
+        asked = FocusedSubscription(subscription_id, topic, message_type, {**given, **options})
+        subscription = Subscription(
+            asked,
+            queue_bytes_max,
+            self._congestion_changed,
+            self._unsubscribe,
+            None,
+            self._tell_tracer if self._tracer is not None else None,
+        )
+        await self._begin(subscription, asked, timeout_s)
+        return subscription
+
+    async def delta_subscribe(self, topic: str, **options: Any) -> Subscription:
+        """Subscribes to what changes of the records of a SOW topic: key fields and changed fields.
+        The options and errors of `subscribe`; no bookmark."""
+        return await self.subscribe(topic, delta=True, **options)
+
+    async def _begin_asking(self, asked: SowQuery, query: Query, timeout_s: float) -> None:
+        await self._begin(asked, query, timeout_s)
+
+    def _given(self, **options: Any) -> dict[str, Any]:
+        """Those that say something. Raises what ended the client."""
+        self._raise_if_ended()
+        assert self._loop is not None, "connect first"
+        return {name: value for name, value in options.items() if value or value == []}
+
+
+def _listed(keys: Sequence[bytes] | None) -> list[bytes] | None:
+    if isinstance(keys, str | bytes) or not all(isinstance(key, bytes) for key in keys or ()):
+        raise LocalProtocolError("keys: give a list of SOW keys, each as bytes")
+    return None if keys is None else list(keys)

@@ -1,0 +1,110 @@
+"""One query of a SOW topic as the application holds it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from raylay.services.client.messages import Message, MessageBatch
+from raylay.services.client.queries import Query
+from raylay.services.client.subscription import Subscription
+from raylay.services.errors import LocalProtocolError
+
+
+class SowQuery(Subscription):
+    """The rows of one query, as they were at one moment.
+
+        async for row in client.sow("orders", filter="/price > 100"):
+            print(row.key, row.body)
+        rows = await client.sow("orders").all()
+
+    It is sent when the first row is asked for. Where the connection is lost before any was handed
+    out, it is asked again; behind that it ends with ConnectionLost, for rows of two instances are
+    of no one moment. `all` keeps every row until the last one came, so it is always asked again.
+
+    Owner: the client's event loop. One consumer. It ends behind its last row, when the loop over it
+    is left, by `unsubscribe`, or with the error that the server gave.
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        queue_bytes_max: int,
+        congestion_changed: Callable[[Subscription], None],
+        unsubscribe: Callable[[Subscription], None],
+        begin: Callable[[SowQuery, Query], Awaitable[None]],
+    ) -> None:
+        super().__init__(query, queue_bytes_max, congestion_changed, unsubscribe)
+        self._query = query
+        self._begin = begin
+        self._begun = False
+        self._all: list[MessageBatch] | None = None
+        """What `all` has so far."""
+
+    @property
+    def matches(self) -> int | None:
+        """How many rows pass the filter, those that `top_n` and `skip_n` left out among them; None
+        before the last row came."""
+        return self._query.matches
+
+    async def _ask(self) -> None:
+        if not self._begun:
+            self._begun = True
+            await self._begin(self, self._query)
+
+    async def next_batch(self) -> MessageBatch | None:
+        """The next rows; None behind the last.
+
+        Raises:
+            CommandFailed: the server refused the query, with its reason: `no_sow`, `bad_filter`,
+                `bad_order_by`, `bad_select`, `not_supported`.
+            ConnectionLost: the connection was lost behind the first rows, or no server answered.
+        """
+        await self._ask()
+        return await super().next_batch()
+
+    async def all(self) -> list[Message]:
+        """Every row, of one moment; kept in memory together. Raises as `next_batch`."""
+        if self._begun:
+            raise LocalProtocolError(
+                f"the query of {self.topic!r} has begun: ask for all() of a new one"
+            )
+        self._all = []
+        try:
+            await self._ask()
+            await self.caught_up.wait()
+        except BaseException:
+            self.unsubscribe()
+            raise
+        if self._error is not None:
+            raise self._error
+        return [message for batch in self._all for message in batch.messages()]
+
+    def __aiter__(self) -> AsyncIterator[Message]:  # type: ignore[override]
+        return self._rows()
+
+    async def _rows(self) -> AsyncIterator[Message]:
+        # A loop that is left must not keep the client from reading: nobody takes the rest.
+        try:
+            while (batch := await self.next_batch()) is not None:
+                for message in batch.messages():
+                    yield message
+        finally:
+            self.unsubscribe()
+
+    # -- the client's side -------------------------------------------------------------------
+    def put(self, batch: MessageBatch) -> None:
+        """Queues rows."""
+        if self._all is not None:
+            self._all.append(batch)
+        else:
+            super().put(batch)
+
+    def _take(self, batch: MessageBatch) -> None:
+        self._query.handed_out = True
+        super()._take(batch)
+
+    def interrupted(self) -> None:
+        """What came is void: it is asked again."""
+        if self._all is not None:
+            self._all.clear()
+        self._drop_queued()
