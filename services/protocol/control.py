@@ -41,6 +41,8 @@
       notice        tx: last_txid; body: awaited (ranges root by root)
       mode          sync
       borrow        tx: committed up to here; asks for the connection: `lend` or `keeps` answers
+      beside        stretch: what the filters left out over the connection that it has lent, body:
+                    publisher to ranges
       returned      why: the connection that it has lent is over
       stop          go away
 
@@ -276,6 +278,18 @@ class StartReader:
 def lent(destination: str, start_number: int) -> bytes:
     """The datagram with which a link's descriptor comes."""
     return encode_frame({"c": "lent", "destination": destination, "start": start_number})
+
+
+def beside(stretch: int, ranges: PublisherRanges) -> bytes:
+    """What an instance's filters left out in a stretch of the journal, while it had a connection of
+    the link's."""
+    return encode_frame({"c": "beside", "stretch": stretch}, msgpack.packb(ranges.to_wire()))
+
+
+def read_beside(header: Header, body: bytes) -> tuple[int, PublisherRanges]:
+    """The inverse of `beside`."""
+    ranges = PublisherRanges.from_wire(msgpack.unpackb(body, strict_map_key=False))
+    return header["stretch"], ranges
 
 
 def lend(state: LentState, epoch: int, peer: str) -> bytes:

@@ -25,6 +25,7 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Flag, Kind, Run
 from raylay.services.replication.acknowledgment import UNAWAITED, RootedRanges
+from raylay.services.replication.beside import Beside
 from raylay.services.replication.content import Contents, FilterLanguage
 from raylay.services.replication.effects import (
     LinkAnswered,
@@ -75,6 +76,7 @@ class OutboundLink:
         self._removed = removed
         self._unavailable = PublisherRanges()
         self._whole = False
+        self.beside = Beside()
         self.destination = destination
         self.router = Router(destination, Contents(destination.topics, filters))
         self.window_bytes = window_bytes
@@ -167,6 +169,7 @@ class OutboundLink:
         self._bytes_in_flight = 0
         self._caught_up_number = 0
         self._told_stored = 0
+        self.beside.forget(first_txid)
         self.cursor = max(0, first_txid - 1)
         self.resync_to = start.last_txid
         self.told_txid = max(self.told_txid, start.last_txid)
@@ -287,7 +290,7 @@ class OutboundLink:
             if first > self.cursor + 1 or last > self.resync_to:
                 break
             if not all(
-                held.covers(publisher, ranges) for publisher, ranges in content.sets.items()
+                self.beside.settles(held, first, last, *each) for each in content.sets.items()
             ):
                 break
             self.cursor = last
@@ -301,9 +304,7 @@ class OutboundLink:
             if run.first_txid > self.resync_to:
                 return False
             if run.kind == Kind.RECORDS and self._routed(run):
-                at_connect = self._at_connect
-                held = at_connect.get(run.publisher) if at_connect is not None else None
-                if held is None or not held.covers(run.first_sequence, run.last_sequence):
+                if not self.beside.settles_run(self._at_connect, run):
                     return False
             elif run.kind == Kind.RECORDS:
                 if self._downstream in run.path and not (run.contiguous or run.payload):
@@ -534,7 +535,10 @@ class OutboundLink:
             if not self.router.has_filter:
                 return run, []
             held = SequenceSet()
-        ranges = self.router.passing(run, run.ranges())
+        every = run.ranges()
+        ranges = self.router.passing(run, every)
+        if ranges is not every:
+            self.beside.add(run, every, ranges)
         surplus = [piece for a, b in ranges for piece in held.within(a, b)]
         missing = [piece for a, b in ranges for piece in held.missing(a, b)]
         if surplus and (compared := self._to_compare(run, surplus)):

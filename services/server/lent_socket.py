@@ -41,6 +41,8 @@ from raylay.services.telemetry.link_traces import LinkTraces
 from raylay.services.transports.framed import FramedConnection
 
 DATAGRAM_BYTES_MAX = 4096
+TELLS_US = 1_000_000
+"""How often a link hears what the filters left out of what its instance sends."""
 
 
 class Descriptors:
@@ -138,6 +140,7 @@ class Borrowing:
         self._socket: LentSocket | None = None
         self._counts: dict[str, int] = {}
         """Of the connections that are over."""
+        self._tells_us = 0
 
     @property
     def is_lent(self) -> bool:
@@ -159,6 +162,9 @@ class Borrowing:
         here, connection = self._here, self._link.connection
         if self._socket is not None:
             self._socket.tick()
+            if self._socket is not None and here.steady_us() >= self._tells_us:
+                self._tells_us = here.steady_us() + TELLS_US
+                self._tell_beside(self._socket)
         elif connection is not None and self._lending.asks(
             caught_up=caught_up,
             committed_txid=here.machine.committed_txid,
@@ -224,9 +230,17 @@ class Borrowing:
             return
         for name, count in lent.counts().items():
             self._counts[name] = self._counts.get(name, 0) + count
+        self._tell_beside(lent)
         self._socket = None
         self._link.wakeable_changed()
         self._say_over(why)
+
+    def _tell_beside(self, lent: LentSocket) -> None:
+        """Tells the link what the filters left out, which it need not read again."""
+        connection, beside = self._link.connection, lent.lent.machine.beside
+        if beside and connection is not None:
+            for stretch, ranges in beside.taken().items():
+                connection.send(control.beside(stretch, ranges))
 
     def _say_over(self, why: str) -> None:
         if self._link.connection is not None:

@@ -172,6 +172,8 @@ class Disk:
         )
         self.epochs_seen: dict[tuple[int, str], int] = {}
         self.epochs_used: dict[str, int] = {}
+        self.verdicts: dict[str, dict[int, dict[int, bytes]]] = {}
+        """Destination to what its filters left out, by stretch of the journal."""
         self.servers: dict[str, tuple[int, str]] = {}
         """Destination to (incarnation, name) of the server last connected."""
         self.servers_met: dict[str, set[str]] = {}

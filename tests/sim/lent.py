@@ -209,6 +209,9 @@ class Borrowing:
             self.lending.said()
             return
         self._telling.flush()
+        if link.alive:
+            for stretch, ranges in self.lent.machine.beside.taken().items():
+                link.inbox.send(link.machine.beside.update, stretch, ranges)
         self.lent = self.connection = None
         self._due_us = None
         if connection is not None:

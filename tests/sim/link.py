@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import first_frame
 from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX, read_ack
@@ -98,6 +99,10 @@ class LinkProcess:
         if hasattr(world.machines.link, "__annotations__"):
             # One of the planted mistakes knows instances by their names.
             self.machine.__dict__.update({"name_of": world.name_of})
+        self._verdicts = instance.disk.verdicts.setdefault(destination.name, {})
+        for stretch, known in self._verdicts.items():
+            self.machine.beside.update(stretch, PublisherRanges.from_wire(known))
+        world.probes["link started with verdicts"] += bool(self._verdicts)
         self.connection: Connection | None = None
         self.server = ""
         self.woken_txid = 0
@@ -333,6 +338,11 @@ class LinkProcess:
         self.is_lent = False
         self._lends_until_us = 0
         self.machine.disconnected()
+        for stretch, ranges in self.machine.beside.changed():
+            if ranges is None:
+                self._verdicts.pop(stretch, None)
+            else:
+                self._verdicts[stretch] = ranges.to_wire()
         if was_connected:
             self.outbox.send(self.instance.link_disconnected, self, why)
             self._address = 0

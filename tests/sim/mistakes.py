@@ -24,6 +24,7 @@ from raylay.services.replication.acknowledgment import (
     route_of,
 )
 from raylay.services.replication.arrivals import Arrivals
+from raylay.services.replication.beside import Beside
 from raylay.services.replication.commit_news import CommitNews
 from raylay.services.replication.commit_place import CommitPlace, Place
 from raylay.services.replication.connecting import LinkPlan
@@ -919,6 +920,21 @@ class SendsWhatIsBeside(OutboundLink):
         self.router = WholeWhereAnyPasses(self.destination, self.router.contents)
 
 
+class LeftOutIsThere(Beside):
+    """Takes what is in one run with what its filters left out for left out."""
+
+    def add(self, run: Run, ranges: list[Range], passed: list[Range]) -> None:
+        super().add(run, ranges, [])
+
+
+class SkipsWhatIsBeside(OutboundLink):
+    """Looks, when it begins, past what lies in one run with what its filters left out."""
+
+    def __init__(self, *arguments, **named) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(*arguments, **named)
+        self.beside = LeftOutIsThere()
+
+
 class OwedWhatIsBeside(InstanceMachine):
     """Waits for what is in one run with what passes the filter."""
 
@@ -1112,6 +1128,7 @@ MISTAKES: dict[str, Machines] = {
     "forgets what failed": Machines(author=ForgetsWhatFailed),
     "acts before the commit": Machines(author=ActsAtOnce),
     "sends what is beside": Machines(link=SendsWhatIsBeside),
+    "skips what is beside": Machines(link=SkipsWhatIsBeside),
     "owed what is beside": Machines(instance=OwedWhatIsBeside),
     "durable with its run": Machines(parts=Parts(links=DurableWithItsRun)),
     "verdicts not kept": Machines(parts=Parts(links=VerdictsNotKept)),
@@ -1212,6 +1229,7 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "forgets what failed": frozenset(("authored",)),
     "acts before the commit": frozenset(("authored",)),
     "sends what is beside": frozenset(("routing",)),
+    "skips what is beside": frozenset(("liveness", "acknowledged", "removal")),
     "owed what is beside": frozenset(("liveness",)),
     "durable with its run": frozenset(("acknowledged",)),
     "verdicts not kept": frozenset(("acknowledged",)),
@@ -1312,6 +1330,7 @@ STATEFUL = frozenset(
 FILTERED = frozenset(
     (
         "sends what is beside",
+        "skips what is beside",
         "owed what is beside",
         "durable with its run",
         "verdicts not kept",

@@ -91,6 +91,7 @@ PROBES = (
     "link moved to another server or incarnation",
     "link gave up its own connection for the other side's",
     "link over the other side's connection",
+    "link started with verdicts",
     "link waited for the other side to connect",
     "link ahead of its instance",
     "link woken by the writer thread",

@@ -167,6 +167,8 @@ class LinkServer:
         elif command == "borrow":
             pump.machine.told(header["tx"])
             pump.borrow()
+        elif command == "beside":
+            pump.judged(*control.read_beside(header, body))
         elif command == "returned":
             pump.returned(header["why"])
         elif command == "impair":
@@ -179,6 +181,7 @@ class LinkServer:
         while True:
             await asyncio.sleep(COUNTS_LENT_S if self.pump.is_lent else COUNTS_S)
             self.pump.reader.tidy()
+            self.pump.remember()
             counts = self.pump.counts()
             if counts != before:
                 before = counts

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 from typing import Any
 
 from raylay.services.errors import RemoteProtocolError, StorageError
@@ -15,6 +16,7 @@ from raylay.services.messages.records import Run
 from raylay.services.plugins.filters import filter_language
 from raylay.services.programs.link.downstream import Ack, Downstream
 from raylay.services.programs.link.surroundings import Surroundings
+from raylay.services.programs.link.verdicts import Verdicts
 from raylay.services.protocol import control
 from raylay.services.protocol.compression import compressor
 from raylay.services.protocol.frames import Header, encode_frame
@@ -51,6 +53,8 @@ LENDS_WITHIN_S = 1.0
 LENT_PUBLISHERS_MAX = 4_096
 LENT_BYTES_MAX = 1024 * 1024
 """What the destination has goes to the instance in one frame, and is kept there."""
+REMEMBER_S = 5.0
+"""What was judged in less before the process is killed is judged once more."""
 REREAD_S = 0.002
 """A reader that does not see yet what its instance told of is asked again so soon."""
 
@@ -72,6 +76,8 @@ class Pump:
             filter_language(config.destination.topics, config.type_definitions),
         )
         self.reader: LmdbJournalReader
+        self._verdicts: Verdicts | None = None
+        self._remembers_s = 0.0
         self.downstream: Downstream | None = None
         """The connection of now, from before its logon on."""
         self.is_started = False
@@ -111,9 +117,41 @@ class Pump:
         """
         config = self._here.config
         self.reader = LmdbJournalReader(config.journal_directory, config.archive_directory)
+        if self.machine.router.has_filter:
+            rules = self.machine.router.contents.rules
+            directory = Path(config.journal_directory)
+            try:
+                self._verdicts = Verdicts(directory, config.destination.name, rules)
+                self._verdicts.load(self.machine.beside)
+            except StorageError as error:
+                self._forgets(error)
+
+    def remember(self) -> None:
+        """Writes down what the filters left out, where that was not done just before. Called now
+        and then."""
+        now_s = self._here.loop.time()
+        if self._verdicts is not None and now_s >= self._remembers_s:
+            self._remembers_s = now_s + REMEMBER_S
+            try:
+                self._verdicts.save(self.machine.beside)
+            except StorageError as error:
+                self._forgets(error)
+
+    def judged(self, stretch: int, beside: PublisherRanges) -> None:
+        """The instance left this out over the connection that it was lent."""
+        self.machine.beside.update(stretch, beside)
+
+    def _forgets(self, error: StorageError) -> None:
+        """It goes without: after a restart messages are read again."""
+        self._here.event("link_verdicts_not_kept", text=str(error))
+        self._verdicts = None
 
     def close(self) -> None:
         """Ends."""
+        self._remembers_s = 0.0
+        self.remember()
+        if self._verdicts is not None:
+            self._verdicts.close()
         self.reader.close()
         self.tracing.close()
 
