@@ -93,6 +93,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Print the messages that pass a filter. Exit code 2 with the column where it is no filter, "
         "1 where a message cannot be read; those behind it are looked at all the same.",
     ),
+    "sow": (f"{_COMMANDS}.sow_diff:sow_app", "Compare the SOW topics of two instances."),
     "trace": (
         "raylay.services.telemetry.trace_report:trace_command",
         "Show the way of one message through all instances, or list the traces.",

@@ -133,7 +133,7 @@ ROOMS: dict[str, frozenset[str]] = {
         ),
         "commands": (
             "client configuration drills expressions fabric hosts messages plugins reports server "
-            "storage telemetry topology"
+            "sow storage telemetry topology"
         ),
     }.items()
 }

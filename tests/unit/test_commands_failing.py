@@ -44,6 +44,7 @@ GIVEN = {
     "events": "F",
     "publish": "notes {} F",
     "subscribe": "notes F",
+    "sow diff": "here-1 here-2 F",
     "trace": "PATH",
     "drill": "kill-instance F",
     "drill --clean": "F",

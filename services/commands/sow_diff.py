@@ -1,0 +1,248 @@
+"""`raylay sow diff`: where two instances of a running fabric have other records of a SOW topic."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raylay.services.commands.options import CONNECT_TIMEOUT_S, FabricOption, running
+from raylay.services.errors import CommandFailed, ConfigurationError, FabricError
+from raylay.services.sow.comparison import Comparison, Difference, differ, held
+
+if TYPE_CHECKING:
+    from raylay.services.client.failover import Server
+    from raylay.services.configuration.model import FabricSettings
+
+KEYS_ASKED_ONCE = 1_000
+SECOND_LOOK_S = 0.5
+WAIT_S_DEFAULT = 5.0
+SHOWN_DEFAULT = 20
+
+sow_app = typer.Typer(
+    help="Compare the SOW topics of two instances.",
+    no_args_is_help=True,
+)
+Ask = Callable[[str, str, list[bytes] | None], AsyncIterator[Any]]
+"""The rows of a topic of a message type; None: of all keys."""
+Topic = tuple[str, str]
+"""Name and message type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What was found of one topic.
+
+    Attributes:
+        counts: records of each instance in the first look.
+        only: the instance that has the topic, where the other one has none.
+    """
+
+    topic: Topic
+    counts: tuple[int, int] = (0, 0)
+    differences: tuple[Difference, ...] = ()
+    only: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs but what was changing all the time."""
+        return not self.only and not differ(self.differences)
+
+
+async def compare_topic(here: Ask, there: Ask, topic: Topic, wait_s: float) -> Compared:
+    """Compares one topic of two instances, and looks again at what differs as long as it may take
+    to arrive.
+
+    Args:
+        wait_s: for what is on its way.
+
+    Raises:
+        CommandFailed: an instance refused the query; ConnectionLost: one is gone.
+    """
+    loop = asyncio.get_running_loop()
+    found = Comparison()
+    await _look(found, here, there, topic, None)
+    until_s = loop.time() + wait_s
+    while found.keys and loop.time() < until_s:
+        await asyncio.sleep(min(SECOND_LOOK_S, wait_s))
+        await _look(found, here, there, topic, found.keys)
+    return Compared(topic, (found.counts[0], found.counts[1]), tuple(found.differences()))
+
+
+async def _look(
+    found: Comparison, here: Ask, there: Ask, topic: Topic, keys: list[bytes] | None
+) -> None:
+    parts: list[list[bytes] | None] = [None]
+    if keys is not None:
+        starts = range(0, len(keys), KEYS_ASKED_ONCE)
+        parts = [keys[start : start + KEYS_ASKED_ONCE] for start in starts]
+    for ask, take in ((here, found.first), (there, found.second)):
+        for part in parts:
+            async for row in ask(*topic, part):
+                record = row.record
+                take(record.key, held(record.topic, record.publisher, record.sequence, record.body))
+    found.end()
+
+
+@sow_app.callback()
+def _group() -> None:
+    """Compare the SOW topics of two instances."""
+
+
+@sow_app.command("diff")
+def diff_command(
+    here: Annotated[str, typer.Argument(help="An instance.")],
+    there: Annotated[str, typer.Argument(help="Another one.")],
+    topic: Annotated[
+        str, typer.Option(help="This SOW topic only; without it all that either has.")
+    ] = "",
+    wait_s: Annotated[
+        float, typer.Option("--wait", min=0, help="Seconds for what is on its way.")
+    ] = WAIT_S_DEFAULT,
+    show: Annotated[
+        int, typer.Option(min=0, help="Keys that are shown of each topic; 0: all.")
+    ] = SHOWN_DEFAULT,
+    fabric: FabricOption = "",
+    as_json: Annotated[bool, typer.Option("--json", help="One object a topic.")] = False,
+) -> None:
+    """Compare the SOW topics of two instances of a running fabric, record by record. Exit code 1
+    where they differ."""
+    entry = running(fabric)
+    from raylay.services.configuration.model import FabricSettings
+    from raylay.services.fabric.plan import FabricRecord, servers
+
+    record = FabricRecord.load(entry.directory)
+    if record is None:
+        raise FabricError(f"{entry.directory} has no record of fabric {entry.name}")
+    settings = FabricSettings.from_json(record.settings)
+    topics = _topics(settings, (here, there), topic)
+    known = {server.instance: server for server in servers(settings, record, None)}
+    found = asyncio.run(_compare((known[here], known[there]), topics, wait_s))
+    for each in found:
+        if as_json:
+            typer.echo(json.dumps(as_object(each, here, there)))
+        else:
+            for line in lines(each, here, there, show):
+                typer.echo(line)
+    if not all(each.is_equal for each in found):
+        raise typer.Exit(1)
+
+
+def _topics(
+    settings: FabricSettings, names: tuple[str, str], wanted: str
+) -> list[tuple[Topic, str]]:
+    """The topics that either has, and the one instance that has it where the other has not."""
+    if names[0] == names[1]:
+        raise ConfigurationError(f"{names[0]} is one instance: name two")
+    have = [
+        [(each.name, each.message_type) for each in settings.sow_of(settings.instance(name))]
+        for name in names
+    ]
+    every = dict.fromkeys((*have[0], *have[1]))
+    chosen = [each for each in every if wanted in ("", each[0])]
+    if not chosen:
+        known = ", ".join(name for name, _ in every) or "none"
+        of = f" named {wanted}" if wanted else ""
+        raise ConfigurationError(
+            f"{names[0]} and {names[1]} have no SOW topic{of}; there are {known}"
+        )
+    return [
+        (each, "" if each in have[0] and each in have[1] else names[each not in have[0]])
+        for each in chosen
+    ]
+
+
+async def _compare(
+    two: tuple[Server, Server], topics: list[tuple[Topic, str]], wait_s: float
+) -> list[Compared]:
+    from raylay.services.client import Client
+
+    async with AsyncExitStack() as stack:
+        asks: list[Ask] = []
+        for server in two:
+            client = await stack.enter_async_context(
+                Client(
+                    f"raylay-sow-diff-{os.getpid()}-{server.instance}",
+                    servers=[server],
+                    group=server.group,
+                    connect_wait_s=CONNECT_TIMEOUT_S,
+                )
+            )
+            asks.append(_asking(client, server.instance))
+        found = []
+        for topic, only in topics:
+            if only:
+                found.append(Compared(topic, only=only))
+            else:
+                found.append(await compare_topic(asks[0], asks[1], topic, wait_s))
+        return found
+
+
+def _asking(client: Any, instance: str) -> Ask:
+    async def ask(topic: str, message_type: str, keys: list[bytes] | None) -> AsyncIterator[Any]:
+        try:
+            async for row in client.sow(
+                topic, message_type=message_type, keys=keys, non_regex_topic=True
+            ):
+                yield row
+        except CommandFailed as error:
+            raise FabricError(f"{instance} refused the query of {topic}: {error}") from None
+
+    return ask
+
+
+def lines(found: Compared, here: str, there: str, show: int) -> list[str]:
+    """What is told of a topic.
+
+    Args:
+        show: keys that are shown; 0: all.
+    """
+    name = f"{found.topic[0]} ({found.topic[1]})"
+    if found.only:
+        return [f"{name}: only {found.only} has this SOW topic"]
+    different = [each for each in found.differences if not each.changing]
+    changing = len(found.differences) - len(different)
+    counts = f"{here} has {found.counts[0]:,} records, {there} {found.counts[1]:,}"
+    what = f"{len(different):,} keys differ" if different else "no key differs"
+    told = [f"{name}: {what}; {counts}"]
+    if changing:
+        told.append(f"  {changing:,} keys changed at each look: look again when it is quieter")
+    shown = different[: show or None]
+    for each in shown:
+        key = each.key.decode("utf-8", "replace")
+        of = next((of.topic for of in (each.here, each.there) if of is not None), "")
+        inside = f" of {of}" if of != found.topic[0] else ""
+        told.append(f"  {key}{inside}: {here} {_said(each.here)}; {there} {_said(each.there)}")
+    if len(shown) < len(different):
+        told.append(f"  and {len(different) - len(shown):,} more: --show 0 shows all")
+    return told
+
+
+def _said(held: object) -> str:
+    return "has nothing" if held is None else str(held)
+
+
+def as_object(found: Compared, here: str, there: str) -> dict[str, Any]:
+    """The same as JSON: all keys that differ."""
+    return {
+        "topic": found.topic[0],
+        "message_type": found.topic[1],
+        "only": found.only or None,
+        "records": {here: found.counts[0], there: found.counts[1]},
+        "differences": [
+            {
+                "key": each.key.decode("utf-8", "replace"),
+                "what": each.what,
+                "changing": each.changing,
+                here: None if each.here is None else each.here._asdict(),
+                there: None if each.there is None else each.there._asdict(),
+            }
+            for each in found.differences
+        ],
+    }
