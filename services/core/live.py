@@ -12,10 +12,14 @@ from raylay.services.subscriptions.matching import Subscription, SubscriptionTab
 
 if TYPE_CHECKING:
     # Most instances have no filters, and need not load their language.
+    from raylay.services.sow.topic import SowChange
+    from raylay.services.subscriptions.changes import FollowingSubscriptions
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
 
 Deliver = Callable[[tuple[Subscription, ...], Delivery], None]
+Tell = Callable[[Subscription, str, Delivery], None]
 Filtered = Callable[[], "FilteredSubscriptions"]
+Follows = Callable[[], "FollowingSubscriptions"]
 
 
 class LiveSubscriptions:
@@ -27,31 +31,54 @@ class LiveSubscriptions:
         deliver: gives a delivery to all of these subscriptions, each once.
         enlist: of the instance's folds.
         filtered: makes what judges content filters, when the first one comes.
+        following: makes what follows records, when somebody asks for it; None: nothing does.
+        tell: gives one subscription what has left its focus, with the reason.
     """
 
     name = "live"
 
-    __slots__ = ("_deliver", "_enlist", "_filtered", "_make_filtered", "_table")
+    __slots__ = (
+        "_deliver",
+        "_enlist",
+        "_filtered",
+        "_following",
+        "_make_filtered",
+        "_make_following",
+        "_table",
+        "_tell",
+    )
 
     def __init__(
-        self, deliver: Deliver, enlist: Callable[[Feature, bool], None], filtered: Filtered
+        self,
+        deliver: Deliver,
+        enlist: Callable[[Feature, bool], None],
+        filtered: Filtered,
+        following: Follows | None = None,
+        tell: Tell = lambda subscription, reason, left: None,
     ) -> None:
         self._deliver = deliver
         self._enlist = enlist
         self._table = SubscriptionTable()
         self._make_filtered = filtered
         self._filtered: FilteredSubscriptions | None = None
+        self._make_following = following
+        self._following: FollowingSubscriptions | None = None
+        self._tell = tell
 
     def __len__(self) -> int:
-        return len(self._table) + (len(self._filtered) if self._filtered is not None else 0)
+        others = (self._filtered, self._following)
+        return len(self._table) + sum(len(each) for each in others if each is not None)
 
     def add(self, subscription: Subscription) -> None:
         """From the next commit on it gets what it wants.
 
         Raises:
-            RemoteProtocolError: its content filter is none; with reason `bad_filter`.
+            RemoteProtocolError: its content filter is none; with reason `bad_filter`. Or its
+                select list: `bad_select`.
         """
-        if subscription.content:
+        if subscription.following is not None:
+            self.following().add(subscription)
+        elif subscription.content:
             if self._filtered is None:
                 self._filtered = self._make_filtered()
             self._filtered.add(subscription)
@@ -59,9 +86,18 @@ class LiveSubscriptions:
             self._table.add(subscription)
         self._enlist(self, True)
 
+    def following(self) -> FollowingSubscriptions:
+        """Those that follow records."""
+        if self._following is None:
+            assert self._make_following is not None
+            self._following = self._make_following()
+        return self._following
+
     def remove(self, subscription: Subscription) -> None:
         """It ended."""
-        if self._filtered is not None and subscription in self._filtered:
+        if subscription.following is not None:
+            self.following().remove(subscription)
+        elif self._filtered is not None and subscription in self._filtered:
             self._filtered.remove(subscription)
         else:
             self._table.remove(subscription)
@@ -76,6 +112,17 @@ class LiveSubscriptions:
         if self._filtered is not None:
             for subscriber, delivery in self._filtered.deliveries(batch.runs):
                 deliver((subscriber,), delivery)
+        if self._following is not None:
+            self._follow(batch.runs, batch.changes, True)
+
+    def _follow(self, runs: Sequence[Run], changes: Sequence[SowChange], journaled: bool) -> None:
+        assert self._following is not None
+        given = self._following.deliveries(runs, changes, journaled=journaled)
+        for subscriber, reason, delivery in given:
+            if reason:
+                self._tell(subscriber, reason, delivery)
+            else:
+                self._deliver((subscriber,), delivery)
 
     def failed(self, committed_txid: int) -> None:
         """Nobody was given what is only staged."""
@@ -85,6 +132,8 @@ class LiveSubscriptions:
         if self._filtered is not None:
             for subscriber, delivery in self._filtered.deliveries(runs, journaled=False):
                 self._deliver((subscriber,), delivery)
+        if self._following is not None:
+            self._follow(runs, (), False)
         for run in runs:
             if run.flags & Flag.COMMANDS:
                 continue

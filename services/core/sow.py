@@ -162,6 +162,7 @@ class SowFeature:
             folded()
         for topic in self.book.topics:
             topic.state.seen(last_txid)
+            topic.index()
 
     # -- folding -------------------------------------------------------------------------------
     def fold(self, batch: Batch) -> None:

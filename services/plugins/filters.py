@@ -6,7 +6,7 @@ of its links are processes, and most have none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from raylay.services.errors import ConfigurationError, MessageTypeError, RemoteProtocolError
@@ -18,6 +18,9 @@ from raylay.services.replication.content import FilterLanguage
 if TYPE_CHECKING:
     from raylay.services.expressions.functions.registry import Functions
     from raylay.services.messages.types.registry import MessageTypes
+    from raylay.services.sow.asking import SowQuestions
+    from raylay.services.sow.book import SowBook
+    from raylay.services.subscriptions.changes import FollowingSubscriptions
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
     from raylay.services.subscriptions.judging import ReplayFilters
 
@@ -70,6 +73,39 @@ def replay_filters(
     from raylay.services.subscriptions.judging import ReplayFilters
 
     return ReplayFilters(*_language(definitions, instance), instance, group)
+
+
+def following_subscriptions(
+    definitions: Iterable[TypeDefinition],
+    keeps: Callable[[bytes, bytes], bool],
+    instance: str,
+    group: str,
+) -> FollowingSubscriptions:
+    """What follows records for an instance's subscriptions.
+
+    Args:
+        keeps: whether a topic (its name and message type) is kept by a SOW topic.
+
+    Raises:
+        RemoteProtocolError: as of `filtered_subscriptions`.
+    """
+    from raylay.services.subscriptions.changes import FollowingSubscriptions
+
+    return FollowingSubscriptions(*_language(definitions, instance), keeps, instance, group)
+
+
+def sow_questions(book: SowBook, instance: str, group: str, held_bytes_max: int) -> SowQuestions:
+    """What is asked of the SOW topics of an instance.
+
+    Args:
+        held_bytes_max: of the rows of one query that wait for their order.
+
+    Raises:
+        RemoteProtocolError: as of `filtered_subscriptions`.
+    """
+    from raylay.services.sow.asking import SowQuestions
+
+    return SowQuestions(book, _language((), instance)[1], instance, group, held_bytes_max)
 
 
 def _language(

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
-from raylay.services.messages.bookmarks import parse_position
 from raylay.services.messages.records import (
     MESSAGES,
     RECORD_BYTES_MAX,
@@ -40,16 +39,16 @@ from raylay.services.protocol.subscribing import SUBSCRIPTION_ID_BYTES_MAX
 from raylay.services.replication.arrivals import Arrivals
 from raylay.services.replication.effects import RefuseClient
 from raylay.services.replication.journal_answers import Answers, Questions
+from raylay.services.server.client_subscriptions import ClientSubscriptions
 from raylay.services.server.clients import Clients
 from raylay.services.server.publisher_acks import FLUSHES_MAX, PublisherAcks
+from raylay.services.subscriptions.behind import BehindQuery
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery, Sink
-from raylay.services.subscriptions.matching import Subscription, TopicFilter, topic_filter
+from raylay.services.subscriptions.matching import Subscription
 from raylay.services.subscriptions.overflow import SLOW_CLIENT, Sent, overflow
 from raylay.services.transports.framed import FramedConnection
 
-SUBSCRIPTIONS_MAX = 10_000
-"""Of one connection."""
 _UNUSED = FrameReader()
 """What comes is cut by the codec."""
 
@@ -80,7 +79,9 @@ class ClientConnection(FramedConnection):
         self.publisher = 0
         self.subscriptions: dict[str, Subscription | BookmarkSubscription] = {}
         self.resolving: set[str] = set()
-        """Bookmark subscriptions whose start is being looked up."""
+        """Subscriptions on their way: whose start is being looked up, whose query waits."""
+        self._asking = ClientSubscriptions(self, clients)
+        self._behind: BehindQuery | None = None
         self.published_upto = 0
         self.arrivals = Arrivals(self._perform)
         self.reading = True
@@ -150,7 +151,8 @@ class ClientConnection(FramedConnection):
         self.end("storage_error", str(error))
 
     def writable(self) -> None:
-        """There is room again: replays go on."""
+        """There is room again: queries and replays go on."""
+        self._clients.queries.connection_writable(self)
         self._clients.replays.connection_writable(self)
 
     def end(self, reason: str, text: str) -> None:
@@ -209,13 +211,13 @@ class ClientConnection(FramedConnection):
         if isinstance(command, Publish):
             return self._publish(command, answers)
         if isinstance(command, Subscribe):
-            self._subscribe(command)
+            self._asking.subscribe(command)
         elif isinstance(command, Sow | SowAndSubscribe):
-            self._query(command)
+            self._asking.query(command)
         elif isinstance(command, Unsubscribe):
-            self._unsubscribe(command)
+            self._asking.unsubscribe(command)
         elif isinstance(command, Pause | Resume):
-            self._pause_or_resume(command)
+            self._asking.pause_or_resume(command)
         elif isinstance(command, Flush):
             self._flush(command)
         elif isinstance(command, Heartbeat):
@@ -461,124 +463,35 @@ class ClientConnection(FramedConnection):
         if "processed" in acks or not acks:
             self.send(self.codec.acknowledgment("processed", command.command_id))
 
-    # -- subscriptions -----------------------------------------------------------------------
-    def _subscribe(self, command: Subscribe) -> None:
-        name = command.subscription
-        try:
-            if name in self.subscriptions or name in self.resolving:
-                raise RemoteProtocolError(
-                    f"subscription id {name!r} is in use on this connection", "sub_id_in_use"
-                )
-            if len(self.subscriptions) + len(self.resolving) >= SUBSCRIPTIONS_MAX:
-                raise RemoteProtocolError(
-                    f"this connection has {SUBSCRIPTIONS_MAX} subscriptions: unsubscribe some, or "
-                    "name several topics by one regular expression",
-                    "too_many",
-                )
-            if command.oof or command.delta or command.select or command.replace:
-                raise RemoteProtocolError(
-                    "oof, delta, select and replace are not spoken yet: leave them out",
-                    "not_supported",
-                )
-            if "received" in command.acks:
-                self.send(self.codec.acknowledgment("received", command.command_id, sub=name))
-            wanted = topic_filter(
-                command.topic,
-                command.message_type,
-                literal=command.non_regex_topic,
-                allowed=self.message_types,
-            )
-            if command.bookmark:
-                self._subscribe_bookmark(command, wanted)
-                return
-            subscription = Subscription(self.number, name, wanted, command.filter)
-            self._clients.live.add(subscription)
-        except RemoteProtocolError as error:
-            self.send(
-                self.codec.acknowledgment(
-                    "processed", command.command_id, error.reason, str(error), sub=name
-                )
-            )
-            return
-        self.subscriptions[name] = subscription
-        if "processed" in command.acks or not command.acks:
-            self.send(self.codec.acknowledgment("processed", command.command_id, sub=name))
-        if "completed" in command.acks:
-            self.send(self.codec.acknowledgment("completed", command.command_id, sub=name))
-        if "stats" in command.acks:
-            self.send(
-                self.codec.acknowledgment(
-                    "stats", command.command_id, sub=name, matches=0, topic_matches=0
-                )
-            )
-
-    def _query(self, command: Sow | SowAndSubscribe) -> None:
-        sow = command if isinstance(command, Sow) else command.sow
-        refusal = ("not_supported", "queries are not answered yet: subscribe")
-        acknowledgment = self.codec.acknowledgment
-        self.send(acknowledgment("processed", sow.command_id, *refusal, sub=sow.query))
-
-    def _subscribe_bookmark(self, command: Subscribe, filter_: TopicFilter) -> None:
-        here = self._here
-        topics = here.machine.topics
-        if filter_.pattern is None:
-            journaled = topics.journals(filter_.topic, command.message_type)
-        else:
-            journaled = bool(topics.rules)
-        if not journaled:
-            raise RemoteProtocolError(
-                f"topic {command.topic[:200]!r} is not in the transaction log of "
-                f"{here.identity.name}: a bookmark subscription needs one that is",
-                "not_journaled",
-            )
-        content = self._clients.replay_filter(command.filter) if command.filter else None
-        self._clients.replays.open(
-            self, command, filter_, parse_position(command.bookmark), content
-        )
-
-    def _pause_or_resume(self, command: Pause | Resume) -> None:
-        """All of them or none."""
-        try:
-            found = [self._bookmark_subscription(name) for name in command.subscriptions]
-            if isinstance(command, Pause):
-                self._clients.replays.pause(found)
-            else:
-                self._clients.replays.resume(found)
-        except RemoteProtocolError as error:
-            command_id = command.command_id or "-"
-            self.send(self.codec.acknowledgment("processed", command_id, error.reason, str(error)))
-            return
-        if "processed" in command.acks or not command.acks:
-            self.send(self.codec.acknowledgment("processed", command.command_id))
-
-    def _bookmark_subscription(self, name: str) -> BookmarkSubscription:
-        found = self.subscriptions.get(name)
-        if isinstance(found, BookmarkSubscription):
-            return found
-        if found is not None:
-            raise RemoteProtocolError(
-                f"subscription {name[:200]!r} has no bookmark: only a replay can be paused",
-                "bad_command",
-            )
-        raise RemoteProtocolError(
-            f"there is no subscription {name[:200]!r} on this connection: subscribe first, and "
-            "wait for its processed ack",
-            "no_such_subscription",
-        )
-
+    # -- deliveries --------------------------------------------------------------------------
     def deliver(self, subscription: str, delivery: Delivery) -> None:
         """Sends one delivery; its bytes are shared with other subscribers."""
         self.send_parts(*self._delivery(subscription, delivery))
 
-    def _unsubscribe(self, command: Unsubscribe) -> None:
-        names = command.subscriptions
-        for name in (*self.subscriptions, *self.resolving) if names is None else names:
-            subscription = self.subscriptions.pop(name, None)
-            self.resolving.discard(name)
-            if subscription is not None:
-                self._clients.unsubscribe(subscription)
-        if "processed" in command.acks or not command.acks:
-            self.send(self.codec.acknowledgment("processed", command.command_id))
+    def out_of_focus(self, subscription: str, reason: str, left: Delivery) -> None:
+        """Sends what has left the focus of a subscription."""
+        self.send_parts(*self.codec.oof(subscription, reason, left))
+
+    def hold(self, behind: BehindQuery | None) -> None:
+        """From now on its deliveries go there; None: to the client, behind those that were held."""
+        before, self._behind = self._behind, behind
+        self.sink = behind or self
+        if before is not None:
+            before.release(self.sink)
+            self.sent(Sent.MESSAGES)
+        if behind is None and self.may_write:
+            self._clients.replays.connection_writable(self)
+
+    @property
+    def takes_replays(self) -> bool:
+        """Whether more of a replay is to be sent now."""
+        return self.may_write and self._behind is None
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What it was sent and its socket has not taken, and what waits behind a query."""
+        held_bytes = 0 if self._behind is None else self._behind.held_bytes
+        return super().unsent_bytes + held_bytes
 
     # -- heartbeat ---------------------------------------------------------------------------
     def _heartbeat(self, command: Heartbeat) -> None:

@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from raylay.services.core.feature import Folds
 from raylay.services.core.live import LiveSubscriptions
-from raylay.services.plugins.filters import filtered_subscriptions, replay_filters
+from raylay.services.plugins.filters import (
+    filtered_subscriptions,
+    following_subscriptions,
+    replay_filters,
+)
 from raylay.services.protocol.commands import Logon
 from raylay.services.replication.effects import AckClient, RefuseClient
 from raylay.services.replication.peers import PeerBook
 from raylay.services.server.admission import Admission
 from raylay.services.server.commits import Commits
 from raylay.services.server.doorway import Doorway
+from raylay.services.server.querying import Asking, QueryPump
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.replay_members import Subscriber
+from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery
@@ -23,11 +29,12 @@ from raylay.services.subscriptions.matching import Subscription
 from raylay.services.subscriptions.overflow import Sent
 
 if TYPE_CHECKING:
+    from raylay.services.subscriptions.changes import FollowingSubscriptions
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
     from raylay.services.subscriptions.judging import ReplayFilter, ReplayFilters
 
 
-class Client(Subscriber, Protocol):
+class Client(Subscriber, Asking, Protocol):
     """A client's connection (`ClientConnection`)."""
 
     user_id: str
@@ -62,6 +69,7 @@ class Clients:
         peer_book: PeerBook,
         reading: JournalReading,
         replays: ReplayPump,
+        sow: SowKeeper,
     ) -> None:
         self.here = here
         self.admission = admission
@@ -69,8 +77,12 @@ class Clients:
         self.doorway = doorway
         self.reading = reading
         self.replays = replays
-        self.live = LiveSubscriptions(self._deliver, folds.enlist, self._filtered)
+        self._sow = sow
+        self.live = LiveSubscriptions(
+            self._deliver, folds.enlist, self._filtered, self._following, self._tell_left
+        )
         """The subscriptions without a bookmark."""
+        self.queries = QueryPump(here, sow, self.live, self.unsubscribe)
         self.connected: set[Client] = set()
         """All, from the first moment on."""
         self.sessions: dict[int, Client] = {}
@@ -104,6 +116,7 @@ class Clients:
     def gone(self, client: Client) -> None:
         """A client's connection ended."""
         self.connected.discard(client)
+        self.queries.gone(client)
         for subscription in client.subscriptions.values():
             self.unsubscribe(subscription)
         client.subscriptions.clear()
@@ -136,6 +149,15 @@ class Clients:
         config = self.here.config
         return filtered_subscriptions(config.type_definitions, config.name, config.group)
 
+    def _following(self) -> FollowingSubscriptions:
+        config, book = self.here.config, self._sow.book
+        return following_subscriptions(
+            config.type_definitions,
+            lambda topic, message_type: book.find(topic, message_type) is not None,
+            config.name,
+            config.group,
+        )
+
     # -- what they are told ------------------------------------------------------------------
     def peers(self) -> list[dict[str, Any]]:
         """The other instances as clients are told of them: where they may fail over to."""
@@ -161,6 +183,12 @@ class Clients:
             client.sink.deliver(subscription.id, delivery)
             subscription.delivered += delivery.count
             self.delivered += delivery.count
+            client.sent(Sent.MESSAGES)
+
+    def _tell_left(self, subscription: Subscription, reason: str, left: Delivery) -> None:
+        client = self.sessions.get(subscription.session)
+        if client is not None:
+            client.sink.out_of_focus(subscription.id, reason, left)
             client.sent(Sent.MESSAGES)
 
     # -- the end -----------------------------------------------------------------------------

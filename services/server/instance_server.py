@@ -142,6 +142,7 @@ class InstanceServer:
             peer_book=self.links.peer_book,
             reading=reading,
             replays=replays,
+            sow=sow,
         )
         self._listening = Listening(
             here, clients=self.clients, links=self.links, upstreams=self.upstreams

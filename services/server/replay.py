@@ -231,6 +231,9 @@ class ReplayPump:
     def fold(self, batch: Batch) -> None:
         """These runs were committed: who is at the end of the log gets them from memory."""
         runs = batch.runs
+        if not runs:
+            # Records have expired: nothing was committed.
+            return
         self._recent.add(runs)
         before_txid = runs[0].first_txid - 1
         for replay in list(self._replays):
@@ -240,7 +243,7 @@ class ReplayPump:
             if (
                 plan.cursor >= before_txid
                 and replay.unprepared is None
-                and replay.connection.may_write
+                and replay.connection.takes_replays
                 and not plan.judges
             ):
                 self._take(replay, runs)
@@ -301,7 +304,7 @@ class ReplayPump:
                 for subscription in replay.members:
                     subscription.end_by_time(now_us)
                 self._send(replay, [])
-            elif not replay.plan.ended and replay.connection.may_write:
+            elif not replay.plan.ended and replay.connection.takes_replays:
                 # A read found nothing, as while a segment was being replaced: it is tried again.
                 self._kick(replay)
         for member in list(self._members.values()):
@@ -366,7 +369,7 @@ class ReplayPump:
     def _step(self, replay: Replay) -> bool:
         """One read for one replay. Whether it has more to do now."""
         connection, plan = replay.connection, replay.plan
-        if not connection.may_write:
+        if not connection.takes_replays:
             return False
         if replay.unprepared is not None:
             return self._read_aside(replay, self._prepare)
@@ -375,7 +378,7 @@ class ReplayPump:
         if connection.unsent_bytes > WRITE_HIGH_BYTES:
             # Only when it is written does the socket say whether it takes more.
             connection.write_collected()
-            return connection.may_write
+            return connection.takes_replays
         cursor = plan.cursor
         limit_txid = self._here.machine.committed_txid
         if cursor >= limit_txid or plan.ended:

@@ -27,10 +27,13 @@ class Subscriber(Protocol):
     sink: Sink
     """Where its deliveries go."""
     is_open: bool
-    may_write: bool
     subscriptions: dict[str, Subscription | BookmarkSubscription]
     resolving: set[str]
     """Bookmark subscriptions whose start is being looked up."""
+
+    @property
+    def takes_replays(self) -> bool:
+        """Whether more of a replay is to be sent now."""
 
     @property
     def unsent_bytes(self) -> int:

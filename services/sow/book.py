@@ -16,7 +16,10 @@ class Wanted(Protocol):
 
     topic: bytes
     message_types: frozenset[bytes]
-    pattern: object | None
+
+    @property
+    def pattern(self) -> object | None:
+        """The expression that it is; None: it is a name."""
 
     def matches(self, topic: bytes, message_type: bytes) -> bool:
         """Whether messages of this topic and type are wanted."""

@@ -33,10 +33,15 @@ _EXACT = 1 << 53
 
 
 class Bodied(Protocol):
-    """A record (state.SowRecord)."""
+    """A record (records.SowRecord)."""
 
-    key: bytes
-    body: bytes | None
+    @property
+    def key(self) -> bytes:
+        """Of the record."""
+
+    @property
+    def body(self) -> bytes | None:
+        """None: it was deleted."""
 
 
 class Changed(Protocol):

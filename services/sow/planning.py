@@ -7,12 +7,21 @@ found all the same.
 
 from __future__ import annotations
 
+from xxhash import xxh3_64_intdigest as checksum64
+
 from raylay.services.expressions import tree
 from raylay.services.expressions.expression import Expression, Use
+from raylay.services.expressions.functions.registry import Surroundings
 from raylay.services.expressions.values import Steps, Value
 from raylay.services.sow.indexes import SowIndexes
+from raylay.services.sow.records import SowRecord
 
 QUERY = Use("the filter of a query", frozenset(("message", "instance", "state", "clock")))
+FOLLOWING = Use(
+    "the filter of a subscription that follows records",
+    frozenset(("message", "instance", "state")),
+    deterministic=True,
+)
 
 Wanted = dict[Steps, tuple[Value, ...]]
 
@@ -54,6 +63,29 @@ def _equality(node: tree.Node) -> tuple[tree.Node, tuple[Value, ...]] | None:
             if len(options) == len(node.options):
                 return asked, tuple(options)
     return None
+
+
+def surroundings_of(
+    record: SowRecord, name: bytes, instance: str, group: str, now_us: int = 0
+) -> Surroundings:
+    """What a filter may ask beside the body of a record.
+
+    Args:
+        name: its logical topic.
+        instance, group: names of the instance.
+        now_us: 0: the time is not to be asked.
+    """
+    return Surroundings(
+        topic=name.decode("utf-8", "surrogateescape"),
+        size_bytes=len(record.body or b""),
+        bookmark=f"{record.publisher}|{record.sequence}|",
+        last_updated=record.updated_us / 1e6,
+        sow_key=record.key.decode("utf-8", "surrogateescape"),
+        sow_key_hash=checksum64(record.key),
+        instance=instance,
+        group=group,
+        now_s=now_us / 1e6 if now_us else None,
+    )
 
 
 def _is(node: tree.Node) -> bool:

@@ -11,22 +11,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from xxhash import xxh3_64_intdigest as checksum64
-
 from raylay.services.errors import MessageTypeError, RemoteProtocolError
 from raylay.services.expressions.expression import Expression, nodes
-from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
+from raylay.services.expressions.functions.registry import NOWHERE
 from raylay.services.expressions.tree import Identifier
 from raylay.services.messages.records import RecordBuilder
 from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.trees import Tree
 from raylay.services.sow.ordering import Ordered, Term, placing
+from raylay.services.sow.planning import surroundings_of
 from raylay.services.sow.query import Entries
 from raylay.services.sow.records import NEVER, SowRecord, body_of, decoded, encoded
 from raylay.services.sow.selecting import Selection
 
 FRAME_BYTES_MAX = 1024 * 1024
 """Of the rows in one frame; a row that is larger is in one of its own."""
+HELD_BYTES_MAX = 64 * 1024 * 1024
 LOOKED_AT_ONCE = 128
 """Records between two looks at the clock, at most."""
 _LOOKED_BYTES = 128 * 1024
@@ -112,7 +112,10 @@ class Terms:
         skip: so many are left out before.
         batch: rows in a frame, at most.
         instance, group: names of the instance that is asked.
+        now_us: by the clock on the wall.
         held_bytes_max: of rows that wait for their order.
+        replaces: a subscription gets another filter: rows are those that it was not true of before.
+        before: that filter; None: it was true of all.
     """
 
     filter: Expression | None = None
@@ -123,7 +126,10 @@ class Terms:
     batch: int = 10
     instance: str = ""
     group: str = ""
-    held_bytes_max: int = 64 * 1024 * 1024
+    now_us: int = 0
+    held_bytes_max: int = HELD_BYTES_MAX
+    replaces: bool = False
+    before: Expression | None = None
 
 
 class _Reader:
@@ -135,9 +141,10 @@ class _Reader:
         self.kind = part.kind
         self.select = Selection(terms.select, part.kind) if terms.select else None
         self.parse: Callable[[bytes], Tree] | None = None
-        if terms.filter is None and not terms.order:
+        filters = [each for each in (terms.filter, terms.before) if each is not None]
+        if not filters and not terms.order:
             return
-        asked = () if terms.filter is None else nodes(terms.filter.tree)
+        asked = (node for each in filters for node in nodes(each.tree))
         names = {each.steps[0] for each in asked if isinstance(each, Identifier)}
         names |= {term.steps[0] for term in terms.order}
         self.parse = part.kind.parser_of(frozenset(map(str, names)))
@@ -154,6 +161,9 @@ class Querying:
 
     Attributes:
         sent: rows so far.
+        left: where a filter is replaced: what it was true of and the new one is not. Who takes
+            it away leaves room for more.
+        looked_at: records, whether they passed or not.
         matches: records that passed the filter so far; those that are known without a look, too.
 
     Raises:
@@ -170,12 +180,15 @@ class Querying:
         self._left = terms.top
         self._to_skip = terms.skip
         self._most = LOOKED_AT_ONCE
-        self._asks_around = terms.filter is not None and terms.filter.asks_around
+        filters = (terms.filter, terms.before)
+        self._asks_around = any(each is not None and each.asks_around for each in filters)
         self._builders: dict[tuple[int, bytes, str], RecordBuilder] = {}
         self._rows: list[Row] = []
         self._rows_bytes = 0
+        self.left: list[Row] = []
         self.sent = 0
         self.matches = 0
+        self.looked_at = 0
         self.done = False
 
     def close(self) -> None:
@@ -204,6 +217,7 @@ class Querying:
     def _look(self, frames: list[list[Row]]) -> None:
         part, reader = self._parts[self._at]
         entries = part.source.take(self._most)
+        self.looked_at += len(entries)
         size_bytes = 0
         for key, value in entries:
             size_bytes += len(value)
@@ -247,15 +261,20 @@ class Querying:
                 tree = parse(body_of(value))
             except MessageTypeError:
                 # What cannot be read passes no filter, and stands where nothing is.
-                if self._terms.filter is not None:
+                if self._terms.filter is not None or self._terms.replaces:
                     return
-        asked = self._terms.filter
-        if asked is not None:
-            around = NOWHERE
-            if record is not None and self._asks_around:
-                around = self._around(part, record)
-            if not asked.matches(tree, around):
-                return
+        terms, around = self._terms, NOWHERE
+        if self._asks_around and record is not None:
+            name = record.topic or part.name
+            around = surroundings_of(record, name, terms.instance, terms.group, terms.now_us)
+        is_wanted = terms.filter is None or terms.filter.matches(tree, around)
+        if terms.replaces:
+            was_wanted = terms.before is None or terms.before.matches(tree, around)
+            if was_wanted and not is_wanted:
+                self.left.append(self._row(part, reader, record or decoded(key, value)))
+            is_wanted = is_wanted and not was_wanted
+        if not is_wanted:
+            return
         self.matches += 1
         if ordered is None:
             if self._to_skip:
@@ -266,19 +285,6 @@ class Querying:
         place = self._place(tree, key)
         if ordered.takes(place):
             ordered.put(place, self._row(part, reader, record or decoded(key, value)))
-
-    def _around(self, part: Part, record: SowRecord) -> Surroundings:
-        return Surroundings(
-            topic=(record.topic or part.name).decode("utf-8", "surrogateescape"),
-            size_bytes=len(record.body or b""),
-            bookmark=f"{record.publisher}|{record.sequence}|",
-            last_updated=record.updated_us / 1e6,
-            sow_key=record.key.decode("utf-8", "surrogateescape"),
-            sow_key_hash=checksum64(record.key),
-            instance=self._terms.instance,
-            group=self._terms.group,
-            now_s=part.now_us / 1e6 or None,
-        )
 
     def _row(self, part: Part, reader: _Reader, record: SowRecord) -> Row:
         body = record.body or b""

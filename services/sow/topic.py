@@ -12,8 +12,9 @@ from raylay.services.messages.topic_pattern import TopicPattern
 from raylay.services.messages.topics import RESERVED, TOPIC_CACHE_MAX
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType
-from raylay.services.messages.types.trees import Tree
+from raylay.services.messages.types.trees import Tree, field_path
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.indexes import SowIndexes
 from raylay.services.sow.keys import KeyRule, given_key
 from raylay.services.sow.state import Change, SowState
 
@@ -22,13 +23,6 @@ KeyGenerator = Callable[[Record, "Tree | None"], bytes]
 Preprocess = Callable[[Tree], Tree]
 Enrich = Callable[[Tree, "Tree | None"], Tree]
 """The second one is what the topic has under the key."""
-
-
-class Indexes(Protocol):
-    """What finds records by their fields."""
-
-    def changed(self, change: Change) -> None:
-        """A record was changed."""
 
 
 class Staging(Stateful, Protocol):
@@ -104,7 +98,7 @@ class SowTopic:
         self.state = state
         self.name = definition.name.encode()
         self.type_name = definition.message_type.encode()
-        self.indexes: Indexes | None = None
+        self.indexes: SowIndexes | None = None
         self.preprocess: Preprocess | None = None
         self.enrich: Enrich | None = None
         self.staging: Staging | None = None
@@ -123,6 +117,19 @@ class SowTopic:
     def stored_as(self) -> str:
         """What it is called in the store."""
         return self.definition.stored_as
+
+    def index(self) -> None:
+        """Makes the indexes, of all records that there are."""
+        definition = self.definition
+        hash_indexes = definition.hash_indexes
+        # Where there is a pattern, the keys of each logical topic are made by a rule of its own.
+        rule = None if definition.pattern else self._rule
+        if not hash_indexes and rule is None:
+            return
+        identifiers = {each for index in hash_indexes for each in index} | set(definition.keys)
+        names = frozenset(field_path(each)[0] for each in identifiers)
+        self.indexes = SowIndexes(hash_indexes, self.type.parser_of(names), rule)
+        self.indexes.load(self.state.records())
 
     def fits(self, topic: bytes, message_type: bytes) -> bool:
         """Whether messages of this topic and type are kept here."""

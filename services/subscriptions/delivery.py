@@ -89,6 +89,9 @@ class Sink(Protocol):
     def deliver(self, subscription: str, delivery: Delivery) -> None:
         """Takes one delivery, in the order of the calls. Its bytes are shared: it changes none."""
 
+    def out_of_focus(self, subscription: str, reason: str, left: Delivery) -> None:
+        """Takes what has left the focus of a subscription (changes.py), in the same order."""
+
 
 def deliveries_of(run: Run, journaled: bool = True) -> list[Delivery]:
     """A run as deliveries: one, or several where it is large."""

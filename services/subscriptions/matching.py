@@ -77,15 +77,38 @@ def topic_filter(
     return TopicFilter(topic.encode(), types, pattern, topic.lstrip("^").startswith(RESERVED))
 
 
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What a subscription asks for that follows records (changes.py).
+
+    Attributes:
+        select: the select list; empty: all fields.
+        oof: what leaves its focus.
+        delta: of a record in its focus, what has changed.
+        no_empties: of what a record lost, a delta says nothing.
+        no_sowkey: a delta carries no SOW key.
+        keys: of these records; None: of all.
+    """
+
+    select: str = ""
+    oof: bool = False
+    delta: bool = False
+    no_empties: bool = False
+    no_sowkey: bool = False
+    keys: frozenset[bytes] | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """One ordinary subscription of one session. `content`: its filter by content, empty: none."""
+    """One ordinary subscription of one session. `content`: its filter by content, empty: none.
+    `following`: None: it asks for messages as they are."""
 
     session: int
     id: str
     filter: TopicFilter
     content: str = ""
     delivered: int = 0
+    following: Following | None = None
 
 
 class SubscriptionTable:

@@ -107,7 +107,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "replication": "expressions messages",
         # Beside what clients speak, it packs what links and their instances tell one another.
         "protocol": "messages replication",
-        "subscriptions": "expressions messages replication",
+        "subscriptions": "expressions messages replication sow",
         "core": "messages replication sow subscriptions",
         "sow": "expressions messages",
         "topology": "messages replication",

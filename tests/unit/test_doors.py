@@ -438,7 +438,7 @@ def answered(header: Header) -> str:
     return str(header["cid"]) if wants and header.get("cid") not in (None, "") else ""
 
 
-NOT_HERE = ("logon", "p", "sow", "sow_and_subscribe")
+NOT_HERE = ("logon", "p", "sow")
 """What is refused as it is: another logon, and what only a topic with state can be asked."""
 NEW, BUSY, GONE = "before the logon", "logged on", "after its end"
 

@@ -1,0 +1,208 @@
+"""What a client subscribes to and asks for: commands, checked and handed to who performs them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.bookmarks import parse_position
+from raylay.services.protocol.commands import (
+    Pause,
+    Resume,
+    Sow,
+    SowAndSubscribe,
+    Subscribe,
+    Unsubscribe,
+)
+from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.matching import (
+    Following,
+    Subscription,
+    TopicFilter,
+    topic_filter,
+)
+
+if TYPE_CHECKING:
+    from raylay.services.server.clients import Client, Clients
+
+SUBSCRIPTIONS_MAX = 10_000
+"""Of one connection."""
+
+
+class ClientSubscriptions:
+    """See the file's docstring.
+
+    Owner: the client's connection. Lifecycle: one connection.
+    """
+
+    __slots__ = ("_clients", "_connection")
+
+    def __init__(self, connection: Client, clients: Clients) -> None:
+        self._connection = connection
+        self._clients = clients
+
+    def _acknowledge(
+        self, kind: str, command_id: str, reason: str = "", text: str = "", **extras: Any
+    ) -> None:
+        connection = self._connection
+        connection.send(connection.codec.acknowledgment(kind, command_id, reason, text, **extras))
+
+    def subscribe(self, command: Subscribe) -> None:
+        """Performs a subscribe, or says why not."""
+        connection, name = self._connection, command.subscription
+        try:
+            self._check_name(name, command.replace)
+            if "received" in command.acks:
+                self._acknowledge("received", command.command_id, sub=name)
+            wanted = topic_filter(
+                command.topic,
+                command.message_type,
+                literal=command.non_regex_topic,
+                allowed=connection.message_types,
+            )
+            if command.bookmark:
+                self._subscribe_bookmark(command, wanted)
+                return
+            subscription = Subscription(connection.number, name, wanted, command.filter)
+            if command.oof or command.delta or command.select:
+                subscription.following = Following(
+                    command.select,
+                    command.oof,
+                    command.delta,
+                    command.no_empties,
+                    command.no_sowkey,
+                )
+            before = connection.subscriptions.get(name)
+            if before is not None:
+                self._check_replaced(before, wanted)
+            self._clients.live.add(subscription)
+        except RemoteProtocolError as error:
+            self._acknowledge("processed", command.command_id, error.reason, str(error), sub=name)
+            return
+        if before is not None:
+            self._clients.unsubscribe(before)
+        connection.subscriptions[name] = subscription
+        if "processed" in command.acks or not command.acks:
+            self._acknowledge("processed", command.command_id, sub=name)
+        if "completed" in command.acks:
+            self._acknowledge("completed", command.command_id, sub=name)
+        if "stats" in command.acks:
+            self._acknowledge("stats", command.command_id, sub=name, matches=0, topic_matches=0)
+
+    def query(self, command: Sow | SowAndSubscribe) -> None:
+        """Performs a query, or says why not."""
+        connection, queries = self._connection, self._clients.queries
+        subscribe = None if isinstance(command, Sow) else command.subscribe
+        sow = command if isinstance(command, Sow) else command.sow
+        name = sow.query
+        try:
+            replaces = subscribe is not None and subscribe.replace
+            self._check_name(name, replaces, subscribe is not None)
+            before = connection.subscriptions.get(name)
+            if before is not None:
+                self._check_replaced(
+                    before,
+                    topic_filter(sow.topic, sow.message_type, literal=sow.non_regex_topic),
+                )
+            queries.ask(connection, sow, subscribe)
+        except RemoteProtocolError as error:
+            self._acknowledge("processed", sow.command_id, error.reason, str(error), sub=name)
+
+    def _check_name(self, name: str, replaces: bool, subscribes: bool = True) -> None:
+        connection = self._connection
+        subscriptions, resolving = connection.subscriptions, connection.resolving
+        if name in resolving or self._clients.queries.names(connection, name):
+            raise RemoteProtocolError(
+                f"subscription id {name!r} is in use by what is not answered yet: wait for the end "
+                "of its group",
+                "sub_id_in_use",
+            )
+        if name in subscriptions and not replaces:
+            raise RemoteProtocolError(
+                f"subscription id {name!r} is in use on this connection", "sub_id_in_use"
+            )
+        if subscribes and len(subscriptions) + len(resolving) >= SUBSCRIPTIONS_MAX:
+            raise RemoteProtocolError(
+                f"this connection has {SUBSCRIPTIONS_MAX} subscriptions: unsubscribe some, or "
+                "name several topics by one regular expression",
+                "too_many",
+            )
+
+    def _check_replaced(
+        self, before: Subscription | BookmarkSubscription, wanted: TopicFilter
+    ) -> None:
+        if isinstance(before, BookmarkSubscription):
+            raise RemoteProtocolError(
+                "a bookmark subscription is not replaced: unsubscribe, and subscribe again",
+                "not_supported",
+            )
+        if before.filter.topic != wanted.topic:
+            topic = before.filter.topic.decode("utf-8", "replace")
+            raise RemoteProtocolError(
+                f"replace gives a subscription another filter, not another topic: this one has "
+                f"{topic[:200]!r}",
+                "bad_command",
+            )
+
+    def _subscribe_bookmark(self, command: Subscribe, filter_: TopicFilter) -> None:
+        here = self._clients.here
+        topics = here.machine.topics
+        if filter_.pattern is None:
+            journaled = topics.journals(filter_.topic, command.message_type)
+        else:
+            journaled = bool(topics.rules)
+        if not journaled:
+            raise RemoteProtocolError(
+                f"topic {command.topic[:200]!r} is not in the transaction log of "
+                f"{here.identity.name}: a bookmark subscription needs one that is",
+                "not_journaled",
+            )
+        content = self._clients.replay_filter(command.filter) if command.filter else None
+        position = parse_position(command.bookmark)
+        self._clients.replays.open(self._connection, command, filter_, position, content)
+
+    def pause_or_resume(self, command: Pause | Resume) -> None:
+        """All of them or none."""
+        try:
+            found = [self._bookmark_subscription(name) for name in command.subscriptions]
+            if isinstance(command, Pause):
+                self._clients.replays.pause(found)
+            else:
+                self._clients.replays.resume(found)
+        except RemoteProtocolError as error:
+            self._acknowledge("processed", command.command_id or "-", error.reason, str(error))
+            return
+        if "processed" in command.acks or not command.acks:
+            self._acknowledge("processed", command.command_id)
+
+    def _bookmark_subscription(self, name: str) -> BookmarkSubscription:
+        found = self._connection.subscriptions.get(name)
+        if isinstance(found, BookmarkSubscription):
+            return found
+        if found is not None:
+            raise RemoteProtocolError(
+                f"subscription {name[:200]!r} has no bookmark: only a replay can be paused",
+                "bad_command",
+            )
+        raise RemoteProtocolError(
+            f"there is no subscription {name[:200]!r} on this connection: subscribe first, and "
+            "wait for its processed ack",
+            "no_such_subscription",
+        )
+
+    def unsubscribe(self, command: Unsubscribe) -> None:
+        """Ends subscriptions and queries; those that there are not are passed over."""
+        connection, queries = self._connection, self._clients.queries
+        subscriptions, resolving = connection.subscriptions, connection.resolving
+        names = command.subscriptions
+        for name in (*subscriptions, *resolving) if names is None else names:
+            subscription = subscriptions.pop(name, None)
+            resolving.discard(name)
+            if subscription is not None:
+                self._clients.unsubscribe(subscription)
+            if names is not None:
+                queries.forget(connection, name)
+        if names is None:
+            queries.forget_all(connection)
+        if "processed" in command.acks or not command.acks:
+            self._acknowledge("processed", command.command_id)

@@ -1,0 +1,384 @@
+"""Queries of SOW topics: performed in turns on the loop, so that everybody else comes in between.
+
+A client's queries run one behind the other, those of several clients take turns. What a query gives
+is of the moment when it began, and so is the entry of its subscription: what is folded later comes
+as a change, and nothing comes twice or never. What is delivered to the client meanwhile waits
+behind the rows (subscriptions/behind.py). A client that does not read holds up its own queries.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from raylay.services.core.live import LiveSubscriptions
+from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
+from raylay.services.messages.bookmarks import parse_point
+from raylay.services.plugins.filters import sow_questions
+from raylay.services.protocol.codec import Codec
+from raylay.services.protocol.commands import Sow, Subscribe
+from raylay.services.server.sow_keeper import SowKeeper
+from raylay.services.server.surroundings import Surroundings
+from raylay.services.subscriptions.behind import BehindQuery
+from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.delivery import Delivery
+from raylay.services.subscriptions.matching import (
+    Following,
+    Subscription,
+    TopicFilter,
+    topic_filter,
+)
+
+if TYPE_CHECKING:
+    # Most instances have no SOW topics, and need not load the language and the parsers.
+    from raylay.services.sow.asking import Asked, SowQuestions
+    from raylay.services.sow.querying import Querying
+
+TURN_S = 0.001
+"""Of the loop, for all queries together; what is begun in it goes on for a fraction of that."""
+QUERIES_MAX = 10_000
+"""Of one connection, that wait or run."""
+
+
+class Asking(Protocol):
+    """Who asks (`ClientConnection`)."""
+
+    number: int
+    message_types: frozenset[bytes]
+    codec: Codec
+    is_open: bool
+    may_write: bool
+    subscriptions: dict[str, Subscription | BookmarkSubscription]
+    resolving: set[str]
+    """Subscriptions that are on their way."""
+
+    def send(self, frame: bytes) -> None:
+        """Sends a frame at the end of the turn."""
+
+    def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
+        """The same, of several pieces."""
+
+    def hold(self, behind: BehindQuery | None) -> None:
+        """From now on its deliveries go there; None: to the client again, behind those that were
+        held."""
+
+
+class _Query(NamedTuple):
+    """One that was accepted."""
+
+    sow: Sow
+    subscribe: Subscribe | None
+    wanted: TopicFilter
+    asked: Asked
+
+
+class _Session:
+    """The queries of one client.
+
+    Invariant: while one runs, what is delivered to the client goes behind it.
+    """
+
+    __slots__ = ("behind", "connection", "is_queued", "query", "running", "waiting")
+
+    def __init__(self, connection: Asking) -> None:
+        self.connection = connection
+        self.waiting: deque[_Query] = deque()
+        self.query: _Query | None = None
+        self.running: Querying | None = None
+        self.behind: BehindQuery | None = None
+        self.is_queued = False
+
+    def __len__(self) -> int:
+        return len(self.waiting) + (self.query is not None)
+
+    def names(self, name: str) -> bool:
+        """Whether one of this id runs or waits."""
+        return (self.query is not None and self.query.sow.query == name) or any(
+            each.sow.query == name for each in self.waiting
+        )
+
+
+class QueryPump:
+    """See the file's docstring.
+
+    Invariant: a session that has something to do, and whose client takes it, is in `_ready`, once.
+    Owner: the instance's event loop. Lifecycle: one life of the instance.
+
+    Args:
+        sow: keeps the topics.
+        live: the subscriptions without a bookmark.
+        unsubscribe: ends a subscription.
+    """
+
+    def __init__(
+        self,
+        here: Surroundings,
+        sow: SowKeeper,
+        live: LiveSubscriptions,
+        unsubscribe: Callable[[Subscription | BookmarkSubscription], None],
+    ) -> None:
+        self._here = here
+        self._sow = sow
+        self._live = live
+        self._unsubscribe = unsubscribe
+        self._questions: SowQuestions | None = None
+        self._sessions: dict[int, _Session] = {}
+        self._ready: deque[_Session] = deque()
+        self._scheduled = False
+        self.rows = 0
+        """Sent, in this life."""
+
+    def __len__(self) -> int:
+        """Queries that run or wait."""
+        return sum(map(len, self._sessions.values()))
+
+    def names(self, connection: Asking, name: str) -> bool:
+        """Whether a query of this id runs or waits."""
+        session = self._sessions.get(connection.number)
+        return session is not None and session.names(name)
+
+    # -- what is asked -------------------------------------------------------------------------
+    def ask(self, connection: Asking, sow: Sow, subscribe: Subscribe | None = None) -> None:
+        """Accepts a query, and begins it where none of this client runs.
+
+        Raises:
+            RemoteProtocolError: it is refused.
+        """
+        session = self._sessions.get(connection.number) or _Session(connection)
+        if len(session) >= QUERIES_MAX:
+            raise RemoteProtocolError(
+                f"{QUERIES_MAX} queries of this connection wait: read their rows first", "too_many"
+            )
+        query = self._accepted(connection, sow, subscribe)
+        codec, acks = connection.codec, sow.acks
+        for kind in ("received", "processed"):
+            if kind in acks or (kind == "processed" and not acks):
+                connection.send(codec.acknowledgment(kind, sow.command_id, sub=sow.query))
+        if subscribe is not None and sow.query not in connection.subscriptions:
+            connection.resolving.add(sow.query)
+        self._sessions[connection.number] = session
+        session.waiting.append(query)
+        if session.query is None:
+            self._begin_next(session)
+
+    def _accepted(self, connection: Asking, sow: Sow, subscribe: Subscribe | None) -> _Query:
+        from raylay.services.sow.asking import Question
+
+        wanted = topic_filter(
+            sow.topic,
+            sow.message_type,
+            literal=sow.non_regex_topic,
+            allowed=connection.message_types,
+        )
+        as_of_us = 0
+        if sow.as_of:
+            point = parse_point(sow.as_of)
+            if point.kind != "time":
+                raise RemoteProtocolError(
+                    f"as_of {sow.as_of[:80]!r} is no UTC time: give one like 20260102T030405Z",
+                    "bad_bookmark",
+                )
+            as_of_us = point.time_us
+        question = Question(
+            wanted,
+            sow.filter,
+            sow.select,
+            sow.order_by,
+            sow.top_n,
+            sow.skip_n,
+            sow.batch,
+            sow.keys,
+            as_of_us,
+            subscribe is not None,
+        )
+        if self._questions is None:
+            config = self._here.config
+            self._questions = sow_questions(
+                self._sow.book, config.name, config.group, config.client_buffer_bytes_max
+            )
+        return _Query(sow, subscribe, wanted, self._questions.accept(question))
+
+    def forget(self, connection: Asking, name: str) -> None:
+        """Ends what is asked under this id: nothing more of it is sent."""
+        session = self._sessions.get(connection.number)
+        if session is None:
+            return
+        session.waiting = deque(each for each in session.waiting if each.sow.query != name)
+        if session.behind is not None:
+            session.behind.forget(name)
+        if session.query is not None and session.query.sow.query == name:
+            self._close(session)
+            self._begin_next(session)
+
+    def forget_all(self, connection: Asking) -> None:
+        """Ends all that it asks."""
+        session = self._sessions.get(connection.number)
+        if session is not None:
+            session.waiting.clear()
+            self._close(session)
+            self._begin_next(session)
+
+    def gone(self, connection: Asking) -> None:
+        """The connection ended."""
+        session = self._sessions.pop(connection.number, None)
+        if session is not None:
+            session.waiting.clear()
+            if session.running is not None:
+                session.running.close()
+            session.query = session.running = None
+
+    def connection_writable(self, connection: Asking) -> None:
+        """Its client takes more."""
+        session = self._sessions.get(connection.number)
+        if session is not None:
+            self._kick(session)
+
+    # -- one of them ---------------------------------------------------------------------------
+    def _begin_next(self, session: _Session) -> None:
+        """The next one that waits, at this moment; none: what was held goes out."""
+        connection = session.connection
+        while session.waiting:
+            query = session.waiting.popleft()
+            name = query.sow.query
+            if query.subscribe is not None and not (
+                name in connection.resolving or name in connection.subscriptions
+            ):
+                continue
+            try:
+                self._begin(session, query)
+            except (RemoteProtocolError, StorageError, CorruptRecord) as error:
+                self._failed(session, query, error)
+                continue
+            self._kick(session)
+            return
+        self._sessions.pop(connection.number, None)
+
+    def _begin(self, session: _Session, query: _Query) -> None:
+        connection, subscribe = session.connection, query.subscribe
+        name = query.sow.query
+        instead_of: str | None = None
+        before = connection.subscriptions.get(name) if subscribe is not None else None
+        if isinstance(before, Subscription):
+            instead_of = before.content
+        assert self._questions is not None
+        running = self._questions.begin(query.asked, self._here.now_us(), instead_of)
+        if subscribe is not None:
+            made = Subscription(
+                connection.number,
+                name,
+                query.wanted,
+                subscribe.filter,
+                0,
+                Following(
+                    subscribe.select,
+                    subscribe.oof,
+                    subscribe.delta,
+                    subscribe.no_empties,
+                    subscribe.no_sowkey,
+                    query.sow.keys,
+                ),
+            )
+            try:
+                self._live.add(made)
+            except RemoteProtocolError:
+                running.close()
+                raise
+            if before is not None:
+                self._unsubscribe(before)
+            connection.subscriptions[name] = made
+            connection.resolving.discard(name)
+        session.query, session.running = query, running
+        session.behind = BehindQuery()
+        connection.hold(session.behind)
+        connection.send(connection.codec.group_begin(name))
+
+    def _failed(self, session: _Session, query: _Query, error: Exception) -> None:
+        connection, name = session.connection, query.sow.query
+        reason = error.reason if isinstance(error, RemoteProtocolError) else "storage_error"
+        connection.resolving.discard(name)
+        if query.subscribe is not None:
+            found = connection.subscriptions.pop(name, None)
+            if found is not None:
+                self._unsubscribe(found)
+        connection.send(
+            connection.codec.acknowledgment(
+                "completed", query.sow.command_id, reason, str(error), sub=name
+            )
+        )
+
+    def _close(self, session: _Session) -> None:
+        """Behind the last row: what was held goes out."""
+        if session.running is not None:
+            session.running.close()
+        session.query = session.running = session.behind = None
+        session.connection.hold(None)
+
+    # -- turns ---------------------------------------------------------------------------------
+    def _kick(self, session: _Session) -> None:
+        if not session.is_queued and session.running is not None:
+            session.is_queued = True
+            self._ready.append(session)
+        if self._ready and not self._scheduled:
+            self._scheduled = True
+            self._here.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """A part of each that is ready, until the time is over."""
+        self._scheduled = False
+        clock = time.perf_counter
+        until_s = clock() + TURN_S
+
+        def is_over() -> bool:
+            return clock() >= until_s
+
+        ready = self._ready
+        while ready:
+            session = ready.popleft()
+            session.is_queued = False
+            if session.running is not None and session.connection.may_write:
+                self._go_on(session, is_over)
+            if is_over():
+                break
+        if ready:
+            self._scheduled = True
+            self._here.loop.call_soon(self._turn)
+
+    def _go_on(self, session: _Session, is_over: Callable[[], bool]) -> None:
+        connection, query, running = session.connection, session.query, session.running
+        assert query is not None and running is not None
+        name, codec = query.sow.query, connection.codec
+        try:
+            frames = running.turn(is_over)
+        except (RemoteProtocolError, StorageError, CorruptRecord) as error:
+            self._failed(session, query, error)
+            self._close(session)
+            self._begin_next(session)
+            return
+        for rows in frames:
+            connection.send_parts(*codec.sow(name, rows))
+            self.rows += len(rows)
+        if running.left:
+            left, running.left = running.left, []
+            if query.subscribe is not None and query.subscribe.oof:
+                delivery = Delivery(0, self._here.now_us())
+                for row in left:
+                    delivery.add_one(row, False)
+                connection.send_parts(*codec.oof(name, "match", delivery))
+        if not running.done:
+            self._kick(session)
+            return
+        connection.send(codec.group_end(name, running.sent, running.matches))
+        acks, command_id = query.sow.acks, query.sow.command_id
+        if "completed" in acks:
+            connection.send(codec.acknowledgment("completed", command_id, sub=name))
+        if "stats" in acks:
+            matches, count = running.matches, running.looked_at
+            connection.send(
+                codec.acknowledgment(
+                    "stats", command_id, sub=name, matches=matches, topic_matches=count
+                )
+            )
+        self._close(session)
+        self._begin_next(session)

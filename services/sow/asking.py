@@ -1,0 +1,169 @@
+"""From the words of a query to the query: what is wrong with it is said before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from raylay.services.errors import ExpressionError, RemoteProtocolError
+from raylay.services.expressions.expression import Expression, Use, expression, refusal
+from raylay.services.expressions.functions.registry import Functions
+from raylay.services.sow.book import SowBook, Wanted
+from raylay.services.sow.ordering import Term, read_order
+from raylay.services.sow.planning import FOLLOWING, QUERY, keys_to_look_at
+from raylay.services.sow.querying import HELD_BYTES_MAX, Part, Querying, Source, Terms, Versions
+from raylay.services.sow.selecting import Selection, check_select
+from raylay.services.sow.state import SowRecord
+from raylay.services.sow.topic import SowTopic
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query as it was asked.
+
+    Attributes:
+        wanted: its topics.
+        filter, select, order_by: as they were written; empty: none.
+        top: so many rows at most; None: all.
+        skip: so many are left out before.
+        batch: rows in a frame, at most.
+        keys: of these records; None: of all.
+        as_of_us: what there was then; 0: what there is.
+        follows: a subscription begins with it.
+    """
+
+    wanted: Wanted
+    filter: str = ""
+    select: str = ""
+    order_by: str = ""
+    top: int | None = None
+    skip: int = 0
+    batch: int = 10
+    keys: frozenset[bytes] | None = None
+    as_of_us: int = 0
+    follows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A query that was accepted: its words, read."""
+
+    question: Question
+    filter: Expression | None
+    order: tuple[Term, ...]
+
+
+class SowQuestions:
+    """What is asked of the SOW topics of an instance.
+
+    Owner: the instance's loop. Lifecycle: one life of the instance.
+
+    Args:
+        book: the topics.
+        functions: those that filters may use.
+        instance, group: the instance's names.
+        held_bytes_max: of the rows of one query that wait for their order.
+    """
+
+    def __init__(
+        self,
+        book: SowBook,
+        functions: Functions,
+        instance: str,
+        group: str,
+        held_bytes_max: int = HELD_BYTES_MAX,
+    ) -> None:
+        self._book = book
+        self._functions = functions
+        self._instance = instance
+        self._group = group
+        self._held_bytes_max = held_bytes_max
+
+    def accept(self, question: Question) -> Asked:
+        """Reads a query.
+
+        Raises:
+            RemoteProtocolError: it is refused: `no_sow`, `bad_filter`, `bad_order_by`,
+                `bad_select`, or `not_supported` for messages of one of the topics.
+        """
+        topics = self._book.matching(question.wanted)
+        if not topics and not question.follows:
+            name = question.wanted.topic.decode("utf-8", "replace")
+            raise RemoteProtocolError(
+                f"no SOW topic of {self._instance} is {name[:200]!r}: only what has a state of the "
+                "world can be asked for it; declare it in the configuration, under sow",
+                "no_sow",
+            )
+        filter_ = self._filter(question.filter, FOLLOWING if question.follows else QUERY)
+        order = read_order(question.order_by) if question.order_by else ()
+        if question.select:
+            check_select(question.select)
+            for each in topics:
+                Selection(question.select, each.type)
+        return Asked(question, filter_, order)
+
+    def _filter(self, text: str, use: Use) -> Expression | None:
+        if not text:
+            return None
+        try:
+            return expression(text, use, self._functions)
+        except ExpressionError as error:
+            raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
+
+    def begin(self, asked: Asked, now_us: int, instead_of: str | None = None) -> Querying:
+        """The query, of this moment.
+
+        Args:
+            now_us: by the clock on the wall.
+            instead_of: the filter of the subscription that this one replaces, empty: it had none:
+                only what is newly in focus is a row, and what was is told apart (`left`). None: it
+                replaces none.
+        """
+        question = asked.question
+        terms = Terms(
+            asked.filter,
+            question.select,
+            asked.order,
+            question.top,
+            question.skip,
+            question.batch,
+            self._instance,
+            self._group,
+            now_us,
+            self._held_bytes_max,
+            instead_of is not None,
+            None if instead_of is None else self._filter(instead_of, FOLLOWING),
+        )
+        parts = [self._part(each, asked, terms) for each in self._book.matching(question.wanted)]
+        return Querying(parts, terms)
+
+    def _part(self, topic: SowTopic, asked: Asked, terms: Terms) -> Part:
+        question, state = asked.question, topic.state
+        wanted = question.wanted
+        wants = None
+        if topic.definition.pattern and wanted.topic != topic.name:
+
+            def wants(name: bytes) -> bool:
+                return wanted.matches(name, topic.type_name)
+
+        expires_now_us = terms.now_us if state.rules.expires and not question.follows else 0
+        source: Source
+        count = None
+        if question.as_of_us and state.rules.window_us:
+            then = state.as_of(question.as_of_us, terms.now_us)
+            source = Versions(_of_keys(then, question.keys))
+        else:
+            # What a replaced filter was true of no index of the new one finds.
+            filter_ = None if terms.replaces else asked.filter
+            keys = keys_to_look_at(filter_, question.keys, topic.indexes)
+            if keys is not None:
+                source = state.query_keys(keys)
+            else:
+                source = state.query()
+                if asked.filter is None and wants is None and not expires_now_us:
+                    count = state.count
+        return Part(topic.name, topic.type, source, count, wants, expires_now_us)
+
+
+def _of_keys(records: Iterator[SowRecord], keys: frozenset[bytes] | None) -> Iterator[SowRecord]:
+    return records if keys is None else (each for each in records if each.key in keys)

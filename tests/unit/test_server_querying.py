@@ -1,0 +1,487 @@
+"""Queries of a whole instance, without sockets: groups, what comes behind them, and who is held up
+by whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from unit.test_doors import DEADLINE_S, Door, Transport
+
+from raylay.services.messages.records import Record, RecordBuilder, iterate_records, publisher_id
+from raylay.services.messages.topics import TopicRule
+from raylay.services.protocol.frames import Header, encode_frame
+from raylay.services.server import querying
+from raylay.services.server.client_connection import ClientConnection
+from raylay.services.server.config import InstanceConfig
+from raylay.services.server.instance_server import InstanceServer
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.state import SowRules
+from raylay.services.telemetry.logs import LogOptions
+
+ORDERS = SowTopicDefinition("orders", "json", keys=("/id",), hash_indexes=(("/s",),))
+TRADES = SowTopicDefinition("trades", "json", keys=("/id",), rules=SowRules(window_us=10**12))
+BLOBS = SowTopicDefinition("blobs", "binary")
+SHORT = SowTopicDefinition("short", "json", keys=("/id",), rules=SowRules(expires=True))
+CONFIG = InstanceConfig(
+    "solo", "g", first=True, topics=(TopicRule(".*"),), log=LogOptions(target="none"),
+    sow=(ORDERS, TRADES, BLOBS, SHORT),
+)  # fmt: skip
+
+
+class SlowTransport(Transport):
+    """One whose socket takes nothing unless it is told to."""
+
+    def __init__(self, connection: asyncio.Protocol) -> None:
+        super().__init__(connection)
+        self.takes = True
+        self.high = 1 << 60
+
+    def write(self, data: Any) -> None:
+        super().write(data)
+        self._check()
+
+    def writelines(self, list_of_data: Any) -> None:
+        super().writelines(list_of_data)
+        self._check()
+
+    def _check(self) -> None:
+        if not self.takes and len(self.written) > self.high:
+            self.connection.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return 0 if self.takes else len(self.written)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = high or self.high
+
+    def drain(self) -> None:
+        self.takes = True
+        self.connection.resume_writing()
+
+
+class House:
+    """An instance and its clients."""
+
+    def __init__(self, directory: Path, config: InstanceConfig) -> None:
+        self.server = InstanceServer(config, directory)
+        self.published: dict[str, int] = {}
+        self.stamp_us = 1
+
+    async def client(self, name: str) -> Door:
+        connection = ClientConnection(self.server.clients)
+        transport = SlowTransport(connection)
+        connection.connection_made(transport)
+        door = Door(connection, transport)
+        door.send(encode_frame({"c": "logon", "v": 1, "client_name": name, "cid": "l"}))
+        await door.answer_to("l")
+        return door
+
+    def records(self, name: str, *bodies: bytes, topic: str = "orders", **more: Any) -> bytes:
+        first = self.published.get(name, 0) + 1
+        self.published[name] = first + len(bodies) - 1
+        builder = RecordBuilder(publisher_id(name), topic, "json")
+        made = []
+        for number, body in enumerate(bodies, first):
+            self.stamp_us += 1
+            made.append(builder.build(number, body, self.stamp_us, **more))
+        return b"".join(made)
+
+    async def publish(self, door: Door, name: str, *trees: Any, **more: Any) -> None:
+        bodies = [each if isinstance(each, bytes) else orjson.dumps(each) for each in trees]
+        payload = self.records(name, *bodies, **more)
+        door.send(encode_frame({"c": "pb", "n": len(bodies)}, payload))
+        last = self.published[name]
+        await door.until(lambda each: each.get("a") == "persisted" and each["s"] >= last)
+
+
+def in_house(
+    directory: Path, visit: Callable[[House], Awaitable[None]], config: InstanceConfig = CONFIG
+) -> None:
+    async def run() -> None:
+        house = House(directory, config)
+        faults: list[Any] = []
+        await house.server.start()
+        asyncio.get_running_loop().set_exception_handler(lambda _, each: faults.append(each))
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await visit(house)
+            assert not faults and not house.server.here.has_ended, faults
+        finally:
+            await house.server.stop()
+
+    asyncio.run(run())
+
+
+def ask(name: str, topic: str = "orders", command: str = "sow", **options: Any) -> bytes:
+    header = {"c": command, "sub": name, "t": topic, "cid": name, "a": "processed,completed"}
+    return encode_frame(header | {"o": options})
+
+
+Said = tuple[Header, list[Record]]
+
+
+async def frames_until(door: Door, wanted: Callable[[Header], bool]) -> list[Said]:
+    """All frames up to the one that is wanted."""
+    found: list[Said] = []
+    while True:
+        door.said += door.transport.take()
+        while door.said:
+            header, body = door.said.pop(0)
+            has_records = header["c"] in ("sow", "p", "oof")
+            found.append((header, list(iterate_records(body)) if has_records else []))
+            if wanted(header):
+                return found
+        assert not door.transport.is_over
+        await asyncio.sleep(0)
+
+
+async def group(door: Door, name: str) -> tuple[list[Any], Header]:
+    """The rows of a query, and its end."""
+    found = await frames_until(
+        door, lambda each: each.get("a") == "completed" and each["cid"] == name
+    )
+    words = [each["c"] for each, _ in found if each.get("sub") == name]
+    assert words[:2] == ["ack", "group_begin"] and words[-2:] == ["group_end", "ack"], found
+    end = next(each for each, _ in found if each["c"] == "group_end")
+    rows = [record for header, records in found if header["c"] == "sow" for record in records]
+    assert end["n"] == len(rows)
+    return [orjson.loads(each.body) for each in rows], end
+
+
+def test_rows_of_queries(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        door = await house.client("p")
+        trees = [
+            {"id": number, "s": "xyz"[number % 3], "n": {"m": number % 7}} for number in range(50)
+        ]
+        await house.publish(door, "p", *trees)
+        await house.publish(door, "p", {"id": 3, "s": "new"}, {"id": 1}, topic="trades")
+        door.send(ask("q", filter="/s = 'x' AND /id > 10", order_by="/id DESC"))
+        rows, end = await group(door, "q")
+        assert rows == [each for each in reversed(trees) if each["s"] == "x" and each["id"] > 10]
+        assert end["matches"] == len(rows)
+        door.send(ask("q", order_by="/n/m DESC, /id", top_n=3, skip_n=1))
+        rows, end = await group(door, "q")
+        assert [(each["n"]["m"], each["id"]) for each in rows] == [(6, 13), (6, 20), (6, 27)]
+        assert (end["n"], end["matches"]) == (3, 50)
+        door.send(ask("q", filter="/id = 7", select="[-/,+/n/m]"))
+        assert (await group(door, "q"))[0] == [{"n": {"m": 0}}]
+        door.send(ask("q", topic="^(trades|orders)$", filter="/id = 3"))
+        assert (await group(door, "q"))[0] == [trees[3], {"id": 3, "s": "new"}], "as configured"
+        door.send(ask("all", batch=20))
+        found = await frames_until(door, lambda each: each["c"] == "group_end")
+        sizes = [(header["n"], len(records)) for header, records in found if header["c"] == "sow"]
+        assert sizes == [(20, 20), (20, 20), (10, 10)]
+        keys = [record.key for header, records in found for record in records]
+        assert keys == sorted(keys)
+        door.send(ask("q", keys=[keys[4], keys[9], b"none"]))
+        assert len((await group(door, "q"))[0]) == 2
+
+    in_house(tmp_path, visit)
+
+
+def test_what_cannot_be_asked_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        door = await house.client("p")
+        for frame, reason in (
+            (ask("q", topic="nothing"), "no_sow"),
+            (ask("q", topic="^nothing.*"), "no_sow"),
+            (ask("q", topic="("), "bad_regex"),
+            (ask("q", filter="/id >"), "bad_filter"),
+            (ask("q", order_by="id"), "bad_order_by"),
+            (ask("q", select="id"), "bad_select"),
+            (ask("q", topic="blobs", select="[-/]"), "not_supported"),
+            (ask("q", as_of="0"), "bad_bookmark"),
+            (ask("q", command="sow_and_subscribe", oof=True, filter="UNIX_TIMESTAMP() > 1"),
+             "bad_filter"),
+        ):  # fmt: skip
+            door.send(frame)
+            answer = await door.until(lambda each: each.get("cid") == "q")
+            assert (answer["status"], answer["reason"], answer["sub"]) == ("failure", reason, "q")
+        clients = house.server.clients
+        assert not len(clients.queries) and not len(clients.live)
+        assert not door.connection.subscriptions and not door.connection.resolving
+        door.send(ask("q"))
+        assert (await group(door, "q"))[0] == []
+        door.send(ask("live", topic="elsewhere", command="sow_and_subscribe"))
+        assert (await group(door, "live"))[0] == [], "a topic without SOW has an empty group"
+        door.send(ask("live"))
+        answer = await door.until(lambda each: each.get("cid") == "live")
+        assert answer["reason"] == "sub_id_in_use"
+
+    in_house(tmp_path, visit)
+
+
+def test_a_query_and_its_subscription_are_of_one_moment(tmp_path: Path) -> None:
+    """Under a load of publishes each change comes once: as a row, or behind the group."""
+
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        await house.publish(door, "p", *({"id": n, "v": 0} for n in range(400)))
+        reader.send(ask("s", command="sow_and_subscribe", oof=True, filter="/v < 1000"))
+        value = 0
+        for _ in range(30):
+            value += 1
+            await house.publish(door, "p", *({"id": n, "v": value} for n in range(0, 400, 7)))
+        await house.publish(door, "p", {"id": 3, "v": 5_000}, {"id": 400, "v": 1})
+        found = await frames_until(
+            reader, lambda each: each["c"] == "p" and house.published["p"] <= each["tx"] + each["n"]
+        )
+        words = [header["c"] for header, _ in found if header["c"] != "ack"]
+        at = words.index("group_end")
+        assert set(words[:at]) == {"group_begin", "sow"} and "group_begin" not in words[at:]
+        held: dict[bytes, Any] = {}
+        for header, records in found:
+            for record in records:
+                if header["c"] == "oof":
+                    assert header["r"] == "match" and held.pop(record.key)
+                else:
+                    held[record.key] = orjson.loads(record.body)
+        expected = {n: 0 if n % 7 else value for n in range(400)} | {400: 1}
+        del expected[3]
+        assert {each["id"]: each["v"] for each in held.values()} == expected
+
+    in_house(tmp_path, visit)
+
+
+def test_what_a_session_is_delivered_comes_behind_its_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(querying, "TURN_S", 0.0)
+
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        await house.publish(door, "p", *({"id": n} for n in range(2_000)))
+        reader.send(
+            encode_frame({"c": "subscribe", "sub": "live", "t": "other", "cid": "1"}),
+            encode_frame({"c": "subscribe", "sub": "replay", "t": "other", "bm": "0", "cid": "2"}),
+        )
+        await reader.answer_to("1")
+        await reader.answer_to("2")
+        reader.send(ask("q"), ask("q2", filter="/id = 5"))
+        queries = house.server.clients.queries
+        assert len(queries) == 2
+        await house.publish(door, "p", {"n": 1}, topic="other")
+        assert len(queries) == 2 and reader.connection.unsent_bytes > 0
+        found = await frames_until(
+            reader, lambda each: each.get("sub") == "replay" and each["c"] == "p"
+        )
+        words = [(header["c"], header.get("sub")) for header, _ in found if header["c"] != "ack"]
+        first_end, second_begin = (
+            words.index(("group_end", "q")),
+            words.index(("group_begin", "q2")),
+        )
+        assert words.index(("p", "live")) == first_end + 1 == second_begin - 1
+        assert words[-1] == ("p", "replay") and words[-2] == ("group_end", "q2")
+        assert not len(queries)
+
+    in_house(tmp_path, visit)
+
+
+def test_unsubscribe_ends_a_query_and_a_connection_all_of_its(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(querying, "TURN_S", 0.0)
+
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        await house.publish(door, "p", *({"id": n} for n in range(1_000)))
+        queries, state = house.server.clients.queries, house.server._sow.book.topics[0].state
+        reader.send(ask("q"), ask("w"), ask("s", command="sow_and_subscribe"), ask("last"))
+        assert len(queries) == 4 and reader.connection.resolving == {"s"}
+        reader.send(encode_frame({"c": "unsubscribe", "sub": ["q", "s"], "cid": "u"}))
+        found = await frames_until(reader, lambda each: each.get("cid") == "u")
+        assert not any(header["c"] == "group_end" for header, _ in found)
+        words = await frames_until(reader, lambda each: each["c"] == "group_end")
+        assert {header["sub"] for header, _ in words} == {"w"}
+        assert len(await group_of(reader, "last")) == 1_000
+        assert not len(queries) and not reader.connection.resolving
+        reader.send(ask("s", command="sow_and_subscribe"), ask("q"), ask("w"))
+        reader.send(encode_frame({"c": "unsubscribe", "sub": "all", "cid": "u"}))
+        await reader.answer_to("u")
+        assert not len(queries) and not len(house.server.clients.live) and not state._queries
+        reader.send(ask("s", command="sow_and_subscribe"), ask("q"))
+        reader.transport.close()
+        assert not len(queries) and not len(house.server.clients.live) and not state._queries
+
+    in_house(tmp_path, visit)
+
+
+async def group_of(door: Door, name: str) -> list[Record]:
+    found = await frames_until(door, lambda each: each["c"] == "group_end" and each["sub"] == name)
+    return [each for header, records in found if header["c"] == "sow" for each in records]
+
+
+def test_replace_sends_what_comes_into_focus_and_tells_of_what_leaves(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        await house.publish(door, "p", *({"id": n, "v": n} for n in range(10)))
+        reader.send(ask("s", command="sow_and_subscribe", oof=True, filter="/v < 5"))
+        assert len((await group(reader, "s"))[0]) == 5
+        reader.send(ask("s", command="sow_and_subscribe", oof=True, filter="/v > 2", replace=True))
+        found = await frames_until(reader, lambda each: each["c"] == "group_end")
+        came = [
+            orjson.loads(r.body)["id"] for h, records in found if h["c"] == "sow" for r in records
+        ]
+        left = [
+            orjson.loads(r.body)["id"] for h, records in found if h["c"] == "oof" for r in records
+        ]
+        assert sorted(came) == [5, 6, 7, 8, 9] and sorted(left) == [0, 1, 2]
+        await house.publish(door, "p", {"id": 1, "v": 1}, {"id": 7, "v": 0}, {"id": 2, "v": 4})
+        found = await frames_until(reader, lambda each: each["c"] == "p")
+        assert [(h["c"], orjson.loads(r.body)["id"]) for h, records in found for r in records] == [
+            ("oof", 7), ("p", 2)
+        ]  # fmt: skip
+        assert len(house.server.clients.live) == 1
+        for topic, words, reason in (
+            ("trades", {"command": "sow_and_subscribe", "replace": True}, "bad_command"),
+            ("orders", {"command": "sow_and_subscribe"}, "sub_id_in_use"),
+        ):
+            reader.send(ask("s", topic=topic, **words))  # type: ignore[arg-type]
+            answer = await reader.until(lambda each: each.get("reason"))
+            assert answer["reason"] == reason
+        reader.send(
+            encode_frame({"c": "subscribe", "sub": "s", "t": "orders", "cid": "x",
+                          "o": {"replace": True, "filter": "/v = 77"}})
+        )  # fmt: skip
+        await reader.answer_to("x")
+        await house.publish(door, "p", {"id": 1, "v": 5}, {"id": 2, "v": 77})
+        ((_, (only,)),) = (await frames_until(reader, lambda each: each["c"] == "p"))[-1:]
+        assert orjson.loads(only.body) == {"id": 2, "v": 77}
+        assert len(house.server.clients.live) == 1
+
+    in_house(tmp_path, visit)
+
+
+def test_a_slow_reader_holds_up_his_own_query_alone(tmp_path: Path) -> None:
+    config = replace(CONFIG, client_buffer_bytes_max=4 * 1024 * 1024)
+
+    async def visit(house: House) -> None:
+        door, slow = await house.client("p"), await house.client("slow")
+        body = {"text": "x" * 10_000}
+        for first in range(0, 1_000, 100):
+            await house.publish(door, "p", *({"id": n} | body for n in range(first, first + 100)))
+        transport: Any = slow.transport
+        transport.takes = False
+        slow.send(ask("q", command="sow_and_subscribe", batch=5))
+        while slow.connection.may_write:
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert slow.connection.unsent_bytes < 3 * 1024 * 1024, "it waits, and takes no memory"
+        door.send(ask("mine", filter="/id = 500"))
+        assert len((await group(door, "mine"))[0]) == 1
+        transport.drain()
+        assert len(await group_of(slow, "q")) == 1_000
+        # What is delivered behind a query that waits counts, and ends who does not read.
+        transport.takes = False
+        slow.send(ask("again"))
+        while slow.connection.may_write:
+            await asyncio.sleep(0)
+        for first in range(0, 1_000, 50):
+            if not slow.connection.is_open:
+                break
+            await house.publish(door, "p", *({"id": n} | body for n in range(first, first + 50)))
+        assert not slow.connection.is_open
+        assert len(house.server.clients.queries) == 0 == len(house.server.clients.live)
+
+    in_house(tmp_path, visit, config)
+
+
+def test_many_queries_of_many_clients_share_the_turns(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        door = await house.client("p")
+        await house.publish(door, "p", *({"id": n, "s": str(n)} for n in range(1_000)))
+        readers = [await house.client(f"r{number}") for number in range(4)]
+        many = 500
+        for reader in readers:
+            reader.send(*(ask(f"q{n}", filter=f"/s = '{n}'") for n in range(many)))
+        queries = house.server.clients.queries
+        assert len(queries) > many
+        one = await house.client("one")
+        one.send(ask("q"))
+        assert len((await group(one, "q"))[0]) == 1_000
+        assert len(queries), "it did not wait for all the others"
+        for reader in readers:
+            found = await frames_until(
+                reader, lambda each: each["c"] == "group_end" and each["sub"] == f"q{many - 1}"
+            )
+            assert sum(header["c"] == "sow" for header, _ in found) == many
+
+    in_house(tmp_path, visit)
+
+
+def test_more_queries_than_may_wait_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(querying, "QUERIES_MAX", 3)
+
+    async def visit(house: House) -> None:
+        door = await house.client("p")
+        await house.publish(door, "p", *({"id": n} for n in range(5)))
+        door.send(*(ask(f"q{number}") for number in range(4)))
+        answer = await door.until(lambda each: each.get("reason"))
+        assert (answer["reason"], answer["sub"]) == ("too_many", "q3")
+
+    in_house(tmp_path, visit)
+
+
+def test_the_past_of_a_topic_with_history(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        door = await house.client("p")
+        await house.publish(door, "p", {"id": 1, "v": 1}, {"id": 2, "v": 1}, topic="trades")
+        state = house.server._sow.book.topics[1].state
+        then_us = max(each.updated_us for each in state.records())
+        while house.server.here.now_us() <= then_us + 1:
+            await asyncio.sleep(0)
+        await house.publish(door, "p", {"id": 1, "v": 2}, topic="trades")
+        as_of = datetime.fromtimestamp(then_us / 1e6, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        door.send(ask("q", topic="trades", as_of=as_of, order_by="/id"))
+        assert (await group(door, "q"))[0] == [{"id": 1, "v": 1}, {"id": 2, "v": 1}]
+        door.send(ask("q", topic="trades", as_of="20000101T000000Z"))
+        assert (await group(door, "q"))[0] == []
+        door.send(ask("q", topic="trades", filter="/v = 2"))
+        assert (await group(door, "q"))[0] == [{"id": 1, "v": 2}]
+
+    in_house(tmp_path, visit)
+
+
+def test_what_expires_leaves_and_does_not_disturb_a_replay(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        reader.send(
+            encode_frame({"c": "subscribe", "sub": "b", "t": "short", "bm": "0", "cid": "b"})
+        )
+        await reader.answer_to("b")
+        reader.send(ask("s", topic="short", command="sow_and_subscribe", oof=True))
+        await group_of(reader, "s")
+        house.stamp_us = house.server.here.now_us()
+        await house.publish(door, "p", {"id": 1}, topic="short", expiration_s=1)
+        house.server.here.clock_offset_us += 5_000_000
+        house.server._sow.check()
+        found = await frames_until(reader, lambda each: each["c"] == "oof")
+        header, (record,) = found[-1]
+        assert (header["r"], orjson.loads(record.body)) == ("expired", {"id": 1})
+
+    in_house(tmp_path, visit)
+
+
+def test_deltas_and_deletions_by_a_client(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        await house.publish(door, "p", {"id": 1, "a": 1, "b": 2})
+        reader.send(ask("d", command="sow_and_subscribe", oof=True, delta=True))
+        await group_of(reader, "d")
+        await house.publish(door, "p", {"id": 1, "a": 1, "b": 3})
+        ((header, (record,)),) = (await frames_until(reader, lambda each: each["c"] == "p"))[-1:]
+        assert (record.command, orjson.loads(record.body)) == (6, {"id": 1, "b": 3})
+        assert header["tx"] == 2 and record.key
+
+    in_house(tmp_path, visit)

@@ -1,0 +1,43 @@
+"""What is held behind a query comes out in order, and counts."""
+
+from __future__ import annotations
+
+from raylay.services.subscriptions.behind import BehindQuery
+from raylay.services.subscriptions.delivery import Delivery
+
+
+class Log:
+    def __init__(self) -> None:
+        self.got: list[tuple[str, str, int]] = []
+
+    def deliver(self, subscription: str, delivery: Delivery) -> None:
+        self.got.append((subscription, "", delivery.first_txid))
+
+    def out_of_focus(self, subscription: str, reason: str, left: Delivery) -> None:
+        self.got.append((subscription, reason, left.first_txid))
+
+
+def delivery(txid: int, size_bytes: int) -> Delivery:
+    return Delivery(txid, 5, 1, size_bytes, False, [bytes(size_bytes)])
+
+
+def test_all_comes_out_in_order_once() -> None:
+    behind, log = BehindQuery(), Log()
+    behind.deliver("a", delivery(1, 100))
+    behind.out_of_focus("b", "match", delivery(2, 10))
+    behind.deliver("b", delivery(3, 1))
+    assert behind.held_bytes == 111
+    behind.release(log)
+    assert log.got == [("a", "", 1), ("b", "match", 2), ("b", "", 3)] and not behind.held_bytes
+    behind.release(log)
+    assert len(log.got) == 3
+
+
+def test_nothing_comes_of_a_subscription_that_has_ended() -> None:
+    behind, log = BehindQuery(), Log()
+    behind.deliver("a", delivery(1, 100))
+    behind.deliver("b", delivery(2, 10))
+    behind.forget("a")
+    assert behind.held_bytes == 10
+    behind.release(log)
+    assert log.got == [("b", "", 2)]
