@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-import msgpack
-
 from raylay.services.core.feature import Batch
 from raylay.services.errors import MessageTypeError, SowKeyError
 from raylay.services.messages.records import (
-    EXPIRATION_S_MAX,
     Command,
     Kind,
     Record,
     Run,
     iterate_records,
 )
+from raylay.services.sow import folding
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import recovery_from_us
-from raylay.services.sow.state import Author, SowRecord, SowState
 from raylay.services.sow.topic import SowChange, SowTopic
 
 READ_BYTES = 4 * 1024 * 1024
@@ -189,46 +186,27 @@ class SowFeature:
         txid = run.first_txid - 1
         folded_txid = topic.state.txid
         logical = topic.logical(run.topic)
-        for record in iterate_records(run.payload):
+        keys = None if topic.staging is None else topic.staging.keys_of(run)
+        for at, record in enumerate(iterate_records(run.payload)):
             txid += 1
             if txid <= folded_txid:
                 continue
             if record.command == Command.PUBLISH or record.command == Command.DELTA_PUBLISH:
-                self._put(topic, record, txid, run, logical, changes)
+                key = keys[at] if keys is not None else self._key_of(topic, record)
+                if key is None:
+                    self.unreadable += 1
+                    continue
+                change = folding.put(topic.state, record, key, txid, run.receive_time_us, logical)
+                if change is not None:
+                    self._changed(SowChange(topic, run.topic, change, record), changes)
             elif record.command == Command.DELETE:
                 self._delete(topic, record, txid, run, changes)
 
-    def _put(
-        self,
-        topic: SowTopic,
-        record: Record,
-        txid: int,
-        run: Run,
-        logical: bytes,
-        changes: list[SowChange] | None,
-    ) -> None:
+    def _key_of(self, topic: SowTopic, record: Record) -> bytes | None:
         try:
-            key = topic.key_of(record)
+            return topic.key_of(record)
         except (SowKeyError, MessageTypeError):
-            self.unreadable += 1
-            return
-        state, received_us = topic.state, run.receive_time_us
-        stamp_us = record.origin_time_us
-        change = state.put(
-            SowRecord(
-                key,
-                txid,
-                record.publisher,
-                record.sequence,
-                received_us,
-                _expires_us(state, record.expiration_s, min(stamp_us, received_us)),
-                record.body,
-                stamp_us,
-                logical,
-            )
-        )
-        if change is not None:
-            self._changed(SowChange(topic, run.topic, change, record), changes)
+            return None
 
     def _delete(
         self,
@@ -238,18 +216,15 @@ class SowFeature:
         run: Run,
         changes: list[SowChange] | None,
     ) -> None:
-        keys = deleted_keys(record.body)
+        keys = folding.deleted_keys(record.body)
         if keys is None:
             self.unreadable += 1
             return
-        by = Author(record.origin_time_us, record.publisher, record.sequence)
-        for key in keys:
-            change = topic.state.delete(key, txid, run.receive_time_us, "deleted", by)
-            if change is not None:
-                assert change.previous is not None
-                self.deleted[topic.stored_as] += 1
-                name = change.previous.topic or topic.name
-                self._changed(SowChange(topic, name, change, record), changes)
+        for change in folding.delete(topic.state, record, keys, txid, run.receive_time_us):
+            assert change.previous is not None
+            self.deleted[topic.stored_as] += 1
+            name = change.previous.topic or topic.name
+            self._changed(SowChange(topic, name, change, record), changes)
 
     def _changed(self, change: SowChange, changes: list[SowChange] | None) -> None:
         if change.topic.indexes is not None:
@@ -328,21 +303,3 @@ class SowFeature:
             }
             for each in self.book.topics
         }
-
-
-def deleted_keys(body: bytes) -> list[bytes] | None:
-    """Which keys a deletion takes away, as it is journaled; None: it is none."""
-    try:
-        keys = msgpack.unpackb(body)["keys"]
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException):
-        return None
-    if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
-        return None
-    return keys
-
-
-def _expires_us(state: SowState, expiration_s: int, from_us: int) -> int:
-    """A record says nothing with 0, and with the highest number that it never expires."""
-    if expiration_s == EXPIRATION_S_MAX:
-        return state.expiration_us(0, from_us)
-    return state.expiration_us(expiration_s or None, from_us)

@@ -22,6 +22,8 @@ from raylay.services.messages.records import Record, Run
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
+RUN_BYTES_MAX = 16 * 1024 * 1024
+"""Of a run's records, where it is made longer here: a batch of a link is one run at least."""
 _FRONT = struct.Struct("<IQ")
 
 
@@ -43,11 +45,11 @@ class Prepared(NamedTuple):
     """What a run has become.
 
     Attributes:
-        run: what is left of it, in order; None: nothing.
+        runs: what is left of it, in order, in several parts where it has become long.
         refused: what is not.
     """
 
-    run: Run | None
+    runs: Sequence[Run]
     refused: Sequence[Refused] = ()
 
 
@@ -64,7 +66,7 @@ class Stateful(Protocol):
 
     def prepare(self, run: Run, now_us: int) -> Prepared:
         """The run as it is to be journaled: merged, enriched, or as it came. The same messages, in
-        the same order, with all they had but their bodies (`with_bodies`), without those that are
+        the same order, with all they had but their bodies (`left_of`), without those that are
         refused: their publisher is told, the session goes on, and nothing changes by them.
 
         Args:
@@ -106,12 +108,30 @@ def left_of(
     Args:
         records: all that is left of the run's, in order, each with the body that it is to have.
     """
-    if refused:
-        part = run.select([(record.sequence, record.sequence) for record, _ in records])
-        if part is None:
-            return Prepared(None, refused)
-        run = part
-    return Prepared(with_bodies(run, records), refused)
+    runs = []
+    for part in _cut(records):
+        of = run
+        if len(part) < run.count:
+            found = run.select([(record.sequence, record.sequence) for record, _ in part])
+            assert found is not None
+            of = found
+        runs.append(with_bodies(of, part))
+    return Prepared(runs, refused)
+
+
+def _cut(records: Sequence[tuple[Record, bytes]]) -> list[Sequence[tuple[Record, bytes]]]:
+    """Parts that are no longer than what a client sends in one frame."""
+    found = []
+    start = size_bytes = 0
+    for at, (record, body) in enumerate(records):
+        length = len(record.raw) - len(record.body) + len(body)
+        if at > start and size_bytes + length > RUN_BYTES_MAX:
+            found.append(records[start:at])
+            start, size_bytes = at, 0
+        size_bytes += length
+    if start < len(records):
+        found.append(records[start:])
+    return found
 
 
 class Overlay(Generic[Key, Value]):

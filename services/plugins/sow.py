@@ -61,8 +61,7 @@ def sow_book(
                 state,
                 _generator(definition, generators or {}),
             )
-            if definition.preprocessing or definition.enrichment:
-                _add_fields(topic)
+            _complete(topic)
         except ExpressionError as error:
             raise ConfigurationError(f"{where}: {error.expression[:200]!r}, {error}") from None
         except (ConfigurationError, MessageTypeError, PatternError) as error:
@@ -71,18 +70,19 @@ def sow_book(
     return SowBook(topics)
 
 
-def _add_fields(topic: SowTopic) -> None:
-    # Not above: a topic that computes nothing needs no language.
+def _complete(topic: SowTopic) -> None:
+    """What it computes, and what it does before the append."""
+    # Not above: an instance without such topics needs no language.
     from raylay.services.plugins.functions import functions
     from raylay.services.sow.enrichment import ENRICHMENT, PREPROCESSING, Enrichment
+    from raylay.services.sow.staging import SowStaging
 
-    definition = topic.definition
+    definition, known = topic.definition, functions()
     if definition.preprocessing:
-        topic.preprocess = Enrichment(
-            definition.preprocessing, topic.type, functions(), PREPROCESSING
-        )
+        topic.preprocess = Enrichment(definition.preprocessing, topic.type, known, PREPROCESSING)
     if definition.enrichment:
-        topic.enrich = Enrichment(definition.enrichment, topic.type, functions(), ENRICHMENT)
+        topic.enrich = Enrichment(definition.enrichment, topic.type, known, ENRICHMENT)
+    topic.staging = SowStaging(topic, known)
 
 
 def _generator(

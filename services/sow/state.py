@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -113,6 +113,17 @@ class Reading(Protocol):
         """The first `most` (key, value) from `start` on and before `end`, by key."""
 
 
+class Watching(Protocol):
+    """Who is told of changes."""
+
+    def changed(self, key: bytes, previous: bytes | None) -> None:
+        """An entry is about to be changed.
+
+        Args:
+            previous: what it is until then; None: there is none.
+        """
+
+
 class Nothing:
     """The `Reading` of a topic of which nothing is on disk."""
 
@@ -168,7 +179,7 @@ class SowState:
         self._taken: SortedEntries[bytes | None] = SortedEntries()
         self._newest_us: dict[bytes, int] = {}
         self._newest_taken_us: dict[bytes, int] = {}
-        self._queries: list[SowQuery | SowKeyQuery] = []
+        self._queries: list[Watching] = []
         self._pruned_to = VERSION
         self._older_kept = False
         self._expiring: list[tuple[int, bytes]] = []
@@ -232,6 +243,11 @@ class SowState:
         )
         self._queries.append(found)
         return found
+
+    def watch(self, watching: Watching) -> Callable[[], None]:
+        """Tells somebody of each change of a value, before it. Returns what ends that."""
+        self._queries.append(watching)
+        return lambda: self._queries.remove(watching)
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """The first `most` entries, on disk or to go there, from `start` on and before `end`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from raylay.services.errors import SowKeyError
-from raylay.services.messages.records import Record
+from raylay.services.messages.records import Record, Run
 from raylay.services.messages.stateful import Stateful
 from raylay.services.messages.topic_pattern import TopicPattern
 from raylay.services.messages.topics import RESERVED, TOPIC_CACHE_MAX
@@ -30,6 +30,10 @@ class Staging(Stateful, Protocol):
 
     def committed(self, last_txid: int) -> None:
         """All up to here is folded."""
+
+    def keys_of(self, run: Run) -> Sequence[bytes | None] | None:
+        """The keys of a staged run's records, where they are known already, for who folds it. None
+        of a record: it has none."""
 
 
 class SowChange(NamedTuple):
@@ -112,6 +116,11 @@ class SowTopic:
         self._fitting = TopicPattern(pattern) if pattern else None
         # As with subscriptions: who asks for everything wants nothing of a drill's.
         self._reserved = pattern.lstrip("^").startswith(RESERVED)
+
+    @property
+    def makes_keys(self) -> bool:
+        """Whether keys are made of messages; else publishers give them."""
+        return self._rule is not None or self._generate is not None
 
     @property
     def stored_as(self) -> str:

@@ -1035,7 +1035,7 @@ class PreparesWhatWasPrepared(Intake):
 
     def append(self, run: Run, root: int, sender: int, now_us: int, state: Stateful | None) -> None:
         if state is not None and sender != CLIENT:
-            run = self.prepared(state, run, now_us).run or run
+            run = next(iter(self.prepared(state, run, now_us).runs), run)
         super().append(run, root, sender, now_us, state)
 
 
@@ -1057,9 +1057,10 @@ class RefusedIsAValue(LastOfTopic):
     """Makes the next message of one that it refused."""
 
     def prepare(self, run: Run, now_us: int) -> Prepared:
-        left, refused = super().prepare(run, now_us)
-        if left is None or not refused:
-            return Prepared(left, refused)
+        runs, refused = super().prepare(run, now_us)
+        if not runs or not refused:
+            return Prepared(runs, refused)
+        (left,) = runs
         made, before = [], self.value(run.topic)
         kept = {record.sequence: record for record in iterate_records(left.payload)}
         for record in iterate_records(run.payload):
@@ -1067,7 +1068,7 @@ class RefusedIsAValue(LastOfTopic):
                 body = record.body + BEHIND + before.encode()
                 made.append((kept[record.sequence], body))
             before = record.bookmark
-        return Prepared(with_bodies(left, made), refused)
+        return Prepared((with_bodies(left, made),), refused)
 
 
 class TakesWhatIsRefused(Publishers):

@@ -9,7 +9,7 @@ import pytest
 from unit.sow_given import ORDERS, P, Q, book, delete, put, record_bytes, run
 
 from raylay.services.core.feature import Batch
-from raylay.services.core.sow import SowFeature, deleted_keys
+from raylay.services.core.sow import SowFeature
 from raylay.services.messages.records import EXPIRATION_S_MAX, Kind, Run
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import SowTopicDefinition
@@ -86,12 +86,6 @@ def test_a_merged_message_is_one_like_any() -> None:
     feature = SowFeature(book())
     (change,) = folded(feature, run(1, record_bytes(1, b'{"id":1}', command=6)))
     assert change.change.key == key(1)
-
-
-def test_a_deletion_as_it_is_journaled() -> None:
-    assert deleted_keys(b"\x81\xa4keys\x92\xc4\x01a\xc4\x01b") == [b"a", b"b"]
-    for wrong in (b"", b"\x80", b"\x90", b"\x81\xa4keys\x01", b"\x81\xa4keys\x91\x01", b"\xc1"):
-        assert deleted_keys(wrong) is None
 
 
 def test_logical_topics_are_said() -> None:

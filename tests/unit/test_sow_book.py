@@ -76,6 +76,7 @@ def test_what_is_done_before_the_append_is_found_as_the_topic_is() -> None:
     )
     stagings: list[Stateful] = []
     for each in there.topics:
+        each.staging = None
         if each.definition.name != "none":
             each.staging = Staged()
             stagings.append(each.staging)

@@ -13,7 +13,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.messages.stateful import Overlay, Refused, left_of, with_bodies
+from raylay.services.messages.stateful import RUN_BYTES_MAX, Overlay, Refused, left_of, with_bodies
 
 TRACE = bytes(range(25))
 
@@ -57,13 +57,27 @@ def test_what_is_left_of_a_run_is_the_same_messages_in_order() -> None:
     records = list(iterate_records(came.payload))
     refused = [Refused([(2, 2)], "bad_message", "2 is none")]
     left = left_of(came, [(each, each.body * 2) for each in records if each.sequence != 2], refused)
-    assert left.refused is refused and left.run is not None
-    assert left.run.ranges() == [(1, 1), (3, 4)] and left.run.count == 3
-    assert scan(left.run.payload)[0].records == 3
-    bodies = [each.body for each in iterate_records(left.run.payload, verify=True)]
+    (made,) = left.runs
+    assert left.refused is refused
+    assert made.ranges() == [(1, 1), (3, 4)] and made.count == 3
+    assert scan(made.payload)[0].records == 3
+    bodies = [each.body for each in iterate_records(made.payload, verify=True)]
     assert bodies == [b"aa", b"cc", b"dd"]
-    assert left_of(came, [], [Refused([(1, 4)], "bad_message", "all")]).run is None
-    assert left_of(came, [(each, each.body) for each in records], []).run == came
+    assert left_of(came, [], [Refused([(1, 4)], "bad_message", "all")]).runs == []
+    assert left_of(came, [(each, each.body) for each in records], []).runs == [came]
+
+
+def test_what_becomes_longer_than_a_run_may_be_is_several() -> None:
+    came = run(b"a", b"b", b"c", b"d")
+    records = list(iterate_records(came.payload))
+    whole, small = b"x" * (RUN_BYTES_MAX - 60 - 14 - 25), b"y"
+    made = [(each, small if each.sequence == 3 else whole) for each in records]
+    runs = left_of(came, made, []).runs
+    assert [each.ranges() for each in runs] == [[(1, 1)], [(2, 2)], [(3, 3)], [(4, 4)]]
+    assert sum(each.count for each in runs) == 4
+    assert max(len(each.payload) for each in runs) <= RUN_BYTES_MAX
+    found = [each.body for one in runs for each in iterate_records(one.payload, verify=True)]
+    assert found == [whole, whole, small, whole]
 
 
 def test_the_value_staged_last_counts_until_it_is_committed() -> None:

@@ -104,7 +104,7 @@ class State:
     """Nothing is asked of it here."""
 
     def prepare(self, run: Run, now_us: int) -> Prepared:
-        return Prepared(run)
+        return Prepared((run,))
 
     def staged(self, run: Run) -> None: ...
 

@@ -7,7 +7,7 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from raylay.services.errors import LocalProtocolError, RemoteProtocolError
@@ -259,16 +259,15 @@ class Publishers:
 
     def _take(self, session: _Session, run: Run, now_us: int, state: Stateful | None) -> None:
         """Journals what is new here, as its topic's state would have it."""
+        runs: Sequence[Run] = (run,)
         if state is not None:
-            left, refused = self._intake.prepared(state, run, now_us)
+            runs, refused = self._intake.prepared(state, run, now_us)
             if refused:
-                self._counters.published -= run.count - (left.count if left is not None else 0)
+                self._counters.published -= run.count - sum(left.count for left in runs)
                 self._refuse(session, refused)
-            if left is None:
-                return
-            run = left
-        run.flags |= Flag.AWAITED
-        self._intake.append(run, self._durability.own_root, CLIENT, now_us, state)
+        for left in runs:
+            left.flags |= Flag.AWAITED
+            self._intake.append(left, self._durability.own_root, CLIENT, now_us, state)
 
     def published_unnumbered(
         self, session: int, run: Run, command_id: str, now_us: int
@@ -281,9 +280,9 @@ class Publishers:
         state = self._topics[run.topic, run.message_type].state
         if state is not None:
             left, refused = self._intake.prepared(state, run, now_us)
-            if left is None:
+            if not left:
                 return refused[0]
-            run = left
+            (run,) = left
         self._counters.published += 1
         if command_id:
             self._unnumbered[(run.publisher, run.first_sequence)] = (session, command_id)

@@ -1,0 +1,517 @@
+"""What a SOW topic does to messages before they are journaled (behaviour.md 4.1, 4.2, 4.7, 4.9):
+each gets its key, a delta becomes the whole message, a delete the keys of what it takes away.
+
+That is done by the values as *staged*: those that are folded, and over them what is on its way to
+the disk. So that plain publishes cost little, values as staged are made only when somebody asks for
+one: what was staged until then is folded over the topic, once and in order. What other instances
+brought costs nothing before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from raylay.services.errors import ExpressionError, MessageTypeError, SowKeyError
+from raylay.services.expressions.expression import Expression, Use, expression, refusal
+from raylay.services.expressions.functions.registry import Functions
+from raylay.services.messages.records import (
+    RECORD_BYTES_MAX,
+    Command,
+    Record,
+    Run,
+    iterate_records,
+)
+from raylay.services.messages.stateful import Prepared, Refused, left_of
+from raylay.services.messages.types.abilities import Ability
+from raylay.services.messages.types.base import MessageType
+from raylay.services.messages.types.trees import Tree, merged
+from raylay.services.sow import folding
+from raylay.services.sow.enrichment import written
+from raylay.services.sow.finding import Finding
+from raylay.services.sow.keys import SOW_KEY_BYTES_MAX
+from raylay.services.sow.records import NEVER, SowRecord
+from raylay.services.sow.state import TOMBSTONE, VALUE, SowRules, SowState
+from raylay.services.sow.topic import SowTopic
+
+AHEAD_US_MAX = 60 * 1_000_000
+"""How far the time of a message may be ahead of the clock here, where the last writer counts: one
+far in the future would stay for ever."""
+BATCH_BYTES_MAX = 64 * 1024 * 1024
+"""Of all that deltas of one batch become."""
+LOOKED_MAX = 2_000
+"""Records that one delete by filter looks at, at once."""
+DELETE = Use("the filter of a delete", frozenset(("message", "state", "clock")))
+
+
+class _RefusalError(Exception):
+    """Why one record is not taken."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class _AsStaged(SowState):
+    """A topic's records with what is staged over those that are folded.
+
+    Args:
+        folded: what it lies over, and reads.
+    """
+
+    def __init__(self, folded: SowState) -> None:
+        rules = SowRules(folded.rules.expires, folded.rules.lifetime_us)
+        super().__init__(rules, last_writer=folded.last_writer)
+        self._folded = folded
+        self._over: dict[bytes, bytes | None] = {}
+
+    def _value(self, key: bytes) -> bytes | None:
+        return self._over[key] if key in self._over else self._folded._value(key)
+
+    def _set(self, entry: bytes, value: bytes | None) -> None:
+        self._over[entry] = value
+
+    def _note_expiration(self, record: SowRecord) -> None:
+        """Nothing expires here."""
+
+    @property
+    def tombstones(self) -> int:
+        """There may be one for each key."""
+        return 1
+
+    @tombstones.setter
+    def tombstones(self, count: int) -> None:
+        """They are not counted."""
+
+    def let_go(self, key: bytes) -> None:
+        """What is folded counts."""
+        self._over.pop(VALUE + key, None)
+        self._over.pop(TOMBSTONE + key, None)
+
+
+@dataclass(slots=True)
+class _Staged:
+    """A run on its way to the disk.
+
+    Attributes:
+        keys: of each record that is a message; None: it has none. None: not computed yet.
+        applied: so many of its records lie over what is folded.
+        touched: the keys of those.
+    """
+
+    run: Run
+    keys: list[bytes | None] | None = None
+    applied: int = 0
+    touched: list[bytes] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Making:
+    """What a run that is being prepared has become so far."""
+
+    made: list[tuple[Record, bytes]] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    size_bytes: int = 0
+    changed: bool = False
+
+
+class SowStaging:
+    """See the file's docstring. One topic's `Stateful`.
+
+    Invariant: `_runs` is what is staged and not folded, in order; the records of the first of them,
+        up to one that is applied in part or not at all, lie over what is folded (`_over`), behind
+        them what is being prepared (`_ready`, `_making`). `_touched` counts, by key, how many of
+        those that lie there have it.
+    Owner: the instance's loop. Lifecycle: one life of the instance.
+
+    Args:
+        functions: those that the filters of deletes may use.
+    """
+
+    __slots__ = (
+        "_by_txid",
+        "_functions",
+        "_making",
+        "_over",
+        "_parses",
+        "_ready",
+        "_runs",
+        "_topic",
+        "_touched",
+    )
+
+    def __init__(self, topic: SowTopic, functions: Functions) -> None:
+        self._topic = topic
+        self._functions = functions
+        self._parses = Ability.FIELDS not in topic.type.lacks
+        self._runs: deque[_Staged] = deque()
+        self._by_txid: dict[int, _Staged] = {}
+        self._ready: deque[_Staged] = deque()
+        """Prepared, and `staged` is due for them."""
+        self._making: tuple[_Staged, _Making, int] | None = None
+        self._over: _AsStaged | None = None
+        self._touched: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        """Runs that are staged and not folded."""
+        return len(self._runs)
+
+    # -- what is staged ------------------------------------------------------------------------
+    def staged(self, run: Run) -> None:
+        """See `Stateful`."""
+        if self._ready and self._ready[0].run is run:
+            found = self._ready.popleft()
+        else:
+            found = _Staged(run)
+            self._forget_ready()
+        self._runs.append(found)
+        self._by_txid[run.first_txid] = found
+
+    def committed(self, last_txid: int) -> None:
+        """All up to here is folded."""
+        while self._runs and self._runs[0].run.last_txid <= last_txid:
+            self._take_out(self._runs.popleft())
+        if not self._runs and not self._ready:
+            # What lies over it is folded: nobody needs to look there.
+            self._forget_over()
+
+    def failed(self, committed_txid: int) -> None:
+        """See `Stateful`."""
+        while self._runs and self._runs[-1].run.first_txid > committed_txid:
+            del self._by_txid[self._runs.pop().run.first_txid]
+        self._ready.clear()
+        self._forget_over()
+
+    def keys_of(self, run: Run) -> Sequence[bytes | None] | None:
+        """The keys of a staged run's records, where they are known already, for who folds it."""
+        found = self._by_txid.get(run.first_txid)
+        return found.keys if found is not None and found.run.count == run.count else None
+
+    def _forget_over(self) -> None:
+        self._over = None
+        self._touched.clear()
+        for each in self._runs:
+            each.applied = 0
+            each.touched.clear()
+
+    def _forget_ready(self) -> None:
+        """What was prepared never came: it was refused, or its session is over."""
+        if self._ready:
+            self._ready.clear()
+            self._forget_over()
+
+    def _take_out(self, staged: _Staged) -> None:
+        del self._by_txid[staged.run.first_txid]
+        over, touched = self._over, self._touched
+        for key in staged.touched:
+            left = touched[key] - 1
+            if left:
+                touched[key] = left
+            else:
+                del touched[key]
+                assert over is not None
+                over.let_go(key)
+
+    # -- values as staged ----------------------------------------------------------------------
+    def value(self, key: bytes, now_us: int) -> SowRecord | None:
+        """The record of a key as it is staged; None: there is none, or it has expired.
+
+        Raises:
+            CorruptRecord: what is on disk is no record.
+        """
+        record = self._caught_up().get(key)
+        if record is None or not self._topic.state.rules.expires:
+            return record
+        return None if NEVER < record.expires_us <= now_us else record
+
+    def _caught_up(self) -> _AsStaged:
+        """With all that is staged, and what is being prepared."""
+        over = self._over
+        if over is None:
+            over = self._over = _AsStaged(self._topic.state)
+        for each in self._unapplied():
+            if each.keys is None:
+                each.keys = [self._key(record) for record in iterate_records(each.run.payload)]
+            records = enumerate(zip(iterate_records(each.run.payload), each.keys, strict=True))
+            for at, (record, key) in records:
+                if at >= each.applied:
+                    self._apply(over, each, record, key, each.run.receive_time_us)
+        if self._making is not None:
+            staged, making, now_us = self._making
+            while staged.applied < len(making.made):
+                record, body = making.made[staged.applied]
+                key = making.keys[staged.applied]
+                self._apply(over, staged, record._replace(body=body), key, now_us)
+        return over
+
+    def _unapplied(self) -> list[_Staged]:
+        found = []
+        for each in reversed(self._runs):
+            if each.applied == each.run.count:
+                break
+            found.append(each)
+        return found[::-1]
+
+    def _apply(
+        self, over: _AsStaged, staged: _Staged, record: Record, key: bytes | None, now_us: int
+    ) -> None:
+        staged.applied += 1
+        touched: list[bytes] = []
+        if record.command == Command.DELETE:
+            touched = folding.deleted_keys(record.body) or []
+            for _ in folding.delete(over, record, touched, 0, now_us):
+                pass
+        elif key is not None:
+            touched = [key]
+            logical = self._topic.logical(record.topic.encode())
+            folding.put(over, record, key, 0, now_us, logical)
+        for each in touched:
+            self._touched[each] = self._touched.get(each, 0) + 1
+        staged.touched += touched
+
+    def _key(self, record: Record) -> bytes | None:
+        """Of what is staged as it came. What has none is folded nowhere."""
+        if record.command not in (Command.PUBLISH, Command.DELTA_PUBLISH):
+            return None
+        try:
+            return self._topic.key_of(record)
+        except (SowKeyError, MessageTypeError):
+            return None
+
+    # -- what a client publishes ---------------------------------------------------------------
+    def prepare(self, run: Run, now_us: int) -> Prepared:
+        """See `Stateful`.
+
+        Raises:
+            CorruptRecord: what is on disk is no record.
+        """
+        self._forget_ready()
+        making = _Making()
+        staged = _Staged(run, making.keys)
+        self._making = staged, making, now_us
+        try:
+            for record in iterate_records(run.payload):
+                try:
+                    key, body = self._made(record, now_us)
+                    self._check_size(record, body, making)
+                except _RefusalError as error:
+                    ranges = [(record.sequence, record.sequence)]
+                    making.refused.append(Refused(ranges, error.reason, str(error)))
+                    continue
+                making.changed = making.changed or body is not record.body
+                making.made.append((record, body))
+                making.keys.append(key)
+        finally:
+            self._making = None
+        if not making.changed and not making.refused:
+            prepared = Prepared((run,))
+        else:
+            prepared = left_of(run, making.made, making.refused)
+        self._get_ready(staged, prepared)
+        return prepared
+
+    def _get_ready(self, staged: _Staged, prepared: Prepared) -> None:
+        if len(prepared.runs) == 1:
+            staged.run = prepared.runs[0]
+            self._ready.append(staged)
+            return
+        at = 0
+        for run in prepared.runs:
+            assert staged.keys is not None
+            self._ready.append(_Staged(run, staged.keys[at : at + run.count]))
+            at += run.count
+        if staged.applied:
+            # Which of its parts lie over what is folded is not worth knowing: it is made anew.
+            self._forget_over()
+
+    def _check_size(self, record: Record, body: bytes, making: _Making) -> None:
+        size_bytes = len(record.raw) - len(record.body) + len(body)
+        if size_bytes > RECORD_BYTES_MAX:
+            raise _RefusalError(
+                "too_large",
+                f"topic {record.topic}: {_what(record)} makes a record of {size_bytes:,} bytes, "
+                f"the limit is {RECORD_BYTES_MAX:,}: {_advice(record)}",
+            )
+        if body is not record.body and making.size_bytes + size_bytes > BATCH_BYTES_MAX:
+            raise _RefusalError(
+                "too_large",
+                f"topic {record.topic}: {_what(record)} and what came before it in one batch make "
+                f"more than {BATCH_BYTES_MAX:,} bytes: wait for acks after fewer",
+            )
+        making.size_bytes += size_bytes
+
+    def _made(self, record: Record, now_us: int) -> tuple[bytes | None, bytes]:
+        """The key of a record, and the body that it is to have."""
+        topic = self._topic
+        if topic.state.last_writer:
+            self._check_time(record, now_us)
+        if record.command == Command.DELETE:
+            return None, self._delete(record, now_us)
+        is_delta = record.command == Command.DELTA_PUBLISH
+        if is_delta:
+            self._check_delta(record)
+        tree: Tree | None = None
+        try:
+            if self._parses:
+                tree = topic.type.parse(record.body)
+            if not is_delta and topic.preprocess is None and topic.enrich is None:
+                return topic.key_of(record, tree), record.body
+            assert tree is not None
+            return self._computed(record, tree, is_delta, now_us)
+        except SowKeyError as error:
+            raise _RefusalError("bad_key", str(error)) from None
+        except MessageTypeError as error:
+            raise _RefusalError("bad_message", f"topic {record.topic}: {error}") from None
+
+    def _computed(
+        self, record: Record, tree: Tree, is_delta: bool, now_us: int
+    ) -> tuple[bytes, bytes]:
+        """What is set before the key is made, then what is set after that, then the delta."""
+        topic, kind, body = self._topic, self._topic.type, record.body
+        whole = tree
+        if topic.preprocess is not None:
+            whole = topic.preprocess(whole)
+        key = topic.key_of(record, whole)
+        previous = self.value(key, now_us) if is_delta or topic.enrich is not None else None
+        stored = None if previous is None else previous.body
+        before = None if stored is None else kind.parse(stored)
+        if topic.enrich is not None:
+            whole = topic.enrich(whole, before)
+        if whole is not tree:
+            body = written(kind, body, whole)
+        if is_delta and stored is not None:
+            if type(kind).merge is MessageType.merge:
+                assert before is not None
+                whole = merged(before, whole)
+                body = kind.serialize(whole)
+            else:
+                body = kind.merge(stored, body)
+                whole = kind.parse(body)
+        if topic.key_of(record._replace(body=body), whole) != key:
+            # It would be kept under another one where it is folded.
+            raise _RefusalError(
+                "bad_key",
+                f"topic {record.topic}: what is computed of the message changes its key: compute "
+                "no key field in an enrichment, and let a key generator ask only what stays",
+            )
+        return key, body
+
+    def _check_time(self, record: Record, now_us: int) -> None:
+        ahead_us = record.origin_time_us - now_us
+        if ahead_us > AHEAD_US_MAX:
+            raise _RefusalError(
+                "clock_ahead",
+                f"topic {record.topic} keeps what was published last, and this bears a time that "
+                f"is {ahead_us / 1e6:.0f} s ahead of the clock here: set the clock of the client's "
+                "host",
+            )
+
+    def _check_delta(self, record: Record) -> None:
+        lacks = self._topic.type.lacks
+        if Ability.DELTA in lacks:
+            why = f"messages of type {record.message_type}: {lacks[Ability.DELTA]}"
+        elif self._topic.state.last_writer:
+            why = "the last writer counts there, so each message must be whole: publish those"
+        else:
+            return
+        text = f"topic {record.topic} takes no delta publishes: {why}"
+        raise _RefusalError("not_supported", text)
+
+    # -- deletes -------------------------------------------------------------------------------
+    def _delete(self, record: Record, now_us: int) -> bytes:
+        """The body of a delete as it is journaled: the keys that it takes away."""
+        try:
+            said: Any = msgpack.unpackb(record.body)
+        except (ValueError, msgpack.UnpackException):
+            said = None
+        if type(said) is dict and len(said) == 1:
+            ((name, value),) = said.items()
+            if name == "filter" and type(value) is str:
+                keys = self._found(record, value, now_us)
+            elif name == "data" and type(value) is bytes:
+                keys = [self._key_of_data(record, value)]
+            elif name == "keys" and type(value) is list:
+                keys = self._given(record, value)
+            else:
+                said = None
+        else:
+            said = None
+        if said is None:
+            raise _RefusalError(
+                "bad_message",
+                f"topic {record.topic}: a delete has a msgpack map with one of filter (text), keys "
+                "(a list of bytes) and data (bytes)",
+            )
+        return bytes(msgpack.packb({"keys": keys}))
+
+    def _given(self, record: Record, keys: list[Any]) -> list[bytes]:
+        for key in keys:
+            if type(key) is not bytes or not 0 < len(key) <= SOW_KEY_BYTES_MAX:
+                raise _RefusalError(
+                    "bad_key",
+                    f"topic {record.topic}: expected SOW keys, each 1 to {SOW_KEY_BYTES_MAX} bytes,"
+                    f" got {repr(key)[:60]}",
+                )
+        return sorted(set(keys))
+
+    def _key_of_data(self, record: Record, data: bytes) -> bytes:
+        topic = self._topic
+        if not topic.makes_keys:
+            raise _RefusalError(
+                "bad_key",
+                f"topic {record.topic} has neither Key nor KeyGenerator, so a message does not say "
+                "its key: delete by keys, or by a filter",
+            )
+        try:
+            tree = topic.type.parse(data) if self._parses else None
+            if tree is not None and topic.preprocess is not None:
+                tree = topic.preprocess(tree)
+            return topic.key_of(record._replace(body=data), tree)
+        except SowKeyError as error:
+            raise _RefusalError("bad_key", str(error)) from None
+        except MessageTypeError as error:
+            raise _RefusalError("bad_message", f"topic {record.topic}: {error}") from None
+
+    def _found(self, record: Record, text: str, now_us: int) -> list[bytes]:
+        finding = self._finding(record, text, now_us)
+        finding.take(LOOKED_MAX)
+        if not finding.done:
+            finding.close()
+            raise _RefusalError(
+                "too_many",
+                f"topic {record.topic}: a filter looks at {LOOKED_MAX:,} records at most here: let "
+                "it ask for what an index finds, or query the keys and delete by those",
+            )
+        try:
+            over = self._caught_up()
+            return finding.keys(over.get, self._touched)
+        finally:
+            finding.close()
+
+    def _finding(self, record: Record, text: str, now_us: int) -> Finding:
+        topic = self._topic
+        if not self._parses:
+            why = topic.type.lacks[Ability.FIELDS]
+            raise _RefusalError("not_supported", f"topic {record.topic} cannot be filtered: {why}")
+        try:
+            asked: Expression = expression(text, DELETE, self._functions)
+        except ExpressionError as error:
+            raise _RefusalError("bad_filter", refusal(text, error)) from None
+        return Finding(topic, topic.logical(record.topic.encode()), asked, now_us)
+
+
+def _what(record: Record) -> str:
+    return {Command.DELETE: "a delete", Command.DELTA_PUBLISH: "a delta"}.get(
+        Command(record.command), "a message"
+    )
+
+
+def _advice(record: Record) -> str:
+    if record.command == Command.DELETE:
+        return "delete in several parts, each by a narrower filter or fewer keys"
+    return "keep less in one record"

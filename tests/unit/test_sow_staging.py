@@ -1,0 +1,534 @@
+"""What a SOW topic does before the append, beside a model that has every value in a dictionary."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgpack
+import pytest
+from unit.sow_given import ORDERS, P, Q, book, put, record_bytes, run
+
+from raylay.services.core.feature import Batch
+from raylay.services.core.sow import SowFeature
+from raylay.services.expressions.functions import BUILT_IN
+from raylay.services.messages.records import (
+    RECORD_BYTES_MAX,
+    Command,
+    Record,
+    Run,
+    iterate_records,
+    scan,
+)
+from raylay.services.messages.stateful import RUN_BYTES_MAX, Prepared
+from raylay.services.sow import staging
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.records import SowRecord
+from raylay.services.sow.staging import SowStaging
+from raylay.services.sow.state import SowRules
+from raylay.services.sow.topic import SowTopic
+
+DELTA, DELETE = Command.DELTA_PUBLISH, Command.DELETE
+
+
+class Bench:
+    """An instance with one SOW topic, as far as that is concerned."""
+
+    def __init__(
+        self,
+        definition: SowTopicDefinition = ORDERS,
+        kind: type[SowStaging] = SowStaging,
+        **fields: Any,
+    ) -> None:
+        self.book = book(definition)
+        self.feature = SowFeature(self.book)
+        (self.topic,) = self.book.topics
+        for name, value in fields.items():
+            setattr(self.topic, name, value)
+        self.staging = kind(self.topic, BUILT_IN)
+        self.topic.staging = self.staging
+        self.txid = self.committed_txid = 0
+        self.sequence = 0
+        self.now_us = 1_000
+        self.waiting: list[Run] = []
+
+    def publish(self, *bodies: Any, command: int = Command.PUBLISH, **more: Any) -> Prepared:
+        """One batch of a client of ours, prepared and staged."""
+        return self.bring(*((command, body) for body in bodies), **more)
+
+    def bring(self, *said: tuple[int, Any], **more: Any) -> Prepared:
+        """The same, of any commands of one class."""
+        records = []
+        for command, body in said:
+            self.sequence += 1
+            body = body if isinstance(body, bytes) else json.dumps(body).encode()
+            records.append(record_bytes(self.sequence, body, command=command, **more))
+        made = self.staging.prepare(run(0, *records), self.now_us)
+        for each in made.runs:
+            self.stage(each)
+        return made
+
+    def delete(self, **said: Any) -> Prepared:
+        return self.publish(msgpack.packb(said), command=DELETE)
+
+    def stage(self, each: Run) -> None:
+        each.first_txid = self.txid + 1
+        each.receive_time_us = self.now_us
+        self.txid = each.last_txid
+        self.waiting.append(each)
+        self.staging.staged(each)
+
+    def commit(self, most: int = 1_000_000) -> None:
+        done, self.waiting = self.waiting[:most], self.waiting[most:]
+        if done:
+            self.committed_txid = done[-1].last_txid
+            self.feature.fold(Batch(done, self.committed_txid))
+
+    def fail(self) -> None:
+        """Nothing of what waits comes to the disk."""
+        self.txid = self.committed_txid
+        self.waiting = []
+        self.staging.failed(self.committed_txid)
+
+    def folded(self) -> dict[bytes, Any]:
+        return {each.key: json.loads(each.body or b"") for each in self.topic.state.records()}
+
+    def key(self, number: int) -> bytes:
+        return self.topic.key_of(
+            next(iterate_records(record_bytes(1, json.dumps({"id": number}).encode())))
+        )
+
+
+def bodies(made: Prepared) -> list[Any]:
+    return [
+        json.loads(each.body)
+        for one in made.runs
+        for each in iterate_records(one.payload, verify=True)
+    ]
+
+
+def keys(made: Prepared) -> list[bytes]:
+    ((body,),) = [[each.body for each in iterate_records(one.payload)] for one in made.runs]
+    said = msgpack.unpackb(body)
+    assert list(said) == ["keys"]
+    return list(said["keys"])
+
+
+def why(made: Prepared) -> list[tuple[list[tuple[int, int]], str]]:
+    return [(each.ranges, each.reason) for each in made.refused]
+
+
+def refused(made: Prepared) -> tuple[str, str]:
+    """Reason and text of the only record, which is refused."""
+    (one,) = made.refused
+    assert not made.runs
+    return one.reason, one.text
+
+
+# -- plain publishes -----------------------------------------------------------------------------
+def test_a_plain_publish_is_journaled_as_it_came() -> None:
+    bench = Bench()
+    came = run(0, record_bytes(1, b'{"id": 1, "n":  2}'))
+    assert bench.staging.prepare(came, 0) == Prepared((came,))
+    assert bench.staging.prepare(came, 0).runs[0] is came
+
+
+def test_what_has_no_key_or_is_of_another_type_is_refused_alone() -> None:
+    bench = Bench()
+    made = bench.publish({"id": 1}, {"n": 1}, b"{", {"id": 2}, {"id": []})
+    assert why(made) == [
+        ([(2, 2)], "bad_key"),
+        ([(3, 3)], "bad_message"),
+        ([(5, 5)], "bad_key"),
+    ]
+    assert "/id of this one is missing" in made.refused[0].text
+    assert "topic orders: this is no message of type json" in made.refused[1].text
+    assert bodies(made) == [{"id": 1}, {"id": 2}]
+    assert [each.ranges() for each in made.runs] == [[(1, 1), (4, 4)]]
+    bench.commit()
+    assert len(bench.folded()) == 2
+
+
+def test_a_key_that_a_publisher_gives_is_looked_at() -> None:
+    bench = Bench(SowTopicDefinition("orders", "json"))
+    assert bench.publish({"n": 1}, key=b"k1").refused == ()
+    reason, text = refused(bench.publish({"n": 1}))
+    assert reason == "bad_key" and "neither Key nor KeyGenerator" in text
+    assert refused(bench.publish({"n": 1}, key=b"a b"))[0] == "bad_key"
+    assert refused(bench.publish(b"nothing", key=b"k1"))[0] == "bad_message"
+    bench.commit()
+    assert bench.folded() == {b"k1": {"n": 1}}
+
+
+def test_what_another_instance_brought_costs_nothing_before_it_is_asked_for() -> None:
+    bench = Bench()
+    asked = []
+    key_of: Callable[..., bytes] = bench.topic.key_of
+
+    class Counting(SowTopic):
+        __slots__ = ()
+
+        def key_of(self, record: Record, tree: Any = None) -> bytes:
+            asked.append(record.sequence)
+            return key_of(record, tree)
+
+    bench.topic.__class__ = Counting
+    bench.stage(put(0, b'{"id": 1}', b'{"id": 2}', b"{", publisher=Q, first=1))
+    assert asked == []
+    bench.commit()
+    assert asked == [1, 2, 3] and bench.feature.unreadable == 1, "in the fold"
+    asked.clear()
+    bench.stage(put(0, b'{"id": 1, "n": 1}', b"{", publisher=Q, first=4))
+    bench.publish({"id": 1, "m": 2}, command=DELTA)
+    assert sorted(asked)[-2:] == [4, 5], "once, when it is asked for"
+    asked.clear()
+    bench.commit()
+    assert asked == [] and bench.feature.unreadable == 2, "what is known is handed over"
+    assert bench.folded()[bench.key(1)] == {"id": 1, "n": 1, "m": 2}
+
+
+# -- deltas --------------------------------------------------------------------------------------
+def test_a_delta_is_merged_into_the_value_as_staged() -> None:
+    bench = Bench()
+    made = bench.bring((1, {"id": 1, "a": 1, "b": {"x": 1}}), (DELTA, {"id": 1, "b": {"y": 2}}))
+    assert bodies(made)[1] == {"id": 1, "a": 1, "b": {"x": 1, "y": 2}}, "in one batch"
+    assert bodies(bench.publish({"id": 1, "a": 3}, command=DELTA)) == [
+        {"id": 1, "a": 3, "b": {"x": 1, "y": 2}}
+    ], "before any commit"
+    bench.commit(1)
+    assert bodies(bench.publish({"id": 1, "c": 4}, command=DELTA))[0]["a"] == 3, "over a commit"
+    bench.delete(keys=[bench.key(1)])
+    assert bodies(bench.publish({"id": 1, "d": 5}, command=DELTA)) == [{"id": 1, "d": 5}]
+    bench.commit()
+    assert bench.folded() == {bench.key(1): {"id": 1, "d": 5}}
+
+
+def test_a_delta_on_nothing_is_the_message() -> None:
+    bench = Bench()
+    came = run(0, record_bytes(1, b'{"id": 1, "n": 2}', command=DELTA))
+    assert bench.staging.prepare(came, 0).runs[0] is came
+
+
+def test_a_late_delta_changes_nothing_that_comes_behind_it() -> None:
+    bench = Bench()
+    bench.sequence = 10
+    bench.publish({"id": 1, "n": 11})
+    bench.sequence = 3
+    bench.publish({"id": 1, "n": 4, "late": 1}, command=DELTA)
+    bench.sequence = 11
+    assert bodies(bench.publish({"id": 1, "m": 1}, command=DELTA)) == [{"id": 1, "n": 11, "m": 1}]
+    bench.commit()
+    assert bench.folded() == {bench.key(1): {"id": 1, "n": 11, "m": 1}}
+
+
+def test_what_has_expired_is_no_value() -> None:
+    rules = SowRules(expires=True, lifetime_us=500)
+    bench = Bench(SowTopicDefinition("orders", "json", keys=("/id",), rules=rules))
+    bench.publish({"id": 1, "n": 1}, {"id": 2, "n": 1}, at_us=1_000)
+    bench.commit()
+    bench.now_us = 1_400
+    assert bodies(bench.publish({"id": 1, "m": 1}, command=DELTA, at_us=1_400))[0]["n"] == 1
+    bench.now_us = 1_600
+    made = bench.publish({"id": 2, "m": 1}, command=DELTA, at_us=1_600)
+    assert bodies(made) == [{"id": 2, "m": 1}]
+    assert keys(bench.delete(filter="/m = 1")) == sorted([bench.key(1), bench.key(2)])
+
+
+def test_types_and_topics_without_deltas_refuse_them() -> None:
+    bench = Bench(SowTopicDefinition("orders", "binary"))
+    reason, text = refused(bench.publish(b"x", command=DELTA, kind="binary", key=b"k"))
+    assert reason == "not_supported" and "topic orders takes no delta publishes" in text
+    bench = Bench(SowTopicDefinition("orders", "json", keys=("/id",), last_writer=True))
+    assert refused(bench.publish({"id": 1}, command=DELTA))[0] == "not_supported"
+    bench.now_us = 0
+    ahead = 61_000_000
+    reason, text = refused(bench.publish({"id": 1}, at_us=ahead))
+    assert reason == "clock_ahead" and "61 s ahead" in text
+    assert bench.publish({"id": 1}, at_us=ahead - 1_000_000).refused == ()
+
+
+def test_a_type_that_merges_in_its_own_way() -> None:
+    bench = Bench(SowTopicDefinition("orders", "fix", keys=("/1",)))
+    bench.publish(b"1=a\x012=b\x01", kind="fix")
+    (made,) = bench.publish(b"1=a\x013=c\x01", command=DELTA, kind="fix").runs
+    assert next(iterate_records(made.payload)).body == b"1=a\x012=b\x013=c\x01"
+
+
+def test_what_becomes_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    half = "x" * (RECORD_BYTES_MAX // 2)
+    bench.publish({"id": 1, "a": half})
+    bench.commit()
+    reason, text = refused(bench.publish({"id": 1, "b": half}, command=DELTA))
+    assert reason == "too_large" and f"the limit is {RECORD_BYTES_MAX:,}" in text
+    # What fits is cut to runs that a link can carry.
+    made = bench.bring(*[(DELTA, {"id": 1, "n": n}) for n in range(3)])
+    assert len(made.runs) == 2 and not made.refused
+    assert max(len(each.payload) for each in made.runs) <= RUN_BYTES_MAX
+    assert [each.ranges() for each in made.runs] == [[(3, 4)], [(5, 5)]]
+    assert bodies(bench.publish({"id": 1, "m": 1}, command=DELTA))[0]["n"] == 2
+    monkeypatch.setattr(staging, "BATCH_BYTES_MAX", 2 * RECORD_BYTES_MAX)
+    made = bench.bring(*[(DELTA, {"id": 1, "n": n}) for n in range(5)], (DELTA, {"id": 2}))
+    assert {each.reason for each in made.refused} == {"too_large"} and len(bodies(made)) == 4
+    bench.commit()
+    assert bench.folded()[bench.key(1)]["n"] == 2
+
+
+# -- what is computed ----------------------------------------------------------------------------
+def test_fields_are_computed_before_the_key_and_behind_it() -> None:
+    bench = Bench(
+        preprocess=lambda tree: {**tree, "id": tree["raw"] * 2},
+        enrich=lambda tree, before: {**tree, "was": (before or {}).get("n")},
+    )
+    assert bodies(bench.publish({"raw": 1, "n": 5})) == [{"raw": 1, "n": 5, "id": 2, "was": None}]
+    made = bench.bring((1, {"raw": 1, "n": 6}), (DELTA, {"raw": 1, "m": 7}))
+    assert bodies(made) == [
+        {"raw": 1, "n": 6, "id": 2, "was": 5},
+        {"raw": 1, "n": 6, "id": 2, "was": 6, "m": 7},
+    ]
+    assert keys(bench.delete(data=b'{"raw": 1}')) == [bench.key(2)]
+    bench.commit()
+    assert bench.folded() == {}
+
+
+def test_what_is_computed_does_not_change_the_key() -> None:
+    bench = Bench(enrich=lambda tree, before: {**tree, "id": 9})
+    reason, text = refused(bench.publish({"id": 1}))
+    assert reason == "bad_key" and "changes its key" in text
+    assert not bench.publish({"id": 9}).refused
+
+
+# -- deletes -------------------------------------------------------------------------------------
+def test_a_delete_is_journaled_as_the_keys_that_it_takes_away() -> None:
+    bench = Bench()
+    bench.publish(*({"id": n, "n": n} for n in range(4)))
+    bench.commit()
+    bench.publish({"id": 3, "n": 0}, {"id": 4, "n": 9})
+    assert keys(bench.delete(filter="/n >= 2")) == sorted([bench.key(2), bench.key(4)])
+    assert keys(bench.delete(filter="/n >= 2")) == [], "they are gone as staged"
+    assert keys(bench.delete(keys=[b"b", b"a", b"b"])) == [b"a", b"b"]
+    assert keys(bench.delete(data=b'{"id": 3}')) == [bench.key(3)]
+    bench.commit()
+    assert set(bench.folded()) == {bench.key(0), bench.key(1)}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "bad_message"),
+        (b"\xc1", "bad_message"),
+        (msgpack.packb(5), "bad_message"),
+        (msgpack.packb({}), "bad_message"),
+        (msgpack.packb({"filter": "1=1", "keys": [b"a"]}), "bad_message"),
+        (msgpack.packb({"filter": b"1=1"}), "bad_message"),
+        (msgpack.packb({"keys": "a"}), "bad_message"),
+        (msgpack.packb({"keys": ["a"]}), "bad_key"),
+        (msgpack.packb({"keys": [b""]}), "bad_key"),
+        (msgpack.packb({"keys": [b"a" * 256]}), "bad_key"),
+        (msgpack.packb({"data": b"{"}), "bad_message"),
+        (msgpack.packb({"data": b"{}"}), "bad_key"),
+        (msgpack.packb({"filter": "/n >"}), "bad_filter"),
+        (msgpack.packb({"filter": "CLIENT_NAME() = 'x'"}), "bad_filter"),
+    ],
+)
+def test_a_delete_that_says_nothing_is_refused(body: bytes, reason: str) -> None:
+    bench = Bench()
+    bench.publish({"id": 1})
+    assert refused(bench.publish(body, command=DELETE))[0] == reason
+    bench.commit()
+    assert len(bench.folded()) == 1
+
+
+def test_a_message_says_no_key_where_publishers_give_it() -> None:
+    bench = Bench(SowTopicDefinition("orders", "json"))
+    reason, text = refused(bench.delete(data=b"{}"))
+    assert reason == "bad_key" and "delete by keys, or by a filter" in text
+    bench = Bench(SowTopicDefinition("orders", "binary"))
+    assert refused(bench.delete(filter="/n = 1"))[0] == "not_supported"
+
+
+def test_a_filter_that_looks_at_too_much_at_once_is_refused() -> None:
+    bench = Bench()
+    bench.publish(*({"id": n, "n": 1} for n in range(staging.LOOKED_MAX + 1)))
+    bench.commit()
+    reason, text = refused(bench.delete(filter="/n = 1"))
+    assert reason == "too_many" and "query the keys" in text
+    key = bench.key(7).decode()
+    assert keys(bench.delete(filter=f"SOW_KEY() = '{key}'")) == [bench.key(7)], "by an index"
+
+
+def test_a_delete_of_one_of_many_topics_takes_of_no_other() -> None:
+    definition = SowTopicDefinition("fx", "json", pattern="^fx/", keys=("/id",))
+    bench = Bench(definition)
+    bench.publish({"id": 1}, topic="fx/a")
+    bench.commit()
+    bench.publish({"id": 1}, topic="fx/b")
+    body = msgpack.packb({"filter": "1 = 1"})
+    assert len(keys(bench.publish(body, command=DELETE, topic="fx/b"))) == 1
+    bench.commit()
+    assert [each.topic for each in bench.topic.state.records()] == [b"fx/a"]
+
+
+# -- what did not come to the disk ---------------------------------------------------------------
+def test_what_is_not_journaled_was_never_a_value() -> None:
+    bench = Bench()
+    bench.publish({"id": 1, "n": 1})
+    bench.commit()
+    bench.publish({"id": 1, "n": 2})
+    bench.delete(filter="1 = 1")
+    bench.fail()
+    assert bodies(bench.publish({"id": 1, "m": 1}, command=DELTA)) == [{"id": 1, "n": 1, "m": 1}]
+
+
+def test_what_is_prepared_and_never_staged_is_no_value() -> None:
+    bench = Bench()
+    bench.staging.prepare(run(0, record_bytes(1, b'{"id": 1, "n": 1}', command=DELTA)), 0)
+    bench.sequence = 1
+    assert bodies(bench.publish({"id": 1, "m": 1}, command=DELTA)) == [{"id": 1, "m": 1}]
+
+
+# -- all of it, at random ------------------------------------------------------------------------
+class OfWhatIsCommitted(SowStaging):
+    """Merges into the value that is folded."""
+
+    def value(self, key: bytes, now_us: int) -> SowRecord | None:
+        return self._topic.state.get(key)
+
+
+class DeletesWhatIsCommitted(SowStaging):
+    """Does not look at what is staged."""
+
+    def _found(self, record: Record, text: str, now_us: int) -> list[bytes]:
+        finding = self._finding(record, text, now_us)
+        finding.take(1_000)
+        nothing: Collection[bytes] = ()
+        found = finding.keys(self._topic.state.get, nothing)
+        finding.close()
+        return found
+
+
+class KeepsWhatFailed(SowStaging):
+    """Keeps what was staged where the append failed."""
+
+    def failed(self, committed_txid: int) -> None: ...
+
+
+class Model:
+    """Every value, by what was journaled: said again from the begin each time."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.log: list[tuple[int, int, Any]] = []
+        """(transaction, id or -1, the value; None: deleted)."""
+
+    def values(self, upto: int = 1 << 60) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        for txid, number, value in self.log:
+            if txid <= upto:
+                found[number] = value
+        return {number: value for number, value in found.items() if value is not None}
+
+    def failed(self) -> None:
+        self.log = [each for each in self.log if each[0] <= self._bench.committed_txid]
+
+
+IDS = range(5)
+
+
+def play(seed: int, kind: type[SowStaging] = SowStaging) -> None:
+    rng = random.Random(seed)
+    bench = Bench(kind=kind)
+    model = Model(bench)
+    number_of = {bench.key(number): number for number in IDS}
+    theirs = 0
+    for step in range(120):
+        act = rng.random()
+        if act < 0.45:
+            _publish(rng, bench, model, step)
+        elif act < 0.6:
+            _delete(rng, bench, model, number_of)
+        elif act < 0.7:
+            said = [{"id": rng.choice(IDS), "theirs": step} for _ in range(rng.randint(1, 3))]
+            first = bench.txid + 1
+            more = {"publisher": Q, "first": theirs + 1}
+            bench.stage(put(0, *(json.dumps(each).encode() for each in said), **more))
+            theirs += len(said)
+            model.log += [(first + at, each["id"], each) for at, each in enumerate(said)]
+        elif act < 0.9:
+            bench.commit(rng.randint(1, 4))
+        else:
+            bench.fail()
+            model.failed()
+        folded = {number_of[key]: value for key, value in bench.folded().items()}
+        assert folded == model.values(bench.committed_txid)
+        assert len(bench.staging) == len(bench.waiting)
+    bench.commit()
+    over = bench.staging._over
+    assert over is None or not over._over, "nothing is left over what is folded"
+
+
+def _publish(rng: random.Random, bench: Bench, model: Model, step: int) -> None:
+    said: list[tuple[int, Any]] = []
+    for at in range(rng.randint(1, 4)):
+        bad = rng.random() < 0.1
+        number, field = rng.choice(IDS), rng.choice("abc")
+        body: Any = {"n": 1} if bad else {"id": number, field: step * 10 + at}
+        said.append((rng.choice((1, DELTA)), body))
+    txid, now = bench.txid, model.values()
+    expected = []
+    for command, body in said:
+        if "id" not in body:
+            continue
+        txid += 1
+        value = body
+        if command == DELTA:
+            value = {**now.get(body["id"], {}), **body}
+        now[body["id"]] = value
+        model.log.append((txid, body["id"], value))
+        expected.append(value)
+    made = bench.bring(*said)
+    assert bodies(made) == expected
+    assert len(made.refused) == len(said) - len(expected)
+
+
+def _delete(rng: random.Random, bench: Bench, model: Model, number_of: dict[bytes, int]) -> None:
+    number = rng.choice(IDS)
+    now = model.values()
+    by = rng.choice(("filter", "keys", "data"))
+    if by == "filter":
+        field = rng.choice("abc")
+        made = bench.delete(filter=f"/{field} IS NOT NULL")
+        expected = {each for each, value in now.items() if field in value}
+    else:
+        said: Any = [bench.key(number)] if by == "keys" else json.dumps({"id": number}).encode()
+        made = bench.delete(**{by: said})
+        expected = {number}
+    assert {number_of[key] for key in keys(made)} == expected
+    model.log += [(bench.txid, each, None) for each in expected]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_journaled_is_made_of_the_values_as_staged(seed: int) -> None:
+    play(seed)
+
+
+@pytest.mark.parametrize("kind", [OfWhatIsCommitted, DeletesWhatIsCommitted, KeepsWhatFailed])
+def test_a_planted_mistake_is_seen(kind: type[SowStaging]) -> None:
+    seen = 0
+    for seed in range(20):
+        try:
+            play(seed, kind)
+        except (AssertionError, KeyError):
+            seen += 1
+    assert seen
+
+
+def test_a_run_that_was_prepared_is_sound() -> None:
+    bench = Bench()
+    made = bench.bring((1, {"id": 1}), (DELTA, {"id": 1, "n": 1}), (1, {"id": 2}))
+    (one,) = made.runs
+    (chunk,) = scan(one.payload)
+    assert (chunk.records, chunk.first_sequence, chunk.last_sequence) == (3, 1, 3)
+    assert {each.publisher for each in iterate_records(one.payload)} == {P}
