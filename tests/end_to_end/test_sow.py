@@ -7,14 +7,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import msgpack
 import orjson
 import pytest
+from end_to_end.test_instance import Client as RawClient
 from end_to_end.test_instance import Server
 
 from raylay.services.client import Client
 from raylay.services.client.messages import Message
 from raylay.services.client.subscription import Subscription
 from raylay.services.errors import CommandFailed
+from raylay.services.messages.records import iterate_records
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server.config import InstanceConfig
 from raylay.services.sow.definition import SowTopicDefinition
@@ -26,6 +29,7 @@ CONFIG = InstanceConfig(
         SowTopicDefinition("rows", "json", keys=("/id",), hash_indexes=(("/s",),)),
         SowTopicDefinition("busy", "json", keys=("/id",)),
         SowTopicDefinition("changing", "json", keys=("/id",)),
+        SowTopicDefinition("merged", "json", keys=("/id",)),
         SowTopicDefinition("fx", "json", pattern="^fx/", keys=("/id",)),
     ),
 )  # fmt: skip
@@ -161,3 +165,37 @@ def test_what_changes_and_what_leaves(server: Server) -> None:
             assert caught.value.reason == reason
 
     with_clients(server, work)
+
+
+def test_deltas_are_merged_and_records_deleted(server: Server) -> None:
+    async def work(publisher: Client, reader: Client) -> None:
+        await publish(publisher, "merged", *({"id": n, "a": 1, "b": n} for n in range(6)))
+        follower = await reader.sow_and_subscribe("merged", oof=True, order_by="/id")
+        rows = [tree for _, _, tree in await take(follower, 6)]
+        assert [each["id"] for each in rows] == list(range(6))
+        await publisher.delta_publish("merged", b'{"id":3,"b":-1}')
+        assert await take(follower, 1) == [("publish", "", {"id": 3, "a": 1, "b": -1})]
+        await publisher.sow_delete("merged", filter="/b >= 4")
+        await publisher.sow_delete("merged", data=b'{"id":0}')
+        (found,) = await reader.sow("merged", filter="/id = 1").all()
+        await publisher.sow_delete("merged", keys=[found.key])
+        await publisher.flush()
+        gone = await take(follower, 4)
+        assert {each[:2] for each in gone} == {("oof", "deleted")}
+        assert [tree["id"] for _, _, tree in gone[2:]] == [0, 1]
+        assert sorted(tree["id"] for _, _, tree in gone[:2]) == [4, 5]
+        left = trees(await reader.sow("merged", order_by="/id").all())
+        assert left == [{"id": 2, "a": 1, "b": 2}, {"id": 3, "a": 1, "b": -1}]
+
+    with_clients(server, work)
+    raw = RawClient(server.address, "raw")
+    options = {"t": "merged", "a": "processed,persisted"}
+    raw.send({"c": "p", "cid": "1", "cmd": 6, **options}, b'{"id":2,"b":5}')
+    assert raw.ack(cid="1", a="persisted").header["status"] == "success"
+    raw.send({"c": "p", "cid": "2", "cmd": 2, **options}, msgpack.packb({"filter": "/id = 3"}))
+    assert raw.ack(cid="2", a="persisted").header["status"] == "success"
+    raw.send({"c": "sow", "sub": "q", "t": "merged", "cid": "3", "a": "completed"})
+    rows = raw.next(lambda frame: frame.header["c"] == "sow")
+    assert [each.body for each in iterate_records(rows.body)] == [b'{"id":2,"a":1,"b":5}']
+    raw.send({"c": "p", "cid": "4", "cmd": 2, **options, "t": "plain"}, msgpack.packb({"keys": []}))
+    assert raw.ack(cid="4").header["reason"] == "no_sow"
