@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from typing import Any
 
 from raylay.services.errors import ExpressionError
 from raylay.services.expressions import tree
 from raylay.services.expressions.compiler import Predicate, compiled_filter
 from raylay.services.expressions.functions import BUILT_IN
-from raylay.services.expressions.functions.registry import Functions
+from raylay.services.expressions.functions.registry import Functions, Surroundings
 from raylay.services.expressions.parser import parse
+from raylay.services.expressions.values import Value
 
 COMPILED_MAX = 256
 """Filters that are kept for who asks for the same one again."""
@@ -34,7 +36,10 @@ class Use:
     deterministic: bool = False
 
 
-SUBSCRIPTION = Use("the filter of a subscription", frozenset(("message", "instance", "clock")))
+SUBSCRIPTION = Use(
+    "the filter of a subscription", frozenset(("message", "client", "instance", "clock"))
+)
+READ = Use("the filter of a read", frozenset(("message", "instance", "clock")))
 REPLICATION = Use("a replication filter", frozenset(("message",)), deterministic=True)
 ANYWHERE = Use(
     "an expression", frozenset(("message", "client", "instance", "state", "clock", "chance"))
@@ -46,7 +51,7 @@ class Expression:
     """A filter.
 
     Attributes:
-        text: as it was written.
+        text: as it was written; and what stands for the client, where it asks for that.
         tree: how it was read.
         matches: whether it is true of a parsed message and its surroundings.
     """
@@ -71,20 +76,27 @@ def nodes(node: tree.Node) -> Iterator[tree.Node]:
         waiting += reversed(each.children())
 
 
-def expression(text: str, use: Use = SUBSCRIPTION, functions: Functions = BUILT_IN) -> Expression:
+def expression(
+    text: str,
+    use: Use = SUBSCRIPTION,
+    functions: Functions = BUILT_IN,
+    client: Surroundings | None = None,
+) -> Expression:
     """Reads and compiles a filter.
 
     Args:
         use: where it is to be used.
         functions: those that it may use.
+        client: whose filter it is. What it asks of the client is written out in its place, so that
+            it is asked as any other value is.
 
     Raises:
         ExpressionError: it is none, or asks what is not to be had there; with its column.
     """
     try:
-        if functions is BUILT_IN:
-            return _built_in(text, use)
-        return _compiled(text, use, functions)
+        built_in = functions is BUILT_IN
+        found = _built_in(text, use) if built_in else _compiled(text, use, functions)
+        return found if client is None else _of_client(found, client)
     except RecursionError:
         raise ExpressionError("it is nested too deeply: make it shorter", 1, text) from None
     except ExpressionError as error:
@@ -112,6 +124,31 @@ def _compiled(text: str, use: Use, functions: Functions) -> Expression:
     found = parse(text, functions)
     check_functions(found, use)
     return Expression(text, found, compiled_filter(found))
+
+
+def _of_client(found: Expression, client: Surroundings) -> Expression:
+    told: list[Value] = []
+
+    def written(node: tree.Node) -> tree.Node:
+        if isinstance(node, tree.Call) and node.function.needs == "client":
+            told.append(node.function.call(client) or None)
+            return tree.Literal(node.column, told[-1])
+        changed: dict[str, Any] = {}
+        for field in fields(node):
+            value = getattr(node, field.name)
+            if isinstance(value, tree.Node):
+                changed[field.name] = written(value)
+            elif isinstance(value, tuple):
+                changed[field.name] = tuple(
+                    written(each) if isinstance(each, tree.Node) else each for each in value
+                )
+        return replace(node, **changed) if changed else node
+
+    made = written(found.tree)
+    if not told:
+        return found
+    # Who else writes the same asks for something else.
+    return Expression(f"{found.text} {told}", made, compiled_filter(made))
 
 
 @lru_cache(COMPILED_MAX)

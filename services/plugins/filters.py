@@ -14,6 +14,7 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.plugins.message_types import plugins
 from raylay.services.replication.content import FilterLanguage
+from raylay.services.subscriptions.matching import Asker, nobody
 
 if TYPE_CHECKING:
     from raylay.services.expressions.functions.registry import Functions
@@ -48,13 +49,17 @@ def filter_language(
 
 
 def filtered_subscriptions(
-    definitions: Iterable[TypeDefinition], instance: str, group: str
+    definitions: Iterable[TypeDefinition],
+    instance: str,
+    group: str,
+    asker: Callable[[int], Asker] = nobody,
 ) -> FilteredSubscriptions:
     """What judges the content filters of an instance's subscriptions.
 
     Args:
         definitions: the message types of its configuration.
         instance, group: its names.
+        asker: what is known of the client of a session.
 
     Raises:
         RemoteProtocolError: what is installed there, or a definition, cannot be used: the client
@@ -62,7 +67,7 @@ def filtered_subscriptions(
     """
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
 
-    return FilteredSubscriptions(*_language(definitions, instance), instance, group)
+    return FilteredSubscriptions(*_language(definitions, instance), instance, group, asker)
 
 
 def replay_filters(

@@ -157,7 +157,9 @@ class ClientSubscriptions:
                 f"{here.identity.name}: a bookmark subscription needs one that is",
                 "not_journaled",
             )
-        content = self._clients.replay_filter(command.filter) if command.filter else None
+        content = None
+        if command.filter:
+            content = self._clients.replay_filter(self._connection, command.filter)
         position = parse_position(command.bookmark)
         self._clients.replays.open(self._connection, command, filter_, position, content)
 

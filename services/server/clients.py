@@ -25,7 +25,7 @@ from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery
-from raylay.services.subscriptions.matching import Subscription
+from raylay.services.subscriptions.matching import Asker, Subscription
 from raylay.services.subscriptions.overflow import Sent
 
 if TYPE_CHECKING:
@@ -132,8 +132,8 @@ class Clients:
         else:
             self.replays.remove(subscription)
 
-    def replay_filter(self, text: str) -> ReplayFilter:
-        """The content filter of a bookmark subscription.
+    def replay_filter(self, client: Subscriber, text: str) -> ReplayFilter:
+        """The content filter of a client's bookmark subscription.
 
         Raises:
             RemoteProtocolError: it is none; with reason `bad_filter`.
@@ -143,11 +143,17 @@ class Clients:
             self._replay_filters = replay_filters(
                 config.type_definitions, config.name, config.group
             )
-        return self._replay_filters.made(text)
+        return self._replay_filters.made(text, self._asker(client.number))
+
+    def _asker(self, session: int) -> Asker:
+        client = self.sessions[session]
+        return Asker(client.client_name, client.user_id, client.peer)
 
     def _filtered(self) -> FilteredSubscriptions:
         config = self.here.config
-        return filtered_subscriptions(config.type_definitions, config.name, config.group)
+        return filtered_subscriptions(
+            config.type_definitions, config.name, config.group, self._asker
+        )
 
     def _following(self) -> FollowingSubscriptions:
         config, book = self.here.config, self._sow.book

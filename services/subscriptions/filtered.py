@@ -10,7 +10,7 @@ A delivery has consecutive transaction ids, so each stretch that passes is one o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from raylay.services.errors import ExpressionError, MessageTypeError, RemoteProtocolError
@@ -21,7 +21,7 @@ from raylay.services.messages.records import Flag, Kind, Record, Run, iterate_re
 from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
 from raylay.services.messages.types.base import Types
 from raylay.services.subscriptions.delivery import Delivery
-from raylay.services.subscriptions.matching import Subscription
+from raylay.services.subscriptions.matching import Asker, Subscription, nobody
 
 
 class FilteredSubscriptions:
@@ -34,11 +34,29 @@ class FilteredSubscriptions:
         types: what bodies are read by.
         functions: those that filters may use.
         instance, group: the instance's names.
+        asker: what is known of the client of a session.
     """
 
-    __slots__ = ("_asking", "_functions", "_group", "_indexes", "_instance", "_kept", "_types")
+    __slots__ = (
+        "_asker",
+        "_asking",
+        "_functions",
+        "_group",
+        "_indexes",
+        "_instance",
+        "_kept",
+        "_types",
+    )
 
-    def __init__(self, types: Types, functions: Functions, instance: str, group: str) -> None:
+    def __init__(
+        self,
+        types: Types,
+        functions: Functions,
+        instance: str,
+        group: str,
+        asker: Callable[[int], Asker] = nobody,
+    ) -> None:
+        self._asker = asker
         self._types = types
         self._functions = functions
         self._instance = instance
@@ -62,7 +80,12 @@ class FilteredSubscriptions:
         """
         text = subscription.content
         try:
-            found = expression(text, SUBSCRIPTION, self._functions)
+            found = expression(
+                text,
+                SUBSCRIPTION,
+                self._functions,
+                surroundings_of(self._asker(subscription.session)),
+            )
         except ExpressionError as error:
             raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
         self._kept[subscription] = found
@@ -144,3 +167,9 @@ class FilteredSubscriptions:
             # The time now is the time when it came.
             now_s=run.receive_time_us / 1e6,
         )
+
+
+def surroundings_of(asker: Asker) -> Surroundings:
+    """What filters of this client are told of it."""
+    name, user, address = asker
+    return Surroundings(client_name=name, user=user, remote_address=address)

@@ -17,6 +17,8 @@ from raylay.services.expressions.functions.registry import NOWHERE, Functions, S
 from raylay.services.messages.records import RECORD_HEADER_BYTES, Run, decode_record
 from raylay.services.messages.types.base import Types
 from raylay.services.subscriptions.combined import PIECE_BYTES
+from raylay.services.subscriptions.filtered import surroundings_of
+from raylay.services.subscriptions.matching import Asker
 
 KEPT_PIECES = 4
 
@@ -49,16 +51,17 @@ class ReplayFilters:
         self._parsed: list[tuple[int, bytes, list[_Message]]] = []
         """Of the pieces that were parsed last: first transaction id, payload, its messages."""
 
-    def made(self, text: str) -> ReplayFilter:
-        """The filter that is written so.
+    def made(self, text: str, asker: Asker) -> ReplayFilter:
+        """The filter that is written so, by this client.
 
         Raises:
             RemoteProtocolError: with reason `bad_filter`, the column and what to do.
         """
         try:
-            return ReplayFilter(text, expression(text, SUBSCRIPTION, self._functions), self)
+            found = expression(text, SUBSCRIPTION, self._functions, surroundings_of(asker))
         except ExpressionError as error:
             raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
+        return ReplayFilter(text, found, self)
 
     def messages(self, run: Run) -> list[_Message]:
         """What the records of a run say; those that cannot be read are left out."""

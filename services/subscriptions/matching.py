@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.topic_pattern import PatternError, TopicPattern
@@ -96,6 +97,19 @@ class Following:
     no_empties: bool = False
     no_sowkey: bool = False
     keys: frozenset[bytes] | None = None
+
+
+class Asker(NamedTuple):
+    """What a filter may ask of the client that has it. `address`: of its side of the connection."""
+
+    client_name: str = ""
+    user: str = ""
+    address: str = ""
+
+
+def nobody(_: int) -> Asker:
+    """Of no session anything is known."""
+    return Asker()
 
 
 @dataclass(slots=True, eq=False)

@@ -144,6 +144,10 @@ def test_a_replay_gets_what_passes_and_is_acked_what_does_not(
     passing += publish(publisher, 3_001, 3_300)
     publisher.persisted(3_300)
     assert reader.receive(len(passing) - stats["matches"]) == passing[stats["matches"] :]
+    reader.close()
+    # Another one, of which no ack is dropped among messages.
+    reader = Client(server.address, "durable")
+    reader.send(header | {"a": "persisted", "o": {"filter": FILTER}})
     have = PublisherRanges()
     while have.of(publisher.answer["publisher"]).last() != 3_300:
         frame = reader.next(lambda frame: frame.header.get("a") == "persisted")
@@ -151,6 +155,6 @@ def test_a_replay_gets_what_passes_and_is_acked_what_does_not(
     assert list(have.of(publisher.answer["publisher"])) == [(1, 3_300)]
     reader.close()
     late = publish(publisher, 3_301, 3_330)
-    again = Client(server.address, "reader")
+    again = Client(server.address, "durable")
     again.send(header | {"o": {"filter": FILTER, "have": have.to_wire(), "rate": "200"}})
     assert again.receive(len(late)) == late

@@ -12,7 +12,7 @@ from raylay.services.expressions.expression import (
     Use,
     expression,
 )
-from raylay.services.expressions.functions.registry import Surroundings
+from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,23 @@ def test_a_refusal_is_no_other_time() -> None:
         with pytest.raises(ExpressionError, match="column 6: ") as told:
             expression("/a = ")
         assert told.value.expression == "/a = "
+
+
+def test_what_is_asked_of_the_client_is_written_out() -> None:
+    """Wherever it stands: in a list, a function, a negation. Who asks for nothing has the same."""
+    text = "/who IN ('x', CLIENT_NAME()) OR (UPPER(USER()) = /user AND 1 = 1)"
+    one = expression(text, client=Surroundings(client_name="ann", user="sam"))
+    two = expression(text, client=Surroundings(client_name="bob"))
+    assert one.text != two.text and one.text.startswith(text)
+    assert not one.asks_around
+    for message, matching in (
+        ({"who": "ann", "user": "a"}, (True, False)),
+        ({"who": "bob", "user": "SAM"}, (True, True)),
+        ({"who": "x", "user": "a"}, (True, True)),
+    ):
+        assert (
+            bool(one.matches(message, NOWHERE)),
+            bool(two.matches(message, NOWHERE)),
+        ) == matching
+    plain = expression("/a = 1")
+    assert expression("/a = 1", client=Surroundings(client_name="ann")) is plain

@@ -18,7 +18,7 @@ from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.registry import message_type
 from raylay.services.subscriptions.delivery import DELIVERY_BYTES_MAX
 from raylay.services.subscriptions.filtered import FilteredSubscriptions
-from raylay.services.subscriptions.matching import Subscription, topic_filter
+from raylay.services.subscriptions.matching import Asker, Subscription, topic_filter
 
 
 class Counting(dict[str, MessageType]):
@@ -160,10 +160,27 @@ def test_filters_may_ask_for_what_is_around_a_message() -> None:
     assert given(to, run(A)) == []
 
 
-@pytest.mark.parametrize("text", ["/x = ", "SUM(/x) > 1", "CLIENT_NAME() = 'x'", "SOW_KEY() = 'x'"])
+@pytest.mark.parametrize("text", ["/x = ", "SUM(/x) > 1", "SOW_KEY() = 'x'"])
 def test_what_is_no_filter_is_refused_and_nothing_is_added(text: str) -> None:
     to = table()
     with pytest.raises(RemoteProtocolError, match="is no filter: column") as told:
         added(to, "a", text)
     assert told.value.reason == "bad_filter"
     assert not len(to)
+
+
+def test_a_filter_may_ask_whose_it_is() -> None:
+    """As of any other value: of 10,000 who ask for their own, each is found by its name."""
+    clients = {
+        1: Asker("ann", "", "10.0.0.1:99"),
+        2: Asker("bob", "", "11.0.0.1:99"),
+        3: Asker("c", "sam", "12.0.0.1:99"),
+    }
+    to = FilteredSubscriptions(Counting(), BUILT_IN, "London-1", "London", clients.__getitem__)
+    for session in clients:
+        whose = "/desk = CLIENT_NAME() AND USER() IS NULL"
+        to.add(Subscription(session, f"whose {session}", topic_filter("orders", ""), whose))
+        here = "REMOTE_ADDRESS() BEGINS WITH ('10.') AND CONNECTION_NAME() IS NULL"
+        to.add(Subscription(session, f"here {session}", topic_filter("o.*", ""), here))
+    found = [(name, txid) for name, txid, _ in given(to, run('{"desk": "bob"}', '{"desk": "c"}'))]
+    assert sorted(found) == [("here 1", 1), ("whose 2", 1)]

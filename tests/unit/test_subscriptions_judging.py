@@ -10,6 +10,7 @@ from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.records import Run
 from raylay.services.subscriptions.combined import PIECE_BYTES, PIECE_RECORDS, pieces
 from raylay.services.subscriptions.judging import KEPT_PIECES, ReplayFilters
+from raylay.services.subscriptions.matching import Asker
 
 
 def filters(types: Counting | None = None) -> ReplayFilters:
@@ -17,7 +18,7 @@ def filters(types: Counting | None = None) -> ReplayFilters:
 
 
 def sequences(made: ReplayFilters, text: str, each: Run) -> list[int]:
-    found = made.made(text).passing(each)
+    found = made.made(text, Asker()).passing(each)
     for before, begin, end, sequence in found:
         assert sequence == each.first_sequence + before
         assert int.from_bytes(each.payload[begin : begin + 4], "little") == end - begin
@@ -44,7 +45,7 @@ def test_a_filter_may_ask_what_is_around_the_message() -> None:
 
 def test_what_is_no_filter_is_refused_with_its_column() -> None:
     with pytest.raises(RemoteProtocolError, match="column 6") as refused:
-        filters().made("/n = ")
+        filters().made("/n = ", Asker())
     assert refused.value.reason == "bad_filter"
 
 
@@ -81,3 +82,10 @@ def test_a_run_is_cut_into_pieces_of_a_turn_each() -> None:
     assert holes is not None
     assert [each.contiguous for each in pieces([holes])] == [False, True]
     assert next(pieces([holes])).ranges() == [(7, 7), (9, PIECE_RECORDS + 7)]
+
+
+def test_a_filter_may_ask_whose_it_is() -> None:
+    made = filters().made("/desk = CLIENT_NAME()", Asker("ann", "", ""))
+    each = run('{"desk": "bob"}', '{"desk": "ann"}', '{"desk": null}')
+    assert [place[3] for place in made.passing(each)] == [2]
+    assert sequences(filters(), "/desk = CLIENT_NAME()", each) == []

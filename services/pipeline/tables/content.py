@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
-from raylay.services.expressions.expression import SUBSCRIPTION, Expression, expression, refusal
+from raylay.services.expressions.expression import READ, Expression, expression, refusal
 from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 from raylay.services.messages.records import MESSAGES
 from raylay.services.messages.types.registry import MessageTypes
@@ -29,7 +29,7 @@ def checked_filter(text: str) -> Expression:
         ConfigurationError: it is none; names the column.
     """
     try:
-        return expression(text, SUBSCRIPTION, functions())
+        return expression(text, READ, functions())
     except ExpressionError as error:
         raise ConfigurationError(f"filter: {refusal(text, error)}") from None
 
