@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from raylay.services.errors import ConfigurationError, ExpressionError, MessageTypeError
+from raylay.services.expressions.functions.registry import Surroundings
 from raylay.services.messages.topic_pattern import PatternError
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.messages.types.registry import MessageTypes
@@ -24,6 +25,8 @@ def sow_book(
     generators: Mapping[str, KeyGenerator] | None = None,
     *,
     transient: SowStore | None = None,
+    instance: str = "",
+    group: str = "",
 ) -> SowBook:
     """The SOW topics of an instance, as the store has them, with what makes their keys and computes
     their fields.
@@ -34,6 +37,7 @@ def sow_book(
         generators: key generators, by the names that definitions call them by, in place of those
             that are installed.
         transient: of the topics that are in memory only; None: a new one.
+        instance, group: names of the instance.
 
     Raises:
         ConfigurationError: a definition cannot be used; names the topic.
@@ -61,7 +65,7 @@ def sow_book(
                 state,
                 _generator(definition, generators or {}),
             )
-            _complete(topic)
+            _complete(topic, Surroundings(instance=instance or None, group=group or None))
         except ExpressionError as error:
             raise ConfigurationError(f"{where}: {error.expression[:200]!r}, {error}") from None
         except (ConfigurationError, MessageTypeError, PatternError) as error:
@@ -70,7 +74,7 @@ def sow_book(
     return SowBook(topics)
 
 
-def _complete(topic: SowTopic) -> None:
+def _complete(topic: SowTopic, around: Surroundings) -> None:
     """What it computes, and what it does before the append."""
     # Not above: an instance without such topics needs no language.
     from raylay.services.plugins.functions import functions
@@ -79,9 +83,13 @@ def _complete(topic: SowTopic) -> None:
 
     definition, known = topic.definition, functions()
     if definition.preprocessing:
-        topic.preprocess = Enrichment(definition.preprocessing, topic.type, known, PREPROCESSING)
+        made = Enrichment(definition.preprocessing, topic.type, known, PREPROCESSING, around)
+        topic.preprocess = made
+        topic.around = around if made.asks_around else None
     if definition.enrichment:
-        topic.enrich = Enrichment(definition.enrichment, topic.type, known, ENRICHMENT)
+        made = Enrichment(definition.enrichment, topic.type, known, ENRICHMENT, around)
+        topic.enrich = made
+        topic.around = around if made.asks_around else topic.around
     topic.staging = SowStaging(topic, known)
 
 

@@ -114,7 +114,14 @@ class SowKeeper:
         if not all(each.transient for each in config.sow):
             store = self._store = LmdbSowStore(path)
         self._match(store)
-        feature = SowFeature(sow_book(config.sow, config.type_definitions, store))
+        book = sow_book(
+            config.sow,
+            config.type_definitions,
+            store,
+            instance=config.name,
+            group=config.group,
+        )
+        feature = SowFeature(book)
         last_txid = journal.recovered.next_txid - 1
         return feature, feature.begin(journal.first_txid, last_txid)
 
@@ -288,12 +295,15 @@ class SowKeeper:
         """Links need nothing of the journal below this: so much of it is released as the store
         has."""
         self._before_txid = before_txid
+        if self.feature is not None:
+            self.feature.delivered_txid = before_txid - 1
         self._release()
 
     def _release(self) -> None:
+        floor_txid = None if self.feature is None else self.feature.floor_txid
         before_txid = self._before_txid
-        if self.feature is not None:
-            before_txid = self.feature.removable(before_txid)
+        if floor_txid is not None:
+            before_txid = min(before_txid, floor_txid + 1)
         self._here.journal.removable(before_txid)
 
     # -- telling ---------------------------------------------------------------------------------

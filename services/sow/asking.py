@@ -91,7 +91,7 @@ class SowQuestions:
             name = question.wanted.topic.decode("utf-8", "replace")
             raise RemoteProtocolError(
                 f"no SOW topic of {self._instance} is {name[:200]!r}: only what has a state of the "
-                "world can be asked for it; declare it in the configuration, under sow",
+                "world can be asked for it; declare it in the configuration, under sow_topics",
                 "no_sow",
             )
         filter_ = self._filter(question.filter, FOLLOWING if question.follows else QUERY)

@@ -16,6 +16,7 @@ from raylay.services.expressions.compiler import Evaluation, compiled_value
 from raylay.services.expressions.expression import Use, check_functions, nodes
 from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
 from raylay.services.expressions.parser import parse_assignment
+from raylay.services.messages.records import Record
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.composite import CompositeLocal
@@ -36,12 +37,14 @@ class _Field(NamedTuple):
         evaluate: its value, of the two messages under their names.
         optional: NULL is left out.
         sets_current: those behind it see the new value.
+        asks_around: it asks for more than the messages.
     """
 
     path: FieldPath
     evaluate: Evaluation
     optional: bool
     sets_current: bool
+    asks_around: bool
 
 
 class Enrichment:
@@ -52,41 +55,47 @@ class Enrichment:
         kind: the type of the messages.
         functions: those that the expressions may use.
         use: `PREPROCESSING` or `ENRICHMENT`.
+        around: what is known beside the messages: of each one, while it is computed (`tell`).
 
     Raises:
         ExpressionError: one cannot be read or asks what is not to be had; with text and column.
         MessageTypeError: messages of the type cannot be written so.
     """
 
-    __slots__ = ("_empty", "_fields")
+    __slots__ = ("_around", "_empty", "_fields", "asks_around")
 
     def __init__(
-        self, texts: Iterable[str], kind: MessageType, functions: Functions, use: Use = ENRICHMENT
+        self,
+        texts: Iterable[str],
+        kind: MessageType,
+        functions: Functions,
+        use: Use = ENRICHMENT,
+        around: Surroundings = NOWHERE,
     ) -> None:
         kind.require(Ability.FIELDS)
         kind.require(Ability.ENRICHMENT)
         self._empty = kind.empty
+        self._around = around
         self._fields = tuple(_read(text, kind, functions, use) for text in texts)
+        self.asks_around = any(field.asks_around for field in self._fields)
+        """Whether any of them asks for more than the messages."""
 
     @property
     def paths(self) -> tuple[FieldPath, ...]:
         """Of the fields that are set."""
         return tuple(field.path for field in self._fields)
 
-    def __call__(
-        self, message: Tree, previous: Tree | None = None, around: Surroundings = NOWHERE
-    ) -> Tree:
+    def __call__(self, message: Tree, previous: Tree | None = None) -> Tree:
         """The message with the fields in it; no argument is changed.
 
         Args:
             message: as it came.
             previous: what the topic has under its key; None: nothing.
-            around: what is known beside the messages.
         """
         messages = {_CURRENT: message, _PREVIOUS: previous or {}}
         result = message
         for field in self._fields:
-            value = values.scalar(field.evaluate(messages, around))
+            value = values.scalar(field.evaluate(messages, self._around))
             if value is None:
                 if field.optional:
                     continue
@@ -95,6 +104,19 @@ class Enrichment:
             if field.sets_current:
                 messages[_CURRENT] = _with(messages[_CURRENT], field.path, value)
         return result
+
+
+def tell(around: Surroundings, record: Record, now_us: int) -> None:
+    """Tells of the message that is computed next.
+
+    Args:
+        now_us: when it came.
+    """
+    around.topic = record.topic
+    around.size_bytes = len(record.body)
+    around.correlation_id = record.correlation.decode("utf-8", "surrogateescape")
+    around.bookmark = record.bookmark
+    around.now_s = now_us / 1e6
 
 
 def written(kind: MessageType, body: bytes | memoryview, message: Tree) -> bytes:
@@ -127,8 +149,13 @@ def _read(text: str, kind: MessageType, functions: Functions, use: Use) -> _Fiel
     except ExpressionError as error:
         error.expression = text
         raise
+    calls = (each for each in nodes(found.value) if isinstance(each, tree.Call))
     return _Field(
-        found.destination, evaluate, "OPTIONAL" in found.hints, "SET_CURRENT" in found.hints
+        found.destination,
+        evaluate,
+        "OPTIONAL" in found.hints,
+        "SET_CURRENT" in found.hints,
+        any(each.function.needs for each in calls),
     )
 
 

@@ -31,7 +31,7 @@ from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.trees import Tree, merged
 from raylay.services.sow import folding
-from raylay.services.sow.enrichment import written
+from raylay.services.sow.enrichment import tell, written
 from raylay.services.sow.finding import Finding
 from raylay.services.sow.keys import SOW_KEY_BYTES_MAX
 from raylay.services.sow.records import NEVER, SowRecord
@@ -373,6 +373,8 @@ class SowStaging:
     ) -> tuple[bytes, bytes]:
         """What is set before the key is made, then what is set after that, then the delta."""
         topic, kind, body = self._topic, self._topic.type, record.body
+        if topic.around is not None:
+            tell(topic.around, record, now_us)
         whole = tree
         if topic.preprocess is not None:
             whole = topic.preprocess(whole)
@@ -434,7 +436,7 @@ class SowStaging:
             if name == "filter" and type(value) is str:
                 keys = self._found(record, value, now_us)
             elif name == "data" and type(value) is bytes:
-                keys = [self._key_of_data(record, value)]
+                keys = [self._key_of_data(record, value, now_us)]
             elif name == "keys" and type(value) is list:
                 keys = self._given(record, value)
             else:
@@ -459,7 +461,7 @@ class SowStaging:
                 )
         return sorted(set(keys))
 
-    def _key_of_data(self, record: Record, data: bytes) -> bytes:
+    def _key_of_data(self, record: Record, data: bytes, now_us: int) -> bytes:
         topic = self._topic
         if not topic.makes_keys:
             raise _RefusalError(
@@ -470,6 +472,8 @@ class SowStaging:
         try:
             tree = topic.type.parse(data) if self._parses else None
             if tree is not None and topic.preprocess is not None:
+                if topic.around is not None:
+                    tell(topic.around, record._replace(body=data), now_us)
                 tree = topic.preprocess(tree)
             return topic.key_of(record._replace(body=data), tree)
         except SowKeyError as error:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from raylay.services.errors import SowKeyError
+from raylay.services.expressions.functions.registry import Surroundings
 from raylay.services.messages.records import Record, Run
 from raylay.services.messages.stateful import Stateful
 from raylay.services.messages.topic_pattern import TopicPattern
@@ -66,6 +67,7 @@ class SowTopic:
         name: of the topic; of the physical one, where there is a pattern.
         indexes: told of each change in a fold; None: there are none.
         preprocess, enrich: what is computed before a message is journaled; None: nothing.
+        around: told of each message before that; None: nothing asks for it.
         staging: what is done before the append; None: nothing.
 
     Raises:
@@ -79,6 +81,7 @@ class SowTopic:
         "_reserved",
         "_rule",
         "_rules",
+        "around",
         "definition",
         "enrich",
         "indexes",
@@ -105,6 +108,7 @@ class SowTopic:
         self.indexes: SowIndexes | None = None
         self.preprocess: Preprocess | None = None
         self.enrich: Enrich | None = None
+        self.around: Surroundings | None = None
         self.staging: Staging | None = None
         self._generate = generate
         self._rules: dict[str, KeyRule] = {}

@@ -9,10 +9,11 @@ import pytest
 from raylay.services.errors import ExpressionError, MessageTypeError
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import Surroundings
+from raylay.services.messages.records import RecordBuilder, decode_record
 from raylay.services.messages.types.composite import CompositeGlobal, CompositeLocal, join
 from raylay.services.messages.types.registry import message_type
 from raylay.services.messages.types.struct import StructType
-from raylay.services.sow.enrichment import ENRICHMENT, PREPROCESSING, Enrichment, written
+from raylay.services.sow.enrichment import ENRICHMENT, PREPROCESSING, Enrichment, tell, written
 
 JSON = message_type("json")
 
@@ -96,9 +97,25 @@ def test_preprocessing_sees_the_message_alone() -> None:
 
 
 def test_what_is_known_beside_the_message() -> None:
-    computed = made("TOPIC_NAME() AS /topic", "UNIX_TIMESTAMP() AS /at", "AMPS_GROUP_NAME() AS /g")
-    around = Surroundings(topic="orders", now_s=12.5, group="Chicago")
-    assert computed({}, None, around) == {"topic": "orders", "at": 12.5, "g": "Chicago"}
+    around = Surroundings(group="Chicago")
+    texts = [
+        "TOPIC_NAME() AS /topic",
+        "UNIX_TIMESTAMP() AS /at",
+        "AMPS_GROUP_NAME() AS /group",
+        "MESSAGE_SIZE() AS /bytes",
+        "BOOKMARK() AS /bookmark",
+    ]
+    computed = Enrichment(texts, JSON, BUILT_IN, ENRICHMENT, around)
+    assert computed.asks_around and not made("/a AS /b").asks_around
+    given = decode_record(RecordBuilder(7, "orders", "json").build(3, b"{}", 0))
+    tell(around, given, 12_500_000)
+    assert computed({}) == {
+        "topic": "orders",
+        "at": 12.5,
+        "group": "Chicago",
+        "bytes": 2,
+        "bookmark": "7|3|",
+    }
 
 
 @pytest.mark.parametrize(
