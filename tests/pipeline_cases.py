@@ -159,9 +159,11 @@ def mixed_log(directory: Path, *, archive: bool = True) -> Log:
     return log
 
 
-def write_fabric(directory: Path, names: tuple[str, ...] = ("Chicago-1", "Chicago-2")) -> Path:
+def write_fabric(
+    directory: Path, names: tuple[str, ...] = ("Chicago-1", "Chicago-2"), **options: Any
+) -> Path:
     """The record of a fabric whose instances' data lies in folders of their names."""
-    builder = FabricBuilder("flights")
+    builder = FabricBuilder("flights", **options)
     builder.region("Chicago", list(names))
     settings = builder.settings()
     FabricRecord(

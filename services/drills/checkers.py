@@ -9,7 +9,6 @@
     authored         -  what an instance writes itself takes effect when it is on disk, or is undone
     state            -  what is added to a message is made of the value as staged, where it was
                         published, and once; what a state refuses is in no journal
-    sow              -  a SOW topic holds what follows from its instance's journal alone
     folds            -  what was committed is folded once, in order, behind its acks, and the state
                         before what is delivered
     routing          -  a link brings nothing that is not routed there
@@ -61,7 +60,6 @@ from raylay.services.drills.laws.journals import (
     removal,
     routing,
     settled,
-    sow,
     state,
     unavailable,
 )
@@ -87,7 +85,6 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     loops,
     authored,
     state,
-    sow,
     folds,
     routing,
     liveness,
@@ -122,7 +119,6 @@ __all__ = [
     "removal",
     "loops",
     "authored",
-    "sow",
     "state",
     "folds",
     "routing",

@@ -384,14 +384,6 @@ class Folded(NamedTuple):
     """Clients whose publishes count as acked and who were not told yet."""
 
 
-class SowDiffers(NamedTuple):
-    """A SOW topic of an instance is not what its journal says, when it begins or in the end."""
-
-    time_us: int
-    instance: str
-    text: str
-
-
 class Fault(NamedTuple):
     """The nemesis did something. Checkers ignore it, people read it."""
 
@@ -445,7 +437,6 @@ Operation = (
     | Undone
     | Fault
     | Seen
-    | SowDiffers
 )
 
 
@@ -546,8 +537,6 @@ class History:
     """What all instances have in their transaction logs."""
     transient: frozenset[str] = frozenset()
     """Topics that no instance journals."""
-    deletions: set[tuple[int, int]] = field(default_factory=set)
-    """What was published to delete records: nobody is delivered it."""
 
     def tail(self, lines: int) -> str:
         """The last operations, a line each."""

@@ -317,3 +317,27 @@ def test_the_command(
     assert (result["valid"], result["lost"], result["duplicates"]) == (False, 20, 10)
     assert result["owed"]["Chicago-3"]["messages"] == 50
     assert f"report: {report}" in told.err and report.stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_sow_topics_are_compared(spark: Any, tmp_path: Path) -> None:
+    topic = {"name": "orders", "message_type": "json", "keys": ["/number"]}
+    directory = write_fabric(tmp_path, NAMES, sow_topics=[topic])
+    write_log(directory / "Chicago-1", runs_of((1, 500), (501, 500), forwarded=False))
+    write_log(directory / "Chicago-2", runs_of((1, 500), (501, 490), forwarded=True))
+    log = write_log(directory / "Chicago-3", runs_of((1, 500), (501, 500), forwarded=True))
+    assert any(e.done for e in SegmentMaintenance(log.journal).remove(501, force=True))
+    found = judged(spark, directory)
+    (orders,) = found.sow
+    assert (orders["topic"], orders["message_type"]) == ("orders", "json")
+    assert orders["records"] == {"Chicago-1": 1000, "Chicago-2": 990}
+    assert (orders["differing"], len(orders["keys"])) == (10, 10)
+    assert {each["held"]["Chicago-2"] for each in orders["keys"]} == {None}
+    assert re.fullmatch(
+        f"{DESK}\\|[0-9]+, body [0-9a-f]{{16}}", orders["keys"][0]["held"]["Chicago-1"]
+    )
+    assert list(orders["not_compared"]) == ["Chicago-3"]
+    assert "begins with transaction 501" in orders["not_compared"]["Chicago-3"]
+    write_audit_page(found, tmp_path / "page.html", str(directory))
+    page = (tmp_path / "page.html").read_text()
+    assert "SOW topic orders (json)" in page and "Chicago-3 is not compared" in page

@@ -128,8 +128,8 @@ ROOMS: dict[str, frozenset[str]] = {
             "telemetry"
         ),
         "pipeline": (
-            "client configuration expressions fabric messages plugins replication reports server "
-            "storage subscriptions topology"
+            "client configuration core expressions fabric messages plugins replication reports "
+            "server sow storage subscriptions topology"
         ),
         "commands": (
             "client configuration drills expressions fabric hosts messages plugins reports server "

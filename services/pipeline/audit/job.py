@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -56,6 +56,7 @@ from raylay.services.pipeline.audit.parts import (
     parts_of,
 )
 from raylay.services.pipeline.audit.routes import expected_by, expected_everywhere
+from raylay.services.pipeline.audit.sow import SowSource, compare_sow, sow_sources
 from raylay.services.pipeline.journals import (
     PARTITION_BYTES_DEFAULT,
     OnCorrupt,
@@ -97,6 +98,7 @@ def audit(
     why: Why,
     *,
     known: Known = NOTHING,
+    sow: Sequence[SowSource] = (),
     settle_s: float = SETTLE_S_DEFAULT,
     max_owed_s: float = MAX_OWED_S_DEFAULT,
     on_corrupt: OnCorrupt = "stop",
@@ -107,6 +109,7 @@ def audit(
 
     Args:
         why: what should be where; `expected_by(settings)` asks the configuration.
+        sow: the SOW topics of the instances.
         known: what tells which instance a former incarnation was.
         settle_s: how long a message may be on its way.
         max_owed_s: how long a link may owe one before the verdict is bad.
@@ -169,6 +172,10 @@ def audit(
         progress(f"comparing the contents of {len(suspected):,} sequences one by one")
         narrow = _planned(places, ends, _only(suspected), partition_bytes)
         conflicting(found, _conflicts(spark, suspected, narrow, on_corrupt, progress))
+    if len(sow) > 1:
+        progress(f"comparing the SOW topics of {len(sow)} instances")
+        run = partial(_for_each, spark, progress=progress)
+        found.sow = compare_sow(sow, run, time.time_ns() // 1000, settle_s)
     found.seconds = time.monotonic() - started_s
     return found
 
@@ -184,7 +191,8 @@ def audit_source(spark: SparkSession, source: str, places: list[Place], **option
         {instance.name: instance.group for instance in settings.instances},
         {each.incarnation: each.name for each in record.left_over if each.incarnation},
     )
-    return audit(spark, places, expected_by(settings), known=known, **options)
+    sow = sow_sources(record, places)
+    return audit(spark, places, expected_by(settings), known=known, sow=sow, **options)
 
 
 def write_page(found: Audit, path: Path, source: str, again: str = "") -> None:
@@ -262,6 +270,21 @@ def _collected(spark: SparkSession, rdd: Any, progress: Progress) -> list[Any]:
         if isinstance(each, Failure):
             raise each.error()
     return found
+
+
+def _for_each(
+    spark: SparkSession, do: Callable[[Any], Any], values: Sequence[Any], progress: Progress
+) -> list[Any]:
+    """What a function gives for each of some values, a task each."""
+    spread = spark.sparkContext.parallelize(values, len(values))
+    return _collected(spark, spread.map(partial(_done_or_failure, do)), progress)
+
+
+def _done_or_failure(do: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return do(value)
+    except RaylayError as error:
+        return Failure.of(error)
 
 
 def _said(text: str) -> str:

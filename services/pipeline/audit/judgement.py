@@ -89,6 +89,8 @@ class Audit:
         out_of_order, late, duplicates, conflicts_found: by publisher (and instance, topic), with
             ranges.
         conflicts: sequences that are there with different contents.
+        sow: what instances have in their SOW topics, a dict a topic (sow.py). It is told, and does
+            not spoil the verdict: two publishers may have written one key at once.
         damaged: what could not be read and was left out, a sentence each.
         matrix: by (topic, message type), by instance.
         times: by instance, messages by time of receipt.
@@ -108,6 +110,7 @@ class Audit:
     conflicts: int = 0
     conflicts_found: list[dict[str, Any]] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
+    sow: list[dict[str, Any]] = field(default_factory=list)
     matrix: dict[tuple[str, str], dict[str, Share]] = field(default_factory=dict)
     times: dict[str, Timeline] = field(default_factory=dict)
     max_owed_s: float = MAX_OWED_S_DEFAULT
@@ -192,6 +195,7 @@ class Audit:
                 "late": self.late,
             },
             "damaged": self.damaged,
+            "sow": self.sow,
             "seconds": round(self.seconds, 1),
         }
 

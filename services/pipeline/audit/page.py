@@ -59,6 +59,7 @@ def audit_page(found: Audit, title: str, when: dt.datetime, again: str = "") -> 
         page, "Held more than once", found.duplicates, "Sequences of which a journal has copies."
     )
     _conflicts(page, found)
+    _sow(page, found)
     _not_expected(page, found)
     _by_publisher(
         page,
@@ -282,6 +283,23 @@ def _conflicts(page: Page, found: Audit) -> None:
             lambda each: [_bookmarks(each), each["messages"]],
             "One identity, two contents: a publisher that lost its store, or two of one name.",
         )
+
+
+def _sow(page: Page, found: Audit) -> None:
+    """Of each SOW topic what its instances have."""
+    for each in found.sow:
+        name = f"SOW topic {each['topic']} ({each['message_type']})"
+        instances = list(each["records"])
+        note = "Two publishers may have written a key at once." if each["differing"] else ""
+        if each["in_flight"]:
+            note += f" {each['in_flight']:,} more were on their way."
+        for instance, why in each["not_compared"].items():
+            note += f" {instance} is not compared: {why}."
+        rows: list[Any] = [["records", *each["records"].values()]]
+        rows.append(["keys that differ", each["differing"], *[""] * (len(instances) - 1)])
+        for key in each["keys"]:
+            rows.append([key["key"], *(key["held"][one] or "nothing" for one in instances)])
+        page.table(name, ["key", *instances], rows, note.strip())
 
 
 def _table(

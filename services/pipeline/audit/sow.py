@@ -1,0 +1,259 @@
+"""What instances have in their SOW topics: the audit compares it as `raylay sow diff` does, for all
+instances at once and beside them.
+
+Each instance's topics are read from its store and folded on with what its journal has behind that,
+a task an instance. A task gives back checksums of the records by parts of all keys; where those of
+two instances differ, a second pass looks at the keys of these parts.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from xxhash import xxh3_64_intdigest as digest64
+
+from raylay.services.core.sow import SowFeature
+from raylay.services.fabric.plan import FabricRecord, instance_config
+from raylay.services.messages.types.definitions import TypeDefinition
+from raylay.services.pipeline.journals import Place
+from raylay.services.plugins.sow import sow_book
+from raylay.services.server.sow_keeper import FINGERPRINT, SOW_FILE, fingerprints
+from raylay.services.sow.comparison import Held
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.records import NEVER, SowRecord, decoded, encoded
+from raylay.services.sow.state import TOMBSTONE, VALUE, SowRules
+from raylay.services.sow.topic import SowTopic
+from raylay.storage.sow import MemorySowStore
+from raylay.storage.sow_reading import reading
+
+PARTS = 4096
+"""Of all keys of a topic."""
+KEYS_TOLD_MAX = 100
+_HELD = struct.Struct("<QQQ")
+_DIGEST = struct.Struct("<Q")
+
+Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+"""Does something for each of several values, on Spark: the results in any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class SowSource:
+    """The SOW topics of one instance.
+
+    Attributes:
+        fingerprints: of its topics by their names in the store, as it is configured now.
+    """
+
+    place: Place
+    definitions: tuple[SowTopicDefinition, ...]
+    types: tuple[TypeDefinition, ...]
+    fingerprints: dict[str, bytes]
+
+
+@dataclass(slots=True)
+class SowSums:
+    """What an instance has of one topic.
+
+    Attributes:
+        records: how many.
+        sums: of the records in each part of the keys.
+        gap: why it cannot be compared; empty: it can.
+    """
+
+    records: int = 0
+    sums: list[int] = field(default_factory=list)
+    gap: str = ""
+
+
+def sow_sources(record: FabricRecord, places: Iterable[Place]) -> list[SowSource]:
+    """The instances of a fabric that have SOW topics."""
+    from raylay.services.configuration.model import FabricSettings
+
+    settings = FabricSettings.from_json(record.settings)
+    by_name = {each.name: each for each in settings.instances}
+    found = []
+    for place in places:
+        instance = by_name.get(place.instance)
+        if instance is not None and settings.sow_of(instance):
+            config = instance_config(settings, record, instance)
+            found.append(
+                SowSource(place, config.sow, config.type_definitions, fingerprints(config))
+            )
+    return found
+
+
+def compare_sow(
+    sources: Sequence[SowSource], run: Run, now_us: int, settle_s: float
+) -> list[dict[str, Any]]:
+    """What differs between instances, a dict a topic that two of them have.
+
+    Args:
+        run: does a thing for each source.
+        settle_s: how long a message may be on its way: what is younger does not count.
+
+    Raises:
+        StorageError: a store or a journal cannot be read.
+    """
+    summed: dict[str, dict[str, SowSums]] = {}
+    for instance, topics in run(sums_of, [(each, now_us) for each in sources]):
+        for name, sums in topics.items():
+            summed.setdefault(name, {})[instance] = sums
+    wanted: dict[str, set[int]] = {}
+    for name, by_instance in summed.items():
+        whole = [each.sums for each in by_instance.values() if not each.gap]
+        parts = {n for n, found in enumerate(zip(*whole, strict=True)) if len(set(found)) > 1}
+        if parts:
+            wanted[name] = parts
+    listed: dict[str, dict[str, dict[bytes, tuple[Held, int]]]] = {}
+    asked = [(each, wanted, now_us) for each in sources]
+    for instance, topics in run(entries_of, asked) if wanted else ():
+        for name, entries in topics.items():
+            listed.setdefault(name, {})[instance] = entries
+    return [
+        _judged(name, by_instance, listed.get(name, {}), now_us - int(settle_s * 1e6))
+        for name, by_instance in sorted(summed.items())
+        if len(by_instance) > 1
+    ]
+
+
+def _judged(
+    name: str,
+    summed: dict[str, SowSums],
+    listed: dict[str, dict[bytes, tuple[Held, int]]],
+    settled_us: int,
+) -> dict[str, Any]:
+    kind, _, topic = name.partition("/")
+    compared = [instance for instance, sums in summed.items() if not sums.gap]
+    keys = sorted({key for instance in compared for key in listed.get(instance, ())})
+    told: list[dict[str, Any]] = []
+    differing = in_flight = 0
+    for key in keys:
+        found = {instance: listed[instance].get(key) for instance in compared}
+        if len({None if each is None else each[0] for each in found.values()}) < 2:
+            continue
+        if max(each[1] for each in found.values() if each is not None) > settled_us:
+            in_flight += 1
+            continue
+        differing += 1
+        if len(told) < KEYS_TOLD_MAX:
+            held = {
+                instance: None if each is None else str(each[0]) for instance, each in found.items()
+            }
+            told.append({"key": key.decode("utf-8", "replace"), "held": held})
+    return {
+        "topic": topic,
+        "message_type": kind,
+        "records": {instance: summed[instance].records for instance in sorted(compared)},
+        "differing": differing,
+        "in_flight": in_flight,
+        "keys": told,
+        "not_compared": {instance: each.gap for instance, each in summed.items() if each.gap},
+    }
+
+
+# -- in a task -----------------------------------------------------------------------------------
+def sums_of(asked: tuple[SowSource, int]) -> tuple[str, dict[str, SowSums]]:
+    """An instance's name, and what it has by the names of its topics."""
+    source, now_us = asked
+    found: dict[str, SowSums] = {}
+    for topic, stored_txid, gap in _topics(source):
+        sums = found[topic.stored_as] = SowSums(sums=[0] * PARTS, gap=gap)
+        for record in _living(topic, now_us):
+            held = _held(topic, record, stored_txid)
+            sums.records += 1
+            what = _HELD.pack(held.publisher, held.sequence, held.digest)
+            sums.sums[_part(record.key)] ^= digest64(record.key + what + held.topic.encode())
+    return source.place.instance, found
+
+
+def entries_of(
+    asked: tuple[SowSource, dict[str, set[int]], int],
+) -> tuple[str, dict[str, dict[bytes, tuple[Held, int]]]]:
+    """An instance's name, and by topic and key what is in some parts of the keys, with the time
+    when it came."""
+    source, wanted, now_us = asked
+    found: dict[str, dict[bytes, tuple[Held, int]]] = {}
+    for topic, stored_txid, _ in _topics(source):
+        parts = wanted.get(topic.stored_as)
+        if parts:
+            found[topic.stored_as] = {
+                record.key: (_held(topic, record, stored_txid), record.updated_us)
+                for record in _living(topic, now_us)
+                if _part(record.key) in parts
+            }
+    return source.place.instance, found
+
+
+def _part(key: bytes) -> int:
+    return digest64(key) % PARTS
+
+
+def _living(topic: SowTopic, now_us: int) -> Iterator[SowRecord]:
+    expires = topic.state.rules.expires
+    for record in topic.state.records():
+        if not expires or record.expires_us == NEVER or record.expires_us > now_us:
+            yield record
+
+
+def _held(topic: SowTopic, record: SowRecord, stored_txid: int) -> Held:
+    body = record.body or b""
+    # What was in the store has the checksum in place of its body.
+    digest = _DIGEST.unpack(body)[0] if record.txid <= stored_txid else digest64(body)
+    name = (record.topic or topic.name).decode("utf-8", "replace")
+    return Held(name, record.publisher, record.sequence, digest)
+
+
+def _topics(source: SowSource) -> Iterator[tuple[SowTopic, int, str]]:
+    """Its topics with what they have now, up to where that is from the store, and why it is not
+    all."""
+    store = MemorySowStore()
+    stored = _loaded(source, store)
+    # Versions of a history are no records, and nothing expires here.
+    definitions = [
+        replace(each, rules=SowRules(each.rules.expires, each.rules.lifetime_us))
+        for each in source.definitions
+    ]
+    feature = SowFeature(sow_book(definitions, source.types, store, transient=store))
+    with source.place.reader() as reader:
+        last_txid = reader.last_txid
+        first_txid = reader.first_txid
+        gaps = {each.topic: each.text for each in feature.begin(first_txid, last_txid)}
+        for topic in feature.book.topics:
+            if not topic.state.txid and first_txid > 1:
+                gaps[topic.stored_as] = (
+                    f"there is no store, and the journal begins with transaction {first_txid}"
+                )
+        feature.recover_from(reader, last_txid)
+    for topic in feature.book.topics:
+        yield topic, stored.get(topic.stored_as, 0), gaps.get(topic.stored_as, "")
+
+
+def _loaded(source: SowSource, store: MemorySowStore) -> dict[str, int]:
+    """Puts what is on disk into a store in memory, with checksums in place of bodies; up to which
+    transaction that is, by topic."""
+    path = Path(source.place.journal).parent / SOW_FILE
+    if not path.is_file():
+        return {}
+    found: dict[str, int] = {}
+    with reading(path) as there:
+        for name, wanted in source.fingerprints.items():
+            txid = there.txid(name)
+            if not txid or there.get(name, FINGERPRINT) != wanted:
+                continue
+            entries: dict[bytes, bytes | None] = {}
+            for key, value in there.entries(name, VALUE, _behind(VALUE)):
+                record = decoded(key[1:], value)
+                digest = _DIGEST.pack(digest64(record.body or b""))
+                entries[key] = encoded(record._replace(body=digest))
+            entries.update(there.entries(name, TOMBSTONE, _behind(TOMBSTONE)))
+            store.topic(name).take(entries, txid)
+            found[name] = txid
+    return found
+
+
+def _behind(front: bytes) -> bytes:
+    return front[:-1] + bytes((front[-1] + 1,))

@@ -1,0 +1,70 @@
+"""Reads the SOW store of an instance from another process, beside it or when it is down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from raylay.storage.sow import _ENTRY, _TXID, _VALID, MAP_BYTES_DEFAULT, _topic_key
+from raylay.storage.state import explained
+
+
+class StoredTopics:
+    """What a store had at one moment.
+
+    Owner: who reads. Lifecycle: the `with` of `reading`.
+    """
+
+    def __init__(self, transaction: Any) -> None:
+        self._transaction = transaction
+
+    def txid(self, name: str) -> int:
+        """The transaction that a topic is valid for; 0: it is new, or there is none."""
+        number = self._number(name)
+        value = self._transaction.get(_VALID + number) if number else None
+        return int(_TXID.unpack(value)[0]) if value else 0
+
+    def get(self, name: str, key: bytes) -> bytes | None:
+        """The value of an entry of a topic."""
+        number = self._number(name)
+        value: bytes | None = self._transaction.get(_ENTRY + number + key) if number else None
+        return value
+
+    def entries(self, name: str, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """(key, value) of a topic from `start` on and before `end`, by key."""
+        number = self._number(name)
+        if not number:
+            return
+        front = _ENTRY + number
+        with self._transaction.cursor() as cursor:
+            found = cursor.set_range(front + start)
+            while found and cursor.key() < front + end:
+                yield cursor.key()[len(front) :], cursor.value()
+                found = cursor.next()
+
+    def _number(self, name: str) -> bytes:
+        return self._transaction.get(_topic_key(name)) or b""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[StoredTopics]:
+    """The store of that file as it is now. An environment of it may not be open in this process.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    try:
+        file = lmdb.open(
+            str(path), subdir=False, readonly=True, map_size=MAP_BYTES_DEFAULT, max_dbs=0
+        )
+        try:
+            with file.begin() as transaction:
+                yield StoredTopics(transaction)
+        finally:
+            file.close()
+    except (lmdb.Error, OSError) as error:
+        raise explained(error, path) from error
