@@ -87,13 +87,22 @@ COMMANDS: dict[str, tuple[str, str]] = {
         f"{_COMMANDS}.messages:publish",
         "Publish; returns when everything is persisted. Tells the last message's bookmark.",
     ),
+    "delete": (
+        f"{_COMMANDS}.messages:delete",
+        "Delete records of a SOW topic; returns when that is persisted. Give one of --filter, "
+        "--key and --data.",
+    ),
+    "sow": (
+        f"{_COMMANDS}.asking:sow_app",
+        "Print the records of a SOW topic as they are now, one a line. `raylay sow diff` compares "
+        "two instances.",
+    ),
     "subscribe": (f"{_COMMANDS}.messages:subscribe", "Print messages, one a line, as they come."),
     "filter": (
         f"{_COMMANDS}.filtering:filter_command",
         "Print the messages that pass a filter. Exit code 2 with the column where it is no filter, "
         "1 where a message cannot be read; those behind it are looked at all the same.",
     ),
-    "sow": (f"{_COMMANDS}.sow_diff:sow_app", "Compare the SOW topics of two instances."),
     "trace": (
         "raylay.services.telemetry.trace_report:trace_command",
         "Show the way of one message through all instances, or list the traces.",

@@ -48,7 +48,7 @@ class Query(Resumption):
             return None
         return ConnectionLost(
             f"the connection was lost in the middle of the query of {self.topic!r}, and another "
-            "instance may have other rows: ask again, or use all(), which does so by itself"
+            "instance may have other rows: ask again, as all() does by itself"
         )
 
     def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:

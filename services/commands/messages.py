@@ -1,4 +1,4 @@
-"""`raylay publish` and `raylay subscribe`: they talk to instances only and never to Ray."""
+"""`raylay publish`, `delete` and `subscribe`: they talk to instances only and never to Ray."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from raylay.services.commands.options import (
     running,
     servers_meant,
 )
-from raylay.services.commands.publishing import INTERRUPTED, publish_lines
+from raylay.services.commands.printing import print_message
+from raylay.services.commands.publishing import INTERRUPTED, Published, publish_lines, send_once
 from raylay.services.commands.waiting_lines import WaitingLines
 from raylay.services.errors import ConfigurationError, FabricError
 
+TypeOption = Annotated[str, typer.Option("--type", help="The message type.")]
+
 
 @contextmanager
-def _client_options(
+def client_options(
     fabric: str, group: str, servers: list[str] | None, name: str, *, trace_all: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Arguments of a client, from the fabric's own record: no Ray is asked. On leaving, what the
@@ -68,7 +71,13 @@ def publish(
     body: Annotated[
         str | None, typer.Argument(help="The message; without it each line of the input is one.")
     ] = None,
-    message_type: Annotated[str, typer.Option("--type", help="The message type.")] = "json",
+    message_type: TypeOption = "json",
+    delta: Annotated[
+        bool, typer.Option("--delta", help="Fields that change of records of a SOW topic.")
+    ] = False,
+    key: Annotated[
+        str, typer.Option(help="The SOW key, on a topic whose publishers give it.")
+    ] = "",
     client: Annotated[str, typer.Option(help="The client name.")] = "",
     fabric: FabricOption = "",
     group: GroupOption = "",
@@ -81,8 +90,49 @@ def publish(
     """Publish; returns when everything is persisted. Tells the last message's bookmark. Ctrl-C ends
     it with the sum so far."""
     name = client or f"raylay-publish-{os.getpid()}"
-    with _client_options(fabric, group, server, name, trace_all=trace) as options:
-        done = asyncio.run(publish_lines(options, topic, body, message_type))
+    with client_options(fabric, group, server, name, trace_all=trace) as options:
+        values = {"message_type": message_type, "key": key.encode()}
+        done = asyncio.run(publish_lines(options, topic, body, values, delta=delta))
+    _tell(done, as_json)
+
+
+def delete(
+    topic: Annotated[str, typer.Argument(help="The SOW topic.")],
+    content: Annotated[
+        str | None, typer.Option("--filter", help="Delete the records that pass it; 1=1: all.")
+    ] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(help="Delete the record of this SOW key; several times.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Delete the record that this message has the key of.")
+    ] = None,
+    message_type: TypeOption = "json",
+    client: Annotated[str, typer.Option(help="The client name.")] = "",
+    fabric: FabricOption = "",
+    group: GroupOption = "",
+    server: ServerOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as one object.")] = False,
+) -> None:
+    """Delete records of a SOW topic; returns when that is persisted. Give one of --filter, --key
+    and --data."""
+    from raylay.services.client.deletes import delete_body
+
+    what: dict[str, Any] = {
+        "filter": content,
+        "keys": [each.encode() for each in key] if key else None,
+        "data": None if data is None else data.encode(),
+    }
+    delete_body(**what)  # Raises before anybody is connected to.
+    name = client or f"raylay-delete-{os.getpid()}"
+    with client_options(fabric, group, server, name) as options:
+        done = asyncio.run(
+            send_once(options, lambda one: one.sow_delete(topic, message_type=message_type, **what))
+        )
+    _tell(done, as_json)
+
+
+def _tell(done: Published, as_json: bool) -> None:
     typer.echo(json.dumps(done.as_json()) if as_json else done.line())
     if done.refusal is not None:
         raise done.refusal
@@ -101,6 +151,16 @@ def subscribe(
     not_found: Annotated[
         str, typer.Option(help="Where the bookmark is not in the log: `now`, `epoch` or `fail`.")
     ] = "fail",
+    sow: Annotated[
+        bool, typer.Option("--sow", help="First the records of a SOW topic as they are now.")
+    ] = False,
+    delta: Annotated[
+        bool, typer.Option("--delta", help="Of a record that changes: key and changed fields.")
+    ] = False,
+    oof: Annotated[
+        bool, typer.Option("--oof", help="Tell of records that are gone, or do not pass any more.")
+    ] = False,
+    select: Annotated[str, typer.Option(help="The fields to print: `[-/,+/price]`.")] = "",
     count: Annotated[int, typer.Option(min=0, help="End after as many; 0: never.")] = 0,
     client: Annotated[str, typer.Option(help="The client name.")] = "",
     fabric: FabricOption = "",
@@ -111,10 +171,18 @@ def subscribe(
     ] = False,
 ) -> None:
     """Print messages, one a line, as they come."""
+    if sow and bookmark:
+        raise ConfigurationError("--sow and --bookmark do not go together: leave one of them out")
     name = client or f"raylay-subscribe-{os.getpid()}"
+    wanted: dict[str, Any] = {"filter": content}
+    given = {"oof": oof, "delta": delta, "select": select}
+    wanted |= {option: value for option, value in given.items() if value}
+    if bookmark:
+        wanted |= {"bookmark": bookmark, "bookmark_not_found": not_found}
+    focused = sow or oof or delta
     try:
-        with _client_options(fabric, group, server, name) as options:
-            asyncio.run(_subscribe(options, topic, content, bookmark, not_found, count, as_json))
+        with client_options(fabric, group, server, name) as options:
+            asyncio.run(_subscribe(options, topic, sow, wanted, count, as_json, focused))
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
 
@@ -122,36 +190,21 @@ def subscribe(
 async def _subscribe(
     options: dict[str, Any],
     topic: str,
-    content: str,
-    bookmark: str,
-    not_found: str,
+    sow: bool,
+    wanted: dict[str, Any],
     count: int,
     as_json: bool,
+    focused: bool,
 ) -> None:
     from raylay.services.client import Client
 
     left = count
     async with Client(**options, on_event=WaitingLines()) as client:
-        subscription = await client.subscribe(
-            topic,
-            filter=content,
-            bookmark=bookmark,
-            bookmark_not_found=not_found if bookmark else "",
-        )
+        begin = client.sow_and_subscribe if sow else client.subscribe
+        subscription = await begin(topic, **wanted)
         async for batch in subscription.batches():
             for message in batch:
-                if as_json:
-                    line = json.dumps(
-                        {
-                            "topic": message.topic,
-                            "bookmark": message.bookmark,
-                            "timestamp_us": message.timestamp_us,
-                            "body": message.body.decode("utf-8", "replace"),
-                        }
-                    )
-                    sys.stdout.write(f"{line}\n")
-                else:
-                    sys.stdout.buffer.write(message.body + b"\n")
+                print_message(message, as_json, focused)
                 left -= 1
                 if not left:
                     sys.stdout.flush()

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,17 +75,49 @@ class Published:
 
 
 async def publish_lines(
-    options: dict[str, Any], topic: str, body: str | None, message_type: str
+    options: dict[str, Any],
+    topic: str,
+    body: str | None,
+    values: dict[str, Any],
+    *,
+    delta: bool = False,
 ) -> Published:
     """Publishes the body, or each line of the standard input as it comes, and waits until all is
     answered. After Ctrl-C no line is taken any more, and what was sent is waited for a second.
 
     Args:
         options: the client's.
+        values: of each publish: message type, key.
+        delta: whether they are fields that change of the records of a SOW topic.
 
     Raises:
         RaylayError: no server took the client, or it ended; what was published is told before.
     """
+
+    async def publish(client: Client, done: Published) -> None:
+        await _publish_all(
+            client.delta_publish if delta else client.publish, done, topic, body, values
+        )
+
+    return await _with_client(options, publish)
+
+
+async def send_once(
+    options: dict[str, Any], send: Callable[[Client], Awaitable[object]]
+) -> Published:
+    """Sends one command that is acknowledged as a publish is, and waits for the answer, as
+    `publish_lines` does. Raises as that."""
+
+    async def once(client: Client, done: Published) -> None:
+        await send(client)
+        done.published = 1
+
+    return await _with_client(options, once)
+
+
+async def _with_client(
+    options: dict[str, Any], publish: Callable[[Client, Published], Awaitable[None]]
+) -> Published:
     from raylay.services.client import Client
 
     done = Published()
@@ -102,7 +134,7 @@ async def publish_lines(
         async with Client(**options, on_event=lines, on_publish_failed=failed) as client:
             first = client.last_sequence + 1
             try:
-                await _publish_all(client, done, topic, body, message_type)
+                await publish(client, done)
                 await client.flush()
             except asyncio.CancelledError:
                 done.interrupted = True
@@ -149,15 +181,19 @@ def _count(client: Client, done: Published, first: int) -> None:
 
 
 async def _publish_all(
-    client: Client, done: Published, topic: str, body: str | None, message_type: str
+    publish: Callable[..., Awaitable[int]],
+    done: Published,
+    topic: str,
+    body: str | None,
+    values: dict[str, Any],
 ) -> None:
     if body is not None:
-        await client.publish(topic, body.encode(), message_type)
+        await publish(topic, body.encode(), **values)
         done.published = 1
         return
     async for lines in _input_lines():
         for line in lines:
-            await client.publish(topic, line.removesuffix(b"\r"), message_type)
+            await publish(topic, line.removesuffix(b"\r"), **values)
             done.published += 1
 
 

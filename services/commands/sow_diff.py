@@ -25,10 +25,6 @@ SECOND_LOOK_S = 0.5
 WAIT_S_DEFAULT = 5.0
 SHOWN_DEFAULT = 20
 
-sow_app = typer.Typer(
-    help="Compare the SOW topics of two instances.",
-    no_args_is_help=True,
-)
 Ask = Callable[[str, str, list[bytes] | None], AsyncIterator[Any]]
 """The rows of a topic of a message type; None: of all keys."""
 Topic = tuple[str, str]
@@ -90,12 +86,6 @@ async def _look(
     found.end()
 
 
-@sow_app.callback()
-def _group() -> None:
-    """Compare the SOW topics of two instances."""
-
-
-@sow_app.command("diff")
 def diff_command(
     here: Annotated[str, typer.Argument(help="An instance.")],
     there: Annotated[str, typer.Argument(help="Another one.")],

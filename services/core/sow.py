@@ -261,6 +261,16 @@ class SowFeature:
         """Up to here the journal is not needed for any topic; None: it is needed for none."""
         return min(self._saved_txid.values(), default=None)
 
+    def removable(self, before_txid: int) -> int:
+        """What of the journal may be removed: all below the transaction that this returns.
+
+        Args:
+            before_txid: every destination has what is below this one.
+        """
+        self.delivered_txid = before_txid - 1
+        floor_txid = self.floor_txid
+        return before_txid if floor_txid is None else min(before_txid, floor_txid + 1)
+
     @property
     def pending_bytes(self) -> int:
         """That the store does not have yet, about."""

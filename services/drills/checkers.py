@@ -9,6 +9,7 @@
     authored         -  what an instance writes itself takes effect when it is on disk, or is undone
     state            -  what is added to a message is made of the value as staged, where it was
                         published, and once; what a state refuses is in no journal
+    sow              -  a SOW topic holds what follows from its instance's journal alone
     folds            -  what was committed is folded once, in order, behind its acks, and the state
                         before what is delivered
     routing          -  a link brings nothing that is not routed there
@@ -60,6 +61,7 @@ from raylay.services.drills.laws.journals import (
     removal,
     routing,
     settled,
+    sow,
     state,
     unavailable,
 )
@@ -85,6 +87,7 @@ LAWS: tuple[Callable[[History], list[Violation]], ...] = (
     loops,
     authored,
     state,
+    sow,
     folds,
     routing,
     liveness,
@@ -119,6 +122,7 @@ __all__ = [
     "removal",
     "loops",
     "authored",
+    "sow",
     "state",
     "folds",
     "routing",

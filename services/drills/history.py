@@ -384,6 +384,14 @@ class Folded(NamedTuple):
     """Clients whose publishes count as acked and who were not told yet."""
 
 
+class SowDiffers(NamedTuple):
+    """A SOW topic of an instance is not what its journal says, when it begins or in the end."""
+
+    time_us: int
+    instance: str
+    text: str
+
+
 class Fault(NamedTuple):
     """The nemesis did something. Checkers ignore it, people read it."""
 
@@ -437,6 +445,7 @@ Operation = (
     | Undone
     | Fault
     | Seen
+    | SowDiffers
 )
 
 
@@ -537,6 +546,8 @@ class History:
     """What all instances have in their transaction logs."""
     transient: frozenset[str] = frozenset()
     """Topics that no instance journals."""
+    deletions: set[tuple[int, int]] = field(default_factory=set)
+    """What was published to delete records: nobody is delivered it."""
 
     def tail(self, lines: int) -> str:
         """The last operations, a line each."""

@@ -490,8 +490,12 @@ class ClientConnection(FramedConnection):
     @property
     def unsent_bytes(self) -> int:
         """What it was sent and its socket has not taken, and what waits behind a query."""
-        held_bytes = 0 if self._behind is None else self._behind.held_bytes
-        return super().unsent_bytes + held_bytes
+        # As the base has it, without the call: this is asked for each delivery.
+        transport, behind = self.transport, self._behind
+        unsent_bytes = self._collected_bytes
+        if transport is not None:
+            unsent_bytes += transport.get_write_buffer_size()
+        return unsent_bytes if behind is None else unsent_bytes + behind.held_bytes
 
     # -- heartbeat ---------------------------------------------------------------------------
     def _heartbeat(self, command: Heartbeat) -> None:

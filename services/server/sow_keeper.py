@@ -295,15 +295,12 @@ class SowKeeper:
         """Links need nothing of the journal below this: so much of it is released as the store
         has."""
         self._before_txid = before_txid
-        if self.feature is not None:
-            self.feature.delivered_txid = before_txid - 1
         self._release()
 
     def _release(self) -> None:
-        floor_txid = None if self.feature is None else self.feature.floor_txid
         before_txid = self._before_txid
-        if floor_txid is not None:
-            before_txid = min(before_txid, floor_txid + 1)
+        if self.feature is not None:
+            before_txid = self.feature.removable(before_txid)
         self._here.journal.removable(before_txid)
 
     # -- telling ---------------------------------------------------------------------------------

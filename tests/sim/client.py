@@ -42,8 +42,9 @@ from raylay.services.drills.history import (
     Used,
 )
 from raylay.services.messages.ranges import Range
-from raylay.services.messages.records import decode_record
+from raylay.services.messages.records import Command, decode_record
 from sim import instance as sim_instance
+from sim import sow
 from sim.network import Connection
 
 if TYPE_CHECKING:
@@ -476,7 +477,14 @@ class SimClient:
             body = b"%d" % machine.next_sequence
             if world.contents:
                 body += b" of " + self.name.encode()
-            sequence = machine.publish(topic, body, "json", world.now_us)
+            deletion = sow.deletion(machine.next_sequence) if world.deletes else None
+            if deletion is None or topic not in (sow.ARRIVAL, sow.LAST_WRITER):
+                sequence = machine.publish(topic, body, "json", world.now_us)
+            else:
+                sequence = machine.publish(
+                    topic, deletion, "json", world.now_us, command=Command.DELETE
+                )
+                world.history.deletions.add((machine.publisher, sequence))
             of = (machine.publisher, sequence, topic)
             world.log(Published(world.now_us, self.name, *of, *self._digest(sequence)))
         self._pump_soon()

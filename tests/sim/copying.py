@@ -56,6 +56,7 @@ def _write(disk: Disk, runs: list[Run]) -> None:
         disk.journal.stage(run)
     disk.journal.commit()
     for run in runs:
+        disk.sow_ledger.journaled(run)
         if run.kind == Kind.UNAVAILABLE:
             (ranges,) = decode_unavailable(run).sets.values()
             lacked = tuple(n for a, b in ranges for n in range(a, b + 1))

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.core.compose import Composition, compose, folding
+from raylay.services.core.sow import SowFeature, SowPending
 from raylay.services.drills import history
 from raylay.services.drills.history import (
     Acked,
@@ -32,6 +33,7 @@ from raylay.services.drills.history import (
     Removed,
     Returned,
     Seen,
+    SowDiffers,
     Started,
     ToldSafety,
     Took,
@@ -91,10 +93,12 @@ from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.recovery import RecoveryPoint
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.replication.unavailable import decode_unavailable
+from raylay.services.sow.book import SowBook
 from raylay.services.subscriptions.bookmark import BookmarkSubscription, resolve
 from raylay.services.subscriptions.combined import CombinedReplay, Terms
 from raylay.services.subscriptions.matching import topic_filter
-from sim import stateful
+from raylay.storage.sow import MemorySowStore
+from sim import sow, stateful
 from sim.features import Replays, State, Writes, follow_everything
 from sim.filtering import DigitContent
 from sim.link import LinkLogon, LinkProcess, Placed, Stale, Welcome
@@ -113,6 +117,8 @@ BUSY_CHANCE = 0.1
 """Of an instance's loop being busy with something else when it is called."""
 HINT_WRITE_US = (100, 20_000)
 HINT_FAILS = 0.1
+SOW_US = 120_000
+"""Between two commits of the SOW store."""
 """As on a disk that is full for a moment."""
 SLICED_CHANCE = 0.5
 """Of a comparison of a link's logon being long."""
@@ -191,6 +197,9 @@ class Disk:
         """What the journal has noted that nobody has."""
         self.last: dict[bytes, str] = {}
         """The last message of each topic in the journal."""
+        self.sow_store = MemorySowStore()
+        self.sow_ledger = sow.Ledger()
+        """What the SOW topics of the journal hold."""
 
     def _name_anew(self) -> None:
         self.incarnation = self.world.rng.getrandbits(63) | 1
@@ -206,6 +215,7 @@ class Disk:
         """Puts a copy of the data directory aside, as it is on the disk at this moment."""
         self.kept = {name: _copied(getattr(self, name)) for name in _IN_THE_DIRECTORY}
         self.kept["journal"] = self.journal.copied()
+        self.kept["sow_store"] = self.sow_store.crash()
 
     def put_back(self, *, in_place: bool) -> None:
         """The copy that was put aside is the data directory from now on, while the instance is
@@ -216,6 +226,7 @@ class Disk:
         for name, value in self.kept.items():
             setattr(self, name, _copied(value))
         self.journal = self.kept["journal"].copied()
+        self.sow_store = self.kept["sow_store"].crash()
         if in_place or self.world.machines.copies_are_the_same:
             self._lose()
             self._write_history()
@@ -260,6 +271,7 @@ class Disk:
     def log_journaled(self, run: Run) -> None:
         """Tells the history of a run that is on the disk."""
         world, name = self.world, self.label
+        self.sow_ledger.journaled(run)
         if run.kind == Kind.RECORDS:
             sequences = tuple(_expanded(run.ranges()))
             stateful.fold(self.last, [run])
@@ -325,6 +337,7 @@ _IN_THE_DIRECTORY = (
     "index",
     "lacked",
     "last",
+    "sow_ledger",
 )
 
 
@@ -418,6 +431,8 @@ class Instance:
 
     reunites = False
     _by_hand = False
+    _before_txid = 0
+    """What is below, links need no more of the journal."""
     _commit_due = _turn_ends = _commits_here = False
     _comparing: dict[str, LinkPlan]
     """Of links that are about to begin."""
@@ -450,12 +465,13 @@ class Instance:
         self.folds = folding(world.machines.kinds())
         self.state = world.machines.state(disk.last)
         self._writes, self._replays = Writes(self), Replays(self)
+        self.sow = self._opened_sow()
         performers = {kind: partial(method, self) for kind, method in _PERFORM.items()}
         self._steps = world.machines.steps(performers, self.folds, lambda: None)
         composition = Composition(
             disk.identity(),
             disk.member.destinations,
-            world.topic_book(self.state),
+            world.topic_book(self.state, self.sow.book),
             peers={name: server[0] for name, server in disk.servers.items()},
             servers=disk.servers_met,
             placements=Placements(disk.placements),
@@ -464,6 +480,7 @@ class Instance:
             policy=world.policy,
             recent_bytes_max=world.recent_bytes_max,
             filters=world.filters,
+            sow=self.sow if world.sow else None,
         )
         machine, self.recovery = compose(
             composition,
@@ -498,9 +515,7 @@ class Instance:
             world.log(ModeSet(world.now_us, self.name, name, True))
         disk.downgraded.clear()
         disk.lives += 1
-        if world.stateful:
-            self.folds.enlist(State(self), True)
-            follow_everything(self)
+        self._fold()
         self.links = {
             destination.name: LinkProcess(self, destination)
             for destination in disk.member.destinations
@@ -512,6 +527,34 @@ class Instance:
         if disk.generation and world.machines.spreads:
             self._untold = [name for name in world.disks if name != self.name]
             self._announce()
+
+    def _opened_sow(self) -> SowFeature:
+        """The SOW topics as the store has them."""
+        world, disk = self.world, self.disk
+        if not world.sow:
+            return world.machines.sow(SowBook())
+        kind = world.machines.sow_state
+        made = world.machines.sow(sow.book(disk.sow_store, kind, prepares=not world.stateful))
+        last_txid = disk.journal.recovered.next_txid - 1
+        made.begin(disk.journal.first_txid, last_txid)
+        stored_txid = made.recovered_txid
+        assert stored_txid is not None
+        if disk.journal.first_txid > stored_txid + 1:
+            disk.sow_ledger.is_excused |= disk.sow_ledger.forced_txid > 0
+        if 0 < stored_txid < last_txid:
+            world.probes["SOW folded on from its store"] += 1
+        return made
+
+    def _fold(self) -> None:
+        """Who folds what is committed from the first commit on."""
+        world = self.world
+        if world.sow:
+            self.log_sow()
+            self.folds.enlist(self.sow, True)
+            world.after(SOW_US, self._write_sow)
+        if world.stateful:
+            self.folds.enlist(State(self), True)
+            follow_everything(self)
 
     def _add_peers(self) -> None:
         disk = self.disk
@@ -588,6 +631,7 @@ class Instance:
             world.probes["crash with an unsynced commit"] += 1
         committed_txid = self.journal.last_txid
         self.disk.journal = self.journal.crash()
+        self.disk.sow_store = self.disk.sow_store.crash()
         while runs := self.disk.journal.read(committed_txid):
             # The write that the crash met, or one that had failed, was whole: nobody was told, and
             # it is there.
@@ -711,6 +755,7 @@ class Instance:
             world = self.world
             self._take_committed()
             self.perform(self.machine.tick(world.now_us))
+            self.sow.tick(world.now_us)
             for link in self.links.values():
                 link.borrowing.tick()
             self._look()
@@ -774,11 +819,45 @@ class Instance:
         if len(values) < 2 + len(disk.hints) // 2:
             world.probes["recovery point written in part"] += 1
 
+    def _write_sow(self) -> None:
+        """What the shell does about every second: the store's thread begins a commit."""
+        if self.alive:
+            world = self.world
+            world.after(world.sow_rng.randint(*HINT_WRITE_US), self._sow_due, self.sow.pending())
+
+    def _sow_due(self, pending: SowPending) -> None:
+        """The commit is made at once, or not at all."""
+        world, disk = self.world, self.disk
+        if not self.alive:
+            world.probes["died before its SOW was written"] += 1
+            return
+        if world.sow_rng.random() < HINT_FAILS and not world.healed:
+            world.probes["SOW not written"] += 1
+            self.sow.not_saved()
+        else:
+            disk.sow_store.commit(pending)
+            self.sow.saved()
+            self.journal.removable(self.sow.removable(self._before_txid))
+        world.after(SOW_US, self._write_sow)
+
+    def log_sow(self) -> None:
+        """Tells the history where the SOW topics are not what the journal says."""
+        world, ledger = self.world, self.disk.sow_ledger
+        if ledger.late:
+            world.probes["late for the SOW"] += 1
+        if ledger.gone:
+            world.probes["deleted from the SOW"] += 1
+        if not ledger.is_excused:
+            for text in sow.differences(self):
+                world.log(SowDiffers(world.now_us, self.name, text))
+
     def remove_segments(self, *, force: bool = False) -> None:
         """By hand: everything that law 4 lets go. By `force`: all that is sealed."""
         outcomes = self.journal.remove(self.machine.next_txid, force=force)
         removed = [outcome.last_txid for outcome in outcomes if outcome.done]
         if removed:
+            if force:
+                self.disk.sow_ledger.forced_txid = removed[-1]
             self._removed_up_to(removed[-1])
 
     def _removed_up_to(self, last_txid: int) -> None:
@@ -1186,7 +1265,8 @@ class Instance:
             session.connection.send(1, ({"c": "safety", "peers": peers}, b""))
 
     def _perform_removable(self, effect: Removable) -> None:
-        self.journal.removable(effect.before_txid)
+        self._before_txid = effect.before_txid
+        self.journal.removable(self.sow.removable(effect.before_txid))
 
     def _perform_became_ready(self, _: BecameReady) -> None:
         world = self.world

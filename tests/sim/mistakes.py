@@ -68,6 +68,7 @@ from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage import front_entries
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
+from sim import sow_mistakes
 from sim.client import SimStore
 from sim.stateful import BEHIND, NOTHING, LastOfTopic
 from sim.world import Machines
@@ -1126,6 +1127,13 @@ MISTAKES: dict[str, Machines] = {
     "from what is committed": Machines(state=FromWhatIsCommitted),
     "refused is a value": Machines(state=RefusedIsAValue),
     "takes what is refused": Machines(parts=Parts(publishers=TakesWhatIsRefused)),
+    "SOW lacks what is removed": Machines(sow=sow_mistakes.FreesWhatItLacks),
+    "SOW unwritten is written": Machines(sow=sow_mistakes.UnwrittenIsWritten),
+    "SOW ahead of itself": Machines(sow=sow_mistakes.ClaimsWhatIsToCome),
+    "SOW forgets deletions": Machines(sow_state=sow_mistakes.ForgetsDeletions),
+    "SOW late overwrites": Machines(sow_state=sow_mistakes.LateOverwrites),
+    "SOW last writer by arrival": Machines(sow_state=sow_mistakes.LastWriterByArrival),
+    "SOW deletes what is later": Machines(sow_state=sow_mistakes.DeletesWhatIsLater),
     "forgets what failed": Machines(author=ForgetsWhatFailed),
     "acts before the commit": Machines(author=ActsAtOnce),
     "sends what is beside": Machines(link=SendsWhatIsBeside),
@@ -1225,6 +1233,18 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "from what is committed": frozenset(("state",)),
     "refused is a value": frozenset(("state",)),
     "takes what is refused": frozenset(("state",)),
+    **dict.fromkeys(
+        (
+            "SOW lacks what is removed",
+            "SOW unwritten is written",
+            "SOW ahead of itself",
+            "SOW forgets deletions",
+            "SOW late overwrites",
+            "SOW last writer by arrival",
+            "SOW deletes what is later",
+        ),
+        frozenset(("sow",)),
+    ),
     "lent without what came": frozenset(("liveness",)),
     "lent and deaf": frozenset(("liveness",)),
     "forgets what failed": frozenset(("authored",)),
@@ -1312,6 +1332,9 @@ MOVED = frozenset(
 
 WRITES = frozenset(("forgets what failed", "acts before the commit"))
 """Mistakes that show only where an instance makes records itself."""
+
+DELETES = frozenset(("SOW forgets deletions", "SOW deletes what is later"))
+"""Mistakes that show only where records of SOW topics are deleted."""
 
 STATEFUL = frozenset(
     (

@@ -58,6 +58,8 @@ class Plan:
     """Topics that have a state."""
     filters: dict[str, str] = field(default_factory=dict)
     """Of subscribers their content filters."""
+    deletes: bool = False
+    """Whether publishers delete records of SOW topics."""
 
 
 # -- topologies --------------------------------------------------------------------------------
@@ -529,6 +531,9 @@ def _beside(seed: int, plan: Plan) -> None:
         for name, _, _, topic in plan.clients:
             if topic and subscribers.random() < 0.8:
                 plan.filters[name] = subscribers.choice(FILTERS)
+    deletes = random.Random(f"deletes {seed}").random() < 0.4
+    sees = plan.filters or plan.topology.passes is not None
+    plan.deletes = deletes and not plan.stateful and not plan.twins and not sees
 
 
 def _name_like_peers(plan: Plan) -> None:

@@ -49,12 +49,16 @@ PROBES = (
     "retired refused",
     "reunited what was missing",
     "ack owed across a restart",
+    "SOW folded on from its store",
+    "SOW not written",
     "acted on what it wrote itself",
     "admission by hand refused",
     "admitted by hand",
     "asked for what is held there",
     "asked for what went unmarked",
     "began as a copy",
+    "deleted from the SOW",
+    "died before its SOW was written",
     "died before its recovery point was written",
     "comparison given up",
     "comparison in slices",
@@ -86,6 +90,7 @@ PROBES = (
     "fully durable waited",
     "gap filled later",
     "gap refused",
+    "late for the SOW",
     "late record",
     "link crashed",
     "link moved to another server or incarnation",
@@ -169,6 +174,8 @@ def execute(plan: plans.Plan, seed: int, machines: Machines | None = None) -> Wo
         contents=bool(plan.twins),
         stateful=plan.stateful,
         lends=lends(seed),
+        sow=True,
+        deletes=plan.deletes,
     )
     for name, servers, group, topic in plan.clients:
         durable = name in plan.fully_durable

@@ -36,6 +36,7 @@ from raylay.services.drills.history import (
     Removed,
     Reunited,
     Sent,
+    SowDiffers,
     Started,
     ToldSafety,
     TookUp,
@@ -1006,3 +1007,17 @@ def test_a_downgrade_lets_a_fully_durable_subscriber_go_on() -> None:
     history.operations.insert(-1, ModeSet(12, "a", "to-b", False))
     history.operations.sort(key=lambda operation: operation[0])
     assert "fully durable" not in laws(history)
+
+
+def test_a_topic_that_is_not_what_its_journal_says_is_told() -> None:
+    history = sound()
+    history.operations.append(SowDiffers(99, "a", "orders k1: nothing is held"))
+    assert laws(history) == {"sow"}
+
+
+def test_nobody_misses_a_deletion() -> None:
+    history = sound()
+    history.operations = [each for each in history.operations if not isinstance(each, Delivered)]
+    assert laws(history) == {"subscribers"}
+    history.deletions = {(P, sequence) for sequence in range(1, 10)}
+    assert laws(history) == set()

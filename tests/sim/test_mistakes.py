@@ -22,6 +22,7 @@ def may_show(name: str, plan: plans.Plan, seed: int) -> bool:
         )
         and (name not in mistakes.MOVED or bool(plan.resolves))
         and (name not in mistakes.WRITES or any(step[1] == "write" for step in plan.script))
+        and (name not in mistakes.DELETES or plan.deletes)
         and (name not in mistakes.STATEFUL or bool(plan.stateful))
         and (name not in mistakes.FILTERED or plan.topology.passes is not None)
         and (name not in mistakes.FILTERED_SUBSCRIBERS or bool(plan.filters))

@@ -82,6 +82,7 @@ class Play:
         contents: bool = False,
         commits_here: bool = False,
         stateful: tuple[TopicRule, ...] = (),
+        sow: bool = False,
     ) -> None:
         """
         Args:
@@ -100,6 +101,7 @@ class Play:
             contents=contents,
             slow_commit_ns=SLOW_COMMIT_NS if commits_here else 0,
             stateful=stateful,
+            sow=sow,
         )
 
     def client(

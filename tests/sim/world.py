@@ -25,6 +25,7 @@ from typing import Any, cast
 from raylay.services.client.machine import ClientMachine
 from raylay.services.core.compose import Kinds
 from raylay.services.core.feature import Folds
+from raylay.services.core.sow import SowFeature
 from raylay.services.core.steps import Steps
 from raylay.services.drills.history import (
     Fault,
@@ -54,6 +55,8 @@ from raylay.services.replication.peers import PeerBook
 from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.run_lookup import RunLookup
+from raylay.services.sow.book import SowBook
+from raylay.services.sow.state import SowState
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage.memory_front import MemoryFront
@@ -125,6 +128,8 @@ class Machines:
     """Of topologies with content filters."""
     author: type[Author] = Author
     state: type[LastOfTopic] = LastOfTopic
+    sow: type[SowFeature] = SowFeature
+    sow_state: type[SowState] = SowState
     folds: type[Folds] = Folds
     steps: type[Steps] = Steps
     spreads: bool = True
@@ -166,12 +171,19 @@ class World:
         slow_commit_ns: int | None = None,
         stateful: tuple[TopicRule, ...] = (),
         lends: bool = False,
+        sow: bool = False,
+        deletes: bool = False,
     ) -> None:
         self.rng = random.Random(seed)
         self.hint_rng = random.Random(seed)
         self.front_rng = random.Random(seed)
         self.has_front = seed % 2 == 1
         self.lend_rng = random.Random(seed)
+        self.sow_rng = random.Random(seed)
+        self.sow = sow
+        """Whether instances have SOW topics."""
+        self.deletes = deletes
+        """Whether clients delete records of them."""
         self.lends = lends
         self.topology = topology
         self.sees_contents = topology.passes is not None
@@ -228,14 +240,18 @@ class World:
         self.reunions: list[ReunitingDisk] = []
         self.clients: dict[str, SimClient] = {}
         self.name_of: dict[int, str] = {}
-        for member in topology.members.values():
+        self._begin()
+
+    def _begin(self) -> None:
+        """All instances start, on empty disks."""
+        for member in self.topology.members.values():
             self.disks[member.name] = Disk(self, member)
         for name, disk in self.disks.items():
             self.instances[name] = Instance(self, disk, ready=True)
 
-    def topic_book(self, state: LastOfTopic) -> TopicBook:
+    def topic_book(self, state: LastOfTopic, sow: SowBook) -> TopicBook:
         """What an instance knows of each topic, with a state of its own."""
-        of = [(rule, state) for rule in self.stateful]
+        of = [*((rule, state) for rule in self.stateful), *sow.stateful()]
         return TopicBook(self.topics.rules, unjournaled=self._unjournaled, stateful=of)
 
     def front(self) -> MemoryFront | None:
@@ -536,6 +552,9 @@ class World:
                 ),
                 tuple(_owing(machine)),
             )
+        for instance in instances.values():
+            if self.sow and isinstance(instance, Instance) and instance.alive:
+                instance.log_sow()
         for client in self.clients.values():
             if client.failed:
                 continue  # Another one bears its name.

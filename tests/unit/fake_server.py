@@ -24,6 +24,7 @@ class Session(asyncio.Protocol):
         self.frames: list[tuple[Header, bytes]] = []
         self.published: list[int] = []
         self.bodies: list[bytes] = []
+        self.keys: list[bytes] = []
         self.does: list[int] = []
         """The command of each record published."""
         self.logged_on = False
@@ -183,6 +184,7 @@ class FakeServer:
             session.published += sequences_of(body)
             found = list(iterate_records(body, verify=True))
             session.bodies += [record.body for record in found]
+            session.keys += [record.key for record in found]
             session.does += [record.command for record in found]
             if self.auto_ack:
                 session.ack(session.published[-1])

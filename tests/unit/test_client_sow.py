@@ -187,7 +187,7 @@ async def test_a_query_whose_rows_were_handed_out_ends_with_its_connection() -> 
         await taker
         first.session.rows(name, row(2))
         await first.stop()
-        with pytest.raises(ConnectionLost, match=r"in the middle of the query of 't'.*all\(\)"):
+        with pytest.raises(ConnectionLost, match=r"in the middle of the query of 't'.*as all\(\)"):
             while await query.next_batch() is not None:
                 pass
         await second.wait(lambda: second.sessions and second.session.logged_on)

@@ -43,8 +43,12 @@ GIVEN = {
     "watch": "F",
     "events": "F",
     "publish": "notes {} F",
+    "publish --delta": "notes {} --key k F",
+    "delete": "notes --filter 1=1 F",
+    "sow": "notes F",
     "subscribe": "notes F",
     "sow diff": "here-1 here-2 F",
+    "subscribe --sow": "notes --oof F",
     "trace": "PATH",
     "drill": "kill-instance F",
     "drill --clean": "F",
@@ -69,7 +73,15 @@ GIVEN = {
 }
 MAY_WORK = {"check host", "config check", "config show", "fabric check", "list", "trace"}
 """What only looks at this host, or at files."""
-CLIENTS = {"publish", "subscribe", "pipeline replay"}
+CLIENTS = {
+    "publish",
+    "publish --delta",
+    "delete",
+    "sow",
+    "subscribe",
+    "subscribe --sow",
+    "pipeline replay",
+}
 """They wait for servers of a fabric that is known, as long as it takes."""
 
 
@@ -78,6 +90,8 @@ def leaves(command: Any, name: str) -> Iterator[str]:
     if inner is None:
         yield name
         return
+    if hasattr(command, "alone"):
+        yield name
     for each, found in inner.items():
         yield from leaves(found, f"{name} {each}")
 

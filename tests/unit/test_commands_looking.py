@@ -137,7 +137,7 @@ def test_what_is_typed_counts_before_the_environment(
 ) -> None:
     used: list[Any] = []
 
-    async def publish(options: dict[str, Any], *_: object) -> None:
+    async def publish(options: dict[str, Any], *_: object, **__: object) -> None:
         used.append(options["servers"])
         raise FabricError("enough")
 

@@ -201,6 +201,8 @@ def test_the_floor_is_what_the_store_has_of_every_topic_that_it_keeps() -> None:
     feature.pending()
     feature.not_saved()
     assert feature.floor_txid == 2
+    assert [feature.removable(before_txid) for before_txid in (2, 3, 9)] == [2, 3, 3]
+    assert feature.delivered_txid == 8
     store.commit(feature.pending())
     feature.saved()
     assert feature.floor_txid == 3

@@ -21,6 +21,7 @@ from raylay.services.drills.history import (
     Recovered,
     Removed,
     Returned,
+    SowDiffers,
     Started,
     Took,
     TookUp,
@@ -320,6 +321,17 @@ def state(history: History) -> list[Violation]:
             if operation.instance in unsure:
                 unsure.add(operation.former)
             forget(operation.instance)
+    return found[:VIOLATIONS_MAX]
+
+
+def sow(history: History) -> list[Violation]:
+    """A SOW topic holds what follows from its instance's journal, when a life begins and in the
+    end, whatever of it was on disk. Who compares them knows both (tests/sim/sow.py)."""
+    found = [
+        Violation("sow", f"{at(operation.time_us)} {operation.instance}: {operation.text}")
+        for operation in history.operations
+        if isinstance(operation, SowDiffers)
+    ]
     return found[:VIOLATIONS_MAX]
 
 

@@ -265,7 +265,7 @@ def subscribers(history: History) -> list[Violation]:
             found.append(Violation("subscribers", f"{subscriber} is connected to nobody"))
             continue
         present = history.final[instance].present
-        wanted = {key for key in present if topic in (".*", topic_of[key])}
+        wanted = {key for key in present if topic in (".*", topic_of[key])} - history.deletions
         passes = history.passes.get(subscriber)
         if passes is not None:
             wanted = {key for key in wanted if passes(content_of[key])}

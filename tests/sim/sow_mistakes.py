@@ -1,0 +1,67 @@
+"""Mistakes about SOW topics, planted for good."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raylay.services.core.sow import SowFeature, SowPending
+from raylay.services.sow.state import Author, SowRecord, SowState, Tombstone
+
+
+class FreesWhatItLacks(SowFeature):
+    """The journal is removed as if the SOW were on disk already."""
+
+    def removable(self, before_txid: int) -> int:
+        super().removable(before_txid)
+        return before_txid
+
+
+class UnwrittenIsWritten(SowFeature):
+    """A commit of the store that failed counts like any."""
+
+    def not_saved(self) -> None:
+        self.saved()
+
+
+class ClaimsWhatIsToCome(SowFeature):
+    """The store says that it has a transaction more than it has."""
+
+    def pending(self) -> SowPending:
+        return {name: (entries, txid + 1) for name, (entries, txid) in super().pending().items()}
+
+
+class ForgetsDeletions(SowState):
+    """Nobody remembers who deleted a record."""
+
+    def tombstone(self, key: bytes) -> Tombstone | None:
+        return None
+
+
+class LateOverwrites(SowState):
+    """What comes late of a publisher counts like any."""
+
+    def _is_late(
+        self, author: Author, updated_us: int, key: bytes, previous: SowRecord | None
+    ) -> bool:
+        return self.last_writer and super()._is_late(author, updated_us, key, previous)
+
+
+class LastWriterByArrival(SowState):
+    """The last one that came counts, whoever asked for what."""
+
+    def __init__(self, *arguments: Any, last_writer: bool = False) -> None:
+        super().__init__(*arguments)
+
+
+class DeletesWhatIsLater(SowState):
+    """A deletion takes away what was written after it."""
+
+    def delete(self, key: bytes, *arguments: Any, by: Author | None = None) -> Any:
+        *before, given = (*arguments, by) if len(arguments) < 4 else arguments
+        later = None if given is None else given._replace(stamp_us=1 << 62, sequence=1 << 62)
+        change = super().delete(key, *before, by=later)
+        if later is not None and given is not None:
+            held = self.tombstone(key)
+            if held is not None and held.author == later:
+                self._set_tombstone(key, held._replace(author=given))
+        return change

@@ -1,0 +1,121 @@
+"""SOW topics of simulated instances: each holds what follows from its own journal, a last writer's
+the same everywhere."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from raylay.services.core.sow import SowFeature
+from raylay.services.drills import checkers
+from raylay.services.errors import StorageFull
+from raylay.services.messages.records import Command, RecordBuilder, run_of, scan
+from raylay.services.sow.state import SowState
+from raylay.storage.sow import MemorySowStore
+from sim import plans, sow
+from sim.mistakes import MISTAKES
+from sim.test_scenarios import Play
+
+
+def play_with(planted: str = "") -> Play:
+    return Play(plans.mesh(2), machines=MISTAKES[planted] if planted else None, sow=True)
+
+
+def laws(play: Play) -> set[str]:
+    return {violation.law for violation in checkers.check_all(play.end(check=False))}
+
+
+def held(play: Play, topic: str) -> list[dict[bytes, tuple[int, int]]]:
+    """What each instance has, by key."""
+    return [
+        {key: of for (name, key), of in sow.held(each.sow).items() if name == topic}
+        for each in play.world.instances.values()
+    ]
+
+
+@pytest.mark.parametrize("planted", ["", "SOW last writer by arrival"])
+def test_after_a_partition_the_last_writer_is_one_everywhere(planted: str) -> None:
+    play = play_with(planted)
+    here, there = play.client("p", "m1"), play.client("q", "m2")
+    play.until(50)
+    play.world.partition({("m1", "m2")})
+    for client in (here, there):
+        client.publish([sow.ARRIVAL] * 6)
+        client.publish([sow.LAST_WRITER] * 6)
+        play.until(play.world.now_us // 1000 + 20)
+    play.until(400)
+    play.world.heal()
+    found = laws(play)
+    first, second = held(play, sow.LAST_WRITER)
+    assert len(first) == 6
+    if planted:
+        assert found == {"sow"} and first != second
+        return
+    assert not found and first == second
+    assert {publisher for publisher, _ in first.values()} == {there.machine.publisher}
+    first, second = held(play, sow.ARRIVAL)
+    assert first != second, "elsewhere each has its own journal's"
+
+
+@pytest.mark.parametrize("planted", ["", "SOW unwritten is written"])
+def test_what_the_store_could_not_take_is_folded_again(planted: str) -> None:
+    play = play_with(planted)
+    client = play.client("p", "m1")
+    play.until(50)
+
+    class Fails(random.Random):
+        def random(self) -> float:
+            return 0.0
+
+    play.world.sow_rng = Fails(1)
+    client.publish([sow.ARRIVAL] * 10)
+    play.until(500)
+    assert play.world.probes["SOW not written"]
+    play.world.crash("m1")
+    play.world.restart("m1")
+    assert laws(play) == ({"sow"} if planted else set())
+
+
+def test_what_was_not_journaled_is_in_no_topic() -> None:
+    play = play_with()
+    client = play.client("p", "m1")
+    play.until(50)
+    client.publish([sow.ARRIVAL])
+    play.until(100)
+    play.world.instances["m1"].journal.fail_next(StorageFull("no space", "m1"))
+    client.publish([sow.ARRIVAL] * 3)
+    play.until(103)
+    assert play.world.probes["commit failure"]
+    before, _ = held(play, sow.ARRIVAL)
+    assert list(before) == [sow.key_of(1)]
+    assert all(each.state.txid == 1 for each in play.world.instances["m1"].sow.book.topics)
+    play.world.crash("m1")
+    play.world.restart("m1")
+    assert laws(play) == set()
+
+
+@pytest.mark.parametrize("planted", ["", "SOW forgets deletions"])
+def test_what_comes_late_of_one_who_deleted_stays_deleted(planted: str) -> None:
+    """The checker's own rules, without a world around them: the late one comes by another path."""
+    ledger = sow.Ledger()
+    kind = MISTAKES[planted].sow_state if planted else SowState
+    feature = SowFeature(sow.book(MemorySowStore(), kind, prepares=False))
+    gone = sow.deletion(sow.DELETES * 7)
+    assert gone is not None
+    builder = RecordBuilder(1, sow.ARRIVAL, "json")
+    for txid, record in enumerate(
+        (
+            builder.build(7, b"", 7),
+            builder.build(10, gone, 10, command=Command.DELETE),
+            builder.build(1, b"", 1),
+        ),
+        1,
+    ):
+        (chunk,) = scan(record)
+        run = replace(run_of(chunk, record), first_txid=txid)
+        ledger.journaled(run)
+        feature.recover([run])
+    assert ledger.holds() == {} and ledger.late == 1
+    assert (sow.held(feature) == {}) == (not planted)
