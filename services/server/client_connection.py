@@ -495,7 +495,11 @@ class ClientConnection(FramedConnection):
         unsent_bytes = self._collected_bytes
         if transport is not None:
             unsent_bytes += transport.get_write_buffer_size()
-        return unsent_bytes if behind is None else unsent_bytes + behind.held_bytes
+        return (
+            unsent_bytes
+            if behind is None
+            else unsent_bytes + behind.held_bytes + behind.query_bytes
+        )
 
     # -- heartbeat ---------------------------------------------------------------------------
     def _heartbeat(self, command: Heartbeat) -> None:

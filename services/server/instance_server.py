@@ -292,6 +292,7 @@ class InstanceServer:
         here.perform(here.machine.tick(here.steady_us()))
         self._maintenance.check()
         self._sow.check()
+        self.clients.queries.check()
         now_s = here.loop.time()
         for upstream in list(self.upstreams.connected.values()):
             upstream.beat(now_s)

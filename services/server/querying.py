@@ -30,6 +30,7 @@ from raylay.services.subscriptions.matching import (
     TopicFilter,
     topic_filter,
 )
+from raylay.services.subscriptions.overflow import Sent
 
 if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the language and the parsers.
@@ -59,6 +60,9 @@ class Asking(Protocol):
 
     def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
         """The same, of several pieces."""
+
+    def sent(self, what: Sent) -> None:
+        """It was sent something that it may not read: ends it then, a little later."""
 
     def hold(self, behind: BehindQuery | None) -> None:
         """From now on its deliveries go there; None: to the client again, behind those that were
@@ -234,6 +238,14 @@ class QueryPump:
         session = self._sessions.get(connection.number)
         if session is not None:
             self._kick(session)
+
+    def check(self) -> None:
+        """Called now and then: who does not read has what changes kept for him, and is ended where
+        that is too much."""
+        for session in list(self._sessions.values()):
+            if session.running is not None and session.behind is not None:
+                session.behind.query_bytes = session.running.saved_bytes
+                session.connection.sent(Sent.MESSAGES)
 
     # -- one of them ---------------------------------------------------------------------------
     def _begin_next(self, session: _Session) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 
 Entries = list[tuple[bytes, bytes]]
 """(key, value) of the store, by key."""
+_SAVED_BYTES = 200
+"""That an entry takes beside its bytes, about."""
 Chunk = Callable[[bytes, bytes, int], Entries]
 """The entries from a key on and before another one, so many at most, as they are now."""
 
@@ -25,7 +27,7 @@ class SowQuery:
         closed: is told when no more changes are of interest.
     """
 
-    __slots__ = ("_chunk", "_closed", "_end", "_next", "_saved", "done", "txid")
+    __slots__ = ("_chunk", "_closed", "_end", "_next", "_saved", "done", "saved_bytes", "txid")
 
     def __init__(
         self,
@@ -40,6 +42,8 @@ class SowQuery:
         self._end = end
         self._closed = closed
         self._saved: dict[bytes, bytes | None] = {}
+        self.saved_bytes = 0
+        """Of what was changed before it came there."""
         self.txid = txid
         """The transaction whose records it gives."""
         self.done = False
@@ -61,6 +65,7 @@ class SowQuery:
             then = dict(entries)
             for key in saved:
                 value = self._saved.pop(key)
+                self.saved_bytes -= _size(key, value)
                 if value is None:
                     then.pop(key, None)
                 else:
@@ -79,12 +84,14 @@ class SowQuery:
         """
         if key >= self._next and key not in self._saved:
             self._saved[key] = previous
+            self.saved_bytes += _size(key, previous)
 
     def close(self) -> None:
         """No more will be taken."""
         if not self.done:
             self.done = True
             self._saved.clear()
+            self.saved_bytes = 0
             self._closed(self)
 
 
@@ -101,7 +108,7 @@ class SowKeyQuery:
         closed: is told when no more changes are of interest.
     """
 
-    __slots__ = ("_closed", "_get", "_keys", "_order", "_saved", "done", "txid")
+    __slots__ = ("_closed", "_get", "_keys", "_order", "_saved", "done", "saved_bytes", "txid")
 
     def __init__(
         self,
@@ -116,6 +123,8 @@ class SowKeyQuery:
         self._keys = set(self._order)
         self._closed = closed
         self._saved: dict[bytes, bytes | None] = {}
+        self.saved_bytes = 0
+        """Of what was changed before it came there."""
         self.txid = txid
         """The transaction whose records it gives."""
         self.done = False
@@ -134,7 +143,11 @@ class SowKeyQuery:
             most -= 1
             key = order.pop()
             self._keys.discard(key)
-            value = self._saved.pop(key) if key in self._saved else self._get(key)
+            if key in self._saved:
+                value = self._saved.pop(key)
+                self.saved_bytes -= _size(key, value)
+            else:
+                value = self._get(key)
             if value is not None:
                 entries.append((key, value))
         if not order:
@@ -149,11 +162,17 @@ class SowKeyQuery:
         """
         if key in self._keys and key not in self._saved:
             self._saved[key] = previous
+            self.saved_bytes += _size(key, previous)
 
     def close(self) -> None:
         """No more will be taken."""
         if not self.done:
             self.done = True
             self._saved.clear()
+            self.saved_bytes = 0
             self._keys.clear()
             self._closed(self)
+
+
+def _size(key: bytes, value: bytes | None) -> int:
+    return len(key) + len(value or b"") + _SAVED_BYTES

@@ -40,6 +40,8 @@ class Source(Protocol):
     """The records of a topic, taken in turns (query.SowQuery)."""
 
     done: bool
+    saved_bytes: int
+    """Of what it keeps for whoever takes it, since it was changed meanwhile."""
 
     def take(self, most: int) -> Entries:
         """The next ones, and none before `done`: there may be more."""
@@ -58,6 +60,7 @@ class Versions:
     def __init__(self, records: Iterator[SowRecord]) -> None:
         self._records = records
         self.done = False
+        self.saved_bytes = 0
         # The first one fixes of when they are.
         self._first = next(records, None)
 
@@ -190,6 +193,11 @@ class Querying:
         self.matches = 0
         self.looked_at = 0
         self.done = False
+
+    @property
+    def saved_bytes(self) -> int:
+        """That it keeps of what was changed since it began."""
+        return sum(part.source.saved_bytes for part, _ in self._parts)
 
     def close(self) -> None:
         """Ends it early."""

@@ -12,13 +12,15 @@ class BehindQuery:
 
     Attributes:
         held_bytes: of what it keeps. The session counts it as what its client has not taken.
+        query_bytes: that the query itself keeps for the client, and counts likewise.
     """
 
-    __slots__ = ("_held", "held_bytes")
+    __slots__ = ("_held", "held_bytes", "query_bytes")
 
     def __init__(self) -> None:
         self._held: list[tuple[str, str, Delivery]] = []
         self.held_bytes = 0
+        self.query_bytes = 0
 
     def deliver(self, subscription: str, delivery: Delivery) -> None:
         """Keeps messages."""

@@ -395,6 +395,31 @@ def test_a_slow_reader_holds_up_his_own_query_alone(tmp_path: Path) -> None:
     in_house(tmp_path, visit, config)
 
 
+def test_what_is_kept_for_a_reader_who_does_not_read_counts(tmp_path: Path) -> None:
+    """A query that waits keeps what was there of all that changes before it comes there."""
+    config = replace(CONFIG, client_buffer_bytes_max=4 * 1024 * 1024, check_interval_ms=60_000)
+
+    async def visit(house: House) -> None:
+        door, slow = await house.client("p"), await house.client("slow")
+        body = {"text": "x" * 10_000}
+        for first in range(0, 1_000, 100):
+            await house.publish(door, "p", *({"id": n} | body for n in range(first, first + 100)))
+        transport: Any = slow.transport
+        transport.takes = False
+        slow.send(ask("q"))
+        while slow.connection.may_write:
+            await asyncio.sleep(0)
+        for first in range(0, 1_000, 100):
+            await house.publish(door, "p", *({"id": n} for n in range(first, first + 100)))
+        house.server.clients.queries.check()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not slow.connection.is_open
+        assert not house.server._sow.book.topics[0].state._queries
+
+    in_house(tmp_path, visit, config)
+
+
 def test_many_queries_of_many_clients_share_the_turns(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door = await house.client("p")

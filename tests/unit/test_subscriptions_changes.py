@@ -301,3 +301,13 @@ def test_a_subscriber_has_what_its_filter_is_true_of(seed: int) -> None:
             next(each for each in models if each.subscription.id == name).take(reason, record)
         for model in models:
             model.check(house)
+
+
+def test_what_leaves_for_another_reason_is_told_apart() -> None:
+    house = House()
+    house.follow("one", "/p > 1", oof=True)
+    house.commit(put(1, b'{"id":1,"p":2}', b'{"id":2,"p":2}', b'{"id":3,"p":2}', at_us=S))
+    told = house.commit(delete(4, key(1)), put(5, b'{"id":2,"p":0}', b'{"id":3,"p":0}', at_us=S))
+    assert [(reason, each.key) for _, reason, each in told] == [
+        ("deleted", key(1)), ("match", key(2)), ("match", key(3))
+    ]  # fmt: skip
