@@ -21,6 +21,7 @@ CHAPTERS = {
         "fabric",
         "message-types",
         "filters",
+        "sow",
         "sow-topics",
         "topology",
         "configuration",
