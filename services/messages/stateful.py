@@ -53,6 +53,21 @@ class Prepared(NamedTuple):
     refused: Sequence[Refused] = ()
 
 
+class Looking(Protocol):
+    """Something that takes long to be found, and is looked for in turns before a run is prepared:
+    whoever publishes it waits, nobody else does."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it is found, or given up."""
+
+    def take(self, most: int) -> None:
+        """Looks on, at so many at most. On the instance's loop."""
+
+    def close(self) -> None:
+        """Nothing more is looked for. Told twice is told once."""
+
+
 class Stateful(Protocol):
     """What a topic with state does before the append. `TopicBook` says which topics have one.
 
@@ -63,6 +78,10 @@ class Stateful(Protocol):
     Nothing is told here when something is committed: that is read back from the commit, like all
     that takes effect.
     """
+
+    def looks_for(self, run: Run) -> Sequence[Looking]:
+        """What is to be looked for before this run is prepared. Whoever asked closes it when the
+        run was prepared, or never will be."""
 
     def prepare(self, run: Run, now_us: int) -> Prepared:
         """The run as it is to be journaled: merged, enriched, or as it came. The same messages, in

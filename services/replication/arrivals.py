@@ -61,10 +61,12 @@ class Arrivals:
                 waiting.appendleft((what, size_bytes))
                 self.waiting_bytes += size_bytes
                 return Fetch(questions, self._answers)
+            self._answers.close()
             self._answers = Answers()
         return None
 
     def clear(self) -> None:
         """The connection is over."""
+        self._answers.close()
         self._waiting.clear()
         self.waiting_bytes = 0

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from raylay.services.messages.contents import Content, contents_of
 from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
 from raylay.services.messages.records import Run
+from raylay.services.messages.stateful import Looking
 from raylay.services.replication.acknowledgment import CLIENT, Route
 from raylay.services.replication.content import Contents
 from raylay.services.replication.staged import Routed, StagedLog, routes_of
@@ -58,7 +59,7 @@ class Questions:
         contents: the filters that say where messages go.
     """
 
-    __slots__ = ("compared", "contents", "routed", "topics")
+    __slots__ = ("compared", "contents", "looking", "routed", "topics")
 
     def __init__(self, contents: Contents | None = None) -> None:
         self.contents = contents if contents is not None else Contents()
@@ -67,15 +68,26 @@ class Questions:
         """Messages of which only the route is asked."""
         self.topics: dict[tuple[int, bytes], SequenceSet] = {}
         """(publisher, topic), and among which sequences the highest on it is asked."""
+        self.looking: list[Looking] = []
+        """What topics with state look for, not in the journal."""
 
     def __bool__(self) -> bool:
-        return bool(self.compared or self.topics or self.routed)
+        return bool(self.compared or self.topics or self.routed or self.looking)
 
 
 class Answers:
     """What was read for one arrival. Lifecycle: until the machine has taken it."""
 
-    __slots__ = ("_compared", "_differing", "_highest", "_routed", "_routes", "decoded", "failures")
+    __slots__ = (
+        "_compared",
+        "_differing",
+        "_highest",
+        "_looking",
+        "_routed",
+        "_routes",
+        "decoded",
+        "failures",
+    )
 
     def __init__(self) -> None:
         self.decoded: Any = None
@@ -87,6 +99,20 @@ class Answers:
         self._routed = PublisherRanges()
         self._routes: dict[int, dict[Route, Routed]] = {}
         self._highest: dict[tuple[int, bytes], int] = {}
+        self._looking: dict[int, Looking] = {}
+
+    def looks(self, looking: Iterable[Looking]) -> list[Looking]:
+        """Takes over what is looked for, until `close`; what of it is not done."""
+        found = list(looking)
+        for each in found:
+            self._looking[id(each)] = each
+        return [each for each in found if not each.done]
+
+    def close(self) -> None:
+        """The arrival was taken, or never will be."""
+        for each in self._looking.values():
+            each.close()
+        self._looking.clear()
 
     def clear(self) -> None:
         """Forgets what was read."""
@@ -238,7 +264,8 @@ class Asking:
 
 class Fetch:
     """Reads what was asked for, in bounded parts. Owner: one thread at a time; it touches nothing
-    that another one changes. Lifecycle: `step` until it has said that it is done.
+    that another one changes. Lifecycle: `step` until it has said that it is done; then `look`, on
+    the instance's loop, until that has.
 
     Args:
         answers: where it notes what it reads.
@@ -248,6 +275,7 @@ class Fetch:
         self._compared = questions.compared[::-1]
         self._routed = list(questions.routed.sets.items())
         self._topics = list(questions.topics.items())
+        self._looking = questions.looking
         self._answers = answers
         self._contents = questions.contents
         self._left: SequenceSet | None = None
@@ -273,6 +301,20 @@ class Fetch:
             else:
                 break
         return not (self._compared or self._routed or self._topics)
+
+    def look(self, most: int) -> bool:
+        """Looks on for what topics with state are asked, at so many records at most. Whether all
+        is found.
+
+        Raises:
+            StorageError: what is on disk cannot be read.
+        """
+        looking = self._looking
+        while looking and looking[0].done:
+            looking.pop(0)
+        if looking:
+            looking[0].take(most)
+        return all(each.done for each in looking)
 
     def _compare(self, lookup: JournalLookup) -> None:
         asked = self._compared[-1]

@@ -6,6 +6,8 @@ are served, and what a connection's arrivals ask of the journal.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -16,6 +18,10 @@ from raylay.services.replication.journal_answers import Fetch
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.server.surroundings import Surroundings
 from raylay.storage.journal_reader import LmdbJournalReader
+
+TURN_S = 0.002
+LOOKED_AT_ONCE = 64
+"""Records between two looks at the clock."""
 
 Result = TypeVar("Result")
 
@@ -47,6 +53,7 @@ class JournalReading:
         self.lookup: RunLookup
         self.first_txid = 1
         """The oldest in the journal, at the last look."""
+        self._looking = asyncio.Lock()
         self.copy_readers: set[LmdbJournalReader] = set()
         """Of the bootstraps that are served: closed when nobody reads any more."""
         self._is_open = False
@@ -93,6 +100,7 @@ class JournalReading:
                 while not await self.run(fetch.step, self.lookup):
                     if not connection.is_open:
                         return
+                await self._look(connection, fetch)
             except StorageError as error:
                 connection.unreadable(error)
                 return
@@ -104,6 +112,17 @@ class JournalReading:
                 connection.broken(error)
                 return
             connection.went_on(fetch is not None)
+
+    async def _look(self, connection: Asking, fetch: Fetch) -> None:
+        """What topics with state look for: one connection at a time, in turns."""
+        if fetch.look(0):
+            return
+        async with self._looking:
+            until_s = time.perf_counter() + TURN_S
+            while connection.is_open and not fetch.look(LOOKED_AT_ONCE):
+                if time.perf_counter() >= until_s:
+                    await asyncio.sleep(0)
+                    until_s = time.perf_counter() + TURN_S
 
     async def close(self) -> None:
         """Ends the thread, then closes what it read with."""

@@ -1,5 +1,8 @@
 """Which records a delete by filter takes away: looked for among those that are folded, a part at a
-time, while others are folded; at the end what has changed meanwhile is judged as it is staged."""
+time, while others are folded; at the end what has changed meanwhile is judged as it is staged.
+
+What changes faster than it is judged is given up, so that the end never takes long.
+"""
 
 from __future__ import annotations
 
@@ -13,39 +16,62 @@ from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 from raylay.services.expressions.tree import Identifier
 from raylay.services.sow.indexes import SowIndexes
 from raylay.services.sow.planning import keys_to_look_at
-from raylay.services.sow.records import NEVER, SowRecord, decoded
+from raylay.services.sow.records import SowRecord, decoded
 from raylay.services.sow.topic import SowTopic
+
+CHANGED_MAX = 2_000
+"""Records that the end judges, beside those that are on their way to the disk."""
+FOUND_MAX = 500_000
+"""Keys: those of more do not fit into one record."""
 
 
 class Finding:
     """See the file's docstring.
 
-    Invariant: each record that is folded was judged as it was at the begin, or is in `_changed`.
+    Invariant: each record that is folded was judged as it was at the begin, or since its last
+        change, or is in `_changed`.
     Owner: who folds the topic. Lifecycle: until `close`.
 
     Args:
         logical: of these records alone, where the topic has a pattern; else nothing.
-        now_us: by the clock on the wall: what has expired is no record any more.
+        now_us: what the filter takes for the time now.
+        closed: called when nothing more is looked for.
+
+    Attributes:
+        looked: at so many records.
+        given_up: why nothing is found, with what to do; empty: something may be.
     """
 
     __slots__ = (
         "_around",
         "_changed",
+        "_closed",
         "_filter",
         "_found",
         "_logical",
+        "_looks_left",
         "_now_us",
         "_parse",
         "_source",
         "_topic",
         "_unwatch",
+        "given_up",
+        "looked",
     )
 
-    def __init__(self, topic: SowTopic, logical: bytes, filter_: Expression, now_us: int) -> None:
+    def __init__(
+        self,
+        topic: SowTopic,
+        logical: bytes,
+        filter_: Expression,
+        now_us: int,
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._topic = topic
         self._logical = logical
         self._filter = filter_
         self._now_us = now_us
+        self._closed = closed
         self._around = filter_.asks_around
         names = {each.steps[0] for each in nodes(filter_.tree) if isinstance(each, Identifier)}
         self._parse = topic.type.parser_of(frozenset(map(str, names)))
@@ -55,19 +81,49 @@ class Finding:
         self._source = state.query() if keys is None else state.query_keys(keys)
         self._found: set[bytes] = set()
         self._changed: set[bytes] = set()
-        self._unwatch: Callable[[], None] = state.watch(self)
+        self._looks_left = 2 * state.count + 10 * CHANGED_MAX
+        self._unwatch: Callable[[], None] | None = state.watch(self)
+        self.given_up = ""
+        self.looked = 0
 
     @property
     def done(self) -> bool:
-        """Whether all that is folded was looked at."""
-        return self._source.done
+        """Whether `keys` has little left to do."""
+        return bool(self.given_up) or (self._source.done and len(self._changed) <= CHANGED_MAX)
 
     def take(self, most: int) -> None:
         """Looks at the next records, so many at most."""
-        for entry, value in self._source.take(most):
-            key = entry[1:]
-            if self._matches(decoded(key, value)):
-                self._found.add(key)
+        if self.done or most <= 0:
+            return
+        if not self._source.done:
+            entries = self._source.take(most)
+            self.looked += len(entries)
+            for entry, value in entries:
+                if self._matches(decoded(entry[1:], value)):
+                    self._found.add(entry[1:])
+        else:
+            get = self._topic.state.get
+            again = min(most, len(self._changed))
+            for _ in range(again):
+                self._judge(self._changed.pop(), get)
+            self.looked += again
+            self._looks_left -= again
+        if len(self._found) > FOUND_MAX:
+            self.given_up = (
+                f"more than {FOUND_MAX:,} records pass: delete in parts, each by a narrower filter"
+            )
+        elif self._looks_left < 0:
+            self.given_up = (
+                "records change faster than a filter can be asked: let it ask for what an index "
+                "finds, or delete by keys"
+            )
+
+    def _judge(self, key: bytes, value: Callable[[bytes], SowRecord | None]) -> None:
+        record = value(key)
+        if record is not None and self._matches(record):
+            self._found.add(key)
+        else:
+            self._found.discard(key)
 
     def changed(self, key: bytes, previous: bytes | None) -> None:
         """An entry of the topic is about to be changed."""
@@ -82,23 +138,20 @@ class Finding:
             value: the record of a key as it is staged.
             touched: the keys of all that is staged and not folded.
         """
-        again = self._changed.union(touched)
-        found = self._found - again
-        for key in again:
-            record = value(key)
-            if record is not None and self._matches(record):
-                found.add(key)
-        return sorted(found)
+        for key in self._changed.union(touched):
+            self._judge(key, value)
+        return sorted(self._found)
 
     def close(self) -> None:
         """Nothing more is looked for."""
-        self._source.close()
-        self._unwatch()
+        if self._unwatch is not None:
+            self._source.close()
+            self._unwatch()
+            self._unwatch = None
+            self._closed()
 
     def _matches(self, record: SowRecord) -> bool:
         if self._logical and record.topic != self._logical:
-            return False
-        if NEVER < record.expires_us <= self._now_us and self._topic.state.rules.expires:
             return False
         body = record.body or b""
         try:

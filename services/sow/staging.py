@@ -43,8 +43,11 @@ AHEAD_US_MAX = 60 * 1_000_000
 far in the future would stay for ever."""
 BATCH_BYTES_MAX = 64 * 1024 * 1024
 """Of all that deltas of one batch become."""
-LOOKED_MAX = 2_000
-"""Records that one delete by filter looks at, at once."""
+FINDINGS_MAX = 64
+"""Filters of deletes that are asked in turns; more of them are refused, or find what there is at
+once."""
+LOOKED_MAX, LOOKS_EACH_US = 2_000, 50_000
+"""Records that deletes by filter look at where nobody has looked before; anew after so long."""
 DELETE = Use("the filter of a delete", frozenset(("message", "state", "clock")))
 
 
@@ -135,7 +138,10 @@ class SowStaging:
 
     __slots__ = (
         "_by_txid",
+        "_findings",
         "_functions",
+        "_looks_from_us",
+        "_looks_left",
         "_making",
         "_over",
         "_parses",
@@ -155,6 +161,9 @@ class SowStaging:
         """Prepared, and `staged` is due for them."""
         self._making: tuple[_Staged, _Making, int] | None = None
         self._over: _AsStaged | None = None
+        self._findings: dict[tuple[int, int], Finding] = {}
+        """What is looked for, by publisher and sequence of the delete."""
+        self._looks_from_us, self._looks_left = 0, LOOKED_MAX
         self._touched: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -481,23 +490,47 @@ class SowStaging:
         except MessageTypeError as error:
             raise _RefusalError("bad_message", f"topic {record.topic}: {error}") from None
 
+    def looks_for(self, run: Run) -> list[Finding]:
+        """See `Stateful`: the filters of deletes."""
+        found = []
+        for record in iterate_records(run.payload):
+            identity = record.publisher, record.sequence
+            finding = self._findings.get(identity)
+            if finding is None:
+                text = _filter_of(record)
+                if text is None or len(self._findings) >= FINDINGS_MAX:
+                    continue
+                try:
+                    finding = self._finding(record, text)
+                except _RefusalError:
+                    continue
+                self._findings[identity] = finding
+            found.append(finding)
+        return found
+
     def _found(self, record: Record, text: str, now_us: int) -> list[bytes]:
-        finding = self._finding(record, text, now_us)
-        finding.take(LOOKED_MAX)
-        if not finding.done:
-            finding.close()
-            raise _RefusalError(
-                "too_many",
-                f"topic {record.topic}: a filter looks at {LOOKED_MAX:,} records at most here: let "
-                "it ask for what an index finds, or query the keys and delete by those",
-            )
+        finding = self._findings.get((record.publisher, record.sequence))
+        if finding is None:
+            finding = self._finding(record, text)
+            # Nobody looked before: as much as can be done at once.
+            if now_us >= self._looks_from_us + LOOKS_EACH_US:
+                self._looks_from_us, self._looks_left = now_us, LOOKED_MAX
+            finding.take(self._looks_left)
+            self._looks_left -= min(finding.looked + 1, self._looks_left)
         try:
+            if finding.given_up or not finding.done:
+                why = finding.given_up or (
+                    f"too many deletes by filter are under way, and this one looks at more than "
+                    f"{LOOKED_MAX:,} records: number your publishes, and wait for acks after "
+                    f"{FINDINGS_MAX}"
+                )
+                raise _RefusalError("too_many", f"topic {record.topic}: {why}")
             over = self._caught_up()
             return finding.keys(over.get, self._touched)
         finally:
             finding.close()
 
-    def _finding(self, record: Record, text: str, now_us: int) -> Finding:
+    def _finding(self, record: Record, text: str) -> Finding:
         topic = self._topic
         if not self._parses:
             why = topic.type.lacks[Ability.FIELDS]
@@ -506,7 +539,23 @@ class SowStaging:
             asked: Expression = expression(text, DELETE, self._functions)
         except ExpressionError as error:
             raise _RefusalError("bad_filter", refusal(text, error)) from None
-        return Finding(topic, topic.logical(record.topic.encode()), asked, now_us)
+        identity = record.publisher, record.sequence
+
+        def closed() -> None:
+            self._findings.pop(identity, None)
+
+        logical = topic.logical(record.topic.encode())
+        return Finding(topic, logical, asked, record.origin_time_us, closed)
+
+
+def _filter_of(record: Record) -> str | None:
+    """Of a delete; None: it has none."""
+    try:
+        said = msgpack.unpackb(record.body)
+        text = said["filter"] if len(said) == 1 else None
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException):
+        return None
+    return text if type(text) is str else None
 
 
 def _what(record: Record) -> str:

@@ -110,6 +110,8 @@ if TYPE_CHECKING:
 
 FOREVER_US = 1 << 60
 TURN_US = 50
+LOOKED_AT_ONCE = 2
+"""Records of a topic with state."""
 """Of an instance's loop that commits itself, from the first message staged in it to its end."""
 MOVE_US = 20_000
 """After a commit in front, until it is moved into the store."""
@@ -607,7 +609,18 @@ class Instance:
             self._read_for(number, arrivals, fetch, lookup)
             return
         lookup.count()
-        world.after(world.drawn(world.timing.local_us), self._fetched, number, arrivals)
+        self._look_for(number, arrivals, fetch)
+
+    def _look_for(self, number: int, arrivals: Arrivals, fetch: Fetch) -> None:
+        """A turn of the loop, and then another one. Before the last of them others come."""
+        if not self.alive or self.arrivals.get(number) is not arrivals:
+            return
+        world = self.world
+        if fetch.look(LOOKED_AT_ONCE):
+            world.after(world.drawn(world.timing.local_us), self._fetched, number, arrivals)
+        else:
+            world.probes["looked for in several turns"] += 1
+            world.after(world.drawn(world.timing.local_us), self._look_for, number, arrivals, fetch)
 
     def _drop_arrivals(self, number: int) -> None:
         """The connection is over."""

@@ -38,6 +38,10 @@ class LastOfTopic:
         """As it is staged."""
         return self._staged.get(topic, self._committed.get(topic, NOTHING))
 
+    def looks_for(self, run: Run) -> tuple[()]:
+        """Nothing."""
+        return ()
+
     def prepare(self, run: Run, now_us: int) -> Prepared:
         """Says in each message what comes before it."""
         made, refused = [], []

@@ -84,3 +84,54 @@ def test_a_connection_that_ends_in_the_middle_of_it_takes_nothing_more() -> None
     arrivals.came("b", 1)
     assert arrivals.fetched() is None
     assert taken == ["?a"] and arrivals.waiting_bytes == 0
+
+
+class Looking:
+    """Something that takes so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.left = looks
+        self.closed = 0
+
+    @property
+    def done(self) -> bool:
+        return self.left <= 0
+
+    def take(self, most: int) -> None:
+        self.left -= most
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def asking(*looking: Looking) -> Arrivals:
+    """One that is asked for all of these, as long as they are not done."""
+
+    def take(what: str, answers: Answers) -> Questions | None:
+        questions = Questions()
+        questions.looking += answers.looks(looking)
+        return questions if questions else None
+
+    return Arrivals(take)
+
+
+def test_what_is_looked_for_is_taken_in_turns_and_closed_behind_the_arrival() -> None:
+    first, second = Looking(5), Looking(3)
+    arrivals = asking(first, second)
+    fetch = arrivals.came("a")
+    assert fetch is not None and fetch.step(HeldRuns()) and not fetch.look(0)
+    looks = 1
+    while not fetch.look(2):
+        looks += 1
+        assert second.left == 3 or first.done, "one behind the other"
+    assert looks == 5 and (first.closed, second.closed) == (0, 0)
+    assert arrivals.fetched() is None
+    assert (first.closed, second.closed) == (1, 1) and not arrivals
+
+
+def test_what_is_looked_for_is_closed_with_its_connection() -> None:
+    looking = Looking(5)
+    arrivals = asking(looking)
+    arrivals.came("a")
+    arrivals.clear()
+    assert looking.closed == 1

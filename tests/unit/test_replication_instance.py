@@ -943,6 +943,9 @@ class Louder:
         self.told: list[tuple[str, int, int]] = []
         self.bad = bad
 
+    def looks_for(self, run: Run) -> tuple[()]:
+        return ()
+
     def prepare(self, run: Run, now_us: int) -> Prepared:
         self.told.append(("prepare", run.first_sequence, now_us))
         records = list(iterate_records(run.payload))

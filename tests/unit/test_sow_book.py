@@ -7,7 +7,7 @@ from dataclasses import replace
 from unit.sow_given import ORDERS, book
 
 from raylay.services.messages.records import Run
-from raylay.services.messages.stateful import Stateful
+from raylay.services.messages.stateful import Prepared, Stateful
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.messages.topics import TopicRule
 from raylay.services.sow.definition import SowTopicDefinition
@@ -57,8 +57,11 @@ def test_a_query_by_expression_asks_in_the_order_of_the_configuration() -> None:
 class Staged:
     """Does nothing."""
 
-    def prepare(self, run: Run, now_us: int) -> Run:
-        return run
+    def looks_for(self, run: Run) -> tuple[()]:
+        return ()
+
+    def prepare(self, run: Run, now_us: int) -> Prepared:
+        return Prepared((run,))
 
     def staged(self, run: Run) -> None:
         pass

@@ -11,8 +11,10 @@ from unit.sow_given import ORDERS, P, Q, book, delete, put
 from raylay.services.core.feature import Batch
 from raylay.services.core.sow import SowFeature
 from raylay.services.expressions.expression import expression
+from raylay.services.sow import finding
 from raylay.services.sow.finding import Finding
 from raylay.services.sow.staging import DELETE
+from raylay.services.sow.topic import SowTopic
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -35,16 +37,16 @@ def test_what_is_found_is_what_matches_at_the_end(seed: int) -> None:
 
     for _ in range(60):
         fold()
-    finding = Finding(topic, b"", expression("/n = 1", DELETE), 0)
+    looking = Finding(topic, b"", expression("/n = 1", DELETE), 0)
     looks = 0
-    while not finding.done:
-        finding.take(7)
+    while not looking.done:
+        looking.take(7)
         looks += 1
         for _ in range(rng.randrange(4)):
             fold()
     wanted = sorted(each.key for each in topic.state.records() if b'"n": 1}' in (each.body or b""))
-    assert looks > 2 and finding.keys(topic.state.get, ()) == wanted
-    finding.close()
+    assert looks > 2 and looking.keys(topic.state.get, ()) == wanted
+    looking.close()
     assert topic.state._queries == [], "it hears of no change any more"
 
 
@@ -53,16 +55,16 @@ def test_what_is_staged_is_judged_as_it_is_staged() -> None:
     (topic,) = there.topics
     SowFeature(there).fold(Batch([put(1, b'{"id": 1, "n": 1}', b'{"id": 2, "n": 1}')], 2))
     one, two = sorted(each.key for each in topic.state.records())
-    finding = Finding(topic, b"", expression("/n = 1", DELETE), 0)
-    finding.take(10)
-    assert finding.done
-    assert finding.keys(lambda key: None, [one]) == [two]
+    looking = Finding(topic, b"", expression("/n = 1", DELETE), 0)
+    looking.take(10)
+    assert looking.done
+    assert looking.keys(lambda key: None, [one]) == [two]
     later = topic.state.get(two)
     assert later is not None
     changed = later._replace(body=b'{"n": 2}')
-    assert finding.keys({two: changed}.get, [two]) == [one]
-    found = finding.keys({two: later, b"new": later}.get, [two, b"new"])
-    assert found == sorted([one, two, b"new"]), "asked again, it judges again"
+    assert looking.keys({two: changed}.get, [two]) == [], "asked again, it judges again"
+    found = looking.keys({two: later, b"new": later}.get, [two, b"new"])
+    assert found == sorted([two, b"new"])
 
 
 def test_what_cannot_be_read_is_found_by_nothing_and_others_know_more_than_the_body() -> None:
@@ -78,7 +80,54 @@ def test_what_cannot_be_read_is_found_by_nothing_and_others_know_more_than_the_b
         (f"BOOKMARK() LIKE '^{Q}[|]'", b"", 2),
         ("1 = 2", b"", 0),
     ):
-        finding = Finding(topic, logical, expression(text, DELETE), 0)
-        finding.take(10)
-        assert len(finding.keys(topic.state.get, ())) == count
-        finding.close()
+        looking = Finding(topic, logical, expression(text, DELETE), 0)
+        looking.take(10)
+        assert len(looking.keys(topic.state.get, ())) == count
+        looking.close()
+
+
+def a_topic(records: int) -> tuple[SowTopic, SowFeature]:
+    there = book()
+    feature = SowFeature(there)
+    feature.fold(Batch([put(1, *(b'{"id": %d, "n": 1}' % n for n in range(records)))], records))
+    return there.topics[0], feature
+
+
+def test_what_changes_while_it_looks_is_judged_again_before_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finding, "CHANGED_MAX", 3)
+    topic, feature = a_topic(10)
+    looking = Finding(topic, b"", expression("/n = 1", DELETE), 0)
+    looking.take(5)
+    feature.fold(Batch([put(11, *(b'{"id": %d, "n": 2}' % n for n in range(8)))], 18))
+    looking.take(10)
+    assert not looking.done, "eight are to be judged again"
+    looking.take(5)
+    assert looking.done and looking.looked == 15
+    assert len(looking.keys(topic.state.get, ())) == 2
+    looking.close()
+
+
+def test_what_changes_faster_than_it_is_judged_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finding, "CHANGED_MAX", 3)
+    topic, feature = a_topic(10)
+    looking = Finding(topic, b"", expression("/n = 1", DELETE), 0)
+    txid = 10
+    for _ in range(100):
+        looking.take(4)
+        feature.fold(Batch([put(txid + 1, *(b'{"id": %d}' % n for n in range(9)))], txid + 9))
+        txid += 9
+    assert looking.done and "change faster" in looking.given_up
+    looking.close()
+
+
+def test_what_is_too_much_for_one_record_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "FOUND_MAX", 8)
+    topic, _ = a_topic(10)
+    looking = Finding(topic, b"", expression("/n = 1", DELETE), 0)
+    looking.take(9)
+    assert looking.done and "delete in parts" in looking.given_up
+    looking.close()

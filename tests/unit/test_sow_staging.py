@@ -349,14 +349,54 @@ def test_a_message_says_no_key_where_publishers_give_it() -> None:
     assert refused(bench.delete(filter="/n = 1"))[0] == "not_supported"
 
 
-def test_a_filter_that_looks_at_too_much_at_once_is_refused() -> None:
+def test_a_filter_is_asked_in_turns_before_the_delete_is_prepared() -> None:
     bench = Bench()
     bench.publish(*({"id": n, "n": 1} for n in range(staging.LOOKED_MAX + 1)))
     bench.commit()
-    reason, text = refused(bench.delete(filter="/n = 1"))
-    assert reason == "too_many" and "query the keys" in text
+    asked = msgpack.packb({"filter": "/n = 1"})
+    deletion = run(0, record_bytes(bench.sequence + 1, asked, command=DELETE))
+    (looking,) = bench.staging.looks_for(deletion)
+    looks = 0
+    while not looking.done:
+        looking.take(500)
+        looks += 1
+        bench.publish({"id": looks, "n": 2}, publisher=Q)
+        bench.commit()
+    assert looks == 5 and bench.staging.looks_for(deletion) == [looking]
+    bench.publish({"id": 0, "n": 2}, publisher=Q)
+    (made,) = bench.staging.prepare(deletion, 0).runs
+    found = keys(Prepared((made,)))
+    assert len(found) == staging.LOOKED_MAX + 1 - 6, "what was changed meanwhile is judged again"
+    assert bench.staging.looks_for(run(0, record_bytes(1))) == []
+    assert not bench.staging._findings and not bench.topic.state._queries
+
+
+def test_what_nobody_looked_for_is_looked_for_a_little() -> None:
+    bench = Bench()
+    bench.publish(*({"id": n, "n": 1} for n in range(staging.LOOKED_MAX + 1)))
+    bench.commit()
     key = bench.key(7).decode()
     assert keys(bench.delete(filter=f"SOW_KEY() = '{key}'")) == [bench.key(7)], "by an index"
+    for _ in range(2):
+        reason, text = refused(bench.delete(filter="/n = 1"))
+        assert reason == "too_many" and "wait for acks" in text
+    assert refused(bench.delete(filter=f"SOW_KEY() = '{key}'"))[0] == "too_many", "all is used up"
+    bench.now_us += staging.LOOKS_EACH_US
+    assert keys(bench.delete(filter=f"SOW_KEY() = '{key}'")) == [], "it is gone"
+
+
+def test_many_deletes_at_once_are_not_all_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "FINDINGS_MAX", 2)
+    bench = Bench()
+    asked = [msgpack.packb({"filter": text}) for text in ("/n = 1", "/n >", "/n = 2", "/n = 3")]
+    records = (record_bytes(n, body, command=DELETE) for n, body in enumerate(asked, 1))
+    deletions = run(0, *records, record_bytes(5, b"x", command=DELETE))
+    looking = bench.staging.looks_for(deletions)
+    assert len(looking) == len(bench.staging._findings) == 2
+    for each in looking:
+        each.close()
+        each.close()
+    assert not bench.staging._findings
 
 
 def test_a_delete_of_one_of_many_topics_takes_of_no_other() -> None:
@@ -401,7 +441,7 @@ class DeletesWhatIsCommitted(SowStaging):
     """Does not look at what is staged."""
 
     def _found(self, record: Record, text: str, now_us: int) -> list[bytes]:
-        finding = self._finding(record, text, now_us)
+        finding = self._finding(record, text)
         finding.take(1_000)
         nothing: Collection[bytes] = ()
         found = finding.keys(self._topic.state.get, nothing)

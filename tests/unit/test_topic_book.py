@@ -103,6 +103,9 @@ def test_a_refusal_names_a_few_topics_whatever_there_are() -> None:
 class State:
     """Nothing is asked of it here."""
 
+    def looks_for(self, run: Run) -> tuple[()]:
+        return ()
+
     def prepare(self, run: Run, now_us: int) -> Prepared:
         return Prepared((run,))
 

@@ -293,13 +293,13 @@ class InstanceMachine:
 
     # -- what came, and the journal ----------------------------------------------------------
     def asks(self, runs: Iterable[Run], answers: Answers, noted: Rooted | None = None) -> Questions:
-        """What must be read of the journal before these are given to the machine, beside what is
-        among the answers. Nothing, for all that is new. To be asked again when that was read: what
-        was staged meanwhile is on disk now.
+        """What must be read before these are given to the machine, beside what is answered.
 
         Args:
-            noted: what an upstream asks for in a notice.
+            noted: what an upstream asks for in a notice; None: a client published these.
         """
+        if noted is None:
+            return self._publishers.asks(runs, answers)
         return self.intake.asks(runs, answers, noted)
 
     # -- clients -----------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from raylay.services.replication.instance.answers import AnswerBook, Refusal
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.outgoing import Outgoing
-from raylay.services.replication.journal_answers import Answers
+from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.replication.staged import NoteStaged, RunStaged
 from raylay.services.replication.values import Counters, Identity, LogonAnswer
 
@@ -193,6 +193,16 @@ class Publishers:
         for held, more in ((session.unjournaled, ranges[1]), (session.refused, ranges[2])):
             if held.pieces >= gap_limit.PIECES_MAX:
                 gap_limit.check_gaps(session.client, held, more)
+
+    def asks(self, runs: Iterable[Run], answers: Answers) -> Questions:
+        """What must be read before these are published, and what topics' states look for."""
+        questions = self._intake.asks(runs, answers, None)
+        for run in runs:
+            if run.flags & _COMMANDS:
+                state = self._topics[run.topic, run.message_type].state
+                if state is not None:
+                    questions.looking += answers.looks(state.looks_for(run))
+        return questions
 
     def published(self, session: int, runs: list[Run], now_us: int, answers: Answers) -> list[Run]:
         """A client's records came in, and all that `asks` asked is answered.

@@ -1,0 +1,135 @@
+"""What clients publish to SOW topics of a real instance: deltas, deletes, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from end_to_end.test_sow_kept import Life, run
+
+from raylay.services.client import Client
+from raylay.services.errors import CommandFailed
+from raylay.services.server import reading
+
+
+def values(life: Life) -> dict[int, Any]:
+    bodies = (json.loads(each or b"") for each in life.bodies())
+    return {each["id"]: each for each in bodies}
+
+
+def test_deltas_and_deletes_take_effect_in_their_order(tmp_path: Path) -> None:
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            client = life.client
+            got = await client.subscribe("orders")
+            for n in range(3):
+                await client.publish("orders", b'{"id":%d,"n":%d}' % (n, n))
+                await client.delta_publish("orders", b'{"id":%d,"m":1}' % n)
+            await client.sow_delete("orders", filter="/n = 1")
+            await client.delta_publish("orders", b'{"id":1,"m":2}')
+            await client.sow_delete("orders", data=b'{"id":2}')
+            await client.sow_delete("orders", keys=[b"nobody"])
+            await client.publish("orders", b'{"id":9}')
+            await client.flush()
+            wanted = {0: {"id": 0, "n": 0, "m": 1}, 1: {"id": 1, "m": 2}, 9: {"id": 9}}
+            assert values(life) == wanted
+            heard = []
+            async for message in got:
+                heard.append(json.loads(message.body))
+                if heard[-1] == {"id": 9}:
+                    break
+            assert len(heard) == 8, "deltas are whole messages, deletes are none"
+            assert heard[1] == {"id": 0, "n": 0, "m": 1} and heard[6] == {"id": 1, "m": 2}
+        async with Life(tmp_path) as life:
+            assert values(life) == wanted
+
+    run(lives())
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("publish", "bad_key"),
+        ("text", "bad_message"),
+        ("filter", "bad_filter"),
+        ("elsewhere", "no_sow"),
+    ],
+)
+def test_what_is_refused_is_told_and_the_session_goes_on(
+    tmp_path: Path, how: str, reason: str
+) -> None:
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            client = life.client
+            await client.publish("orders", b'{"id":1}')
+            if how == "publish":
+                await client.publish("orders", b'{"n":1}')
+            elif how == "text":
+                await client.delta_publish("orders", b"{")
+            elif how == "filter":
+                await client.sow_delete("orders", filter="/n >")
+            else:
+                await client.sow_delete("trades", filter="1=1")
+            await client.publish("orders", b'{"id":2}')
+            with pytest.raises(CommandFailed) as caught:
+                await client.flush()
+            assert caught.value.reason == reason
+            await client.publish("orders", b'{"id":3}')
+            await client.flush()
+            assert set(values(life)) == {1, 2, 3}
+
+    run(lives())
+
+
+def test_a_filter_over_many_records_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A turn of its own for each look at so few records.
+    monkeypatch.setattr(reading, "LOOKED_AT_ONCE", 50)
+    monkeypatch.setattr(reading, "TURN_S", 0)
+    count = 5_000
+
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            await life.publish("orders", *range(count))
+            (topic,) = (each for each in life.server._sow.book.topics if each.name == b"orders")
+            async with Client("q", servers=[life.server.here.client_address]) as other:
+                await life.client.sow_delete("orders", filter="/text = 'x'")
+                deleting = asyncio.ensure_future(life.client.flush())
+                while not topic.staging._findings:
+                    await asyncio.sleep(0)
+                # These come while it looks: one is as it was, the other one is no more.
+                await other.publish("orders", b'{"id":1,"text":"y"}')
+                await other.publish("orders", b'{"id":9999,"text":"x"}')
+                await other.flush()
+                assert not deleting.done() and topic.state.count == count + 1
+                await deleting
+            assert list(values(life)) == [1] and not topic.staging._findings
+
+    run(lives())
+
+
+def test_who_leaves_while_a_filter_is_asked_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "LOOKED_AT_ONCE", 50)
+    monkeypatch.setattr(reading, "TURN_S", 0)
+
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            await life.publish("orders", *range(5_000))
+            (topic,) = (each for each in life.server._sow.book.topics if each.name == b"orders")
+            other = Client("q", servers=[life.server.here.client_address])
+            await other.connect()
+            await other.sow_delete("orders", filter="/text = 'x'")
+            while not topic.staging._findings:
+                await asyncio.sleep(0)
+            await other.close(flush=False)
+            while topic.staging._findings:
+                await asyncio.sleep(0)
+            assert topic.state.count == 5_000 and not topic.state._queries
+
+    run(lives())
