@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from raylay.services.core.feature import Batch
-from raylay.services.errors import MessageTypeError, SowKeyError
+from raylay.services.errors import CorruptRecord, MessageTypeError, SowKeyError
 from raylay.services.messages.records import (
     Command,
     Kind,
@@ -43,6 +43,10 @@ class SowJournal(Protocol):
 
     def read(self, after_txid: int, bytes_max: int) -> list[Run]:
         """Committed runs behind `after_txid`, in order, about `bytes_max` of them."""
+
+
+class SowDamaged(CorruptRecord):
+    """The store, not the journal: it can be made anew."""
 
 
 class SowProblem(NamedTuple):
@@ -147,6 +151,7 @@ class SowFeature:
             folded: called behind each part: who writes it down does so there.
 
         Raises:
+            SowDamaged: what the store has is no record.
             StorageError: the journal cannot be read.
         """
         after_txid = self.recovered_txid
@@ -154,12 +159,18 @@ class SowFeature:
             runs = journal.read(after_txid, READ_BYTES)
             if not runs:
                 break
-            self.recover(runs)
+            try:
+                self.recover(runs)
+            except CorruptRecord as error:
+                raise SowDamaged(str(error)) from error
             after_txid = runs[-1].last_txid
             folded()
         for topic in self.book.topics:
             topic.state.seen(last_txid)
-            topic.index()
+            try:
+                topic.index()
+            except CorruptRecord as error:
+                raise SowDamaged(str(error)) from error
 
     # -- folding -------------------------------------------------------------------------------
     def fold(self, batch: Batch) -> None:

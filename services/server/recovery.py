@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgpack
 
 from raylay.services.core.compose import Composition, compose
-from raylay.services.errors import RaylayError
+from raylay.services.errors import CorruptRecord, RaylayError
 from raylay.services.messages.topic_book import TopicBook
 from raylay.services.plugins.filters import filter_language
 from raylay.services.replication.instance import InstanceMachine
@@ -88,6 +88,14 @@ class Recovery:
 
     def recover(self) -> InstanceMachine:
         """Builds the machine from the journal, behind the floor that was last written down."""
+        try:
+            return self._recovered()
+        except CorruptRecord as error:
+            if not self._sow.is_mended(error):
+                raise
+            return self._recovered()
+
+    def _recovered(self) -> InstanceMachine:
         here, directory = self._here, self._directory
         config, state = here.config, here.state
         peers: dict[str, int] = {}

@@ -174,6 +174,19 @@ class SowKeeper:
             f"are made anew from the journal{lost}",
         )
 
+    def is_mended(self, error: CorruptRecord) -> bool:
+        """Whether something that a recovery met was the store's damage, and is out of the way: then
+        all is opened and recovered again. Blocks."""
+        if self.feature is None:
+            return False
+        from raylay.services.core.sow import SowDamaged
+
+        if not isinstance(error, SowDamaged):
+            return False
+        self.feature = None
+        self._move_aside(self._here.directory / SOW_FILE, str(error))
+        return True
+
     def folded(self) -> None:
         """A recovery has folded a part of the journal: writes it where it is much. Blocks."""
         feature, here = self.feature, self._here
@@ -217,11 +230,7 @@ class SowKeeper:
         feature, here = self.feature, self._here
         if feature is None:
             return
-        changes = feature.tick(here.now_us())
-        if changes:
-            # Who follows a topic is told: nothing was committed.
-            self._folds.fold(Batch([], here.machine.committed_txid, changes))
-            here.outbox.flush()
+        self._expire()
         floor_txid = feature.floor_txid
         if self._commit is not None or floor_txid is None:
             return
@@ -236,6 +245,18 @@ class SowKeeper:
             is_due = has_moved and now_s >= self._write_at_s + IDLE_INTERVAL_S
         if is_due:
             self._begin_write()
+
+    def _expire(self) -> None:
+        """Takes away what is due, in turns: more of it in the next turn of the loop."""
+        feature, here = self.feature, self._here
+        if feature is None or not here.is_serving:
+            return
+        changes = feature.tick(here.now_us())
+        if changes:
+            # Who follows a topic is told: nothing was committed.
+            self._folds.fold(Batch([], here.machine.committed_txid, changes))
+            here.outbox.flush()
+            here.loop.call_soon(self._expire)
 
     def _begin_write(self) -> None:
         feature, here = self.feature, self._here

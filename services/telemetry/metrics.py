@@ -13,9 +13,12 @@ The snapshot is a flat dict; a key that is missing is left out of the scrape:
     destinations                                          {name: {...}} with
         sent, persisted_sent                              counters
         ack_age_ms, lag_messages, connected, sync         now
+    sow_topics                                            {name: {...}} with
+        deleted, expired                                  counters
+        records, pending_bytes                            now
 
 Every metric is named `raylay_…` and has the label `instance`, those of destinations `destination`
-as well.
+as well, those of SOW topics `topic`.
 """
 
 from __future__ import annotations
@@ -111,8 +114,23 @@ _OF_DESTINATION = (
     _Described("connected", "destination_connected", "", "1 while the link is connected"),
     _Described("sync", "destination_sync", "", "1 while persisted acks wait for it"),
 )
-KEYS = frozenset(item.key for item in _OF_INSTANCE) | {"commit_latency", "destinations"}
+_OF_SOW_TOPIC = (
+    _Described("records", "sow_records", "", "records of a SOW topic"),
+    _Described("pending_bytes", "sow_pending", "By", "of a SOW topic, not in its store yet"),
+    _Described("deleted", "sow_deleted", "", "records of a SOW topic that were deleted", True),
+    _Described("expired", "sow_expired", "", "records of a SOW topic that expired", True),
+)
+_OF_EACH = (
+    ("destinations", "destination", _OF_DESTINATION),
+    ("sow_topics", "topic", _OF_SOW_TOPIC),
+)
+"""Key of the snapshot, label, and what is told of each."""
+KEYS = frozenset(item.key for item in _OF_INSTANCE) | {
+    "commit_latency",
+    *(key for key, _, _ in _OF_EACH),
+}
 DESTINATION_KEYS = frozenset(item.key for item in _OF_DESTINATION)
+SOW_TOPIC_KEYS = frozenset(item.key for item in _OF_SOW_TOPIC)
 
 
 class Metrics:
@@ -211,9 +229,10 @@ class Metrics:
         meter.create_observable_counter(
             "snapshot_failures", [self._observe_failures], "", "scrapes served from an old snapshot"
         )
-        for item in _OF_INSTANCE + _OF_DESTINATION:
-            of_destination = item in _OF_DESTINATION
-            observe = self._observe_destinations(item) if of_destination else self._observe(item)
+        observed = [(item, self._observe(item)) for item in _OF_INSTANCE]
+        for key, label, items in _OF_EACH:
+            observed += [(item, self._observe_each(item, key, label)) for item in items]
+        for item, observe in observed:
             if item.counter:
                 meter.create_observable_counter(item.name, [observe], item.unit, item.description)
             else:
@@ -238,16 +257,16 @@ class Metrics:
 
         return observe
 
-    def _observe_destinations(
-        self, item: _Described
+    def _observe_each(
+        self, item: _Described, key: str, label: str
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         from opentelemetry.metrics import Observation
 
         def observe(_: CallbackOptions) -> Iterable[Observation]:
-            for name, values in dict(self._last.get("destinations") or {}).items():
+            for name, values in dict(self._last.get(key) or {}).items():
                 value = values.get(item.key)
                 if value is not None:
-                    labels = {"instance": self._instance_name, "destination": str(name)}
+                    labels = {"instance": self._instance_name, label: str(name)}
                     yield Observation(int(value) if isinstance(value, bool) else value, labels)
 
         return observe

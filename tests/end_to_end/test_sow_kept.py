@@ -187,25 +187,36 @@ def test_a_store_that_cannot_be_used_is_made_anew(tmp_path: Path, how: str) -> N
     run(lives())
 
 
-def test_a_record_that_is_found_damaged_has_the_store_made_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["it begins", "it serves"])
+def test_a_record_that_is_found_damaged_has_the_store_made_anew(tmp_path: Path, when: str) -> None:
+    def fails(batch: object) -> None:
+        raise CorruptRecord("has 4 bytes only")
+
     async def lives() -> None:
         async with Life(tmp_path) as life:
             await life.publish("orders", 1, 2)
-            key = life.server._sow.book.topics[0].state.records().__next__().key
-        store = LmdbSowStore(tmp_path / SOW_FILE)
-        store.commit({"json/orders": ({b"v" + key: b"none"}, store.topic("json/orders").txid)})
-        store.close()
-        life = Life(tmp_path)
-        await life.server.start()
-        async with Client("q", servers=[life.server.here.client_address]) as client:
-            for each in (1, 2):
-                await client.publish("orders", b'{"id":%d,"text":"x"}' % each)
-            with pytest.raises(CorruptRecord, match="has 4 bytes only"):
-                await life.server.finished()
-            await life.kill()
-            await life.server._close_everything()
+            (key, *_) = (each.key for each in life.server._sow.book.topics[0].state.records())
+        if when == "it begins":
+            store = LmdbSowStore(tmp_path / SOW_FILE)
+            store.commit({"json/orders": ({b"v" + key: b"none"}, store.topic("json/orders").txid)})
+            store.close()
+        else:
+            life = Life(tmp_path)
+            await life.server.start()
+            feature = life.server._sow.feature
+            assert feature is not None
+            feature.fold = fails  # type: ignore[method-assign]
+            async with Client("q", servers=[life.server.here.client_address]) as client:
+                await client.publish("orders", b'{"id":1,"text":"x"}')
+                async with asyncio.timeout(DEADLINE_S):
+                    with pytest.raises(CorruptRecord, match="has 4 bytes only"):
+                        await life.server.finished()
+                await life.kill()
+                await life.server._close_everything()
         async with Life(tmp_path) as again:
-            assert again.bodies() == of(1, 2) and again.events("sow_store_damaged")
+            assert again.bodies() == of(1, 2)
+            (said,) = again.events("sow_store_damaged")
+            assert "made anew" in said
 
     run(lives())
 
@@ -253,6 +264,8 @@ def test_what_expires_is_counted_and_gone(tmp_path: Path) -> None:
             await life.publish("orders", 1, 2)
             await until(lambda: life.status()["expired"] == 2)
             assert life.bodies() == [] and life.status()["records"] == 0
+            found = life.server._status.snapshot()["sow_topics"]["json/orders"]
+            assert (found["records"], found["expired"]) == (0, 2)
 
     run(lives())
 

@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 
 from raylay.services.errors import ConfigurationError
-from raylay.services.telemetry.metrics import DESTINATION_KEYS, KEYS, LatencyHistogram, Metrics
+from raylay.services.telemetry.metrics import (
+    DESTINATION_KEYS,
+    KEYS,
+    SOW_TOPIC_KEYS,
+    LatencyHistogram,
+    Metrics,
+)
 
 pytest.importorskip("opentelemetry.exporter.prometheus")
 
@@ -45,12 +51,17 @@ def test_every_key_is_served() -> None:
         histogram.record(duration_ns)
     snapshot: dict[str, Any] = {
         key: number
-        for number, key in enumerate(sorted(KEYS - {"commit_latency", "destinations"}), 1)
+        for number, key in enumerate(
+            sorted(KEYS - {"commit_latency", "destinations", "sow_topics"}), 1
+        )
     }
     snapshot["commit_latency"] = histogram
     snapshot["destinations"] = {
         "London-1": {key: n for n, key in enumerate(sorted(DESTINATION_KEYS), 1)},
         "Paris 2": {"connected": True, "sync": False},
+    }
+    snapshot["sow_topics"] = {
+        "json/orders": {key: n for n, key in enumerate(sorted(SOW_TOPIC_KEYS), 1)}
     }
     with serving(lambda: snapshot) as port:
         found = scrape(port)
@@ -66,7 +77,10 @@ def test_every_key_is_served() -> None:
         "raylay_destination_connected": 1,
         "raylay_destination_sync": 0,
     }
-    one_of_each = len(KEYS) - 2 + len(DESTINATION_KEYS)
+    orders = '{instance="Chicago-1",topic="json/orders"}'
+    assert found["raylay_sow_deleted_total" + orders] == 1
+    assert found["raylay_sow_records" + orders] == 4
+    one_of_each = len(KEYS) - 3 + len(DESTINATION_KEYS) + len(SOW_TOPIC_KEYS)
     assert len([n for n in found if "latency" not in n and "Paris" not in n]) == one_of_each + 1
 
 
