@@ -56,7 +56,13 @@ def sow_book(
     topics = []
     for definition in definitions:
         held = (memory if definition.transient else store).topic(definition.stored_as)
-        state = SowState(definition.rules, held, held.txid, last_writer=definition.last_writer)
+        state = SowState(
+            definition.rules,
+            held,
+            held.txid,
+            last_writer=definition.last_writer,
+            kept=not definition.transient,
+        )
         where = f"SOW topic {definition.name}"
         try:
             topic = SowTopic(

@@ -15,15 +15,16 @@ does not bring it back.
 
 from __future__ import annotations
 
-import heapq
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from raylay.services.errors import CorruptRecord
 from raylay.services.messages.sorted_entries import SortedEntries
+from raylay.services.sow.expirations import Expirations
 from raylay.services.sow.query import SowKeyQuery, SowQuery
+from raylay.services.sow.reading import Nothing, Reading, Watching
 from raylay.services.sow.records import (
     NEVER,
     Author,
@@ -100,55 +101,14 @@ class SowRules:
             raise ValueError("a topic with History cannot have an Expiration: leave out one")
 
 
-class Reading(Protocol):
-    """What of a topic is on disk (storage/sow.py)."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """The value of a key of the store."""
-
-    def last(self, start: bytes, end: bytes) -> bytes | None:
-        """The last key from `start` on and before `end`."""
-
-    def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """The first `most` (key, value) from `start` on and before `end`, by key."""
-
-
-class Watching(Protocol):
-    """Who is told of changes."""
-
-    def changed(self, key: bytes, previous: bytes | None) -> None:
-        """An entry is about to be changed.
-
-        Args:
-            previous: what it is until then; None: there is none.
-        """
-
-
-class Nothing:
-    """The `Reading` of a topic of which nothing is on disk."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """None."""
-        return None
-
-    def last(self, start: bytes, end: bytes) -> bytes | None:
-        """None."""
-        return None
-
-    def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """Nothing."""
-        return []
-
-
 class SowState:
     """The records of one topic.
 
     Invariants: `txid` never falls. Whoever reads sees what was folded, on disk or not: an entry
         leaves `_unsaved` and `_taken` only when the store has it. `_newest_us` has the time of the
         last version of each key that has one there; `_older_kept` says whether a version of the
-        key at `_pruned_to` was kept before it. `_expiring` holds an entry for each record
-        that expires, and may hold some for values of before. `tombstones` is how many there are,
-        so that nobody looks for one where there is none.
+        key at `_pruned_to` was kept before it. `tombstones` is how many there are, so that nobody
+        looks for one where there is none.
     Owner: who folds the commits of the instance. Lifecycle: as long as the instance serves.
 
     Args:
@@ -158,6 +118,7 @@ class SowState:
         last_writer: of two publishers' values of one key that counts which was published later, on
             whichever way and in whichever order they come; deletions alike. Else what is folded
             last does.
+        kept: whether there is a store. Else nothing is pending, and what is gone leaves no trace.
 
     Raises:
         CorruptRecord: what is on disk is no record.
@@ -170,8 +131,10 @@ class SowState:
         txid: int = 0,
         *,
         last_writer: bool = False,
+        kept: bool = True,
     ) -> None:
         self.rules = rules
+        self._kept = kept
         self.txid = txid
         self.last_writer = last_writer
         self._reading: Reading = reading or Nothing()
@@ -182,7 +145,7 @@ class SowState:
         self._queries: list[Watching] = []
         self._pruned_to = VERSION
         self._older_kept = False
-        self._expiring: list[tuple[int, bytes]] = []
+        self._expirations = Expirations()
         self._forgotten_to = TOMBSTONE
         self.pending_bytes = 0
         """Of what the store does not have yet, about."""
@@ -201,8 +164,12 @@ class SowState:
                 self._note_expiration(record)
 
     def _note_expiration(self, record: SowRecord) -> None:
-        if self.rules.expires and record.expires_us != NEVER:
-            heapq.heappush(self._expiring, (record.expires_us, record.key))
+        if not self.rules.expires:
+            return
+        if record.expires_us == NEVER:
+            self._expirations.forget(record.key)
+        else:
+            self._expirations.note(record.key, record.expires_us)
 
     # -- reading -------------------------------------------------------------------------------
     def get(self, key: bytes) -> SowRecord | None:
@@ -381,6 +348,7 @@ class SowState:
                 )
             return None
         self.count -= 1
+        self._expirations.forget(key)
         self._set_value(key, previous, None)
         self._add_version(
             previous._replace(txid=txid, updated_us=now_us, expires_us=NEVER, body=None)
@@ -393,8 +361,13 @@ class SowState:
         self._set(VALUE + key, value)
 
     def _set(self, entry: bytes, value: bytes | None) -> None:
-        self._unsaved[entry] = value
-        self.pending_bytes += len(entry) + len(value or b"")
+        if self._kept:
+            self._unsaved[entry] = value
+            self.pending_bytes += len(entry) + len(value or b"")
+        elif value is None:
+            self._unsaved.pop(entry)
+        else:
+            self._unsaved[entry] = value
 
     # -- tombstones ----------------------------------------------------------------------------
     def tombstone(self, key: bytes) -> Tombstone | None:
@@ -467,25 +440,31 @@ class SowState:
     @property
     def next_expiration_us(self) -> int:
         """When `expire` has something to do at the earliest; NEVER: nothing will expire."""
-        return self._expiring[0][0] if self._expiring else NEVER
+        return self._expirations.first_us
 
     def expire(self, now_us: int, most: int = 10_000) -> list[Change]:
         """Takes away what has expired; every instance does so by itself.
 
         Args:
-            most: records in one call: who has more comes again.
+            most: records that are looked at in one call: who has more comes again. Not all of them
+                need have expired: some were published again.
         """
         changes: list[Change] = []
-        while self._expiring and self._expiring[0][0] <= now_us and len(changes) < most:
-            expires_us, key = heapq.heappop(self._expiring)
-            record = self.get(key)
-            # A later publish has set its expiration anew.
-            if record is not None and record.expires_us == expires_us:
-                # Another instance may get what was published before only when it is over there.
-                by = record.author if self.last_writer else None
-                change = self.delete(key, self.txid, now_us, "expired", by)
-                assert change is not None
-                changes.append(change)
+        for _ in range(most):
+            key = self._expirations.take(now_us)
+            if key is None:
+                break
+            record = self.get(key) if key else None
+            if record is None:
+                continue
+            if not NEVER < record.expires_us <= now_us:
+                self._note_expiration(record)
+                continue
+            # Another instance may get what was published before only when it is over there.
+            by = record.author if self.last_writer else None
+            change = self.delete(key, self.txid, now_us, "expired", by)
+            assert change is not None
+            changes.append(change)
         return changes
 
     # -- history -------------------------------------------------------------------------------

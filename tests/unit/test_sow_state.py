@@ -118,6 +118,27 @@ def test_many_expire_in_turns() -> None:
     assert len(state.expire(100, most=4)) == 2 and state.count == 0
 
 
+def test_a_record_that_is_put_off_again_and_again_is_looked_at_seldom() -> None:
+    state = SowState(SowRules(expires=True))
+    for number in range(1, 5_001):
+        state.put(record(b"a", number, at_us=number, expires_us=number + 10_000))
+    assert len(state._expirations) == 1
+    assert state.expire(14_999) == [] and state.next_expiration_us == 15_000
+    state.put(record(b"a", 5_001))
+    assert state.expire(99_999) == [] and state.get(b"a") is not None, "it expires no more"
+
+
+def test_what_is_gone_of_a_topic_without_a_store_leaves_no_trace() -> None:
+    state = SowState(SowRules(), kept=False)
+    for number in range(1, 100):
+        state.put(record(b"%d" % number, number))
+        state.delete(b"%d" % number, number, number, by=Author(0, 9, number))
+    state.put(record(b"x", 100, b"stays"))
+    assert state.forget(100, 1_000) == 99
+    assert dict(state.chunk(b"", b"z", 9)) == {b"vx": encoded(record(b"x", 100, b"stays"))}
+    assert len(state._unsaved) == 1 and state.pending_bytes == 0
+
+
 def test_a_topic_that_does_not_expire_keeps_what_messages_say() -> None:
     state = SowState(SowRules())
     state.put(record(b"a", 1, expires_us=20))
