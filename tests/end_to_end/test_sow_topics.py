@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from end_to_end.test_instance import Server, Servers, servers
 
 from raylay.services.client import Client
-from raylay.services.client.failover import Server
+from raylay.services.client.failover import Server as Address
 from raylay.services.commands.sow_diff import _compare
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import CommandFailed
@@ -20,6 +21,7 @@ from raylay.services.pipeline.audit.sow import compare_sow, sow_sources
 from raylay.services.pipeline.journals import Place
 from raylay.services.server.instance_server import InstanceServer
 
+__all__ = ["servers"]  # a fixture
 FILE = """fabric: f
 topics: [{name: "^(ticks|orders)", message_type: json}]
 instances: {A: {}, B: {}}
@@ -36,6 +38,9 @@ sow_topics:
       - AMPS_INSTANCE_NAME() AS /by
   - {name: orders, message_type: json, keys: [/id]}
 """
+
+
+PAIR = "regions: {R: {instances: [A, B], links: sync}}"
 
 
 class Two:
@@ -107,6 +112,37 @@ def test_a_file_makes_topics_that_are_queried_by_each_of_their_names(tmp_path: P
     asyncio.run(run())
 
 
+@pytest.mark.slow
+def test_fields_are_computed_where_a_message_is_published(servers: Servers, tmp_path: Path) -> None:
+    """What comes from another instance is as it was computed there."""
+    settings = parse(FILE.replace("instances: {A: {}, B: {}}", PAIR))
+    record = FabricRecord("f", str(tmp_path), settings.to_json(), key="k")
+    bring_up_to_date(record, settings)
+    for each in settings.instances:
+        servers.append(Server(tmp_path / each.name, instance_config(settings, record, each)))
+    for server in servers:
+        server.wait_for("link_caught_up")
+
+    async def published_at(at: Server, price: int) -> bytes:
+        """What both have then. The pair is sync: what is persisted is there."""
+        found = []
+        async with Client(f"p-{price}", servers=[at.address], publish_timeout_s=10) as client:
+            await client.publish("ticks/nyse", b'{"symbol":"IBM","price":%d}' % price)
+            await client.flush()
+        for number, server in enumerate(servers):
+            async with Client(f"q-{price}-{number}", servers=[server.address]) as client:
+                found += [row.body for row in await client.sow("ticks").all()]
+        assert found[0] == found[1] and len(found) == 2
+        return found[0]
+
+    first, second = servers
+    asyncio.run(published_at(first, 10))
+    body = asyncio.run(published_at(first, 12))
+    assert b'"change":2' in body and b'"by":"A"' in body
+    body = asyncio.run(published_at(second, 9))
+    assert b'"change":-3' in body and b'"by":"B"' in body
+
+
 def test_two_instances_are_compared_while_they_run_and_by_their_journals(tmp_path: Path) -> None:
     async def run() -> Two:
         async with Two(tmp_path) as two:
@@ -114,7 +150,7 @@ def test_two_instances_are_compared_while_they_run_and_by_their_journals(tmp_pat
                 await two.publish(name, "orders", b'{"id":1}', b'{"id":2}')
             await two.publish("A", "ticks/nyse", b'{"symbol":"A"}')
             both = [
-                Server(each.here.client_address, name, name) for name, each in two.servers.items()
+                Address(each.here.client_address, name, name) for name, each in two.servers.items()
             ]
             topics = [((name, "json"), "") for name in ("ticks/own", "ticks", "orders")]
             own, ticks, orders = await _compare((both[0], both[1]), topics, 0)
