@@ -85,18 +85,20 @@ def following_subscriptions(
     keeps: Callable[[bytes, bytes], bool],
     instance: str,
     group: str,
+    asker: Callable[[int], Asker] = nobody,
 ) -> FollowingSubscriptions:
     """What follows records for an instance's subscriptions.
 
     Args:
         keeps: whether a topic (its name and message type) is kept by a SOW topic.
+        asker: what is known of the client of a session.
 
     Raises:
         RemoteProtocolError: as of `filtered_subscriptions`.
     """
     from raylay.services.subscriptions.changes import FollowingSubscriptions
 
-    return FollowingSubscriptions(*_language(definitions, instance), keeps, instance, group)
+    return FollowingSubscriptions(*_language(definitions, instance), keeps, instance, group, asker)
 
 
 def sow_questions(book: SowBook, instance: str, group: str, held_bytes_max: int) -> SowQuestions:

@@ -82,7 +82,7 @@ class Clients:
             self._deliver, folds.enlist, self._filtered, self._following, self._tell_left
         )
         """The subscriptions without a bookmark."""
-        self.queries = QueryPump(here, sow, self.live, self.unsubscribe)
+        self.queries = QueryPump(here, sow, self.live, self.unsubscribe, self._asker)
         self.connected: set[Client] = set()
         """All, from the first moment on."""
         self.sessions: dict[int, Client] = {}
@@ -162,6 +162,7 @@ class Clients:
             lambda topic, message_type: book.find(topic, message_type) is not None,
             config.name,
             config.group,
+            self._asker,
         )
 
     # -- what they are told ------------------------------------------------------------------

@@ -25,6 +25,7 @@ from raylay.services.subscriptions.behind import BehindQuery
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.matching import (
+    Asker,
     Following,
     Subscription,
     TopicFilter,
@@ -114,6 +115,7 @@ class QueryPump:
         sow: keeps the topics.
         live: the subscriptions without a bookmark.
         unsubscribe: ends a subscription.
+        asker: what is known of the client of a session.
     """
 
     def __init__(
@@ -122,11 +124,13 @@ class QueryPump:
         sow: SowKeeper,
         live: LiveSubscriptions,
         unsubscribe: Callable[[Subscription | BookmarkSubscription], None],
+        asker: Callable[[int], Asker],
     ) -> None:
         self._here = here
         self._sow = sow
         self._live = live
         self._unsubscribe = unsubscribe
+        self._asker = asker
         self._questions: SowQuestions | None = None
         self._sessions: dict[int, _Session] = {}
         self._ready: deque[_Session] = deque()
@@ -169,6 +173,7 @@ class QueryPump:
 
     def _accepted(self, connection: Asking, sow: Sow, subscribe: Subscribe | None) -> _Query:
         from raylay.services.sow.asking import Question
+        from raylay.services.subscriptions.filtered import surroundings_of
 
         wanted = topic_filter(
             sow.topic,
@@ -196,6 +201,7 @@ class QueryPump:
             sow.keys,
             as_of_us,
             subscribe is not None,
+            surroundings_of(self._asker(connection.number)),
         )
         if self._questions is None:
             config = self._here.config

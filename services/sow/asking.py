@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raylay.services.errors import ExpressionError, RemoteProtocolError
 from raylay.services.expressions.expression import Expression, Use, expression, refusal
-from raylay.services.expressions.functions.registry import Functions
+from raylay.services.expressions.functions.registry import Functions, Surroundings
 from raylay.services.sow.book import SowBook, Wanted
 from raylay.services.sow.ordering import Term, read_order
 from raylay.services.sow.planning import FOLLOWING, QUERY, keys_to_look_at
@@ -30,6 +30,7 @@ class Question:
         keys: of these records; None: of all.
         as_of_us: what there was then; 0: what there is.
         follows: a subscription begins with it.
+        client: what is known of who asks; None: nothing.
     """
 
     wanted: Wanted
@@ -42,6 +43,7 @@ class Question:
     keys: frozenset[bytes] | None = None
     as_of_us: int = 0
     follows: bool = False
+    client: Surroundings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ class SowQuestions:
                 "world can be asked for it; declare it in the configuration, under sow_topics",
                 "no_sow",
             )
-        filter_ = self._filter(question.filter, FOLLOWING if question.follows else QUERY)
+        use = FOLLOWING if question.follows else QUERY
+        filter_ = self._filter(question.filter, use, question.client)
         order = read_order(question.order_by) if question.order_by else ()
         if question.select:
             check_select(question.select)
@@ -102,11 +105,11 @@ class SowQuestions:
                 Selection(question.select, each.type)
         return Asked(question, filter_, order)
 
-    def _filter(self, text: str, use: Use) -> Expression | None:
+    def _filter(self, text: str, use: Use, client: Surroundings | None) -> Expression | None:
         if not text:
             return None
         try:
-            return expression(text, use, self._functions)
+            return expression(text, use, self._functions, client)
         except ExpressionError as error:
             raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
 
@@ -132,7 +135,7 @@ class SowQuestions:
             now_us,
             self._held_bytes_max,
             instead_of is not None,
-            None if instead_of is None else self._filter(instead_of, FOLLOWING),
+            None if instead_of is None else self._filter(instead_of, FOLLOWING, question.client),
         )
         parts = [self._part(each, asked, terms) for each in self._book.matching(question.wanted)]
         return Querying(parts, terms)

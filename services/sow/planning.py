@@ -16,10 +16,10 @@ from raylay.services.expressions.values import Steps, Value
 from raylay.services.sow.indexes import SowIndexes
 from raylay.services.sow.records import SowRecord
 
-QUERY = Use("the filter of a query", frozenset(("message", "instance", "state", "clock")))
+QUERY = Use("the filter of a query", frozenset(("message", "client", "instance", "state", "clock")))
 FOLLOWING = Use(
     "the filter of a subscription that follows records",
-    frozenset(("message", "instance", "state")),
+    frozenset(("message", "client", "instance", "state")),
     deterministic=True,
 )
 
@@ -65,7 +65,7 @@ def _equality(node: tree.Node) -> tuple[tree.Node, tuple[Value, ...]] | None:
     return None
 
 
-def surroundings_of(
+def around_record(
     record: SowRecord, name: bytes, instance: str, group: str, now_us: int = 0
 ) -> Surroundings:
     """What a filter may ask beside the body of a record.

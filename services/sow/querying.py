@@ -19,7 +19,7 @@ from raylay.services.messages.records import RecordBuilder
 from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.trees import Tree
 from raylay.services.sow.ordering import Ordered, Term, placing
-from raylay.services.sow.planning import surroundings_of
+from raylay.services.sow.planning import around_record
 from raylay.services.sow.query import Entries
 from raylay.services.sow.records import NEVER, SowRecord, body_of, decoded, encoded
 from raylay.services.sow.selecting import Selection
@@ -274,7 +274,7 @@ class Querying:
         terms, around = self._terms, NOWHERE
         if self._asks_around and record is not None:
             name = record.topic or part.name
-            around = surroundings_of(record, name, terms.instance, terms.group, terms.now_us)
+            around = around_record(record, name, terms.instance, terms.group, terms.now_us)
         is_wanted = terms.filter is None or terms.filter.matches(tree, around)
         if terms.replaces:
             was_wanted = terms.before is None or terms.before.matches(tree, around)

@@ -32,12 +32,13 @@ from raylay.services.messages.topics import TOPIC_CACHE_MAX, TopicKey
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType, Types
 from raylay.services.messages.types.trees import changes, field_path
-from raylay.services.sow.planning import FOLLOWING, surroundings_of
+from raylay.services.sow.planning import FOLLOWING, around_record
 from raylay.services.sow.selecting import Selection, check_select
 from raylay.services.sow.state import SowRecord
 from raylay.services.sow.topic import SowChange
 from raylay.services.subscriptions.delivery import Delivery
-from raylay.services.subscriptions.matching import Following, Subscription
+from raylay.services.subscriptions.filtered import surroundings_of
+from raylay.services.subscriptions.matching import Asker, Following, Subscription, nobody
 
 _BUILDERS_MAX = 1_024
 
@@ -275,9 +276,11 @@ class FollowingSubscriptions:
         functions: those that filters may use.
         keeps: whether a topic (its name and message type) is kept by a SOW topic.
         instance, group: the instance's names.
+        asker: what is known of the client of a session.
     """
 
     __slots__ = (
+        "_asker",
         "_functions",
         "_group",
         "_instance",
@@ -295,7 +298,9 @@ class FollowingSubscriptions:
         keeps: Callable[[bytes, bytes], bool],
         instance: str,
         group: str,
+        asker: Callable[[int], Asker] = nobody,
     ) -> None:
+        self._asker = asker
         self._records = ChangedRecords(types)
         self._functions = functions
         self._keeps = keeps
@@ -319,7 +324,7 @@ class FollowingSubscriptions:
         """
         wishes = subscription.following
         assert wishes is not None
-        found = self.filter_of(subscription.content)
+        found = self._filter_of(subscription)
         if wishes.select:
             check_select(wishes.select)
         self._kept[subscription] = found
@@ -327,16 +332,13 @@ class FollowingSubscriptions:
             if subscription.filter.matches(topic, message_type):
                 each.add(subscription, found)
 
-    def filter_of(self, text: str) -> Expression | None:
-        """The filter that is written so; None: there is none.
-
-        Raises:
-            RemoteProtocolError: with reason `bad_filter`, the column and what to do.
-        """
+    def _filter_of(self, subscription: Subscription) -> Expression | None:
+        text = subscription.content
         if not text:
             return None
+        client = surroundings_of(self._asker(subscription.session))
         try:
-            return expression(text, FOLLOWING, self._functions)
+            return expression(text, FOLLOWING, self._functions, client)
         except ExpressionError as error:
             raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
 
@@ -424,7 +426,7 @@ class FollowingSubscriptions:
     def _passing(self, topic: _Topic, change: SowChange, record: SowRecord) -> list[Subscription]:
         around = NOWHERE
         if len(topic.filters):
-            around = surroundings_of(record, change.name, self._instance, self._group)
+            around = around_record(record, change.name, self._instance, self._group)
         found = topic.passing(change.topic.type, record.body or b"", around)
         return [
             each

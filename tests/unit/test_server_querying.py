@@ -171,6 +171,14 @@ def test_rows_of_queries(tmp_path: Path) -> None:
         rows, end = await group(door, "q")
         assert [(each["n"]["m"], each["id"]) for each in rows] == [(6, 13), (6, 20), (6, 27)]
         assert (end["n"], end["matches"]) == (3, 50)
+        await house.publish(door, "p", {"id": 9, "s": "p"}, {"id": 8, "s": "x"}, topic="trades")
+        for command in ("sow", "sow_and_subscribe"):
+            door.send(ask(f"q{command}", "trades", command, filter="/s = CLIENT_NAME()"))
+            assert (await group(door, f"q{command}"))[0] == [{"id": 9, "s": "p"}]
+        await house.publish(door, "p", {"id": 8, "s": "q"}, {"id": 7, "s": "p"}, topic="trades")
+        ((_, (mine,)),) = (await frames_until(door, lambda each: each["c"] == "p"))[-1:]
+        assert orjson.loads(mine.body) == {"id": 7, "s": "p"}
+        await house.publish(door, "p", *({"id": n, "s": ""} for n in (7, 8, 9)), topic="trades")
         door.send(ask("q", filter="/id = 7", select="[-/,+/n/m]"))
         assert (await group(door, "q"))[0] == [{"n": {"m": 0}}]
         door.send(ask("q", topic="^(trades|orders)$", filter="/id = 3"))
@@ -251,11 +259,7 @@ def test_a_query_and_its_subscription_are_of_one_moment(tmp_path: Path) -> None:
     in_house(tmp_path, visit)
 
 
-def test_what_a_session_is_delivered_comes_behind_its_query(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(querying, "TURN_S", 0.0)
-
+def test_what_a_session_is_delivered_comes_behind_its_query(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door, reader = await house.client("p"), await house.client("r")
         await house.publish(door, "p", *({"id": n} for n in range(2_000)))
@@ -265,11 +269,14 @@ def test_what_a_session_is_delivered_comes_behind_its_query(
         )
         await reader.answer_to("1")
         await reader.answer_to("2")
+        # It does not read for a while: so its queries stand.
+        reader.connection.pause_writing()
         reader.send(ask("q"), ask("q2", filter="/id = 5"))
         queries = house.server.clients.queries
         assert len(queries) == 2
         await house.publish(door, "p", {"n": 1}, topic="other")
         assert len(queries) == 2 and reader.connection.unsent_bytes > 0
+        reader.connection.resume_writing()
         found = await frames_until(
             reader, lambda each: each.get("sub") == "replay" and each["c"] == "p"
         )

@@ -19,7 +19,7 @@ from raylay.services.messages.records import Record, Run, iterate_records
 from raylay.services.messages.types.registry import MessageTypes
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.keys import key_of
-from raylay.services.sow.planning import QUERY, surroundings_of
+from raylay.services.sow.planning import QUERY, around_record
 from raylay.services.sow.querying import Part, Querying, Terms
 from raylay.services.sow.state import SowRules
 from raylay.services.subscriptions.changes import FollowingSubscriptions
@@ -240,7 +240,7 @@ class Model:
         expected = {
             each.key: filled(each.body or b"")
             for each in topic.state.records()
-            if matches(JSON.parse(each.body or b""), surroundings_of(each, b"orders", "", ""))
+            if matches(JSON.parse(each.body or b""), around_record(each, b"orders", "", ""))
         }
         held = {name: filled(body) for name, body in self.records.items()}
         if self.oof:
