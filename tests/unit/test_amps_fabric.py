@@ -447,8 +447,6 @@ def test_a_group_that_differs_is_named_with_its_line() -> None:
 
 # -- what does not run yet ---------------------------------------------------------------------
 NOT_YET = [
-    (GROUP, GROUP + bootstrap(inner="<Type>sow</Type>"), 3,
-     "Type sow of Bootstrap does not run yet"),
     (GROUP, GROUP + "<Admin><InetAddr>8085</InetAddr></Admin>", 3, "Admin does not run yet"),
     (GROUP, GROUP + "<MessageMemoryLimit>1GB</MessageMemoryLimit>", 3, "MessageMemoryLimit"),
     (GROUP, GROUP + "<Authentication><Module>amps-default-no-authentication-module</Module>"
@@ -501,6 +499,16 @@ def test_what_needs_nothing_is_a_note() -> None:
     assert (finding.origin, finding.refuses) == ("f.xml:17", False)
     assert "LMDB" in finding.text
     assert started(text) == started(FILE)
+
+
+@pytest.mark.parametrize("kind", ["sow", "transaction-log", "all"])
+def test_a_bootstrap_copies_both_whatever_it_says(kind: str) -> None:
+    plain = FILE.replace(GROUP, GROUP + bootstrap())
+    text = FILE.replace(GROUP, GROUP + bootstrap(inner=f"<Type>{kind}</Type>"))
+    found = [(each.text, each.refuses) for each in findings(document(text))]
+    why = "Type needs nothing here: state is made from the transaction log, so both are copied"
+    assert found == ([] if kind == "all" else [(why, False)])
+    assert started(text) == started(plain)
 
 
 def test_a_filter_of_a_destination_runs() -> None:

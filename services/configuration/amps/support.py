@@ -97,6 +97,7 @@ NEEDS_NOTHING = {
     f"{_SOW}/ExpectedKeyCountHint": "the store grows as it has to",
     f"{_OUTGOING}/Name": "it is for people",
     "Bootstrap/Transport/Name": "it is for people",
+    "Bootstrap/Type": "state is made from the transaction log, so both are copied",
     "Bootstrap/Transport/IpProtocolPrefer": "every address of a name is tried",
     "Bootstrap/Transport/ReconnectTimeout": "an address is tried for 5 s",
     f"{_OUTGOING}/IpProtocolPrefer": "every address of a name is tried",
@@ -235,17 +236,11 @@ def _log_target(item: Any, path: Path) -> str:
     return ""
 
 
-def _bootstrap_kind(value: Any, _: Path) -> str:
-    # There is no state to copy before SOW runs: all is the transaction log.
-    return "Type sow of Bootstrap does not run yet" if value == "sow" else ""
-
-
 _SPECIAL: dict[str, Callable[[Any, Path], str]] = {
     f"{_INCOMING}/Type": _transport_type,
     f"{_INCOMING}/Protocol": _protocol,
     f"{_OUTGOING}/Type": _transport_type,
     "Bootstrap/Transport/Type": _transport_type,
-    "Bootstrap/Type": _bootstrap_kind,
     "Logging/Target": _log_target,
     "MessageTypes/MessageType": lambda item, path: unsupported(item),
 }
