@@ -344,7 +344,6 @@ class QueryPump:
 
     def _turn(self) -> None:
         """A part of each that is ready, until the time is over."""
-        self._scheduled = False
         clock = time.perf_counter
         until_s = clock() + TURN_S
 
@@ -359,8 +358,9 @@ class QueryPump:
                 self._go_on(session, is_over)
             if is_over():
                 break
+        # Until here it is marked as scheduled: else each turn would have two behind it.
+        self._scheduled = bool(ready)
         if ready:
-            self._scheduled = True
             self._here.loop.call_soon(self._turn)
 
     def _go_on(self, session: _Session, is_over: Callable[[], bool]) -> None:

@@ -350,7 +350,6 @@ class ReplayPump:
             replay.timer = self._here.loop.call_at(due_us / 1e6, due)
 
     def _turn(self) -> None:
-        self._scheduled = False
         queue = self._queue
         until_s = time.perf_counter() + TURN_S
         while queue:
@@ -362,8 +361,9 @@ class ReplayPump:
                 queue.append(replay)
             if time.perf_counter() >= until_s:
                 break
+        # Until here it is marked as scheduled: else each turn might have two behind it.
+        self._scheduled = bool(queue)
         if queue:
-            self._scheduled = True
             self._here.loop.call_soon(self._turn)
 
     def _step(self, replay: Replay) -> bool:

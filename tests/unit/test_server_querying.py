@@ -450,6 +450,39 @@ def test_many_queries_of_many_clients_share_the_turns(tmp_path: Path) -> None:
     in_house(tmp_path, visit)
 
 
+def test_a_query_has_one_turn_ahead_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each turn has two behind it, and soon nobody else comes in between."""
+    monkeypatch.setattr(querying, "TURN_S", 0.0)
+
+    async def visit(house: House) -> None:
+        door = await house.client("asks")
+        await house.publish(door, "asks", *({"id": number} for number in range(3_000)))
+        pump = house.server.clients.queries
+        turns, others = 0, 0
+        ended = asyncio.Event()
+        turn = pump._turn
+
+        def counted() -> None:
+            nonlocal turns
+            turns += 1
+            turn()
+
+        def other() -> None:
+            nonlocal others
+            others += 1
+            if not ended.is_set():
+                asyncio.get_running_loop().call_soon(other)
+
+        monkeypatch.setattr(type(pump), "_turn", lambda _: counted())
+        door.send(ask("q", filter="/id < 0"))
+        other()
+        await frames_until(door, lambda each: each["c"] == "group_end")
+        ended.set()
+        assert turns > 5 and others >= turns - 1
+
+    in_house(tmp_path, visit)
+
+
 def test_more_queries_than_may_wait_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
