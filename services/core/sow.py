@@ -73,7 +73,10 @@ class SowFeature:
 
     Attributes:
         delivered_txid: every destination has what is up to here.
-        unreadable: records that have no key here, as they are of before the topic was configured.
+        unreadable: records that have no key here, as they are of before the topic was configured,
+            or of an instance that has it configured otherwise.
+        first_unreadable: which was the first of them, and why; empty: there is none.
+        is_urgent: see `begin`.
         deleted, expired: records, by the topic's name in the store.
     """
 
@@ -88,11 +91,14 @@ class SowFeature:
         self._kept = [each for each in book.topics if not each.definition.transient]
         self._saved_txid = {id(each): each.state.txid for each in self._kept}
         self._taken: list[tuple[SowTopic, int]] = []
+        self.is_urgent = False
         self._from_us: dict[int, int] = {}
+        self.first_unreadable = ""
 
     # -- beginning -----------------------------------------------------------------------------
     def begin(self, first_txid: int, last_txid: int) -> list[SowProblem]:
-        """Before `recover`: where each topic goes on.
+        """Before `recover`: where each topic goes on. Where `is_urgent` then, what is pending has
+        to be saved before anything is folded: a later life could not find it out any more.
 
         Args:
             first_txid: the oldest that the journal has.
@@ -101,6 +107,9 @@ class SowFeature:
         found = []
         for topic in self.book.topics:
             state = topic.state
+            from_us = recovery_from_us(topic.definition.recovery_point)
+            if from_us:
+                self._from_us[id(topic)] = from_us
             if state.txid > last_txid:
                 found.append(
                     SowProblem(
@@ -111,13 +120,10 @@ class SowFeature:
                     )
                 )
                 state.txid = last_txid
-            elif not state.txid:
-                from_us = recovery_from_us(topic.definition.recovery_point)
-                if from_us is None:
-                    state.seen(last_txid)
-                else:
-                    self._from_us[id(topic)] = from_us
-            elif first_txid > state.txid + 1:
+                self.is_urgent = True
+            elif from_us is None and state.begin_behind(last_txid):
+                self.is_urgent = True
+            elif state.txid and first_txid > state.txid + 1:
                 found.append(
                     SowProblem(
                         "sow_gap",
@@ -203,9 +209,10 @@ class SowFeature:
             if txid <= folded_txid:
                 continue
             if record.command == Command.PUBLISH or record.command == Command.DELTA_PUBLISH:
-                key = keys[at] if keys is not None else self._key_of(topic, record)
+                key = keys[at] if keys is not None else None
                 if key is None:
-                    self.unreadable += 1
+                    key = self._key_of(topic, record)
+                if key is None:
                     continue
                 change = folding.put(topic.state, record, key, txid, run.receive_time_us, logical)
                 if change is not None:
@@ -216,8 +223,18 @@ class SowFeature:
     def _key_of(self, topic: SowTopic, record: Record) -> bytes | None:
         try:
             return topic.key_of(record)
-        except (SowKeyError, MessageTypeError):
+        except (SowKeyError, MessageTypeError) as error:
+            self._leave(topic, record, str(error))
             return None
+
+    def _leave(self, topic: SowTopic, record: Record, why: str) -> None:
+        """It is in the journal, and in no topic; so it is on all instances."""
+        self.unreadable += 1
+        if not self.first_unreadable:
+            self.first_unreadable = (
+                f"message {record.bookmark} on {record.topic} is in the log and not in SOW topic "
+                f"{topic.definition.name}: {why}"
+            )
 
     def _delete(
         self,
@@ -229,7 +246,7 @@ class SowFeature:
     ) -> None:
         keys = folding.deleted_keys(record.body)
         if keys is None:
-            self.unreadable += 1
+            self._leave(topic, record, "it is a delete that does not say which keys")
             return
         for change in folding.delete(topic.state, record, keys, txid, run.receive_time_us):
             assert change.previous is not None

@@ -64,6 +64,10 @@ class SowKeeper:
         self._commit: asyncio.Future[None] | None = None
         self._write_at_s = 0.0
         self._before_txid = 0
+        self._is_folding = False
+        """Where that never ended, a part of a transaction may be folded: it is not written."""
+        self._has_told = False
+        """Of what is unreadable."""
         self.failure = ""
         """Why the store cannot be written; empty: it can."""
         self.feature: SowFeature | None = None
@@ -122,8 +126,11 @@ class SowKeeper:
             group=config.group,
         )
         feature = SowFeature(book)
-        last_txid = journal.recovered.next_txid - 1
-        return feature, feature.begin(journal.first_txid, last_txid)
+        problems = feature.begin(journal.first_txid, journal.recovered.next_txid - 1)
+        if feature.is_urgent:
+            store.commit(feature.pending())
+            feature.saved()
+        return feature, problems
 
     def _match(self, store: SowStore) -> None:
         """What is of another configuration is of no use: the topic begins anew."""
@@ -132,7 +139,10 @@ class SowKeeper:
         for name, wanted in fingerprints(here.config).items():
             topic = store.topic(name)
             found = topic.get(FINGERPRINT)
-            if found is not None and found != wanted:
+            if found is None and topic.chunk(b"", b"\xff", 1):
+                # A life before ended while it dropped this one.
+                store.drop(name)
+            elif found is not None and found != wanted:
                 store.drop(name)
                 first_txid = here.journal.first_txid
                 here.report(
@@ -203,7 +213,6 @@ class SowKeeper:
         """From now on it folds what is committed."""
         if self.feature is not None:
             self._folds.enlist(self, True)
-            # Where a store was ahead of its journal, that must not be found a second time.
             if self.feature.floor_txid is not None:
                 self._begin_write()
 
@@ -215,11 +224,13 @@ class SowKeeper:
             CorruptRecord: the store is damaged: the instance ends, and makes it anew.
         """
         assert self.feature is not None
+        self._is_folding = True
         try:
             self.feature.fold(batch)
         except CorruptRecord:
             (self._here.directory / DAMAGED_MARK).touch()
             raise
+        self._is_folding = False
 
     def failed(self, committed_txid: int) -> None:
         """Nothing staged is folded."""
@@ -229,6 +240,15 @@ class SowKeeper:
         """Called now and then: takes away what has expired, and writes what is due."""
         feature, here = self.feature, self._here
         if feature is None:
+            return
+        if feature.first_unreadable and not self._has_told:
+            self._has_told = True
+            here.report(
+                "sow_unreadable",
+                text=f"{feature.first_unreadable}; this is said once, sow_unreadable of the status "
+                "counts all of them",
+            )
+        if self._is_folding:
             return
         self._expire()
         floor_txid = feature.floor_txid
@@ -347,7 +367,7 @@ class SowKeeper:
         if self._commit is not None:
             await self._finish(self._commit)
         self._folds.enlist(self, False)
-        if self.feature is not None and self._store is not None:
+        if self.feature is not None and self._store is not None and not self._is_folding:
             await self._here.in_thread(self._write_here)
         self._close_store()
 

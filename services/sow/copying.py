@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from raylay.services.errors import CorruptRecord, RemoteProtocolError
 from raylay.services.sow.records import decoded, decoded_tombstone
 from raylay.services.sow.state import (
+    BEGUN,
     TOMBSTONE,
     VALUE,
     VALUE_END,
@@ -92,4 +93,5 @@ class TopicCopy:
 
     def end(self) -> dict[bytes, bytes]:
         """What the store is to have when all has come."""
-        return counts_entry(self.records, self.tombstones)
+        # What it has of before the log would be wrong without what the log has.
+        return {BEGUN: b"", **counts_entry(self.records, self.tombstones)}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgpack
 
 from raylay.services.messages.records import EXPIRATION_S_MAX, Record
+from raylay.services.sow.keys import SOW_KEY_BYTES_MAX
 from raylay.services.sow.records import Author, SowRecord
 from raylay.services.sow.state import Change, SowState
 
@@ -49,13 +50,18 @@ def delete(
 
 
 def deleted_keys(body: bytes) -> list[bytes] | None:
-    """Which keys a deletion takes away, as it is journaled; None: it is none."""
+    """Which keys a deletion takes away, as it is journaled; None: it is none, which another
+    instance may have brought."""
     try:
         keys = msgpack.unpackb(body)["keys"]
     except (ValueError, TypeError, KeyError, msgpack.UnpackException):
         return None
-    if not isinstance(keys, list) or not all(isinstance(key, bytes) for key in keys):
+    if not isinstance(keys, list):
         return None
+    for key in keys:
+        # A longer one the store could never write.
+        if not isinstance(key, bytes) or not 0 < len(key) <= SOW_KEY_BYTES_MAX:
+            return None
     return keys
 
 

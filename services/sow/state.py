@@ -5,9 +5,9 @@ Folding commits puts changes into it, `pending()` gives what the store is to com
 transaction id that it is then valid for (storage/sow.py).
 
 Keys of the store: `v` + key is the value, `h` + key + time is a version of the history, `d` + key
-says what took the record away, `c` how many there are of each. SOW keys have letters, digits and
-some marks only, and a time begins with a zero byte: the versions of a key lie beside one another,
-before those of keys that it begins.
+says what took the record away, `c` how many there are of each, `b` that the topic has begun. SOW
+keys have letters, digits and some marks only, and a time begins with a zero byte: the versions of a
+key lie beside one another, before those of keys that it begins.
 
 A record that was deleted leaves a tombstone, so that what comes late, from behind the deletion,
 does not bring it back.
@@ -52,7 +52,7 @@ __all__ = [
     "encoded",
 ]
 
-COUNTS, TOMBSTONE, VERSION, VALUE = b"c", b"d", b"h", b"v"
+BEGUN, COUNTS, TOMBSTONE, VERSION, VALUE = b"b", b"c", b"d", b"h", b"v"
 VALUE_END = b"w"
 """Behind every value."""
 _TOMBSTONE_END, _VERSION_END = b"e", b"i"
@@ -422,11 +422,21 @@ class SowState:
         self.tombstones -= len(gone)
         return len(gone)
 
-    # -- expiration ----------------------------------------------------------------------------
+    # -- transactions --------------------------------------------------------------------------
+    def begin_behind(self, txid: int) -> bool:
+        """What was published up to there is not in it, unless it has begun already. Whether that
+        is so from now on: it has to be on disk before anything is folded."""
+        if self.txid or self._reading.get(BEGUN) is not None:
+            return False
+        self.seen(txid)
+        self._set(BEGUN, b"")
+        return True
+
     def seen(self, txid: int) -> None:
         """A transaction was folded that changes nothing here."""
         self.txid = max(self.txid, txid)
 
+    # -- expiration ----------------------------------------------------------------------------
     def expiration_us(self, lifetime_s: int | None, now_us: int) -> int:
         """When a message expires that arrives now.
 

@@ -16,14 +16,14 @@ from end_to_end.test_instance import Client as RawClient
 from end_to_end.test_instance import Server, Servers, servers
 
 from raylay.services.client import Client
-from raylay.services.errors import CorruptRecord, StorageFull
+from raylay.services.errors import CorruptRecord, StorageError, StorageFull
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server import sow_keeper
 from raylay.services.server.config import BootstrapConfig, InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.sow_keeper import DAMAGED_SUFFIX, SOW_FILE, fingerprint
 from raylay.services.sow.definition import SowTopicDefinition
-from raylay.services.sow.state import SowRules
+from raylay.services.sow.state import SowRules, SowState, encoded
 from raylay.storage.sow import LmdbSowStore
 
 __all__ = ["servers"]
@@ -233,6 +233,70 @@ def test_what_is_of_another_configuration_is_made_anew(tmp_path: Path) -> None:
             assert life.bodies() == [*of(2), *of(3, text="y")]
         async with Life(tmp_path, replace(CONFIG, sow=(by_text,))) as life:
             assert not life.events("sow_rebuilt")
+
+    run(lives())
+
+
+def test_a_topic_that_was_dropped_in_part_is_made_anew(tmp_path: Path) -> None:
+    """As by a kill while a large one was dropped."""
+
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            await life.publish("orders", 1, 2)
+            old = next(iter(life.server._sow.book.topics[0].state.records()))
+        store = LmdbSowStore(tmp_path / SOW_FILE)
+        store.commit({"json/orders": ({b"f": None, b"c": None, b"vold": encoded(old)}, 0)})
+        store.close()
+        async with Life(tmp_path) as life:
+            assert life.bodies() == of(1, 2) and life.status()["records"] == 2
+
+    run(lives())
+
+
+def test_a_fold_that_fails_in_the_middle_is_folded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = SowState.delete
+    seen: list[bytes] = []
+
+    def fails(state: SowState, key: bytes, txid: int, *arguments: Any) -> Any:
+        seen.append(key)
+        if type(state) is SowState and len(set(seen)) == 2:
+            raise StorageError("sow.lmdb cannot be read", "sow.lmdb")
+        return delete(state, key, txid, *arguments)
+
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            await life.publish("orders", 1, 2)
+            keys = [each.key for each in life.server._sow.book.topics[0].state.records()]
+            await until(lambda: not life.status()["pending_bytes"])
+        with monkeypatch.context() as patched:
+            patched.setattr(SowState, "delete", fails)
+            life = Life(tmp_path)
+            await life.server.start()
+            async with Client("q", servers=[life.server.here.client_address]) as client:
+                await client.sow_delete("orders", keys=keys)
+                with pytest.raises(StorageError, match="cannot be read"):
+                    await life.server.finished()
+            await life.server._close_everything()
+        async with Life(tmp_path) as again:
+            assert seen[-1] != seen[0] and again.bodies() == []
+
+    run(lives())
+
+
+def test_what_is_no_record_of_its_topic_is_said_once(tmp_path: Path) -> None:
+    """As what another instance brought, which has the topic configured otherwise."""
+
+    async def lives() -> None:
+        async with Life(tmp_path, replace(CONFIG, sow=())) as life:
+            await life.client.publish("orders", b"{}")
+            await life.client.publish("orders", b"{")
+            await life.publish("orders", 1)
+        async with Life(tmp_path) as life:
+            (said,) = await until(lambda: life.events("sow_unreadable"))
+            assert re.search(r"on orders is in the log and not in SOW topic orders: .* /id", said)
+            assert life.server.status()["sow_unreadable"] == 2 and life.bodies() == of(1)
 
     run(lives())
 

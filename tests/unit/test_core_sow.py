@@ -312,3 +312,58 @@ def test_a_store_that_does_not_go_with_the_journal_is_said_and_kept() -> None:
     (gap,) = SowFeature(book(BINARY, store=store)).begin(11, 20)
     assert gap.event == "sow_gap"
     assert not SowFeature(book(BINARY, store=store)).begin(10, 20)
+
+
+def test_a_topic_that_begins_in_the_middle_has_all_from_there() -> None:
+    """A crash before anything was saved takes nothing of it."""
+    now = replace(ORDERS, recovery_point="now")
+    store = MemorySowStore()
+    for begins_at in (0, 5):
+        store.drop("json/orders")
+        feature = SowFeature(book(now, store=store))
+        assert not feature.begin(1, begins_at) and feature.is_urgent
+        store.commit(feature.pending())
+        feature.saved()
+        runs = [put(begins_at + 1, b'{"id":1}'), put(begins_at + 2, b'{"id":2}')]
+        feature.fold(Batch(runs, begins_at + 2))
+        again = SowFeature(book(now, store=store.crash()))
+        assert not again.begin(1, begins_at + 2) and not again.is_urgent
+        assert again.recovered_txid == begins_at
+        again.recover(runs)
+        assert set(bodies(again.book)) == {key(1), key(2)}
+
+
+def test_an_instant_holds_for_each_recovery() -> None:
+    since = replace(ORDERS, recovery_point="1970-01-01T00:00:05Z")
+    store = MemorySowStore()
+    runs = [put(n, b'{"id":%d}' % n, at_us=n * S) for n in range(1, 9)]
+    feature = SowFeature(book(since, store=store))
+    feature.begin(1, 8)
+    feature.recover(runs[:2])
+    store.commit(feature.pending())
+    again = SowFeature(book(since, store=store.crash()))
+    again.begin(1, 8)
+    again.recover(runs[2:])
+    assert set(bodies(again.book)) == {key(n) for n in (5, 6, 7, 8)}
+
+
+def test_a_store_that_was_ahead_is_so_once_only() -> None:
+    """However far the journal has come until anything else is saved."""
+    store = MemorySowStore()
+    store.commit({"json/orders": ({}, 100)})
+    feature = SowFeature(book(store=store))
+    (problem,) = feature.begin(1, 50)
+    assert problem.event == "sow_ahead" and feature.is_urgent
+    store.commit(feature.pending())
+    again = SowFeature(book(store=store.crash()))
+    assert not again.begin(1, 200) and again.recovered_txid == 50 and not again.is_urgent
+
+
+def test_the_first_that_is_unreadable_is_told() -> None:
+    feature = SowFeature(book())
+    folded(feature, put(1, b'{"id":1'), put(2, b"{}"))
+    assert "message 1|1| on orders is in the log and not in SOW topic" in feature.first_unreadable
+    feature = SowFeature(book())
+    folded(feature, delete(1, b"k" * 300))
+    assert feature.first_unreadable.endswith("it is a delete that does not say which keys")
+    assert feature.book.topics[0].state.tombstones == 0, "what no store can write is not folded"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgpack
 from unit.sow_given import record
 
 from raylay.services.messages.records import EXPIRATION_S_MAX
@@ -14,6 +15,9 @@ def test_a_deletion_as_it_is_journaled() -> None:
     assert deleted_keys(b"\x81\xa4keys\x92\xc4\x01a\xc4\x01b") == [b"a", b"b"]
     for wrong in (b"", b"\x80", b"\x90", b"\x81\xa4keys\x01", b"\x81\xa4keys\x91\x01", b"\xc1"):
         assert deleted_keys(wrong) is None
+    assert deleted_keys(msgpack.packb({"keys": [b"k" * 255]})) == [b"k" * 255]
+    for key in (b"", b"k" * 256):
+        assert deleted_keys(msgpack.packb({"keys": [b"a", key]})) is None
 
 
 def test_a_message_that_says_nothing_lives_as_the_topic_says() -> None:
