@@ -144,10 +144,11 @@ def _sow(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Probl
             )
         if not is_journaled(topic, log):
             of = "" if instance.topics is None else f" of {instance.name}"
+            more = f", or give {instance.name} sow_topics of its own" if of and not own else ""
             yield Problem(
                 subject,
                 f"{where}: no journaled topic{of} takes {topic.pattern or topic.name} of type "
-                f"{topic.message_type}, and state is made from the journal: add it to topics",
+                f"{topic.message_type}, and state is made from the journal: add it to topics{more}",
             )
 
 

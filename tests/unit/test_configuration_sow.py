@@ -175,6 +175,18 @@ def test_a_problem_of_all_instances_is_told_once() -> None:
         declared("{name: orders, message_type: json}\n  - {name: orders, message_type: json}")
 
 
+def test_an_instance_that_journals_less_needs_its_own() -> None:
+    less = "instances: {A-2: {topics: [ticks]%s}}\n"
+    with pytest.raises(ConfigurationError) as caught:
+        parse(FILE + less % "", "f.yaml")
+    assert str(caught.value) == (
+        "f.yaml:5: SOW topic orders: no journaled topic of A-2 takes orders of type json, and "
+        "state is made from the journal: add it to topics, or give A-2 sow_topics of its own"
+    )
+    settings = parse(FILE + less % ", sow_topics: []")
+    assert [len(settings.sow_of(each)) for each in settings.instances] == [1, 0]
+
+
 def test_the_line_within_a_topic() -> None:
     with pytest.raises(ConfigurationError, match=r"^f.yaml:9: SOW topic orders, enrichment 2: "):
         declared(
