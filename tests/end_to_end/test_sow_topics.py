@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from raylay.services.commands.sow_diff import _compare
 from raylay.services.configuration.yaml_file import parse
 from raylay.services.errors import CommandFailed
 from raylay.services.fabric.plan import FabricRecord, bring_up_to_date, instance_config
+from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.pipeline.audit.sow import compare_sow, sow_sources
 from raylay.services.pipeline.journals import Place
 from raylay.services.server.instance_server import InstanceServer
@@ -168,7 +170,8 @@ def test_two_instances_are_compared_while_they_run_and_by_their_journals(tmp_pat
 
     later_us = time.time_ns() // 1000 + 60_000_000
     for stored in (True, False):
-        found = compare_sow(sow_sources(two.record, places), each, later_us, 1.0)
+        sources = sow_sources(two.record, places)
+        found = compare_sow(sources, each, later_us, 1.0)
         orders, ticks, own = found
         assert (own["topic"], own["records"], own["differing"]) == (
             "ticks/own",
@@ -178,9 +181,13 @@ def test_two_instances_are_compared_while_they_run_and_by_their_journals(tmp_pat
         assert (ticks["topic"], ticks["records"]) == ("ticks", {"A": 1, "B": 0})
         assert [key["held"]["B"] for key in ticks["keys"]] == [None]
         assert (orders["differing"], orders["in_flight"], orders["not_compared"]) == (2, 0, {})
-        under_way = compare_sow(sow_sources(two.record, places), each, later_us, 600.0)
+        under_way = compare_sow(sources, each, later_us, 600.0)
         assert [each["in_flight"] for each in under_way] == [2, 1, 0]
         if stored:
+            broken = [replace(each, types=(TypeDefinition("x", "none"),)) for each in sources[1:]]
+            orders, *_ = compare_sow([sources[0], *broken], each, later_us, 1.0)
+            assert orders["records"] == {"A": 2} and not orders["differing"]
+            assert "no kind is called 'none'" in orders["not_compared"]["B"]
             # Without a store it is all in the journal, and the same comes out.
             for name in two.servers:
                 (tmp_path / name / "sow.lmdb").unlink()

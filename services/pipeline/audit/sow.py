@@ -17,6 +17,7 @@ from typing import Any
 from xxhash import xxh3_64_intdigest as digest64
 
 from raylay.services.core.sow import SowFeature
+from raylay.services.errors import RaylayError
 from raylay.services.fabric.plan import FabricRecord, instance_config
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.pipeline.journals import Place
@@ -96,7 +97,7 @@ def compare_sow(
         settle_s: how long a message may be on its way: what is younger does not count.
 
     Raises:
-        StorageError: a store or a journal cannot be read.
+        StorageError: a store or a journal cannot be read any more.
     """
     summed: dict[str, dict[str, SowSums]] = {}
     for instance, topics in run(sums_of, [(each, now_us) for each in sources]):
@@ -159,15 +160,25 @@ def _judged(
 def sums_of(asked: tuple[SowSource, int]) -> tuple[str, dict[str, SowSums]]:
     """An instance's name, and what it has by the names of its topics."""
     source, now_us = asked
-    found: dict[str, SowSums] = {}
-    for topic, stored_txid, gap in _topics(source):
-        sums = found[topic.stored_as] = SowSums(sums=[0] * PARTS, gap=gap)
-        for record in _living(topic, now_us):
-            held = _held(topic, record, stored_txid)
-            sums.records += 1
-            what = _HELD.pack(held.publisher, held.sequence, held.digest)
-            sums.sums[_part(record.key)] ^= digest64(record.key + what + held.topic.encode())
+    try:
+        found = {
+            topic.stored_as: _summed(topic, stored_txid, gap, now_us)
+            for topic, stored_txid, gap in _topics(source)
+        }
+    except RaylayError as error:
+        # The audit has more to say, and a host may lack what makes the keys.
+        found = {each.stored_as: SowSums(gap=str(error)) for each in source.definitions}
     return source.place.instance, found
+
+
+def _summed(topic: SowTopic, stored_txid: int, gap: str, now_us: int) -> SowSums:
+    found = SowSums(sums=[0] * PARTS, gap=gap)
+    for record in _living(topic, now_us):
+        held = _held(topic, record, stored_txid)
+        found.records += 1
+        what = _HELD.pack(held.publisher, held.sequence, held.digest)
+        found.sums[_part(record.key)] ^= digest64(record.key + what + held.topic.encode())
+    return found
 
 
 def entries_of(
