@@ -120,7 +120,7 @@ async def resync_1M_behind(bench: Bench) -> list[Figure]:
     return [Figure("resync_1M_behind", BEHIND / seconds, "messages/s")]
 
 
-class _Acks:
+class Acks:
     """How long each publish waited for its persisted ack. Publishes of one tick share a time."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ async def resync_live(bench: Bench) -> list[Figure]:
     compare, of the second before the other one is started (`alone`)."""
     fabric = bench.failover_pair()
     survivor, away = await _fall_behind(bench, fabric, "bench/resync-live")
-    acks = _Acks()
+    acks = Acks()
     message = body(128)
     ended = asyncio.Event()
     async with bench.client(fabric, on_persisted=acks.persisted) as client:

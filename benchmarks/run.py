@@ -29,6 +29,8 @@ from pipeline import pipeline, pipeline_audit, pipeline_audit_beside
 from pipeline_lag import pipeline_lag
 from publishers import NAMES as PUBLISHERS
 from publishers import many_publishers
+from queries import FILTERED, HOLES, holes, publish_filtered, queries
+from queries import NAMES as QUERIES
 from regions import NAMES as REGIONS
 from regions import regions
 from throughput import (
@@ -99,6 +101,9 @@ MEASUREMENTS: tuple[tuple[tuple[str, ...], Measure, str], ...] = (
     (PUBLISHERS, many_publishers, ""),
     (FILTERS, filters, ""),
     (FILTERED_LIVE, filtered_live, ""),
+    (FILTERED, publish_filtered, "filtered"),
+    (QUERIES, queries, ""),
+    (HOLES, holes, ""),
     (("log_append_fsync",), log_append_fsync, ""),
     (("socket_echo",), socket_echo, ""),
     (TYPE_NAMES, types_parse, ""),
