@@ -477,17 +477,24 @@ class SimClient:
             body = b"%d" % machine.next_sequence
             if world.contents:
                 body += b" of " + self.name.encode()
-            deletion = sow.deletion(machine.next_sequence) if world.deletes else None
-            if deletion is None or topic not in (sow.ARRIVAL, sow.LAST_WRITER):
-                sequence = machine.publish(topic, body, "json", world.now_us)
-            else:
-                sequence = machine.publish(
-                    topic, deletion, "json", world.now_us, command=Command.DELETE
-                )
+            command: int = Command.PUBLISH
+            if world.deletes:
+                command, body = sow.change(topic, self._following()) or (command, body)
+            sequence = machine.publish(topic, body, "json", world.now_us, command=command)
+            if command == Command.DELETE:
                 world.history.deletions.add((machine.publisher, sequence))
             of = (machine.publisher, sequence, topic)
             world.log(Published(world.now_us, self.name, *of, *self._digest(sequence)))
         self._pump_soon()
+
+    def _following(self) -> int:
+        """The sequence of the next message."""
+        machine = self.machine
+        sequence = machine.next_sequence
+        part = machine.part if isinstance(machine, PartMachine) else None
+        while part is not None and not part.has(sequence):
+            sequence += 1
+        return sequence
 
     def _pump_soon(self) -> None:
         """In the next turn of its loop."""

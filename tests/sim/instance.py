@@ -274,6 +274,8 @@ class Disk:
         """Tells the history of a run that is on the disk."""
         world, name = self.world, self.label
         self.sow_ledger.journaled(run)
+        for text in self.sow_ledger.take_wrong():
+            world.log(SowDiffers(world.now_us, name, text))
         if run.kind == Kind.RECORDS:
             sequences = tuple(_expanded(run.ranges()))
             stateful.fold(self.last, [run])
@@ -536,7 +538,9 @@ class Instance:
         if not world.sow:
             return world.machines.sow(SowBook())
         kind = world.machines.sow_state
-        made = world.machines.sow(sow.book(disk.sow_store, kind, prepares=not world.stateful))
+        staging = world.machines.sow_staging
+        book = sow.book(disk.sow_store, kind, staging, prepares=not world.stateful)
+        made = world.machines.sow(book)
         last_txid = disk.journal.recovered.next_txid - 1
         made.begin(disk.journal.first_txid, last_txid)
         stored_txid = made.recovered_txid
@@ -860,6 +864,10 @@ class Instance:
             world.probes["late for the SOW"] += 1
         if ledger.gone:
             world.probes["deleted from the SOW"] += 1
+        if ledger.merged:
+            world.probes["merged in the SOW"] += 1
+        if ledger.filtered:
+            world.probes["deleted by a filter"] += 1
         if not ledger.is_excused:
             for text in sow.differences(self):
                 world.log(SowDiffers(world.now_us, self.name, text))
@@ -1132,10 +1140,7 @@ class Instance:
         if session is None:
             return
         world, text = self.world, effect.text
-        by_state = effect.reason == stateful.REASON
-        world.probes[
-            "refused by a state" if by_state else "refused a topic that nobody declared"
-        ] += 1
+        world.probes[_REFUSED.get(effect.reason, "refused a topic that nobody declared")] += 1
         for first, last in effect.ranges:
             for sequence in (each for each in range(first, last + 1) if each in session.unacked):
                 session.unacked.remove(sequence)
@@ -1795,6 +1800,9 @@ class Instance:
                 )
             )
 
+
+_REFUSED = {stateful.REASON: "refused by a state", "not_supported": "refused a delta"}
+"""Probes, by reasons."""
 
 _PERFORM: dict[type[Any], Callable[[Instance, Any], None]] = {
     Append: Instance._perform_append,

@@ -1134,6 +1134,10 @@ MISTAKES: dict[str, Machines] = {
     "SOW late overwrites": Machines(sow_state=sow_mistakes.LateOverwrites),
     "SOW last writer by arrival": Machines(sow_state=sow_mistakes.LastWriterByArrival),
     "SOW deletes what is later": Machines(sow_state=sow_mistakes.DeletesWhatIsLater),
+    "SOW merges into what is folded": Machines(sow_staging=sow_mistakes.MergesIntoWhatIsFolded),
+    "SOW deletes what is folded": Machines(sow_staging=sow_mistakes.DeletesWhatIsFolded),
+    "SOW deletes what passed": Machines(sow_staging=sow_mistakes.DeletesWhatPassed),
+    "SOW keeps what failed": Machines(sow_staging=sow_mistakes.KeepsWhatFailed),
     "forgets what failed": Machines(author=ForgetsWhatFailed),
     "acts before the commit": Machines(author=ActsAtOnce),
     "sends what is beside": Machines(link=SendsWhatIsBeside),
@@ -1242,6 +1246,10 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
             "SOW late overwrites",
             "SOW last writer by arrival",
             "SOW deletes what is later",
+            "SOW merges into what is folded",
+            "SOW deletes what is folded",
+            "SOW deletes what passed",
+            "SOW keeps what failed",
         ),
         frozenset(("sow",)),
     ),
@@ -1333,8 +1341,17 @@ MOVED = frozenset(
 WRITES = frozenset(("forgets what failed", "acts before the commit"))
 """Mistakes that show only where an instance makes records itself."""
 
-DELETES = frozenset(("SOW forgets deletions", "SOW deletes what is later"))
-"""Mistakes that show only where records of SOW topics are deleted."""
+DELETES = frozenset(
+    (
+        "SOW forgets deletions",
+        "SOW deletes what is later",
+        "SOW merges into what is folded",
+        "SOW deletes what is folded",
+        "SOW deletes what passed",
+        "SOW keeps what failed",
+    )
+)
+"""Mistakes that show only where records of SOW topics are merged and deleted."""
 
 STATEFUL = frozenset(
     (
@@ -1380,8 +1397,10 @@ RARE: dict[str, int] = {
     "front used again early": 1600,
     "old answers kept": 1300,
     "a whole list is safe": 8100,
+    "SOW keeps what failed": 1390,
 }
 """Mistakes that show rarely, and where to begin: for that of topics it takes a restart between two
 parts of a stream that come by different paths; for that of notes one behind a removal, right after
 a note; for the front's two with few commits in between; for that of a list an ack before its link
-has gone on to the next server and back."""
+has gone on to the next server and back; for that of a SOW topic a delta right behind a commit that
+failed."""

@@ -1,7 +1,8 @@
 """SOW topics of simulated instances, and what they have to hold: said here once more, by what a
 person would write down, without anything that production asks.
 
-Nobody sees into a body here: the key of a message follows from its sequence.
+The key of a message follows from its sequence. A body is words; a delta has one, which the record
+has besides then. A filter asks whether any word of a body is of one of three sorts.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgpack
 
 from raylay.services.core.sow import SowFeature
 from raylay.services.messages.records import Command, Kind, Record, Run, iterate_records
-from raylay.services.messages.types.binary import Binary
+from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.trees import Tree
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import SowTopicDefinition
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
 ARRIVAL, LAST_WRITER = "orders", "trades"
 KEYS = 6
 DELETES = 5
-"""Every so manieth message of a publisher is a deletion."""
+"""Every so manieth message of a publisher is a deletion, every second one of these by a filter."""
+DELTAS = 3
+"""Every so manieth one is a delta, if it is no deletion; where the last writer counts, which
+refuses them, only every seventh of these."""
+SORTS = 3
 
 
 def key_of(sequence: int) -> bytes:
@@ -37,21 +42,67 @@ def key_of(sequence: int) -> bytes:
     return b"k%d" % (sequence % KEYS)
 
 
+def sort_of(word: bytes) -> int:
+    """Which of the sorts a word is of."""
+    return sum(word) % SORTS
+
+
+def filtered_sort(number: int) -> int | None:
+    """What a publisher's deletion asks for, if it is one by a filter."""
+    return None if number % (2 * DELETES) else number // DELETES % SORTS
+
+
+def change(topic: str, number: int) -> tuple[int, bytes] | None:
+    """What a publisher's message is that is no plain publish, and its body."""
+    if topic not in (ARRIVAL, LAST_WRITER):
+        return None
+    said = deletion(number)
+    if said is not None:
+        return Command.DELETE, said
+    if number % (DELTAS if topic == ARRIVAL else 7 * DELTAS) == 1:
+        return Command.DELTA_PUBLISH, b"%d" % number
+    return None
+
+
 def deletion(number: int) -> bytes | None:
     """What a publisher's message says that is a deletion: None, where it is none."""
     if number % DELETES:
         return None
+    sort = filtered_sort(number)
+    if sort is not None:
+        asked: bytes = msgpack.packb({"filter": f"/sort{sort} = 1"})
+        return asked
     keys = {key_of(number // DELETES), key_of(number // DELETES + 2)}
     body: bytes = msgpack.packb({"keys": sorted(keys)})
     return body
 
 
 # -- for the machines --------------------------------------------------------------------------
+class Words(MessageType):
+    """Bodies of words: each is a field, and so is each sort that one of them is of."""
+
+    def parse(self, body: bytes | memoryview) -> Tree:
+        """Its words and their sorts."""
+        words = bytes(body).split()
+        tree: Tree = {f"sort{sort_of(word)}": 1 for word in words}
+        return tree | {word.decode(): None for word in words}
+
+    def serialize(self, tree: Tree) -> bytes:
+        """The words."""
+        return b" ".join(name.encode() for name, value in tree.items() if value is None)
+
+
 def _generate(record: Record, tree: Tree | None) -> bytes:
     return key_of(record.sequence)
 
 
-def book(store: MemorySowStore, state: type[SowState], *, prepares: bool) -> SowBook:
+def book(
+    store: MemorySowStore,
+    state: type[SowState],
+    staging: type[SowStaging] = SowStaging,
+    *,
+    prepares: bool,
+) -> SowBook:
     """The SOW topics of one life of an instance.
 
     Args:
@@ -64,9 +115,9 @@ def book(store: MemorySowStore, state: type[SowState], *, prepares: bool) -> Sow
         )
         held = store.topic(definition.stored_as)
         made = state(definition.rules, held, held.txid, last_writer=definition.last_writer)
-        topic = SowTopic(definition, Binary("json"), made, _generate)
+        topic = SowTopic(definition, Words("json"), made, _generate)
         if prepares:
-            topic.staging = SowStaging(topic, {})
+            topic.staging = staging(topic, {})
         topics.append(topic)
     return SowBook(topics)
 
@@ -93,6 +144,10 @@ class Ledger:
         forced_txid: up to here it was removed by force.
         is_excused: what it should hold was removed so.
         late: messages that changed nothing.
+        words: of the body of each value.
+        wrong: what the instance has made of a delta or a deletion that came from a client, and is
+            not what follows from the journal before it.
+        merged, filtered: how many deltas into something, and deletions by a filter, there were.
     """
 
     txid: int = 0
@@ -102,6 +157,10 @@ class Ledger:
     forced_txid: int = 0
     is_excused: bool = False
     late: int = 0
+    words: dict[tuple[str, bytes], list[bytes]] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    merged: int = 0
+    filtered: int = 0
 
     def copy(self) -> Ledger:
         """Another one that says the same."""
@@ -113,6 +172,7 @@ class Ledger:
             self.forced_txid,
             self.is_excused,
             self.late,
+            dict(self.words),
         )
 
     def journaled(self, run: Run) -> None:
@@ -129,31 +189,70 @@ class Ledger:
             keys = [key_of(record.sequence)]
             if is_deletion:
                 keys = msgpack.unpackb(record.body)["keys"]
+            if not run.path and not self.is_excused:
+                self._judge(topic, record, keys)
             for key in keys:
                 if topic == ARRIVAL:
-                    self._arrived(topic, key, message, is_deletion)
+                    counts = self._arrived(topic, key, message, is_deletion)
                 else:
                     last = self.written.get(key)
-                    if last is None or message > last[0]:
+                    counts = last is None or message > last[0]
+                    if counts:
                         self.written[key] = message, is_deletion
+                if counts:
+                    self.words[topic, key] = [] if is_deletion else record.body.split()
 
-    def _arrived(self, topic: str, key: bytes, message: Message, is_deletion: bool) -> None:
-        """The later one on the way counts, unless its publisher has sent a later one."""
+    def _judge(self, topic: str, record: Record, keys: list[bytes]) -> None:
+        """What an instance made of what a client published to it."""
+        there = self.holds()
+        if record.command == Command.DELTA_PUBLISH:
+            place = topic, keys[0]
+            before = self.words[place] if place in there else []
+            expected = {*before, b"%d" % record.sequence}
+            self.merged += bool(before)
+            if set(record.body.split()) != expected:
+                self.wrong.append(
+                    f"{topic} {keys[0].decode()}: delta {record.bookmark} became "
+                    f"{record.body!r} over {before!r}"
+                )
+        sort = filtered_sort(record.sequence)
+        if record.command == Command.DELETE and sort is not None:
+            self.filtered += 1
+            passing = sorted(
+                key
+                for name, key in there
+                if name == topic and sort in map(sort_of, self.words[name, key])
+            )
+            if keys != passing:
+                self.wrong.append(
+                    f"{topic}: deletion {record.bookmark} of sort {sort} took {keys!r} where "
+                    f"{passing!r} pass"
+                )
+
+    def take_wrong(self) -> list[str]:
+        """What is wrong and was not told."""
+        found, self.wrong = self.wrong, []
+        return found
+
+    def _arrived(self, topic: str, key: bytes, message: Message, is_deletion: bool) -> bool:
+        """The later one on the way counts, unless its publisher has sent a later one. Whether this
+        one does."""
         place = topic, key
         held = self.values.get(place)
         before = (held,) if held is not None else self.gone.get(place, ())
         for each in before:
             if each and each.publisher == message.publisher and each.sequence > message.sequence:
                 self.late += 1
-                return
+                return False
         if not is_deletion:
             self.values[place] = message
             self.gone.pop(place, None)
-            return
+            return True
         taken = self.values.pop(place, None)
         if taken is None and place in self.gone:
             taken = self.gone[place][1]
         self.gone[place] = message, taken
+        return True
 
     def holds(self) -> dict[tuple[str, bytes], tuple[int, int]]:
         """The publisher and sequence of each value."""

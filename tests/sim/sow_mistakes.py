@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from raylay.services.core.sow import SowFeature, SowPending
+from raylay.services.messages.records import Record
+from raylay.services.sow.staging import LOOKED_MAX, SowStaging
 from raylay.services.sow.state import Author, SowRecord, SowState, Tombstone
 
 
@@ -65,3 +67,46 @@ class DeletesWhatIsLater(SowState):
             if held is not None and held.author == later:
                 self._set_tombstone(key, held._replace(author=given))
         return change
+
+
+class MergesIntoWhatIsFolded(SowStaging):
+    """Makes of a delta what it would be if nothing were on its way to the disk."""
+
+    def value(self, key: bytes, now_us: int) -> SowRecord | None:
+        return self._topic.state.get(key)
+
+
+class DeletesWhatIsFolded(SowStaging):
+    """Deletes what passed a filter among what is on the disk."""
+
+    def _found(self, record: Record, text: str, now_us: int) -> list[bytes]:
+        finding = self._finding(record, text)
+        finding.take(LOOKED_MAX)
+        found = finding.keys(self._topic.state.get, ())
+        finding.close()
+        return found
+
+
+class DeletesWhatPassed(SowStaging):
+    """Deletes what passed a filter when somebody looked, whatever came since."""
+
+    def _found(self, record: Record, text: str, now_us: int) -> list[bytes]:
+        finding = self._findings.get((record.publisher, record.sequence))
+        if finding is None:
+            return super()._found(record, text, now_us)
+        finding._changed.clear()
+        found = finding.keys(self._topic.state.get, ())
+        finding.close()
+        return found
+
+
+class KeepsWhatFailed(SowStaging):
+    """What was staged is a value where the append failed."""
+
+    def failed(self, committed_txid: int) -> None:
+        gone = [each for each in self._runs if each.run.first_txid > committed_txid]
+        self._caught_up()
+        over = self._over
+        super().failed(committed_txid)
+        if gone:
+            self._over = over

@@ -10,6 +10,7 @@ import pytest
 
 from raylay.services.core.sow import SowFeature
 from raylay.services.drills import checkers
+from raylay.services.drills.history import Failed
 from raylay.services.errors import StorageFull
 from raylay.services.messages.records import Command, RecordBuilder, run_of, scan
 from raylay.services.sow.state import SowState
@@ -119,3 +120,64 @@ def test_what_comes_late_of_one_who_deleted_stays_deleted(planted: str) -> None:
         feature.recover([run])
     assert ledger.holds() == {} and ledger.late == 1
     assert (sow.held(feature) == {}) == (not planted)
+
+
+def changing(planted: str) -> Play:
+    """Whose clients publish deltas and deletions."""
+    play = play_with(planted)
+    play.world.deletes = True
+    return play
+
+
+@pytest.mark.parametrize("planted", ["", "SOW merges into what is folded"])
+def test_a_delta_is_merged_into_what_is_staged_before_it(planted: str) -> None:
+    play = changing(planted)
+    client = play.client("p", "m1")
+    play.until(50)
+    # 13 has the key of 7, and 16 that of 4: all deltas, in one batch.
+    client.publish([sow.ARRIVAL] * 16)
+    assert laws(play) == ({"sow"} if planted else set())
+    assert play.world.instances["m1"].disk.sow_ledger.merged == 2
+
+
+@pytest.mark.parametrize("planted", ["", "SOW deletes what passed"])
+def test_a_filter_deletes_what_passes_as_staged(planted: str) -> None:
+    play = changing(planted)
+    client = play.client("p", "m1")
+    play.until(50)
+    client.publish([sow.ARRIVAL] * 10)
+    assert laws(play) == ({"sow"} if planted else set())
+    assert play.world.instances["m1"].disk.sow_ledger.filtered == 1
+
+
+def test_a_filter_is_asked_in_turns() -> None:
+    play = changing("")
+    client = play.client("p", "m1")
+    play.until(50)
+    client.publish([sow.ARRIVAL] * 9)
+    play.until(100)
+    client.publish([sow.ARRIVAL])
+    assert laws(play) == set()
+    assert play.world.probes["looked for in several turns"]
+
+
+def test_a_delta_is_merged_into_nothing_that_failed() -> None:
+    play = changing("")
+    client, other = play.client("p", "m1"), play.client("q", "m1")
+    play.until(50)
+    play.world.instances["m1"].journal.fail_next(StorageFull("no space", "m1"))
+    client.publish([sow.ARRIVAL] * 7)
+    play.until(103)
+    other.publish([sow.ARRIVAL])
+    play.until(106)
+    assert laws(play) == set() and play.world.probes["commit failure"]
+
+
+def test_a_delta_is_refused_where_the_last_writer_counts() -> None:
+    play = changing("")
+    client = play.client("p", "m1")
+    play.until(50)
+    client.publish([sow.LAST_WRITER] * 3)
+    assert laws(play) == set() and not client.store.messages
+    failed = [each for each in play.world.history.operations if isinstance(each, Failed)]
+    assert [(each.sequence, each.reason) for each in failed] == [(1, "not_supported")]

@@ -56,6 +56,7 @@ from raylay.services.replication.placement import Placement, Placements
 from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.run_lookup import RunLookup
 from raylay.services.sow.book import SowBook
+from raylay.services.sow.staging import SowStaging
 from raylay.services.sow.state import SowState
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
 from raylay.services.subscriptions.durability import PendingMessages
@@ -130,6 +131,7 @@ class Machines:
     state: type[LastOfTopic] = LastOfTopic
     sow: type[SowFeature] = SowFeature
     sow_state: type[SowState] = SowState
+    sow_staging: type[SowStaging] = SowStaging
     folds: type[Folds] = Folds
     steps: type[Steps] = Steps
     spreads: bool = True
