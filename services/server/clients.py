@@ -82,7 +82,7 @@ class Clients:
             self._deliver, folds.enlist, self._filtered, self._following, self._tell_left
         )
         """The subscriptions without a bookmark."""
-        self.queries = QueryPump(here, sow, self.live, self.unsubscribe, self._asker)
+        self.queries = QueryPump(here, sow, self.live, self.unsubscribe, self._asker, commits)
         self.connected: set[Client] = set()
         """All, from the first moment on."""
         self.sessions: dict[int, Client] = {}

@@ -19,6 +19,7 @@ from raylay.services.messages.bookmarks import parse_point
 from raylay.services.plugins.filters import sow_questions
 from raylay.services.protocol.codec import Codec
 from raylay.services.protocol.commands import Sow, Subscribe
+from raylay.services.server.commits import Commits
 from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.behind import BehindQuery
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 TURN_S = 0.001
 """Of the loop, for all queries together; what is begun in it goes on for a fraction of that."""
+PAUSE_S = 0.001
+"""Between two turns while something is on its way to the disk: the thread that writes it needs the
+interpreter, too, and a loop that is always busy lets it in only every 5 ms."""
 QUERIES_MAX = 10_000
 """Of one connection, that wait or run."""
 
@@ -116,6 +120,7 @@ class QueryPump:
         live: the subscriptions without a bookmark.
         unsubscribe: ends a subscription.
         asker: what is known of the client of a session.
+        commits: what is on its way to the disk.
     """
 
     def __init__(
@@ -125,12 +130,14 @@ class QueryPump:
         live: LiveSubscriptions,
         unsubscribe: Callable[[Subscription | BookmarkSubscription], None],
         asker: Callable[[int], Asker],
+        commits: Commits,
     ) -> None:
         self._here = here
         self._sow = sow
         self._live = live
         self._unsubscribe = unsubscribe
         self._asker = asker
+        self._commits = commits
         self._questions: SowQuestions | None = None
         self._sessions: dict[int, _Session] = {}
         self._ready: deque[_Session] = deque()
@@ -338,9 +345,15 @@ class QueryPump:
         if not session.is_queued and session.running is not None:
             session.is_queued = True
             self._ready.append(session)
+        self._schedule()
+
+    def _schedule(self) -> None:
         if self._ready and not self._scheduled:
             self._scheduled = True
-            self._here.loop.call_soon(self._turn)
+            if self._commits.staged_bytes:
+                self._here.loop.call_later(PAUSE_S, self._turn)
+            else:
+                self._here.loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         """A part of each that is ready, until the time is over."""
@@ -359,9 +372,8 @@ class QueryPump:
             if is_over():
                 break
         # Until here it is marked as scheduled: else each turn would have two behind it.
-        self._scheduled = bool(ready)
-        if ready:
-            self._here.loop.call_soon(self._turn)
+        self._scheduled = False
+        self._schedule()
 
     def _go_on(self, session: _Session, is_over: Callable[[], bool]) -> None:
         connection, query, running = session.connection, session.query, session.running

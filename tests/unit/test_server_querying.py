@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -548,5 +549,27 @@ def test_deltas_and_deletions_by_a_client(tmp_path: Path) -> None:
         ((header, (record,)),) = (await frames_until(reader, lambda each: each["c"] == "p"))[-1:]
         assert (record.command, orjson.loads(record.body)) == (6, {"id": 1, "b": 3})
         assert header["tx"] == 2 and record.key
+
+    in_house(tmp_path, visit)
+
+
+def test_turns_are_apart_while_something_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(querying, "PAUSE_S", 3_600.0)
+
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        await house.publish(door, "p", {"id": 1})
+        queries: Any = house.server.clients.queries
+        commits = queries._commits
+        queries._commits = SimpleNamespace(staged_bytes=1)
+        reader.send(ask("q"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(queries) == 1, "the thread that writes is let in"
+        queries._commits = commits
+        queries._turn()
+        assert len(await group_of(reader, "q")) == 1
 
     in_house(tmp_path, visit)
