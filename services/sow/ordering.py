@@ -12,6 +12,7 @@ long: what comes is sorted in portions, and these are merged while rows are take
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
@@ -195,7 +196,9 @@ class Ordered:
         """The next rows, so many at most; none: there are no more. Nothing goes in any more."""
         if self._merged is None:
             self._new.sort()
-            self._merged = islice(heapq.merge(*self._portions, self._new), self._wanted)
+            # More than islice counts to are all.
+            wanted = None if self._wanted is None else min(self._wanted, sys.maxsize)
+            self._merged = islice(heapq.merge(*self._portions, self._new), wanted)
         rows = [row for _, row in islice(self._merged, most)]
         self.held_bytes -= sum(map(len, rows))
         return rows

@@ -111,3 +111,10 @@ def test_few_of_many_take_little_memory_and_all_of_many_are_merged() -> None:
         every.put((number,), b"%08d" % number)
     assert every.held_bytes == 8 * len(numbers)
     assert every.take(20_000) == [b"%08d" % number for number in range(10_007)]
+
+
+def test_more_rows_may_be_wanted_than_there_can_be() -> None:
+    ordered = Ordered(2 * ((1 << 63) - 1))
+    for number in (2, 1):
+        ordered.put((number,), b"%d" % number)
+    assert ordered.take(10) == [b"1", b"2"] and ordered.take(10) == []
