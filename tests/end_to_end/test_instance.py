@@ -37,6 +37,7 @@ from raylay.services.protocol.replication import UpstreamLogon, batch_front, lin
 from raylay.services.replication.downgrade import DowngradePolicy
 from raylay.services.server.config import DestinationConfig, InstanceConfig, split_address
 from raylay.services.server.opening import JOURNAL_DIRECTORY
+from raylay.services.sow.definition import SowTopicDefinition
 from raylay.storage.journal_reader import LmdbJournalReader
 
 WATCHED = Path(__file__).with_name("watched_instance.py")
@@ -224,7 +225,11 @@ def single(servers: Servers, path: Path, **values: Any) -> Server:
 
 
 def pair(
-    servers: Servers, path: Path, policy: DowngradePolicy | None = None, **values: Any
+    servers: Servers,
+    path: Path,
+    policy: DowngradePolicy | None = None,
+    sow: tuple[SowTopicDefinition, ...] = (),
+    **values: Any,
 ) -> tuple[Server, Server]:
     """Two instances of one group that replicate to each other, sync."""
     ports = dict(zip("AB", free_ports(2), strict=True))
@@ -245,6 +250,7 @@ def pair(
             replication_port=ports[name],
             first=True,
             policy=policy or DowngradePolicy(),
+            sow=sow,
         )
         servers.append(Server(path / name, config))
     first, second = servers[-2:]

@@ -1,0 +1,127 @@
+"""Who follows a SOW topic over the death of the instance that he follows it at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from end_to_end.test_instance import Server, Servers, pair, servers
+
+from raylay.services.client import Client, Message
+from raylay.services.sow.definition import SowTopicDefinition
+
+__all__ = ["servers"]  # a fixture
+
+pytestmark = pytest.mark.slow  # two instances, killed and under load: several seconds
+
+DEADLINE_S = 60.0
+ROWS = 300
+ROUNDS = 40
+KILLED_AFTER = 15
+Held = tuple[int, int, bytes]
+
+
+class View:
+    """What a consumer makes of what he is handed out, and what he was handed out for nothing."""
+
+    def __init__(self) -> None:
+        self.records: dict[bytes, Held] = {}
+        self.kinds: set[tuple[str, str]] = set()
+        self.left_out = 0
+
+    def take(self, message: Message) -> None:
+        self.kinds.add((message.kind, message.reason))
+        if message.kind == "oof":
+            assert self.records.pop(message.key, None) is not None, "it was not held"
+            return
+        found = held(message)
+        known = self.records.get(message.key)
+        assert known is None or known[:2] != found[:2], "it was held already"
+        self.records[message.key] = found
+
+
+def held(message: Message) -> Held:
+    return message.publisher, message.sequence, message.body
+
+
+async def load(client: Client, view: View, kill: Coroutine[Any, Any, None]) -> None:
+    """Rows, then rounds of changes, deltas and deletes; the instance dies in the middle, when
+    somebody has seen half of it."""
+    for number in range(ROWS):
+        await client.publish("rows", orjson.dumps({"id": number, "v": 0}))
+    for round_ in range(1, ROUNDS + 1):
+        if round_ == KILLED_AFTER:
+            await client.flush(DEADLINE_S)
+            while len(view.records) < ROWS / 2:
+                await asyncio.sleep(0.01)
+            killing = asyncio.create_task(kill)
+        for number in range(round_ % 3, ROWS, 3):
+            # One in five of these leaves the focus of the follower.
+            value = 1_000 if (number + round_) % 5 == 0 else round_
+            body = orjson.dumps({"id": number, "v": value})
+            if number % 2:
+                await client.delta_publish("rows", body)
+            else:
+                await client.publish("rows", body)
+        await client.sow_delete("rows", filter=f"/id % 50 = {round_ % 50}")
+        await asyncio.sleep(0.01)
+    await killing
+    await client.flush(DEADLINE_S)
+
+
+def test_the_view_is_the_survivors_and_nothing_comes_twice(
+    servers: Servers, tmp_path: Path
+) -> None:
+    first, second = pair(
+        servers, tmp_path, sow=(SowTopicDefinition("rows", "json", keys=("/id",)),)
+    )
+
+    async def follow(client: Client, view: View) -> None:
+        rows = await client.sow_and_subscribe("rows", filter="/v < 1000", oof=True)
+        async for message in rows:
+            view.take(message)
+            view.left_out = rows.suppressed_messages
+
+    async def work() -> None:
+        addresses = [first.address, second.address]
+        views = [View(), View()]
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            Client("publisher", addresses, failover="any") as publisher,
+            Client("follower", addresses, failover="any") as follower,
+            Client("late", addresses, failover="any") as late,
+        ):
+            following = [asyncio.create_task(follow(follower, views[0]))]
+
+            async def kill() -> None:
+                following.append(asyncio.create_task(follow(late, views[1])))
+                await asyncio.sleep(0)
+                await asyncio.to_thread(first.kill)
+                await asyncio.to_thread(first.start)
+
+            await load(publisher, views[0], kill())
+            rows = await follower.sow("rows", filter="/v < 1000").all()
+            expected = {row.key: held(row) for row in rows}
+            assert len(expected) > ROWS / 2
+            while any(view.records != expected for view in views):
+                for task in following:
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(0.02)
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+        kinds = set.union(*(view.kinds for view in views))
+        assert kinds == {("sow", ""), ("publish", ""), ("oof", "match"), ("oof", "deleted")}
+        assert views[0].left_out, "the survivor's rows that it held were left out"
+
+    asyncio.run(work())
+    assert_equal_journals(first, second)
+
+
+def assert_equal_journals(first: Server, second: Server) -> None:
+    assert sorted(first.journal()) == sorted(second.journal())
