@@ -375,6 +375,17 @@ class QueryPump:
         self._scheduled = False
         self._schedule()
 
+    def _tell_left(self, connection: Asking, name: str, left: list[bytes]) -> None:
+        """What a replaced filter was true of, in frames that are not too large."""
+        oof, now_us = connection.codec.oof, self._here.now_us()
+        delivery = Delivery(0, now_us)
+        for row in left:
+            if delivery.count and not delivery.takes_one(0, len(row)):
+                connection.send_parts(*oof(name, "match", delivery))
+                delivery = Delivery(0, now_us)
+            delivery.add_one(row, False)
+        connection.send_parts(*oof(name, "match", delivery))
+
     def _go_on(self, session: _Session, is_over: Callable[[], bool]) -> None:
         connection, query, running = session.connection, session.query, session.running
         assert query is not None and running is not None
@@ -392,10 +403,7 @@ class QueryPump:
         if running.left:
             left, running.left = running.left, []
             if query.subscribe is not None and query.subscribe.oof:
-                delivery = Delivery(0, self._here.now_us())
-                for row in left:
-                    delivery.add_one(row, False)
-                connection.send_parts(*codec.oof(name, "match", delivery))
+                self._tell_left(connection, name, left)
         if not running.done:
             self._kick(session)
             return

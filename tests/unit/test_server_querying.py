@@ -368,6 +368,24 @@ def test_replace_sends_what_comes_into_focus_and_tells_of_what_leaves(tmp_path: 
     in_house(tmp_path, visit)
 
 
+def test_what_a_replaced_filter_leaves_comes_in_frames_of_a_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(querying, "TURN_S", 60.0)
+
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        for number in range(5):
+            await house.publish(door, "p", {"id": number, "text": "x" * 400_000})
+        reader.send(ask("s", command="sow_and_subscribe", oof=True))
+        await group_of(reader, "s")
+        reader.send(ask("s", command="sow_and_subscribe", oof=True, filter="/id = 9", replace=True))
+        found = await frames_until(reader, lambda each: each["c"] == "group_end")
+        assert [len(records) for header, records in found if header["c"] == "oof"] == [2, 2, 1]
+
+    in_house(tmp_path, visit)
+
+
 def test_a_slow_reader_holds_up_his_own_query_alone(tmp_path: Path) -> None:
     config = replace(CONFIG, client_buffer_bytes_max=4 * 1024 * 1024)
 
