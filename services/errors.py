@@ -167,6 +167,11 @@ class CorruptRecord(StorageError):
         self.offset = offset
 
 
+class SowDamaged(CorruptRecord):
+    """What the store of SOW topics has is not what was written: it can be made anew of the
+    journal."""
+
+
 class DowngradeRefused(RaylayError):
     """Fewer destinations than MinSyncDestinations would use sync acknowledgment."""
 

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import lmdb
 from xxhash import xxh3_128_digest
 
-from raylay.services.errors import CorruptRecord
+from raylay.services.errors import SowDamaged, StorageError
 from raylay.services.messages.sorted_entries import SortedEntries
 from raylay.storage.environment import LastingEnvironment
 from raylay.storage.files import (
@@ -40,6 +40,12 @@ from raylay.storage.state import KEY_BYTES_MAX, LOCK_TABLE_BYTES, explained
 
 MAP_BYTES_DEFAULT = 64 * 1024**3
 """Address space, which costs nothing, and the most that all topics together may hold."""
+_DAMAGES = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.VersionMismatchError,
+)
 CACHE_BYTES_DEFAULT = 64 * 1024 * 1024
 ENTRY_BYTES = 160
 """What the cache counts for an entry beside its key and value."""
@@ -240,10 +246,10 @@ class LmdbSowStore:
             if self._path.stat().st_size < pages_bytes:
                 # Whoever read behind its end would be killed by the system.
                 file.close()
-                raise CorruptRecord(f"{self._path} is cut short: it lacks some of its end")
+                raise SowDamaged(f"{self._path} is cut short: it lacks some of its end")
             return file
         except (lmdb.Error, OSError) as error:
-            raise explained(error, self._path) from error
+            raise _explained(error, self._path) from error
 
     def _environment(self, path: Path) -> Any:
         return lmdb.open(
@@ -284,7 +290,7 @@ class LmdbSowStore:
                     transaction.put(key, number)
             return number
         except lmdb.Error as error:
-            raise explained(error, self._path) from error
+            raise _explained(error, self._path) from error
 
     def commit(self, changes: Mapping[str, tuple[Changes, int]]) -> None:
         """Writes the changes of topics, each with the transaction that it is valid for then.
@@ -309,7 +315,7 @@ class LmdbSowStore:
                             transaction.put(topic.front + key, value)
                     transaction.put(_VALID + topic.number, _TXID.pack(txid))
         except lmdb.Error as error:
-            raise explained(error, self._path) from error
+            raise _explained(error, self._path) from error
         fault_point("sow.synced")
         for topic, entries, txid in topics:
             topic.now_valid_for(txid)
@@ -339,7 +345,7 @@ class LmdbSowStore:
                             break
                         left = cursor.delete()
         except lmdb.Error as error:
-            raise explained(error, self._path) from error
+            raise _explained(error, self._path) from error
 
     def value(self, key: bytes) -> bytes | None:
         """The value of a key of the file, from memory where it is there.
@@ -368,7 +374,7 @@ class LmdbSowStore:
                 value: bytes | None = transaction.get(key)
                 return value
         except lmdb.Error as error:
-            raise explained(error, self._path) from error
+            raise _explained(error, self._path) from error
 
     def remember(self, key: bytes, value: bytes | None) -> None:
         """Puts what is on disk into the cache, and what was used longest ago out of it."""
@@ -400,7 +406,7 @@ class LmdbSowStore:
                 key = bytes(cursor.key())
                 return key if found and key >= start else None
         except lmdb.Error as error:
-            raise explained(error, self._path) from error
+            raise _explained(error, self._path) from error
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """(key, value) of the file from `start` on and before `end`, of one transaction.
@@ -416,7 +422,7 @@ class LmdbSowStore:
                             break
                         yield key, value
         except lmdb.Error as error:
-            raise explained(error, self._path) from error
+            raise _explained(error, self._path) from error
 
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """The first `most` of what `scan` gives, without the part of the topic in their keys.
@@ -429,7 +435,7 @@ class LmdbSowStore:
                 entries = islice(cursor.iternext(), most) if cursor.set_range(start) else ()
                 return [(key[_FRONT_BYTES:], value) for key, value in entries if key < end]
         except lmdb.Error as error:
-            raise explained(error, self._path) from error
+            raise _explained(error, self._path) from error
 
     def close(self) -> None:
         """Closes the file."""
@@ -451,7 +457,7 @@ class LmdbTopic:
         """Of all of its keys in the file."""
         held = store.read(_VALID + number)
         if held is not None and len(held) != _TXID.size:
-            raise CorruptRecord(f"the SOW store says no transaction but {held[:20]!r}")
+            raise SowDamaged(f"the SOW store says no transaction but {held[:20]!r}")
         self._txid = 0 if held is None else int(_TXID.unpack(held)[0])
 
     @property
@@ -480,6 +486,13 @@ class LmdbTopic:
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """The first `most` of what `scan` gives."""
         return self._store.chunk(self.front + start, self.front + end, most)
+
+
+def _explained(error: Exception, path: Path) -> StorageError:
+    """As `explained`, but damages apart: of those the store is made anew, and of nothing else."""
+    if isinstance(error, _DAMAGES):
+        return SowDamaged(f"{path} is damaged: {error}", str(path))
+    return explained(error, path)
 
 
 def _topic_key(name: str) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from raylay.services.core.feature import Batch
-from raylay.services.errors import CorruptRecord, MessageTypeError, SowKeyError
+from raylay.services.errors import MessageTypeError, SowKeyError
 from raylay.services.messages.records import (
     Command,
     Kind,
@@ -43,10 +43,6 @@ class SowJournal(Protocol):
 
     def read(self, after_txid: int, bytes_max: int) -> list[Run]:
         """Committed runs behind `after_txid`, in order, about `bytes_max` of them."""
-
-
-class SowDamaged(CorruptRecord):
-    """The store, not the journal: it can be made anew."""
 
 
 class SowProblem(NamedTuple):
@@ -165,18 +161,12 @@ class SowFeature:
             runs = journal.read(after_txid, READ_BYTES)
             if not runs:
                 break
-            try:
-                self.recover(runs)
-            except CorruptRecord as error:
-                raise SowDamaged(str(error)) from error
+            self.recover(runs)
             after_txid = runs[-1].last_txid
             folded()
         for topic in self.book.topics:
             topic.state.seen(last_txid)
-            try:
-                topic.index()
-            except CorruptRecord as error:
-                raise SowDamaged(str(error)) from error
+            topic.index()
 
     # -- folding -------------------------------------------------------------------------------
     def fold(self, batch: Batch) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.core.feature import Batch, Folds
-from raylay.services.errors import CorruptRecord, RaylayError, StorageError, StorageFull
+from raylay.services.errors import CorruptRecord, RaylayError, SowDamaged
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.sow.definition import SowTopicDefinition
@@ -87,7 +87,8 @@ class SowKeeper:
         Raises:
             ConfigurationError: a definition cannot be used.
             StorageFull: there is no space for the store.
-            StorageError: the journal cannot be read.
+            StorageError: the store cannot be opened or read, and is not known to be damaged; or
+                the journal cannot be read.
         """
         if not self._here.config.sow:
             return None
@@ -98,9 +99,7 @@ class SowKeeper:
             mark.unlink()
         try:
             feature, problems = self._opened(path)
-        except StorageFull:
-            raise
-        except (CorruptRecord, StorageError) as error:
+        except SowDamaged as error:
             self._move_aside(path, str(error))
             feature, problems = self._opened(path)
         for each in problems:
@@ -189,8 +188,6 @@ class SowKeeper:
         all is opened and recovered again. Blocks."""
         if self.feature is None:
             return False
-        from raylay.services.core.sow import SowDamaged
-
         if not isinstance(error, SowDamaged):
             return False
         self.feature = None
@@ -221,15 +218,12 @@ class SowKeeper:
         """Folds what was committed.
 
         Raises:
-            CorruptRecord: the store is damaged: the instance ends, and makes it anew.
+            SowDamaged: the instance ends, and makes the store anew (`close`).
+            StorageError: the store cannot be read: the instance ends.
         """
         assert self.feature is not None
         self._is_folding = True
-        try:
-            self.feature.fold(batch)
-        except CorruptRecord:
-            (self._here.directory / DAMAGED_MARK).touch()
-            raise
+        self.feature.fold(batch)
         self._is_folding = False
 
     def failed(self, committed_txid: int) -> None:
@@ -363,7 +357,10 @@ class SowKeeper:
 
     # -- the end ---------------------------------------------------------------------------------
     async def close(self) -> None:
-        """Writes the last state, when nothing is committed any more, and closes the store."""
+        """Writes the last state, when nothing is committed any more, and closes the store. Where
+        its damage ended the instance, whoever met it, that is noted for the next life."""
+        if isinstance(self._here.fault, SowDamaged):
+            (self._here.directory / DAMAGED_MARK).touch()
         if self._commit is not None:
             await self._finish(self._commit)
         self._folds.enlist(self, False)

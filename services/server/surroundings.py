@@ -141,6 +141,11 @@ class Surroundings:
         """Whether the instance was stopped, or a fault ended it."""
         return self._ended.done()
 
+    @property
+    def fault(self) -> BaseException | None:
+        """What ended the instance; None: nothing did, or somebody stopped it."""
+        return self._ended.exception() if self._ended.done() else None
+
     async def finished(self) -> None:
         """Returns when the instance was stopped; raises what ended it otherwise."""
         await asyncio.shield(self._ended)

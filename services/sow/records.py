@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from raylay.services.errors import CorruptRecord
+from raylay.services.errors import SowDamaged
 
 NEVER = 0
 """An expiration that never comes."""
@@ -101,16 +101,16 @@ def decoded(key: bytes, value: bytes) -> SowRecord:
     """What `encoded` gave.
 
     Raises:
-        CorruptRecord: it is none.
+        SowDamaged: it is none.
     """
     if len(value) < _RECORD.size:
-        raise CorruptRecord(f"SOW record {key[:60]!r} has {len(value)} bytes only")
+        raise SowDamaged(f"SOW record {key[:60]!r} has {len(value)} bytes only")
     (txid, publisher, sequence, updated_us, expires_us, stamp_us, has_body, topic_bytes) = (
         _RECORD.unpack_from(value)
     )
     at = _RECORD.size + topic_bytes
     if len(value) < at or has_body > 1:
-        raise CorruptRecord(f"SOW record {key[:60]!r} has lengths that do not fit")
+        raise SowDamaged(f"SOW record {key[:60]!r} has lengths that do not fit")
     return SowRecord(
         key,
         txid,
@@ -134,9 +134,9 @@ def decoded_tombstone(key: bytes, value: bytes) -> Tombstone:
     """What `encoded_tombstone` gave.
 
     Raises:
-        CorruptRecord: it is none.
+        SowDamaged: it is none.
     """
     if len(value) != _TOMBSTONE.size:
-        raise CorruptRecord(f"SOW tombstone {key[:60]!r} has {len(value)} bytes")
+        raise SowDamaged(f"SOW tombstone {key[:60]!r} has {len(value)} bytes")
     txid, updated_us, stamp_us, by, at, publisher, sequence = _TOMBSTONE.unpack(value)
     return Tombstone(txid, updated_us, Author(stamp_us, by, at), publisher, sequence)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from raylay.services.errors import CorruptRecord
+from raylay.services.errors import SowDamaged
 from raylay.services.messages.sorted_entries import SortedEntries
 from raylay.services.sow.expirations import Expirations
 from raylay.services.sow.query import SowKeyQuery, SowQuery
@@ -121,7 +121,7 @@ class SowState:
         kept: whether there is a store. Else nothing is pending, and what is gone leaves no trace.
 
     Raises:
-        CorruptRecord: what is on disk is no record.
+        SowDamaged: what is on disk is no record.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class SowState:
         counts = self._reading.get(COUNTS)
         if counts is not None:
             if len(counts) != _COUNTS.size:
-                raise CorruptRecord(f"the SOW store counts {counts[:60]!r}")
+                raise SowDamaged(f"the SOW store counts {counts[:60]!r}")
             self.count, self.tombstones = _COUNTS.unpack(counts)
         if rules.expires:
             for record in self.records():
@@ -176,7 +176,7 @@ class SowState:
         """The record of a key.
 
         Raises:
-            CorruptRecord: what is on disk is no record.
+            SowDamaged: what is on disk is no record.
         """
         value = self._value(VALUE + key)
         return None if value is None else decoded(key, value)
@@ -191,7 +191,7 @@ class SowState:
         """Every record by key, as of the first one; nothing may be folded meanwhile.
 
         Raises:
-            CorruptRecord: what is on disk is no record.
+            SowDamaged: what is on disk is no record.
         """
         for key, value in self._entries(VALUE, VALUE_END):
             yield decoded(key[1:], value)
@@ -374,7 +374,7 @@ class SowState:
         """What is remembered of a deletion.
 
         Raises:
-            CorruptRecord: what is on disk is none.
+            SowDamaged: what is on disk is none.
         """
         value = self._value(TOMBSTONE + key) if self.tombstones else None
         return None if value is None else decoded_tombstone(key, value)

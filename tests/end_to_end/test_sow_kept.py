@@ -16,13 +16,14 @@ from end_to_end.test_instance import Client as RawClient
 from end_to_end.test_instance import Server, Servers, servers
 
 from raylay.services.client import Client
-from raylay.services.errors import CorruptRecord, StorageError, StorageFull
+from raylay.services.errors import SowDamaged, StorageError, StorageFull
 from raylay.services.messages.topics import TopicRule
 from raylay.services.server import sow_keeper
 from raylay.services.server.config import BootstrapConfig, InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.sow_keeper import DAMAGED_SUFFIX, SOW_FILE, fingerprint
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.staging import SowStaging
 from raylay.services.sow.state import SowRules, SowState, encoded
 from raylay.storage.sow import LmdbSowStore
 
@@ -187,36 +188,67 @@ def test_a_store_that_cannot_be_used_is_made_anew(tmp_path: Path, how: str) -> N
     run(lives())
 
 
-@pytest.mark.parametrize("when", ["it begins", "it serves"])
-def test_a_record_that_is_found_damaged_has_the_store_made_anew(tmp_path: Path, when: str) -> None:
-    def fails(batch: object) -> None:
-        raise CorruptRecord("has 4 bytes only")
+@pytest.mark.parametrize("by", ["start", "fold", "delta", "expiry"])
+def test_a_record_that_is_found_damaged_has_the_store_made_anew(tmp_path: Path, by: str) -> None:
+    config = CONFIG
+    if by == "expiry":
+        brief = replace(ORDERS, rules=SowRules(expires=True, lifetime_us=1_000_000))
+        config = replace(CONFIG, sow=(brief,))
+
+    async def damage(life: Life) -> list[bytes]:
+        sow = life.server._sow
+        await until(lambda: not life.status()["pending_bytes"] and sow._commit is None)
+        assert sow._store is not None
+        txid = sow._store.topic("json/orders").txid
+        entries = [entry for entry, _ in sow._store.topic("json/orders").chunk(b"v", b"w", 9)]
+        sow._store.commit({"json/orders": (dict.fromkeys(entries, b"none"), txid)})
+        return [entry[1:] for entry in entries]
 
     async def lives() -> None:
-        async with Life(tmp_path) as life:
-            await life.publish("orders", 1, 2)
-            (key, *_) = (each.key for each in life.server._sow.book.topics[0].state.records())
-        if when == "it begins":
-            store = LmdbSowStore(tmp_path / SOW_FILE)
-            store.commit({"json/orders": ({b"v" + key: b"none"}, store.topic("json/orders").txid)})
-            store.close()
-        else:
-            life = Life(tmp_path)
-            await life.server.start()
-            feature = life.server._sow.feature
-            assert feature is not None
-            feature.fold = fails  # type: ignore[method-assign]
-            async with Client("q", servers=[life.server.here.client_address]) as client:
+        life = Life(tmp_path, config)
+        await life.server.start()
+        async with Client("q", servers=[life.server.here.client_address]) as client:
+            for each in (1, 2):
+                await client.publish("orders", b'{"id":%d,"text":"x"}' % each)
+            await client.flush()
+            (key, *_) = await damage(life)
+            if by == "fold":
                 await client.publish("orders", b'{"id":1,"text":"x"}')
-                async with asyncio.timeout(DEADLINE_S):
-                    with pytest.raises(CorruptRecord, match="has 4 bytes only"):
-                        await life.server.finished()
-                await life.kill()
-                await life.server._close_everything()
+            elif by == "delta":
+                # As a delta asks for it before it is journaled; no client sends it again.
+                (topic,) = (each for each in life.server._sow.book.topics if each.name == b"orders")
+                assert isinstance(topic.staging, SowStaging)
+                life.server.here.loop.call_soon(topic.staging.value, key, 0)
+            if by != "start":
+                with pytest.raises(SowDamaged, match="has 4 bytes only"):
+                    await asyncio.wait_for(life.server.finished(), DEADLINE_S)
+            await life.kill()
+            await life.server._close_everything()
         async with Life(tmp_path) as again:
             assert again.bodies() == of(1, 2)
             (said,) = again.events("sow_store_damaged")
             assert "made anew" in said
+
+    run(lives())
+
+
+def test_a_store_that_cannot_be_opened_now_stays_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not damaged, and what the journal does not reach back to is in it alone."""
+
+    def fails(store: LmdbSowStore, path: Path) -> Any:
+        raise OSError("Too many open files")
+
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            await life.publish("orders", 1, 2)
+        with monkeypatch.context() as patched:
+            patched.setattr(LmdbSowStore, "_environment", fails)
+            with pytest.raises(StorageError, match="Too many open files"):
+                await Life(tmp_path).server.start()
+        async with Life(tmp_path) as life:
+            assert life.bodies() == of(1, 2) and not life.events("sow_store_damaged")
 
     run(lives())
 

@@ -198,5 +198,5 @@ def test_what_lmdb_gave_up_is_opened_anew(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_store_is_named(tmp_path: Path) -> None:
     (tmp_path / "sow").write_bytes(b"x" * 10_000)
-    with pytest.raises(StorageError, match="sow cannot be used"):
+    with pytest.raises(StorageError, match="sow is damaged"):
         LmdbSowStore(tmp_path / "sow")
