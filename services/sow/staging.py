@@ -41,8 +41,9 @@ from raylay.services.sow.topic import SowTopic
 AHEAD_US_MAX = 60 * 1_000_000
 """How far the time of a message may be ahead of the clock here, where the last writer counts: one
 far in the future would stay for ever."""
-BATCH_BYTES_MAX = 64 * 1024 * 1024
-"""Of all that deltas of one batch become."""
+BATCH_BYTES_MAX, BATCH_EACH_US = 64 * 1024 * 1024, 250_000
+"""Of all that deltas become, anew after so long: more than an instance could merge meanwhile, so
+that only a batch of small deltas to large records ever meets it, which would hold the loop."""
 FINDINGS_MAX = 64
 """Filters of deletes that are asked in turns; more of them are refused, or find what there is at
 once."""
@@ -119,7 +120,6 @@ class _Making:
     made: list[tuple[Record, bytes]] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
-    size_bytes: int = 0
     changed: bool = False
 
 
@@ -142,6 +142,8 @@ class SowStaging:
         "_functions",
         "_looks_from_us",
         "_looks_left",
+        "_made_from_us",
+        "_made_left",
         "_making",
         "_over",
         "_parses",
@@ -164,6 +166,7 @@ class SowStaging:
         self._findings: dict[tuple[int, int], Finding] = {}
         """What is looked for, by publisher and sequence of the delete."""
         self._looks_from_us, self._looks_left = 0, LOOKED_MAX
+        self._made_from_us, self._made_left = 0, BATCH_BYTES_MAX
         self._touched: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -307,7 +310,7 @@ class SowStaging:
             for record in iterate_records(run.payload):
                 try:
                     key, body = self._made(record, now_us)
-                    self._check_size(record, body, making)
+                    self._check_size(record, body, now_us)
                 except _RefusalError as error:
                     ranges = [(record.sequence, record.sequence)]
                     making.refused.append(Refused(ranges, error.reason, str(error)))
@@ -338,7 +341,7 @@ class SowStaging:
             # Which of its parts lie over what is folded is not worth knowing: it is made anew.
             self._forget_over()
 
-    def _check_size(self, record: Record, body: bytes, making: _Making) -> None:
+    def _check_size(self, record: Record, body: bytes, now_us: int) -> None:
         size_bytes = len(record.raw) - len(record.body) + len(body)
         if size_bytes > RECORD_BYTES_MAX:
             raise _RefusalError(
@@ -346,13 +349,17 @@ class SowStaging:
                 f"topic {record.topic}: {_what(record)} makes a record of {size_bytes:,} bytes, "
                 f"the limit is {RECORD_BYTES_MAX:,}: {_advice(record)}",
             )
-        if body is not record.body and making.size_bytes + size_bytes > BATCH_BYTES_MAX:
+        if body is record.body:
+            return
+        if now_us >= self._made_from_us + BATCH_EACH_US:
+            self._made_from_us, self._made_left = now_us, BATCH_BYTES_MAX
+        if size_bytes > self._made_left:
             raise _RefusalError(
                 "too_large",
                 f"topic {record.topic}: {_what(record)} and what came before it in one batch make "
                 f"more than {BATCH_BYTES_MAX:,} bytes: wait for acks after fewer",
             )
-        making.size_bytes += size_bytes
+        self._made_left -= size_bytes
 
     def _made(self, record: Record, now_us: int) -> tuple[bytes | None, bytes]:
         """The key of a record, and the body that it is to have."""

@@ -270,8 +270,12 @@ def test_what_becomes_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     assert [each.ranges() for each in made.runs] == [[(3, 4)], [(5, 5)]]
     assert bodies(bench.publish({"id": 1, "m": 1}, command=DELTA))[0]["n"] == 2
     monkeypatch.setattr(staging, "BATCH_BYTES_MAX", 2 * RECORD_BYTES_MAX)
+    bench.now_us += staging.BATCH_EACH_US
     made = bench.bring(*[(DELTA, {"id": 1, "n": n}) for n in range(5)], (DELTA, {"id": 2}))
     assert {each.reason for each in made.refused} == {"too_large"} and len(bodies(made)) == 4
+    assert refused(bench.publish({"id": 1, "n": 9}, command=DELTA))[0] == "too_large", "other batch"
+    bench.now_us += staging.BATCH_EACH_US
+    assert bodies(bench.publish({"id": 1, "n": 2}, command=DELTA))[0]["n"] == 2
     bench.commit()
     assert bench.folded()[bench.key(1)]["n"] == 2
 
