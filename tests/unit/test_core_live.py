@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from unit.sow_given import book, delete
 
 from raylay.services.core.feature import Batch, Folds
 from raylay.services.core.live import LiveSubscriptions
+from raylay.services.core.sow import SowFeature
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.records import Command, RecordBuilder, Run, run_of, scan
 from raylay.services.messages.types.registry import MessageTypes
+from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.keys import key_of
+from raylay.services.subscriptions.changes import FollowingSubscriptions
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.filtered import FilteredSubscriptions
-from raylay.services.subscriptions.matching import Subscription, topic_filter
+from raylay.services.subscriptions.matching import Following, Subscription, topic_filter
 
 
 def run(first: int, count: int = 1, topic: str = "orders", command: int = Command.PUBLISH) -> Run:
@@ -31,7 +36,9 @@ class Bench:
         self.folds = Folds(("live",))
         self.got: list[tuple[list[str], int, int]] = []
         self.made = 0
-        self.live = LiveSubscriptions(self._deliver, self.folds.enlist, self._filtered)
+        self.live = LiveSubscriptions(
+            self._deliver, self.folds.enlist, self._filtered, self._following, self._tell
+        )
 
     def _deliver(self, subscribers: tuple[Subscription, ...], delivery: Delivery) -> None:
         names = [subscription.id for subscription in subscribers]
@@ -40,6 +47,16 @@ class Bench:
     def _filtered(self) -> FilteredSubscriptions:
         self.made += 1
         return FilteredSubscriptions(MessageTypes(), BUILT_IN, "A-1", "A")
+
+    def _following(self) -> FollowingSubscriptions:
+        self.made += 1
+        topics = (b"kept", b"json")
+        return FollowingSubscriptions(
+            MessageTypes(), BUILT_IN, lambda *topic: topic == topics, "A-1", "A"
+        )
+
+    def _tell(self, subscription: Subscription, reason: str, left: Delivery) -> None:
+        self.got.append(([subscription.id, reason], left.first_txid, left.count))
 
     def subscribe(self, name: str, topic: str = "orders", content: str = "") -> Subscription:
         made = Subscription(1, name, topic_filter(topic, ""), content)
@@ -93,6 +110,33 @@ def test_who_filters_by_content_gets_what_passes_and_nobody_else_pays() -> None:
     assert bench.got == [(["some"], 0, 1)]
     bench.live.remove(some)
     assert bench.folds.served == () and bench.made == 1
+
+
+def test_who_follows_records_gets_changes_and_nobody_else_pays() -> None:
+    bench = Bench()
+    bench.subscribe("plain", ".*")
+    bench.commit(run(1, 3, "kept"))
+    assert not bench.made
+    follower = Subscription(1, "f", topic_filter(".*", ""), "/n > 1", 0, Following(oof=True))
+    bench.live.add(follower)
+    definition = SowTopicDefinition("kept", "json", keys=("/n",))
+    feature = SowFeature(book(definition))
+
+    def commit(*runs: Run) -> list[tuple[list[str], int, int]]:
+        batch = Batch(list(runs), runs[-1].last_txid)
+        feature.fold(batch)
+        bench.folds.fold(batch)
+        got, bench.got = bench.got, []
+        return got
+
+    deletion = delete(7, key_of({"n": 4}, ("/n",), "kept"), topic="kept")
+    assert commit(run(4, 2, "kept"), run(6), deletion) == [
+        (["plain"], 4, 2), (["plain"], 6, 1), (["f"], 4, 3), (["f", "deleted"], 0, 1)
+    ]  # fmt: skip
+    bench.live.transient([run(8)])
+    assert bench.got == [(["f"], 0, 1), (["plain"], 0, 1)]
+    bench.live.remove(follower)
+    assert len(bench.live) == 1
 
 
 def test_a_filter_that_is_none_is_refused_and_nothing_is_added() -> None:
