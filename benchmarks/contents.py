@@ -18,15 +18,21 @@ import orjson
 from context import Bench, Figure
 from memory import anonymous_mb
 
+from raylay.services.core.feature import Batch
+from raylay.services.core.sow import SowFeature
+from raylay.services.messages.records import RecordBuilder, Run, run_of, scan
 from raylay.services.messages.types.registry import message_type
+from raylay.services.plugins.sow import sow_book
+from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.keys import KeyRule
-from raylay.services.sow.state import SowRecord, SowRules, SowState, body_of
+from raylay.services.sow.state import body_of
 from raylay.storage.sow import LmdbSowStore
 
 RECORDS = 1_000_000
 A_COMMIT = 10_000
 """What is folded is committed about once a second, at 10,000 messages a second."""
 A_TURN = 1_000
+A_RUN = 1_000
 TYPES = ("json", "msgpack", "bson", "nvfix", "xml")
 TYPE_NAMES = tuple(f"types_{name}_parse" for name in (*TYPES, "json_loads", "orjson_loads"))
 SOW_NAMES = (
@@ -99,17 +105,21 @@ async def sow(bench: Bench) -> list[Figure]:
     rule = KeyRule("flights", ["/flight"])
     gc.collect()
     store = LmdbSowStore(path)
-    state = SowState(SowRules(), store.topic("flights"))
+    flights = SowTopicDefinition("flights", "json", keys=("/flight",))
+    feature = SowFeature(sow_book((flights,), (), store))
+    state = feature.book.topics[0].state
     rows = [(orjson.dumps(flight(number)), number) for number in range(RECORDS)]
     rows_mb = anonymous_mb(os.getpid())
-    began = time.process_time()
-    for body, number in rows:
-        key = rule.key_of(orjson.loads(body))
-        state.put(SowRecord(key, number + 1, 1, number + 1, number, 0, body))
-        if number % A_COMMIT == A_COMMIT - 1:
-            store.commit({"flights": state.pending()})
-            state.saved()
-    figures = [Figure("sow_build", RECORDS / (time.process_time() - began), "records/s")]
+    took_s = 0.0
+    for first in range(0, RECORDS, A_RUN):
+        run = _run([body for body, _ in rows[first : first + A_RUN]], first + 1)
+        began = time.process_time()
+        feature.fold(Batch([run], run.last_txid))
+        if (first + A_RUN) % A_COMMIT == 0:
+            store.commit(feature.pending())
+            feature.saved()
+        took_s += time.process_time() - began
+    figures = [Figure("sow_build", RECORDS / took_s, "records/s")]
     after_mb = anonymous_mb(os.getpid())
 
     parse = message_type("json").parse
@@ -137,6 +147,17 @@ async def sow(bench: Bench) -> list[Figure]:
     store.close()
     path.unlink()
     return figures
+
+
+def _run(bodies: list[bytes], first_txid: int) -> Run:
+    """A run as it is committed."""
+    builder = RecordBuilder(1, "flights", "json")
+    records = (builder.build(first_txid + n, body, n) for n, body in enumerate(bodies))
+    payload = b"".join(records)
+    (chunk,) = scan(payload, verify=False)
+    made = run_of(chunk, payload)
+    made.first_txid = first_txid
+    return made
 
 
 def _sqlite_s(rows: list[tuple[bytes, int]]) -> float:
