@@ -209,7 +209,7 @@ class Borrowing:
             self.lending.said()
             return
         self._telling.flush()
-        if link.alive:
+        if link.alive and self.lent.machine.beside:
             for stretch, ranges in self.lent.machine.beside.taken().items():
                 link.inbox.send(link.machine.beside.update, stretch, ranges)
         self.lent = self.connection = None
