@@ -23,8 +23,8 @@ TOPIC = "last-flights"
 SOW_TOPIC: dict[str, Any] = {
     "name": TOPIC, "message_type": "json", "keys": ["/tailnum"], "conflict": "last_writer",
 }  # fmt: skip
-PARTS = 6
-"""So often in a run each airport publishes what it has."""
+PARTS = 5
+"""So often in a run each airport publishes what it has; not at the moment of the kill."""
 CAUGHT_UP_S_MAX = 10.0
 """For what is on its way to a follower when all journals have it."""
 

@@ -48,7 +48,7 @@ from raylay.storage.stores import LmdbBookmarkStore
 REGION_OF = {"EWR": "Chicago", "JFK": "NewYork", "LGA": "London"}
 VICTIM = "NewYork-1"
 EVERYTHING = f"^(flights/.*|{LAST_FLIGHTS})$"
-PUBLISH_S = 30.0
+PUBLISH_S = 27.0
 """The flights are spread over so long: a killed instance is back well before the end."""
 TICK_S = 0.02
 REDRAW_S = 0.5

@@ -14,7 +14,7 @@ def test_each_part_has_the_last_flight_of_each_aircraft_since_the_one_before() -
     latest = last_flights.Latest()
     latest.left([flight("N1", 1), flight("N2", 2), flight(None, 3), flight("N1", 4)])
     assert latest.due(0.1) == []
-    assert latest.due(1 / 6) == [flight("N1", 4), flight("N2", 2)]
+    assert latest.due(0.2) == [flight("N1", 4), flight("N2", 2)]
     latest.left([flight("N2", 5)])
     assert latest.due(0.3) == []
     assert latest.due(1.0) == [flight("N2", 5)]
