@@ -102,7 +102,12 @@ class ClientSubscriptions:
             if before is not None:
                 self._check_replaced(
                     before,
-                    topic_filter(sow.topic, sow.message_type, literal=sow.non_regex_topic),
+                    topic_filter(
+                        sow.topic,
+                        sow.message_type,
+                        literal=sow.non_regex_topic,
+                        allowed=connection.message_types,
+                    ),
                 )
             queries.ask(connection, sow, subscribe)
         except RemoteProtocolError as error:
@@ -136,11 +141,14 @@ class ClientSubscriptions:
                 "a bookmark subscription is not replaced: unsubscribe, and subscribe again",
                 "not_supported",
             )
-        if before.filter.topic != wanted.topic:
-            topic = before.filter.topic.decode("utf-8", "replace")
+        had = before.filter
+        if (had.topic, had.message_types, had.pattern is None) != (
+            wanted.topic, wanted.message_types, wanted.pattern is None
+        ):  # fmt: skip
+            topic = had.topic.decode("utf-8", "replace")
             raise RemoteProtocolError(
-                f"replace gives a subscription another filter, not another topic: this one has "
-                f"{topic[:200]!r}",
+                f"replace gives a subscription another filter, not another topic or message type: "
+                f"this one has {topic[:200]!r}",
                 "bad_command",
             )
 

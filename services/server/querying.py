@@ -36,7 +36,7 @@ from raylay.services.subscriptions.overflow import Sent
 
 if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the language and the parsers.
-    from raylay.services.sow.asking import Asked, SowQuestions
+    from raylay.services.sow.asking import Asked, InsteadOf, SowQuestions
     from raylay.services.sow.querying import Querying
 
 TURN_S = 0.001
@@ -283,10 +283,8 @@ class QueryPump:
     def _begin(self, session: _Session, query: _Query) -> None:
         connection, subscribe = session.connection, query.subscribe
         name = query.sow.query
-        instead_of: str | None = None
         before = connection.subscriptions.get(name) if subscribe is not None else None
-        if isinstance(before, Subscription):
-            instead_of = before.content
+        instead_of = _instead_of(before) if isinstance(before, Subscription) else None
         assert self._questions is not None
         running = self._questions.begin(query.asked, self._here.now_us(), instead_of)
         if subscribe is not None:
@@ -303,6 +301,7 @@ class QueryPump:
                     subscribe.no_empties,
                     subscribe.no_sowkey,
                     query.sow.keys,
+                    True,
                 ),
             )
             try:
@@ -420,3 +419,11 @@ class QueryPump:
             )
         self._close(session)
         self._begin_next(session)
+
+
+def _instead_of(before: Subscription) -> InsteadOf:
+    from raylay.services.sow.asking import InsteadOf
+
+    wishes = before.following
+    keys = None if wishes is None else wishes.keys
+    return InsteadOf(before.content, keys, wishes is not None and wishes.began_with_rows)

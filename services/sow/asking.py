@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from raylay.services.errors import ExpressionError, RemoteProtocolError
 from raylay.services.expressions.expression import Expression, Use, expression, refusal
@@ -11,7 +12,15 @@ from raylay.services.expressions.functions.registry import Functions, Surroundin
 from raylay.services.sow.book import SowBook, Wanted
 from raylay.services.sow.ordering import Term, read_order
 from raylay.services.sow.planning import FOLLOWING, QUERY, keys_to_look_at
-from raylay.services.sow.querying import HELD_BYTES_MAX, Part, Querying, Source, Terms, Versions
+from raylay.services.sow.querying import (
+    HELD_BYTES_MAX,
+    Part,
+    Querying,
+    Replaced,
+    Source,
+    Terms,
+    Versions,
+)
 from raylay.services.sow.selecting import Selection, check_select
 from raylay.services.sow.state import SowRecord
 from raylay.services.sow.topic import SowTopic
@@ -44,6 +53,15 @@ class Question:
     as_of_us: int = 0
     follows: bool = False
     client: Surroundings | None = None
+
+
+class InsteadOf(NamedTuple):
+    """The subscription that a query's takes the place of: its filter as it was written, its keys,
+    and whether it began with a query, too."""
+
+    filter: str
+    keys: frozenset[bytes] | None
+    had_rows: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +131,19 @@ class SowQuestions:
         except ExpressionError as error:
             raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
 
-    def begin(self, asked: Asked, now_us: int, instead_of: str | None = None) -> Querying:
+    def begin(self, asked: Asked, now_us: int, instead_of: InsteadOf | None = None) -> Querying:
         """The query, of this moment.
 
         Args:
             now_us: by the clock on the wall.
-            instead_of: the filter of the subscription that this one replaces, empty: it had none:
-                only what is newly in focus is a row, and what was is told apart (`left`). None: it
-                replaces none.
+            instead_of: the subscription that this one replaces: only what is newly in focus is a
+                row, and what was is told apart (`left`). None: it replaces none.
         """
         question = asked.question
+        replaced = None
+        if instead_of is not None:
+            before = self._filter(instead_of.filter, FOLLOWING, question.client)
+            replaced = Replaced(before, instead_of.keys, instead_of.had_rows)
         terms = Terms(
             asked.filter,
             question.select,
@@ -134,8 +155,8 @@ class SowQuestions:
             self._group,
             now_us,
             self._held_bytes_max,
-            instead_of is not None,
-            None if instead_of is None else self._filter(instead_of, FOLLOWING, question.client),
+            question.keys,
+            replaced,
         )
         parts = [self._part(each, asked, terms) for each in self._book.matching(question.wanted)]
         return Querying(parts, terms)
@@ -157,8 +178,11 @@ class SowQuestions:
             source = Versions(_of_keys(then, question.keys))
         else:
             # What a replaced filter was true of no index of the new one finds.
-            filter_ = None if terms.replaces else asked.filter
-            keys = keys_to_look_at(filter_, question.keys, topic.indexes)
+            filter_, of_keys = asked.filter, question.keys
+            if terms.replaced is not None:
+                filter_, before = None, terms.replaced.keys
+                of_keys = None if before is None or of_keys is None else before | of_keys
+            keys = keys_to_look_at(filter_, of_keys, topic.indexes)
             if keys is not None:
                 source = state.query_keys(keys)
             else:

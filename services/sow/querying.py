@@ -13,7 +13,7 @@ from typing import Protocol
 
 from raylay.services.errors import MessageTypeError, RemoteProtocolError
 from raylay.services.expressions.expression import Expression, nodes
-from raylay.services.expressions.functions.registry import NOWHERE
+from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 from raylay.services.expressions.tree import Identifier
 from raylay.services.messages.records import RecordBuilder
 from raylay.services.messages.types.base import MessageType
@@ -104,6 +104,27 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """What a subscription had in focus that gets another one.
+
+    Attributes:
+        filter: None: it was true of all.
+        keys: of these records; None: of all.
+        had_rows: whether it was given what was in its focus: rows are then what is new in it.
+    """
+
+    filter: Expression | None = None
+    keys: frozenset[bytes] | None = None
+    had_rows: bool = True
+
+    def had(self, key: bytes, tree: Tree, around: Surroundings) -> bool:
+        """Whether a record was in it."""
+        if self.keys is not None and key not in self.keys:
+            return False
+        return self.filter is None or self.filter.matches(tree, around)
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """What is asked of the records.
 
@@ -117,8 +138,8 @@ class Terms:
         instance, group: names of the instance that is asked.
         now_us: by the clock on the wall.
         held_bytes_max: of rows that wait for their order.
-        replaces: a subscription gets another filter: rows are those that it was not true of before.
-        before: that filter; None: it was true of all.
+        keys: of these records; None: of all.
+        replaced: the focus of the subscription that gets this one; None: there is none.
     """
 
     filter: Expression | None = None
@@ -131,8 +152,13 @@ class Terms:
     group: str = ""
     now_us: int = 0
     held_bytes_max: int = HELD_BYTES_MAX
-    replaces: bool = False
-    before: Expression | None = None
+    keys: frozenset[bytes] | None = None
+    replaced: Replaced | None = None
+
+
+def _filters(terms: Terms) -> list[Expression]:
+    before = None if terms.replaced is None else terms.replaced.filter
+    return [each for each in (terms.filter, before) if each is not None]
 
 
 class _Reader:
@@ -144,7 +170,7 @@ class _Reader:
         self.kind = part.kind
         self.select = Selection(terms.select, part.kind) if terms.select else None
         self.parse: Callable[[bytes], Tree] | None = None
-        filters = [each for each in (terms.filter, terms.before) if each is not None]
+        filters = _filters(terms)
         if not filters and not terms.order:
             return
         asked = (node for each in filters for node in nodes(each.tree))
@@ -183,8 +209,7 @@ class Querying:
         self._left = terms.top
         self._to_skip = terms.skip
         self._most = LOOKED_AT_ONCE
-        filters = (terms.filter, terms.before)
-        self._asks_around = any(each is not None and each.asks_around for each in filters)
+        self._asks_around = any(each.asks_around for each in _filters(terms))
         self._builders: dict[tuple[int, bytes, str], RecordBuilder] = {}
         self._rows: list[Row] = []
         self._rows_bytes = 0
@@ -269,18 +294,20 @@ class Querying:
                 tree = parse(body_of(value))
             except MessageTypeError:
                 # What cannot be read passes no filter, and stands where nothing is.
-                if self._terms.filter is not None or self._terms.replaces:
+                if self._terms.filter is not None or self._terms.replaced is not None:
                     return
         terms, around = self._terms, NOWHERE
         if self._asks_around and record is not None:
             name = record.topic or part.name
             around = around_record(record, name, terms.instance, terms.group, terms.now_us)
         is_wanted = terms.filter is None or terms.filter.matches(tree, around)
-        if terms.replaces:
-            was_wanted = terms.before is None or terms.before.matches(tree, around)
+        replaced = terms.replaced
+        if replaced is not None:
+            is_wanted = is_wanted and (terms.keys is None or key in terms.keys)
+            was_wanted = replaced.had(key, tree, around)
             if was_wanted and not is_wanted:
                 self.left.append(self._row(part, reader, record or decoded(key, value)))
-            is_wanted = is_wanted and not was_wanted
+            is_wanted = is_wanted and not (was_wanted and replaced.had_rows)
         if not is_wanted:
             return
         self.matches += 1

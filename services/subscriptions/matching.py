@@ -89,6 +89,7 @@ class Following:
         no_empties: of what a record lost, a delta says nothing.
         no_sowkey: a delta carries no SOW key.
         keys: of these records; None: of all.
+        began_with_rows: it was given the records that were in its focus.
     """
 
     select: str = ""
@@ -97,6 +98,7 @@ class Following:
     no_empties: bool = False
     no_sowkey: bool = False
     keys: frozenset[bytes] | None = None
+    began_with_rows: bool = False
 
 
 class Asker(NamedTuple):

@@ -327,6 +327,40 @@ async def group_of(door: Door, name: str) -> list[Record]:
     return [each for header, records in found if header["c"] == "sow" for each in records]
 
 
+def test_replace_knows_the_keys_of_before_and_who_was_given_rows(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        await house.publish(door, "p", *({"id": n} for n in range(5)))
+        reader.send(ask("q", order_by="/id"))
+        keys = [each.key for each in await group_of(reader, "q")]
+
+        async def asked(name: str, **words: Any) -> dict[str, list[int]]:
+            reader.send(ask(name, command="sow_and_subscribe", oof=True, **words))
+            came: dict[str, list[int]] = {"sow": [], "oof": []}
+            for header, records in await frames_until(
+                reader, lambda each: each["c"] == "group_end"
+            ):
+                if header["c"] in came:
+                    came[header["c"]] += [orjson.loads(each.body)["id"] for each in records]
+            return {kind: sorted(found) for kind, found in came.items()}
+
+        assert await asked("k", keys=keys[:2]) == {"sow": [0, 1], "oof": []}
+        assert await asked("k", keys=keys[1:3], replace=True) == {"sow": [2], "oof": [0]}
+        assert await asked("k", filter="/id > 1", replace=True) == {"sow": [3, 4], "oof": [1]}
+        assert await asked("k", keys=keys[:3], replace=True) == {"sow": [0, 1], "oof": [3, 4]}
+        # An ordinary one was given none of what was there.
+        reader.send(encode_frame({"c": "subscribe", "sub": "s", "t": "orders", "cid": "s"}))
+        await reader.answer_to("s")
+        assert await asked("s", filter="/id > 1", replace=True) == {"sow": [2, 3, 4], "oof": [0, 1]}
+        reader.send(
+            encode_frame({"c": "sow_and_subscribe", "sub": "s", "t": "orders", "mt": "xml",
+                          "o": {"replace": True}})
+        )  # fmt: skip
+        assert (await reader.until(lambda each: each.get("reason")))["reason"] == "bad_command"
+
+    in_house(tmp_path, visit)
+
+
 def test_replace_sends_what_comes_into_focus_and_tells_of_what_leaves(tmp_path: Path) -> None:
     async def visit(house: House) -> None:
         door, reader = await house.client("p"), await house.client("r")

@@ -11,7 +11,7 @@ from raylay.services.core.sow import SowFeature
 from raylay.services.errors import RemoteProtocolError
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.records import decode_record
-from raylay.services.sow.asking import Question, SowQuestions
+from raylay.services.sow.asking import InsteadOf, Question, SowQuestions
 from raylay.services.sow.book import SowBook
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.query import SowKeyQuery, SowQuery
@@ -80,14 +80,20 @@ def test_an_index_is_asked_where_the_filter_says_what_it_must_find() -> None:
         query = ask.begin(ask.accept(asked("orders", filter=text)), 0)
         assert isinstance(query._parts[0][0].source, source), text
         query.close()
-    again = ask.begin(ask.accept(asked("orders", filter="/id = 1", follows=True)), 0, "/id = 2")
+    again = ask.begin(
+        ask.accept(asked("orders", filter="/id = 1", follows=True)),
+        0,
+        InsteadOf("/id = 2", None, True),
+    )
     assert isinstance(again._parts[0][0].source, SowQuery), "what was in focus is asked for, too"
     assert rows(again) == [("orders", b'{"id":1}')] and not again.left
 
 
 def test_another_filter_tells_what_it_leaves() -> None:
     ask = questions(filled())
-    query = ask.begin(ask.accept(asked("orders", filter="/id > 1", follows=True)), 0, "")
+    query = ask.begin(
+        ask.accept(asked("orders", filter="/id > 1", follows=True)), 0, InsteadOf("", None, True)
+    )
     assert rows(query) == [] and [decode_record(each).body for each in query.left] == [b'{"id":1}']
 
 
