@@ -955,6 +955,21 @@ def test_a_subscriber_with_a_filter_gets_what_passes_and_nothing_else() -> None:
     assert laws(history) == {"subscribers"}, "it did not get what passes"
 
 
+@pytest.mark.parametrize("is_delivered", [True, False])
+def test_a_delta_that_became_two_messages_may_be_judged_as_either(is_delivered: bool) -> None:
+    history = sound() if is_delivered else without(sound(), Delivered)
+    contents = ["6", "6", "5"]
+    history.operations = [
+        op._replace(contents=(contents.pop(),)) if isinstance(op, Journaled) else op
+        for op in history.operations
+    ]
+    assert not contents, "all instances have it"
+    history.passes = {"s": lambda content: content == "5"}
+    assert laws(history) == set()
+    history.passes = {"s": lambda content: content in ("5", "6")}
+    assert laws(history) == (set() if is_delivered else {"subscribers"})
+
+
 def offered(at_us: int, instance: str) -> History:
     """`sound`, and the message is sent to a fully durable subscriber at that moment."""
     history = sound()

@@ -246,14 +246,17 @@ def transient(history: History) -> list[Violation]:
 
 def subscribers(history: History) -> list[Violation]:
     """In the end a subscriber has every matching message of the log that it ended at, and nothing
-    that its content filter does not let through."""
+    that its content filter does not let through.
+
+    A delta that was sent again may have become another message at the next instance: it may be
+    there as either, so a filter judges it where all that it became pass, or none."""
     got: defaultdict[str, set[Key]] = defaultdict(set)
     topic_of: dict[Key, str] = {}
-    content_of: dict[Key, str] = {}
+    contents_of: defaultdict[Key, set[str]] = defaultdict(set)
     for operation in history.operations:
         if isinstance(operation, Journaled) and history.passes:
-            keys = ((operation.publisher, sequence) for sequence in operation.sequences)
-            content_of.update(zip(keys, operation.contents, strict=True))
+            for sequence, content in zip(operation.sequences, operation.contents, strict=True):
+                contents_of[operation.publisher, sequence].add(content)
         elif isinstance(operation, Delivered):
             for sequence in operation.sequences:
                 got[operation.subscriber].add((operation.publisher, sequence))
@@ -268,8 +271,10 @@ def subscribers(history: History) -> list[Violation]:
         wanted = {key for key in present if topic in (".*", topic_of[key])} - history.deletions
         passes = history.passes.get(subscriber)
         if passes is not None:
-            wanted = {key for key in wanted if passes(content_of[key])}
-            beside = [key for key in got[subscriber] if not passes(content_of.get(key, ""))]
+            wanted = {key for key in wanted if all(map(passes, contents_of[key]))}
+            beside = [
+                key for key in got[subscriber] if not any(map(passes, contents_of.get(key, ("",))))
+            ]
             if beside:
                 text = f"{subscriber} got {listed(beside)}, which its filter does not let through"
                 found.append(Violation("subscribers", text))
