@@ -59,7 +59,7 @@ class Asking(Subscribing):
             filter=filter,
             order_by=order_by,
             top_n=top_n,
-            skip_n=skip_n,
+            skip_n=skip_n or None,
             select=select,
             keys=_listed(keys),
             as_of=as_of,
@@ -159,10 +159,15 @@ class Asking(Subscribing):
         await self._begin(asked, query, timeout_s)
 
     def _given(self, **options: Any) -> dict[str, Any]:
-        """Those that say something. Raises what ended the client."""
+        """Those that say something; 0 does: no rows are not all of them. Raises what ended the
+        client."""
         self._raise_if_ended()
         assert self._loop is not None, "connect first"
-        return {name: value for name, value in options.items() if value or value == []}
+        return {
+            name: value
+            for name, value in options.items()
+            if value is not None and value is not False and value != ""
+        }
 
 
 def _listed(keys: Sequence[bytes] | None) -> list[bytes] | None:

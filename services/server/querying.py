@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from raylay.services.core.live import LiveSubscriptions
@@ -188,15 +189,7 @@ class QueryPump:
             literal=sow.non_regex_topic,
             allowed=connection.message_types,
         )
-        as_of_us = 0
-        if sow.as_of:
-            point = parse_point(sow.as_of)
-            if point.kind != "time":
-                raise RemoteProtocolError(
-                    f"as_of {sow.as_of[:80]!r} is no UTC time: give one like 20260102T030405Z",
-                    "bad_bookmark",
-                )
-            as_of_us = point.time_us
+        as_of_us = _as_of_us(sow.as_of) if sow.as_of else 0
         question = Question(
             wanted,
             sow.filter,
@@ -427,3 +420,14 @@ def _instead_of(before: Subscription) -> InsteadOf:
     wishes = before.following
     keys = None if wishes is None else wishes.keys
     return InsteadOf(before.content, keys, wishes is not None and wishes.began_with_rows)
+
+
+def _as_of_us(text: str) -> int:
+    point = None
+    with suppress(RemoteProtocolError):
+        point = parse_point(text)
+    if point is None or point.kind != "time":
+        raise RemoteProtocolError(
+            f"as_of {text[:80]!r} is no UTC time: give one like 20260102T030405Z", "bad_bookmark"
+        )
+    return point.time_us

@@ -116,6 +116,17 @@ async def test_a_query_gives_rows_singly_and_all_at_once() -> None:
 
 
 @run
+async def test_no_rows_are_not_all_rows() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        found = asyncio.ensure_future(client.sow("t", top_n=0).all())
+        await server.wait(lambda: len(server.session.commands("sow")) == 1)
+        assert server.session.commands("sow")[0]["o"] == {"top_n": 0, "batch": 100}
+        found.cancel()
+    await server.stop()
+
+
+@run
 async def test_a_loop_that_is_left_ends_the_query() -> None:
     server = await FakeServer().start()
     async with client_of(server) as client:

@@ -207,13 +207,14 @@ def test_what_cannot_be_asked_is_refused_and_changes_nothing(tmp_path: Path) -> 
             (ask("q", order_by="id"), "bad_order_by"),
             (ask("q", select="id"), "bad_select"),
             (ask("q", topic="blobs", select="[-/]"), "not_supported"),
-            (ask("q", as_of="0"), "bad_bookmark"),
+            (ask("q", as_of="0"), "bad_bookmark"), (ask("q", as_of="noon"), "bad_bookmark"),
             (ask("q", command="sow_and_subscribe", oof=True, filter="UNIX_TIMESTAMP() > 1"),
              "bad_filter"),
         ):  # fmt: skip
             door.send(frame)
             answer = await door.until(lambda each: each.get("cid") == "q")
             assert (answer["status"], answer["reason"], answer["sub"]) == ("failure", reason, "q")
+            assert reason != "bad_bookmark" or "is no UTC time" in answer["text"]
         clients = house.server.clients
         assert not len(clients.queries) and not len(clients.live)
         assert not door.connection.subscriptions and not door.connection.resolving
