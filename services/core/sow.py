@@ -251,18 +251,22 @@ class SowFeature:
             changes.append(change)
 
     # -- what is due ---------------------------------------------------------------------------
-    def tick(self, now_us: int) -> list[SowChange]:
+    def tick(self, now_us: int, *, only_due: bool = False) -> list[SowChange]:
         """Takes away what has expired, and what nobody needs of histories and deletions.
 
         Args:
             now_us: by the clock on the wall.
+            only_due: leaves out the topics that have little to do.
 
         Returns:
-            Of what has expired, `EXPIRED_AT_ONCE` of a topic at most: more may be due at once.
+            Of what has expired, `EXPIRED_AT_ONCE` of a topic at most: `is_due` says whether there
+            is more to do.
         """
         found: list[SowChange] = []
         for topic in self.book.topics:
             state = topic.state
+            if only_due and not state.is_due(now_us):
+                continue
             for change in state.expire(now_us, EXPIRED_AT_ONCE):
                 assert change.previous is not None
                 self.expired[topic.stored_as] += 1
@@ -272,6 +276,10 @@ class SowFeature:
             kept_us = LAST_WRITER_TOMBSTONE_US if state.last_writer else TOMBSTONE_US
             state.forget(self.delivered_txid, now_us - kept_us, LOOKED_AT_ONCE)
         return found
+
+    def is_due(self, now_us: int) -> bool:
+        """Whether `tick` has more to do at once, in another turn."""
+        return any(each.state.is_due(now_us) for each in self.book.topics)
 
     # -- what goes to disk ---------------------------------------------------------------------
     @property

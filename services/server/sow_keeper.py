@@ -64,6 +64,8 @@ class SowKeeper:
         self._commit: asyncio.Future[None] | None = None
         self._write_at_s = 0.0
         self._before_txid = 0
+        self._turn: asyncio.Handle | None = None
+        """The next one in which something is taken away; None: nothing is due."""
         self._is_folding = False
         """Where that never ended, a part of a transaction may be folded: it is not written."""
         self._has_told = False
@@ -244,7 +246,8 @@ class SowKeeper:
             )
         if self._is_folding:
             return
-        self._expire()
+        if self._turn is None:
+            self._tidy()
         floor_txid = feature.floor_txid
         if self._commit is not None or floor_txid is None:
             return
@@ -260,17 +263,20 @@ class SowKeeper:
         if is_due:
             self._begin_write()
 
-    def _expire(self) -> None:
+    def _tidy(self, only_due: bool = False) -> None:
         """Takes away what is due, in turns: more of it in the next turn of the loop."""
         feature, here = self.feature, self._here
-        if feature is None or not here.is_serving:
+        self._turn = None
+        if feature is None or not here.is_serving or self._is_folding:
             return
-        changes = feature.tick(here.now_us())
+        now_us = here.now_us()
+        changes = feature.tick(now_us, only_due=only_due)
         if changes:
             # Who follows a topic is told: nothing was committed.
             self._folds.fold(Batch([], here.machine.committed_txid, changes))
             here.outbox.flush()
-            here.loop.call_soon(self._expire)
+        if feature.is_due(now_us):
+            self._turn = here.loop.call_soon(self._tidy, True)
 
     def _begin_write(self) -> None:
         feature, here = self.feature, self._here

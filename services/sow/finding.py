@@ -14,6 +14,7 @@ from raylay.services.errors import MessageTypeError
 from raylay.services.expressions.expression import Expression, nodes
 from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 from raylay.services.expressions.tree import Identifier
+from raylay.services.sow.folding import DELETED_MAX
 from raylay.services.sow.indexes import SowIndexes
 from raylay.services.sow.planning import keys_to_look_at
 from raylay.services.sow.records import SowRecord, decoded
@@ -21,7 +22,7 @@ from raylay.services.sow.topic import SowTopic
 
 CHANGED_MAX = 2_000
 """Records that the end judges, beside those that are on their way to the disk."""
-FOUND_MAX = 500_000
+FOUND_MAX = DELETED_MAX
 """Keys: those of more do not fit into one record."""
 
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Protocol
+
+READ_FIRST, READ_AT_ONCE = 16, 1000
+"""Entries, of a look at all of them."""
+READ_BYTES = 256 * 1024
+"""The same, about, however large they are."""
+
+Chunk = Callable[[bytes, bytes, int], list[tuple[bytes, bytes]]]
+"""See `Reading.chunk`."""
 
 
 class Reading(Protocol):
@@ -43,3 +52,17 @@ class Nothing:
     def chunk(self, start: bytes, end: bytes, most: int) -> list[tuple[bytes, bytes]]:
         """Nothing."""
         return []
+
+
+def entries_of(chunk: Chunk, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """All entries from `start` on and before `end`, by key, little of them in memory at a time."""
+    most = READ_FIRST
+    while True:
+        entries = chunk(start, end, most)
+        yield from entries
+        if len(entries) < most:
+            return
+        start = entries[-1][0] + b"\0"
+        read_bytes = sum(len(value) for _, value in entries)
+        fitting = most * READ_BYTES // max(read_bytes, 1)
+        most = max(1, min(fitting, 2 * most, READ_AT_ONCE))

@@ -468,6 +468,12 @@ class SowStaging:
         return bytes(msgpack.packb({"keys": keys}))
 
     def _given(self, record: Record, keys: list[Any]) -> list[bytes]:
+        if len(keys) > folding.DELETED_MAX:
+            raise _RefusalError(
+                "too_many",
+                f"topic {record.topic}: a delete takes away {folding.DELETED_MAX:,} records at "
+                f"most, this one names {len(keys):,}: delete in several parts",
+            )
         for key in keys:
             if type(key) is not bytes or not 0 < len(key) <= SOW_KEY_BYTES_MAX:
                 raise _RefusalError(

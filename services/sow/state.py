@@ -24,7 +24,7 @@ from raylay.services.errors import SowDamaged
 from raylay.services.messages.sorted_entries import SortedEntries
 from raylay.services.sow.expirations import Expirations
 from raylay.services.sow.query import SowKeyQuery, SowQuery
-from raylay.services.sow.reading import Nothing, Reading, Watching
+from raylay.services.sow.reading import Nothing, Reading, Watching, entries_of
 from raylay.services.sow.records import (
     NEVER,
     Author,
@@ -58,8 +58,6 @@ VALUE_END = b"w"
 _TOMBSTONE_END, _VERSION_END = b"e", b"i"
 _TIME = struct.Struct(">Q")
 _COUNTS = struct.Struct("<QQ")
-READ_AT_ONCE = 1000
-"""Entries, of a look at all of them."""
 
 
 class Change(NamedTuple):
@@ -145,6 +143,9 @@ class SowState:
         self._queries: list[Watching] = []
         self._pruned_to = VERSION
         self._older_kept = False
+        self._to_prune = self._to_forget = 0
+        """So many are to be looked at for what was added: twice as many, so that what has its time
+        behind it is taken away as fast as it comes."""
         self._expirations = Expirations()
         self._forgotten_to = TOMBSTONE
         self.pending_bytes = 0
@@ -248,12 +249,7 @@ class SowState:
 
     def _entries(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All of them. What is folded meanwhile is among them where they have not come to it."""
-        while True:
-            entries = self.chunk(start, end, READ_AT_ONCE)
-            yield from entries
-            if len(entries) < READ_AT_ONCE:
-                return
-            start = entries[-1][0] + b"\0"
+        return entries_of(self.chunk, start, end)
 
     def as_of(self, time_us: int, now_us: int) -> Iterator[SowRecord]:
         """The records that there were at an instant, by key; none of before the history's window.
@@ -387,6 +383,7 @@ class SowState:
                 self._set(TOMBSTONE + key, None)
             return
         self.tombstones += held is None
+        self._to_forget += 2
         txid, updated_us, author, publisher, sequence = tombstone
         if held is not None and not publisher:
             # Deleted twice: what the first one took away is gone still.
@@ -405,6 +402,7 @@ class SowState:
         Returns:
             How many were taken away.
         """
+        self._to_forget = max(self._to_forget - most, 0)
         if not self.tombstones:
             return 0
         gone: list[bytes] = []
@@ -452,6 +450,11 @@ class SowState:
         """When `expire` has something to do at the earliest; NEVER: nothing will expire."""
         return self._expirations.first_us
 
+    def is_due(self, now_us: int) -> bool:
+        """Whether `expire`, `prune` or `forget` is to be called again at once."""
+        first_us = self._expirations.first_us
+        return NEVER < first_us <= now_us or bool(self._to_prune or self._to_forget)
+
     def expire(self, now_us: int, most: int = 10_000) -> list[Change]:
         """Takes away what has expired; every instance does so by itself.
 
@@ -492,6 +495,7 @@ class SowState:
                 self._set(begin + _TIME.pack(newest_us), None)
         self._set(begin + _TIME.pack(time_us), encoded(record._replace(updated_us=time_us)))
         self._newest_us[key] = time_us
+        self._to_prune += 2
 
     def _newest(self, key: bytes) -> int | None:
         """The time of the last version of a key."""
@@ -514,6 +518,7 @@ class SowState:
         Returns:
             How many were taken away.
         """
+        self._to_prune = max(self._to_prune - most, 0)
         if not self.rules.window_us:
             return 0
         from_us = now_us - self.rules.window_us

@@ -214,7 +214,6 @@ WITHOUT_TEST_FILE = {
     "services/drills/laws/serving.py": "sim/test_checkers.py",
     "services/drills/verdicts.py": "sim/test_checkers.py",
     "services/sow/__init__.py": "says what the room is",
-    "services/sow/reading.py": "declarations only",
     "services/messages/types/__init__.py": "says what the room is",
     "services/messages/types/abilities.py": "declarations only",
     "services/messages/types/definitions.py": "declarations only",

@@ -367,3 +367,21 @@ def test_the_first_that_is_unreadable_is_told() -> None:
     folded(feature, delete(1, b"k" * 300))
     assert feature.first_unreadable.endswith("it is a delete that does not say which keys")
     assert feature.book.topics[0].state.tombstones == 0, "what no store can write is not folded"
+
+
+def test_only_those_that_are_due_have_another_turn() -> None:
+    brief = replace(BINARY, rules=SowRules(expires=True))
+    feature = SowFeature(book(brief, ORDERS))
+    for number in range(1, 301):
+        folded(feature, given(number, b"k%d" % number, at_us=S, expiration_s=1))
+    orders = feature.book.topics[1].state
+    seen: list[int] = []
+
+    def pruned(now_us: int, most: int) -> int:
+        seen.append(now_us)
+        return 0
+
+    orders.prune = pruned  # type: ignore[method-assign]
+    assert len(feature.tick(9 * S)) == 200 and feature.is_due(9 * S) and len(seen) == 1
+    assert len(feature.tick(9 * S, only_due=True)) == 100 and not feature.is_due(9 * S)
+    assert len(seen) == 1

@@ -25,6 +25,7 @@ from raylay.services.messages.records import (
 from raylay.services.messages.stateful import RUN_BYTES_MAX, Prepared
 from raylay.services.sow import staging
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.folding import DELETED_MAX
 from raylay.services.sow.records import SowRecord
 from raylay.services.sow.staging import SowStaging
 from raylay.services.sow.state import SowRules
@@ -576,3 +577,10 @@ def test_a_run_that_was_prepared_is_sound() -> None:
     (chunk,) = scan(one.payload)
     assert (chunk.records, chunk.first_sequence, chunk.last_sequence) == (3, 1, 3)
     assert {each.publisher for each in iterate_records(one.payload)} == {P}
+
+
+def test_one_delete_names_no_more_keys_than_one_turn_folds() -> None:
+    bench = Bench()
+    reason, text = refused(bench.delete(keys=[b"%d" % n for n in range(DELETED_MAX + 1)]))
+    assert reason == "too_many" and "50,000 records at most, this one names 50,001" in text
+    assert len(keys(bench.delete(keys=[b"%d" % n for n in range(DELETED_MAX)]))) == DELETED_MAX

@@ -139,6 +139,27 @@ def test_what_is_gone_of_a_topic_without_a_store_leaves_no_trace() -> None:
     assert len(state._unsaved) == 1 and state.pending_bytes == 0
 
 
+def test_what_is_added_has_as_much_looked_at_that_may_go() -> None:
+    """Else histories and tombstones grow for ever where more comes than one tick looks at."""
+    history = SowState(SowRules(window_us=100))
+    for number in range(1, 501):
+        history.put(record(b"a", number, at_us=number))
+    assert history.is_due(0)
+    history.prune(0, 600)
+    assert history.is_due(0)
+    history.prune(0, 400)
+    assert not history.is_due(0)
+    deleted = SowState(SowRules(expires=True))
+    for number in range(1, 501):
+        deleted.delete(b"%d" % number, number, 0, by=Author(0, 9, number))
+    deleted.forget(0, 0, 600)
+    assert deleted.is_due(0)
+    deleted.forget(0, 0, 400)
+    assert not deleted.is_due(0)
+    deleted.put(record(b"z", 501, expires_us=10))
+    assert deleted.is_due(10) and not deleted.is_due(9)
+
+
 def test_a_topic_that_does_not_expire_keeps_what_messages_say() -> None:
     state = SowState(SowRules())
     state.put(record(b"a", 1, expires_us=20))
