@@ -16,15 +16,17 @@ from typing import Any, Protocol
 import msgpack
 
 from raylay.services.client.messages import MessageBatch, SequenceRange, identities, ranges_of
-from raylay.services.errors import RaylayError, RemoteProtocolError
+from raylay.services.errors import LocalProtocolError, RaylayError, RemoteProtocolError
 from raylay.services.messages.bookmarks import parse_position
 from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.protocol.frames import Header
+from raylay.services.protocol.frames import HEADER_BYTES_MAX, Header
 
 GROUPED = frozenset(("sow", "oof", "group_begin", "group_end"))
 """Frames that bring rows of a query, what left a focus, or the bounds of a query."""
 HAVE_IN_HEADER_BYTES_MAX = 32 * 1024
 """A larger `have` goes into the body: a header ends at 64 KiB."""
+SAID_BYTES_MAX = HEADER_BYTES_MAX - 1024
+"""Of what is asked for; the rest of a header is names and numbers."""
 
 
 class BookmarkStore(Protocol):
@@ -131,6 +133,28 @@ class Resumption:
         """The connection ended. What ends it with the connection; None: it goes on."""
         self.active = False
         return None
+
+    def check(self) -> None:
+        """Refuses what no frame's header can say.
+
+        Raises:
+            LocalProtocolError: it is too much, or no text or number of the protocol.
+        """
+        said = (self.id, self.topic, self.message_type, self.bookmark, self.options)
+        try:
+            size_bytes = len(msgpack.packb(said))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise LocalProtocolError(
+                f"{self.command} of {self.topic[:200]!r}: an option is of no kind that can be "
+                f"sent: {error}"
+            ) from None
+        if size_bytes > SAID_BYTES_MAX:
+            raise LocalProtocolError(
+                f"{self.command} of {self.topic[:200]!r}: topic and options take {size_bytes:,} "
+                f"bytes, and a command has room for {SAID_BYTES_MAX:,}: give fewer keys or a "
+                "shorter filter, or ask in parts",
+                "too_large",
+            )
 
     def subscribe_frame(self, command_id: str) -> tuple[Header, bytes]:
         """The command that starts or resumes it. One of a group starts in pause: all of them are

@@ -88,7 +88,8 @@ class Resumptions:
         """The application wants one more.
 
         Raises:
-            LocalProtocolError: its id is in use; nothing was changed.
+            LocalProtocolError: its id is in use, or no command can say what it asks for; nothing
+                was changed.
         """
         subscription = event.subscription
         if subscription.id in self.by_id:
@@ -96,6 +97,8 @@ class Resumptions:
                 f"subscription id {subscription.id!r} is in use: give each its own",
                 "sub_id_in_use",
             )
+        # Later it would end the connection that it is asked on, and each one behind that.
+        subscription.check()
         self.by_id[subscription.id] = subscription
         if self.connected:
             self._subscribe(subscription, effects)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import msgpack
 import pytest
@@ -124,6 +125,26 @@ async def test_no_rows_are_not_all_rows() -> None:
         assert server.session.commands("sow")[0]["o"] == {"top_n": 0, "batch": 100}
         found.cancel()
     await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"keys": [b"%032d" % number for number in range(2_000)]}, "give fewer keys"),
+        ({"filter": "/a = '\ud800'"}, "no kind that can be sent"),
+        ({"top_n": 1 << 70}, "no kind that can be sent"),
+    ],
+)
+def test_what_no_command_can_say_is_refused_at_once(wrong: dict[str, Any], said: str) -> None:
+    async def work() -> None:
+        server = await FakeServer().start()
+        async with client_of(server) as client:
+            with pytest.raises(LocalProtocolError, match=said):
+                await client.sow("t", timeout_s=1, **wrong).all()
+            assert not client.machine.subscriptions
+        await server.stop()
+
+    asyncio.run(work())
 
 
 @run
