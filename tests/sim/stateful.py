@@ -20,7 +20,7 @@ REASON = "bad_message"
 
 def refuses(body: bytes) -> bool:
     """Whether a message that a client published so is refused: by its number."""
-    return body.partition(b" ")[0].endswith(b"7")
+    return body.partition(b" ")[0].endswith((b"7", b"u2"))
 
 
 class LastOfTopic:

@@ -1036,3 +1036,23 @@ def test_nobody_misses_a_deletion() -> None:
     assert laws(history) == {"subscribers"}
     history.deletions = {(P, sequence) for sequence in range(1, 10)}
     assert laws(history) == set()
+
+
+@pytest.mark.parametrize("got", [True, False])
+@pytest.mark.parametrize("there", ["yes", "no"])
+def test_of_a_message_that_was_made_twice_either_content_may_be_judged(
+    there: str, got: bool
+) -> None:
+    """Seed 5355: a client sent it again to another instance, whose state made another one of it."""
+    operations = [
+        *up(),
+        *published(1),
+        journaled(3, "a", 1)._replace(contents=("no",)),
+        journaled(4, "b", 1)._replace(contents=(there,)),
+        *([Delivered(5, "s", "b", P, (1,))] if got else []),
+    ]
+    history = History(chain(), operations)
+    history.final = {"b": log(B, 1)}
+    history.subscribed = {"s": ("b", ".*")}
+    history.passes = {"s": lambda content: content == "yes"}
+    assert bool(checkers.subscribers(history)) == (got and there == "no")
