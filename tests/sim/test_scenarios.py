@@ -660,7 +660,7 @@ def test_one_identity_with_two_contents_is_never_acked() -> None:
     assert one.machine.failures and two.machine.failures
 
 
-@pytest.mark.parametrize("again", [{"command": Command.DELETE}, {"expiration_s": 9}])
+@pytest.mark.parametrize("again", [{"command": Command.DELTA_PUBLISH}, {"expiration_s": 9}])
 def test_one_identity_with_the_same_bytes_and_another_meaning_is_never_acked(
     again: dict[str, int],
 ) -> None:
@@ -694,7 +694,7 @@ class _Meaning(RecordBuilder):
         self.again = again
 
     def build(self, *arguments: Any, **values: Any) -> bytes:
-        return super().build(*arguments, **self.again | values)
+        return super().build(*arguments, **values | self.again)
 
 
 def test_a_second_content_is_not_acked_because_the_first_is_known_to_be_held() -> None:
