@@ -430,4 +430,5 @@ def _as_of_us(text: str) -> int:
         raise RemoteProtocolError(
             f"as_of {text[:80]!r} is no UTC time: give one like 20260102T030405Z", "bad_bookmark"
         )
-    return point.time_us
+    # 0 is no instant, but says that none is asked for.
+    return max(point.time_us, 1)
