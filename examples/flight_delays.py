@@ -2,8 +2,12 @@
 
 A pair of instances takes the first flights of 2013 as JSON on `flights/<origin>`. Spark reads one
 instance's journal as a stream, sums the delays up by carrier in windows of a day, and publishes
-each window that changes to the topic `delays`, which a client follows: the table that is shown. At
-the end what the client has is compared with a plain computation over the same flights.
+each window that changes to the SOW topic `delays`, which keeps the last result of each day and
+carrier. A client asks for what is there and follows it: the table that is shown. At the end what
+the client has, and what a query of the topic finds, is compared with a plain computation over the
+same flights. Ask it yourself while it runs:
+
+    raylay sow delays --filter "/carrier = 'UA'" --order-by "/dep_delay_mean DESC" --top 3
 
 The time of a message is the flight's own, so the windows are days of 2013. A stream that closes
 windows needs messages roughly in the order of that time. The file is not: it goes from January to
@@ -20,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +33,7 @@ from rich.live import Live
 from rich.table import Table
 from three_regions import read_flights
 
-from raylay import NOW, Client, Fabric, RaylayError, Topic
+from raylay import Client, Fabric, Message, RaylayError, Topic
 from raylay.services.pipeline.aggregate import Windows, aggregate
 from raylay.services.pipeline.journals import Place, places
 
@@ -53,14 +57,26 @@ WINDOWS = Windows(
     watermark_ms=48 * 3600 * 1000,
     updates=True,
 )
+SOW_TOPIC: dict[str, Any] = {
+    "name": "delays",
+    "message_type": "json",
+    "keys": ["/window_start", "/carrier"],
+}
+WORST: dict[str, Any] = {
+    "filter": "/messages >= 10",
+    "order_by": "/dep_delay_mean DESC",
+    "top_n": 5,
+}
+"""The query of the days and carriers with the longest delays."""
 Key = tuple[str, str]
 """Day and carrier."""
 
 
 def declare() -> Fabric:
-    """A sync pair that journals the flights and the results."""
+    """A sync pair that journals the flights and the results, and keeps the last of each result."""
     topics = [Topic("flights/.*", "json"), Topic("delays", "json")]
-    return Fabric("delays", topics=topics).region("NewYork", instances=2)
+    made = Fabric("delays", topics=topics, sow_topics=[SOW_TOPIC])
+    return made.region("NewYork", instances=2)
 
 
 def plainly(bodies: list[bytes]) -> dict[Key, tuple[int, float | None]]:
@@ -78,6 +94,11 @@ def plainly(bodies: list[bytes]) -> dict[Key, tuple[int, float | None]]:
     }
 
 
+def key_of(result: Mapping[str, Any]) -> Key:
+    """Of which day and carrier a result is."""
+    return result["window_start"][:10], result["carrier"]
+
+
 class Board:
     """What a client that follows the results has so far."""
 
@@ -86,13 +107,13 @@ class Board:
         self.messages = 0
 
     async def follow(self, client: Client, ready: asyncio.Event) -> None:
-        """Takes results until it is cancelled."""
-        subscription = await client.subscribe("delays", bookmark=NOW)
+        """Takes what is there and what changes until it is cancelled."""
+        subscription = await client.sow_and_subscribe("delays")
         ready.set()
         async for message in subscription:
             result = json.loads(message.body)
-            self.results[result["window_start"][:10], result["carrier"]] = result
-            self.messages += 1
+            self.results[key_of(result)] = result
+            self.messages += message.kind == "publish"
 
     def table(self) -> Table:
         """The carriers' last day."""
@@ -112,19 +133,36 @@ class Board:
             )
         return shown
 
-    def differences(self, bodies: list[bytes]) -> int:
-        """How many results are not what a plain computation gives."""
-        expected = plainly(bodies)
-        wrong = len(expected.keys() ^ self.results.keys())
-        for key in expected.keys() & self.results.keys():
-            count, mean = expected[key]
-            found = self.results[key]
-            there = found["dep_delay_mean"]
-            same = (mean is None) == (there is None)
-            if same and mean is not None:
-                same = abs(mean - there) < 1e-9 * max(1.0, abs(mean))
-            wrong += not same or count != found["messages"]
-        return wrong
+
+def differences(results: Mapping[Key, dict[str, Any]], bodies: list[bytes]) -> int:
+    """How many results are not what a plain computation gives."""
+    expected = plainly(bodies)
+    wrong = len(expected.keys() ^ results.keys())
+    for key in expected.keys() & results.keys():
+        count, mean = expected[key]
+        found = results[key]
+        there = found["dep_delay_mean"]
+        same = (mean is None) == (there is None)
+        if same and mean is not None:
+            same = abs(mean - there) < 1e-9 * max(1.0, abs(mean))
+        wrong += not same or count != found["messages"]
+    return wrong
+
+
+def results_of(rows: Iterable[Message]) -> dict[Key, dict[str, Any]]:
+    """Results by day and carrier, in the order of a query's rows."""
+    found = [json.loads(row.body) for row in rows]
+    return {key_of(result): result for result in found}
+
+
+def worst(rows: Iterable[Message]) -> Table:
+    """What the query of the worst days found."""
+    shown = Table("day", "carrier", title="The worst days")
+    for column in ("flights", "mean delay, min"):
+        shown.add_column(column, justify="right")
+    for (day, carrier), result in results_of(rows).items():
+        shown.add_row(day, carrier, f"{result['messages']:,}", f"{result['dep_delay_mean']:.1f}")
+    return shown
 
 
 async def feed(client: Client, bodies: list[bytes], seconds: float) -> None:
@@ -184,6 +222,8 @@ async def run(
                     following.result()
                 await asyncio.sleep(TICK_S)
             shown.update(board.table(), refresh=True)
+        rows = await follower.sow("delays", batch=1_000).all()
+        console.print(worst(await follower.sow("delays", **WORST).all()))
     finally:
         stop.set()
         for task in (following, feeding):
@@ -195,16 +235,18 @@ async def run(
         "published": published,
         "received": board.messages,
         "windows": len(board.results),
+        "asked": len(rows),
         "late": first.dropped_late + last.dropped_late,
-        "wrong": board.differences(bodies),
+        "wrong": differences(board.results, bodies) + differences(results_of(rows), bodies),
     }
 
 
 def is_right(found: Mapping[str, int]) -> bool:
-    """Whether everything was read, received and summed up as a plain computation does."""
+    """Whether everything was read, received, kept once, and is what a plain computation finds."""
     return (
         found["read"] == found["flights"]
         and found["received"] == found["published"] > 0
+        and found["asked"] == found["windows"]
         and not found["late"]
         and not found["wrong"]
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ from raylay.services.messages.records import (
     iterate_records,
     publisher_id,
 )
+from raylay.services.server.config import InstanceConfig
 from raylay.storage.journal_reader import LmdbJournalReader
 from raylay.storage.maintenance import SegmentMaintenance
 from raylay.storage.state import LmdbStateStore
@@ -260,3 +263,28 @@ def change_block(path: Path, txid: int, change: Callable[[bytearray], None]) -> 
         block = bytearray(written.get(txid.to_bytes(8, "big")))
         change(block)
         written.put(txid.to_bytes(8, "big"), bytes(block))
+
+
+class RunningInstance:
+    """One instance in a process of its own, and its data directory."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.directory = directory
+        InstanceConfig(directory.name, "Chicago", **settings).save(directory)
+        self.start()
+
+    def start(self) -> None:
+        """Starts it; returns once it serves."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "raylay.services.server.run_instance", str(self.directory)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.address: str = json.loads(self.process.stdout.readline())["client_address"]
+
+    def stop(self) -> None:
+        """Ends it."""
+        self.process.terminate()
+        self.process.wait(60)

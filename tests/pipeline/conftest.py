@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_cases import Log, mixed_log
+from pipeline_cases import Log, RunningInstance, mixed_log
 from pipeline_child import FOR_SMALL_QUERIES
 
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import TopicRule
-from raylay.services.server.config import InstanceConfig
 
 
 @pytest.fixture(scope="session")
@@ -37,31 +32,6 @@ def spark() -> Iterator[Any]:
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> Log:
     """A log with archived, compressed, sealed and live segments, which no test changes."""
     return mixed_log(tmp_path_factory.mktemp("mixed") / "Chicago-1")
-
-
-class RunningInstance:
-    """One instance in a process of its own, and its data directory."""
-
-    def __init__(self, directory: Path, **settings: Any) -> None:
-        self.directory = directory
-        InstanceConfig(directory.name, "Chicago", **settings).save(directory)
-        self.start()
-
-    def start(self) -> None:
-        """Starts it; returns once it serves."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "raylay.services.server.run_instance", str(self.directory)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        self.address: str = json.loads(self.process.stdout.readline())["client_address"]
-
-    def stop(self) -> None:
-        """Ends it."""
-        self.process.terminate()
-        self.process.wait(60)
 
 
 @pytest.fixture(scope="session")

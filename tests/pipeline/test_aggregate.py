@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import io
 import json
 import os
 import re
-import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pipeline_cases import Log, message_run, write_log
+from pipeline_cases import Log, RunningInstance, message_run, write_log
 from rich.console import Console
 
 from raylay.services.client import Client, SyncClient
@@ -204,13 +205,24 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("flight_delays")
 
 
+@pytest.fixture
+def keeping(example: Any, tmp_path: Path) -> Iterator[RunningInstance]:
+    """A running instance with the example's SOW topic."""
+    settings = example.declare().settings()
+    sow = settings.sow_of(settings.instances[0])
+    made = RunningInstance(tmp_path / "NewYork-1", sow=sow)
+    yield made
+    made.stop()
+
+
 @pytest.mark.slow
-def test_the_example(spark: Any, instance: Any, example: Any, tmp_path: Path) -> None:
+def test_the_example(spark: Any, keeping: Any, example: Any, tmp_path: Path) -> None:
     bodies = example.january(FLIGHTS)
-    (place,) = places(path=str(instance.directory))
+    (place,) = places(path=str(keeping.directory))
+    shown = Console(file=io.StringIO(), width=100)
 
     async def run() -> Any:
-        servers = [instance.address]
+        servers = [keeping.address]
         async with (
             Client("delays-feeder", servers=servers) as feeder,
             Client("delays-board", servers=servers) as board,
@@ -218,22 +230,37 @@ def test_the_example(spark: Any, instance: Any, example: Any, tmp_path: Path) ->
             return await example.run(
                 spark,
                 place,
-                {"servers": instance.address},
+                {"servers": keeping.address},
                 (feeder, board),
                 bodies,
-                tmp_path,
-                Console(file=sys.stderr),
+                tmp_path / "checkpoint",
+                shown,
                 2.0,
             )
 
     found = asyncio.run(run())
     assert found["flights"] == FLIGHTS and found["windows"] == len(example.plainly(bodies))
     assert example.is_right(found), found
+    # Whoever comes later asks for one carrier: a row of each day, with the last result of it.
+    plainly = example.plainly(bodies)
+    with SyncClient("delays-later", servers=[keeping.address]) as client:
+        rows = client.sow("delays", filter="/carrier = 'UA'", order_by="/window_start").all()
+    expected = {key: each for key, each in plainly.items() if key[1] == "UA"}
+    results = example.results_of(rows)
+    assert len(rows) == len(expected) and list(results) == sorted(expected)
+    assert {key: each["messages"] for key, each in results.items()} == {
+        key: count for key, (count, _) in expected.items()
+    }
+    # The worst days are shown: those of ten flights or more, the longest delay first.
+    many = {key: mean for key, (count, mean) in plainly.items() if count >= 10}
+    day, carrier = max(many, key=lambda key: many[key] or 0.0)
+    table = shown.file.getvalue().partition("The worst days")[2]
+    assert re.search(rf"│ {day} +│ {carrier} ", table.partition("├")[2] or table), table
     # It finds what is wrong.
-    board = example.Board()
-    board.results = {("2013-01-01", "UA"): {"messages": 1, "dep_delay_mean": 1.0}}
-    assert board.differences(bodies[:1]) == 1
+    there = {("2013-01-01", "UA"): {"messages": 1, "dep_delay_mean": 1.0}}
+    assert example.differences(there, bodies[:1]) == 1
     assert not example.is_right(found | {"wrong": 1})
+    assert not example.is_right(found | {"asked": found["windows"] + 1})
 
 
 # -- the page ------------------------------------------------------------------------------------
