@@ -8,7 +8,7 @@ from typing import Any
 from raylay.services.client.connection import split_address
 from raylay.services.client.failover import Server, as_server
 from raylay.services.client.publish_store import PublishStore
-from raylay.services.errors import ConfigurationError
+from raylay.services.errors import ConfigurationError, LocalProtocolError
 from raylay.services.messages.records import decode_record, publisher_id
 
 ServerLike = Server | str | Mapping[str, Any]
@@ -41,6 +41,17 @@ def listed(client_name: str, servers: Iterable[ServerLike]) -> tuple[Server, ...
             # Here, not at the first attempt: what cannot be an address would be tried for long.
             raise ConfigurationError(f"client {client_name}: {error}") from None
     return found
+
+
+def sow_keys(keys: Sequence[bytes] | None) -> list[bytes] | None:
+    """SOW keys, as a command says them; None: of all records.
+
+    Raises:
+        LocalProtocolError: they are no list of bytes.
+    """
+    if isinstance(keys, str | bytes) or not all(isinstance(key, bytes) for key in keys or ()):
+        raise LocalProtocolError("keys: give a list of SOW keys, each as bytes")
+    return None if keys is None else list(keys)
 
 
 def sample_every(sampling_ratio: float) -> int:

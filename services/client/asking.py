@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from raylay.services.client.arguments import sow_keys
 from raylay.services.client.performing import QUEUE_BYTES_MAX_DEFAULT
 from raylay.services.client.queries import FocusedSubscription, Query
 from raylay.services.client.sow_query import SowQuery
@@ -61,7 +62,7 @@ class Asking(Subscribing):
             top_n=top_n,
             skip_n=skip_n or None,
             select=select,
-            keys=_listed(keys),
+            keys=sow_keys(keys),
             as_of=as_of,
             batch=batch,
         )
@@ -128,7 +129,7 @@ class Asking(Subscribing):
             filter=filter,
             order_by=order_by,
             select=select,
-            keys=_listed(keys),
+            keys=sow_keys(keys),
             oof=oof,
             delta=delta,
             no_empties=no_empties,
@@ -146,6 +147,7 @@ class Asking(Subscribing):
             self._unsubscribe,
             None,
             self._tell_tracer if self._tracer is not None else None,
+            self._replace,
         )
         await self._begin(subscription, asked, timeout_s)
         return subscription
@@ -168,9 +170,3 @@ class Asking(Subscribing):
             for name, value in options.items()
             if value is not None and value is not False and value != ""
         }
-
-
-def _listed(keys: Sequence[bytes] | None) -> list[bytes] | None:
-    if isinstance(keys, str | bytes) or not all(isinstance(key, bytes) for key in keys or ()):
-        raise LocalProtocolError("keys: give a list of SOW keys, each as bytes")
-    return None if keys is None else list(keys)

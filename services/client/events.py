@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from raylay.services.client.failover import Server
 from raylay.services.client.resumption import Resumption
@@ -79,6 +80,17 @@ class ResumeWanted:
 
 
 @dataclass(slots=True)
+class ReplaceWanted:
+    """The application wants another filter, or other keys, of a subscription. `number`: of the
+    question, for `ReplaceAnswered`; `focus`: the options `filter` and `keys`, where they are
+    given."""
+
+    number: int
+    subscription_id: str
+    focus: dict[str, Any]
+
+
+@dataclass(slots=True)
 class TimePassed:
     """`wake_s` is reached."""
 
@@ -98,6 +110,7 @@ Event = (
     | SubscriptionUnwanted
     | PauseWanted
     | ResumeWanted
+    | ReplaceWanted
     | TimePassed
     | Stopped
 )
@@ -277,6 +290,16 @@ class PauseAnswered:
 
 
 @dataclass(slots=True)
+class ReplaceAnswered:
+    """The server took the new filter: what comes into focus comes next. With an error: it refused
+    it, and the subscription goes on with what it had."""
+
+    number: int
+    subscription_id: str
+    error: RaylayError | None = None
+
+
+@dataclass(slots=True)
 class SubscriptionFailed:
     """The server refused or ended a subscription. It is gone."""
 
@@ -310,6 +333,7 @@ Effect = (
     | SubscriptionCompleted
     | QueryInterrupted
     | PauseAnswered
+    | ReplaceAnswered
     | SubscriptionFailed
     | Tell
     | Fail

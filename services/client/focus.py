@@ -10,6 +10,9 @@ So at the end of each group the consumer holds exactly what the instance has: it
 corrected by what comes later, and nothing is handed out that it holds. An instance that lacks what
 the last one gave, since a link lags, gives its older row, and the newer one when it comes.
 
+Where the filter is replaced the group has only what is newly in focus, and out-of-focus messages
+for what leaves: all of them are handed out, and nothing else is gone.
+
 Where a delivery says no key (`no_sowkey`, or a topic without SOW), its identity is kept instead: a
 row that it brought is not handed out again, but nobody can tell that it is gone.
 
@@ -48,7 +51,7 @@ class Focus:
     Owner: the client's machine, as part of one subscription. Lifecycle: as long as that.
     """
 
-    __slots__ = ("_group", "_held", "_loose", "suppressed")
+    __slots__ = ("_group", "_held", "_is_part", "_loose", "suppressed")
 
     def __init__(self) -> None:
         self._held: dict[bytes, bytes] = {}
@@ -57,6 +60,8 @@ class Focus:
         """What was handed out without key since the last group."""
         self._group: set[bytes] | None = None
         """The names of this group; None: there is none, or nothing can be gone in it."""
+        self._is_part = False
+        """Whether this group has no more than what is newly in focus."""
         self.suppressed = 0
         """Messages that were left out since the consumer holds them."""
 
@@ -64,21 +69,27 @@ class Focus:
         """The rows that the consumer holds, as far as keys are known."""
         return len(self._held)
 
-    def begin(self) -> None:
-        """A group begins; what came of one before that had no end counts as handed out."""
-        self._group = set() if self._held else None
+    def begin(self, is_part: bool = False) -> None:
+        """A group begins; what came of one before that had no end counts as handed out.
+
+        Args:
+            is_part: it has what is newly in focus, and no other rows.
+        """
+        self._is_part = is_part
+        self._group = set() if self._held and not is_part else None
 
     def rows(self, payload: bytes, count: int) -> Handed:
-        """Those rows of a group that the consumer does not hold."""
-        held, group, loose = self._held, self._group, self._loose
+        """Those rows of a group that the consumer does not hold; of one that has only what is
+        newly in focus, all: who asked for no out-of-focus messages does not know what left."""
+        held, group, loose, is_part = self._held, self._group, self._loose, self._is_part
 
         def new(name: bytes, identity: bytes) -> bool:
             if group is not None:
                 group.add(name)
-            if held.get(name) == identity:
+            if held.get(name) == identity and not is_part:
                 return False
             held[name] = identity
-            return not (loose and _holds(loose, identity))
+            return is_part or not (loose and _holds(loose, identity))
 
         return self._kept(payload, count, new)
 
@@ -129,7 +140,9 @@ class Focus:
             for name in [name for name in held if name not in self._group]:
                 gone.append(_out_of_focus(name, held.pop(name)))
         self._group = None
-        self._loose = PublisherRanges()
+        if not self._is_part:
+            self._loose = PublisherRanges()
+        self._is_part = False
         return b"".join(gone), len(gone)
 
     def _kept(self, payload: bytes, count: int, new: Callable[[bytes, bytes], bool]) -> Handed:

@@ -36,6 +36,7 @@ from raylay.services.client.events import (
     PauseWanted,
     PeerBecameSafe,
     PeerBecameUnsafe,
+    ReplaceWanted,
     ResolveServers,
     ResumeWanted,
     SendFrame,
@@ -184,6 +185,7 @@ class ClientMachine(Outbox):
             SubscriptionUnwanted: _untimed(asked.unwanted),
             PauseWanted: _untimed(asked.pause_wanted),
             ResumeWanted: _untimed(asked.resume_wanted),
+            ReplaceWanted: _untimed(asked.replace_wanted),
             TimePassed: self._time_passed,
             Stopped: self._stopped,
         }

@@ -35,6 +35,7 @@ from raylay.services.client.events import (
     PauseAnswered,
     PublishFailed,
     QueryInterrupted,
+    ReplaceAnswered,
     ResolveServers,
     SendFrame,
     SendPublishes,
@@ -206,6 +207,7 @@ class Performing:
             SubscriptionCompleted: self._subscription_completed,
             QueryInterrupted: self._query_interrupted,
             PauseAnswered: self._pause_answered,
+            ReplaceAnswered: self._replace_answered,
             SubscriptionFailed: self._subscription_failed,
             Tell: self._tell,
             Fail: self._fail,
@@ -460,7 +462,13 @@ class Performing:
         if isinstance(query, SowQuery):
             query.interrupted()
 
-    def _pause_answered(self, effect: PauseAnswered) -> None:
+    def _replace_answered(self, effect: ReplaceAnswered) -> None:
+        subscription = self._subscriptions.get(effect.subscription_id)
+        if subscription is not None and effect.error is None:
+            subscription.caught_up.clear()
+        self._pause_answered(effect)
+
+    def _pause_answered(self, effect: PauseAnswered | ReplaceAnswered) -> None:
         answered = self._asking.get(effect.number)
         if answered is not None and not answered.done():
             if effect.error is not None:

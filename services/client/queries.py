@@ -5,7 +5,7 @@ thing, so it is asked again after a failover only where nothing of it was handed
 is void. Otherwise it ends with `ConnectionLost`.
 
 A `sow_and_subscribe` is asked again whatever was handed out, and leaves out what the consumer holds
-(focus.py).
+(focus.py). Where its filter is replaced, the group that follows has only what is newly in focus.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Query(Resumption):
 
     __slots__ = ("handed_out", "matches")
     command = "sow"
+    irreplaceable = "a query gives the rows of one moment: ask a new one"
 
     def __init__(
         self, query_id: str, topic: str, message_type: str, options: dict[str, Any]
@@ -64,7 +65,7 @@ class Query(Resumption):
 class FocusedSubscription(Resumption):
     """One `sow_and_subscribe`."""
 
-    __slots__ = ("focus",)
+    __slots__ = ("_next_is_part", "focus")
     command = "sow_and_subscribe"
 
     def __init__(
@@ -72,10 +73,28 @@ class FocusedSubscription(Resumption):
     ) -> None:
         super().__init__(subscription_id, topic, message_type, "", options)
         self.focus = Focus()
+        self._next_is_part = False
+        """Whether the next group has only what is newly in focus."""
 
     @property
     def _acks(self) -> str:
         return _ACKS
+
+    @property
+    def takes_replace(self) -> bool:
+        """See `Resumption.takes_replace`: behind its group."""
+        return self.active and self.completed
+
+    def replaced(self, options: dict[str, Any]) -> None:
+        """See `Resumption.replaced`."""
+        super().replaced(options)
+        self.completed = False
+        self._next_is_part = True
+
+    def lost(self) -> RaylayError | None:
+        """See `Resumption.lost`: the next group has all rows."""
+        self.completed = self._next_is_part = False
+        return super().lost()
 
     def arrived(self, header: Header, payload: bytes) -> MessageBatch | None:
         """See `Resumption.arrived`."""
@@ -88,7 +107,8 @@ class FocusedSubscription(Resumption):
         command, count = header["c"], header.get("n") or 0
         focus = self.focus
         if command == "group_begin":
-            focus.begin()
+            focus.begin(self._next_is_part)
+            self._next_is_part = False
         elif command == "sow":
             payload, count = focus.rows(payload, count)
             self.suppressed = focus.suppressed

@@ -68,6 +68,8 @@ class Resumption:
 
     command = "subscribe"
     """What asks for it (docs/protocol.md)."""
+    irreplaceable = ""
+    """Why it can be given no other filter; empty: it can, unless it has a bookmark."""
 
     __slots__ = (
         "_store",
@@ -134,13 +136,26 @@ class Resumption:
         self.active = False
         return None
 
-    def check(self) -> None:
+    @property
+    def takes_replace(self) -> bool:
+        """Whether the server of this connection takes another filter now."""
+        return self.active
+
+    def replaced(self, options: dict[str, Any]) -> None:
+        """The server took these in place of those before; they hold for each later one."""
+        self.options = options
+
+    def check(self, options: dict[str, Any] | None = None) -> None:
         """Refuses what no frame's header can say.
+
+        Args:
+            options: that are to take the place of those it has.
 
         Raises:
             LocalProtocolError: it is too much, or no text or number of the protocol.
         """
-        said = (self.id, self.topic, self.message_type, self.bookmark, self.options)
+        options = self.options if options is None else options
+        said = (self.id, self.topic, self.message_type, self.bookmark, options)
         try:
             size_bytes = len(msgpack.packb(said))
         except (ValueError, TypeError, OverflowError) as error:
@@ -159,15 +174,7 @@ class Resumption:
     def subscribe_frame(self, command_id: str) -> tuple[Header, bytes]:
         """The command that starts or resumes it. One of a group starts in pause: all of them are
         resumed together when the last one is accepted."""
-        header: Header = {
-            "c": self.command,
-            "cid": command_id,
-            "sub": self.id,
-            "t": self.topic,
-            "a": self._acks,
-        }
-        if self.message_type:
-            header["mt"] = self.message_type
+        header = self._header(command_id)
         options = dict(self.options)
         self.held = self.paused or self.group > 0
         if self.held:
@@ -185,6 +192,22 @@ class Resumption:
         if options:
             header["o"] = options
         return header, body
+
+    def _header(self, command_id: str) -> Header:
+        header: Header = {
+            "c": self.command,
+            "cid": command_id,
+            "sub": self.id,
+            "t": self.topic,
+            "a": self._acks,
+        }
+        if self.message_type:
+            header["mt"] = self.message_type
+        return header
+
+    def replace_frame(self, command_id: str, options: dict[str, Any]) -> Header:
+        """The command that gives it other options."""
+        return {**self._header(command_id), "o": {**options, "replace": True}}
 
     def accepted(self, have: PublisherRanges | None) -> bool:
         """The server accepted it. `have`: what lies before its start in the server's log; None:

@@ -5,17 +5,25 @@ A server forgets subscriptions with their connection. They are wanted until the 
 enough of them, or the server refuses or ends one; at each logon all are asked for again, in pause
 where they are paused, and those that were resumed together go on together.
 
+Another filter is asked for when the server has answered everything before, the rows of a group
+included; until it is taken the one before holds, at the next server too.
+
 Invariant: pauses and resumes that were asked are answered once, at the latest when the connection
 ends.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from typing import Any
+
 from raylay.services.client.events import (
     Effect,
     PauseAnswered,
     PauseWanted,
     QueryInterrupted,
+    ReplaceAnswered,
+    ReplaceWanted,
     ResumeWanted,
     SendFrame,
     SubscriptionAccepted,
@@ -49,6 +57,11 @@ class Resumptions:
         # Pauses and resumes on their way: command id to the number of the question.
         self._asked: dict[str, int] = {}
         self._group_number = 0
+        self._replacements: dict[str, deque[tuple[int, dict[str, Any]]]] = {}
+        """By subscription: questions and options that are not answered, in order."""
+        self._replacing: dict[str, tuple[str, int]] = {}
+        """Of these the first ones that are on their way: command id to subscription and
+        question."""
 
     # -- connections -------------------------------------------------------------------------
     def begin(self, effects: list[Effect]) -> None:
@@ -61,11 +74,13 @@ class Resumptions:
         """The connection ended. What was asked is remembered, and holds at the next one."""
         self.connected = False
         self._commands.clear()
+        self._replacing.clear()
         for subscription in list(self.by_id.values()):
             error = subscription.lost()
             if error is not None:
                 del self.by_id[subscription.id]
                 effects.append(SubscriptionFailed(subscription.id, error))
+                self._give_up_replacing(subscription.id, effects)
             elif isinstance(subscription, Query):
                 effects.append(QueryInterrupted(subscription.id))
         effects.extend(PauseAnswered(number) for number in self._asked.values())
@@ -77,6 +92,9 @@ class Resumptions:
         asked = self._asked.pop(command_id, None)
         if asked is not None:
             self._pause_answered(asked, header, effects)
+            return True
+        if command_id in self._replacing and header.get("a") == "processed":
+            self._replace_answered(*self._replacing.pop(command_id), header, effects)
             return True
         found = self.by_id.get(header.get("sub") or self._commands.get(command_id, ""))
         if found is not None:
@@ -106,6 +124,8 @@ class Resumptions:
     def unwanted(self, event: SubscriptionUnwanted, effects: list[Effect]) -> None:
         """The application has enough of one."""
         subscription = self.by_id.pop(event.subscription_id, None)
+        if subscription is not None:
+            self._give_up_replacing(subscription.id, effects)
         if subscription is not None and self.connected:
             effects.append(SendFrame({"c": "unsubscribe", "sub": subscription.id}))
             # The others of its group may have waited for it.
@@ -127,9 +147,7 @@ class Resumptions:
         for name in subscription_ids:
             subscription = self.by_id.get(name)
             if subscription is None:
-                raise LocalProtocolError(
-                    f"subscription {name!r} has ended: subscribe again", "no_such_subscription"
-                )
+                raise _ended(name)
             if not subscription.bookmark or subscription.options.get("live"):
                 raise LocalProtocolError(
                     f"subscription {name!r} is {'live' if subscription.bookmark else 'ordinary'}: "
@@ -194,6 +212,62 @@ class Resumptions:
             error = CommandFailed("subscribe", reason, str(header.get("text") or ""))
         effects.append(PauseAnswered(number, error))
 
+    def replace_wanted(self, event: ReplaceWanted, effects: list[Effect]) -> None:
+        """The application wants another filter, or other keys, of one.
+
+        Raises:
+            LocalProtocolError: it has ended, has a bookmark, or no command can say what is asked
+                for; nothing was changed.
+        """
+        name = event.subscription_id
+        subscription = self.by_id.get(name)
+        if subscription is None:
+            raise _ended(name)
+        why = subscription.irreplaceable or (
+            "it has a bookmark: subscribe again, with another id" if subscription.bookmark else ""
+        )
+        if why:
+            raise LocalProtocolError(f"{name!r} can be given no other filter: {why}")
+        kept = {k: v for k, v in subscription.options.items() if k not in ("filter", "keys")}
+        options = {**kept, **event.focus}
+        subscription.check(options)
+        self._replacements.setdefault(name, deque()).append((event.number, options))
+        self._replace_next(subscription, effects)
+
+    def _replace_next(self, subscription: Resumption, effects: list[Effect]) -> None:
+        """The next filter of it that waits, once the server takes it."""
+        name = subscription.id
+        waiting = self._replacements.get(name)
+        if not waiting or not subscription.takes_replace:
+            return
+        number, options = waiting[0]
+        if (name, number) in self._replacing.values():
+            return
+        self._command_number += 1
+        command_id = f"r{self._command_number}"
+        self._replacing[command_id] = name, number
+        effects.append(SendFrame(subscription.replace_frame(command_id, options)))
+
+    def _replace_answered(
+        self, name: str, number: int, header: Header, effects: list[Effect]
+    ) -> None:
+        subscription, waiting = self.by_id.get(name), self._replacements.get(name)
+        if subscription is None or not waiting or waiting[0][0] != number:
+            return  # The application had enough of it meanwhile.
+        _, options = waiting.popleft()
+        error: RaylayError | None = None
+        if header.get("status") == "failure":
+            reason = str(header.get("reason") or "refused")
+            error = CommandFailed(subscription.command, reason, str(header.get("text") or ""))
+        else:
+            subscription.replaced(options)
+        effects.append(ReplaceAnswered(number, name, error))
+        self._replace_next(subscription, effects)
+
+    def _give_up_replacing(self, name: str, effects: list[Effect]) -> None:
+        for number, _ in self._replacements.pop(name, ()):
+            effects.append(ReplaceAnswered(number, name, _ended(name)))
+
     def _resume_groups(self, effects: list[Effect]) -> None:
         """After a reconnect: what was wanted meanwhile, and those that go on together once all of
         them are accepted."""
@@ -226,6 +300,7 @@ class Resumptions:
             text = str(header.get("text") or "")
             error = BookmarkNotFound if reason == "bookmark_not_found" else CommandFailed
             effects.append(SubscriptionFailed(name, error(subscription.command, reason, text)))
+            self._give_up_replacing(name, effects)
             self._resume_groups(effects)
             return
         try:
@@ -237,6 +312,7 @@ class Resumptions:
             effects.append(SubscriptionAccepted(name, have if later else None))
             if subscription.bookmark:
                 self._resume_groups(effects)
+            self._replace_next(subscription, effects)
         elif kind == "persisted" and have is not None:
             subscription.named_persisted(have)
             effects.append(SubscriptionPersisted(name, have))
@@ -245,3 +321,10 @@ class Resumptions:
             if subscription.bounded:
                 del self.by_id[name]
             effects.append(SubscriptionCompleted(name, subscription.bounded))
+            self._replace_next(subscription, effects)
+
+
+def _ended(name: str) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"subscription {name!r} has ended: subscribe again", "no_such_subscription"
+    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xxhash import xxh3_64_hexdigest
 
 from raylay.services.client.events import (
+    Event,
     PauseWanted,
+    ReplaceWanted,
     ResumeWanted,
     SubscriptionUnwanted,
     SubscriptionWanted,
@@ -81,7 +83,6 @@ class Subscribing(Performing):
             ConnectionLost: no server answered in time; NoSafeInstance: those left are not safe.
         """
         self._raise_if_ended()
-        assert self._loop is not None, "connect first"
         options |= {"persisted_ms": persisted_ms} if persisted_ms is not None else {}
         given = {
             "bookmark_not_found": bookmark_not_found,
@@ -116,6 +117,7 @@ class Subscribing(Performing):
             self._unsubscribe,
             self._bookmarks_changed if bookmark and self._bookmark_store is not None else None,
             self._tell_tracer if self._tracer is not None else None,
+            self._replace,
         )
         await self._begin(subscription, resumption, timeout_s)
         return subscription
@@ -175,14 +177,20 @@ class Subscribing(Performing):
         kind: type[PauseWanted] | type[ResumeWanted],
         subscriptions: Sequence[Subscription],
     ) -> None:
+        if subscriptions:
+            names = tuple(dict.fromkeys(one.id for one in subscriptions))
+            await self._answer_to(lambda number: kind(number, names))
+
+    async def _replace(self, subscription: Subscription, focus: dict[str, Any]) -> None:
+        await self._answer_to(lambda number: ReplaceWanted(number, subscription.id, focus))
+
+    async def _answer_to(self, question: Callable[[int], Event]) -> None:
         self._raise_if_ended()
-        if not subscriptions:
-            return
         assert self._loop is not None, "connect first"
         self._asked_number = number = self._asked_number + 1
         answered = self._asking[number] = self._loop.create_future()
         try:
-            self._step(kind(number, tuple(dict.fromkeys(one.id for one in subscriptions))))
+            self._step(question(number))
             await self._while_reading(answered, None)
         finally:
             self._asking.pop(number, None)

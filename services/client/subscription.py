@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import Any
 
+from raylay.services.client.arguments import sow_keys
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.resumption import Resumption
-from raylay.services.errors import RaylayError
+from raylay.services.errors import LocalProtocolError, RaylayError
 from raylay.services.messages.ranges import PublisherRanges
 
 MESSAGE_OVERHEAD_BYTES = 256
@@ -36,6 +38,7 @@ class Subscription:
         unsubscribe: Callable[[Subscription], None],
         bookmarks_changed: Callable[[], None] | None = None,
         taken: Callable[[MessageBatch], None] | None = None,
+        replace: Callable[[Subscription, dict[str, Any]], Awaitable[None]] | None = None,
     ) -> None:
         self.id = resumption.id
         self.topic = resumption.topic
@@ -52,6 +55,7 @@ class Subscription:
         self._unsubscribe = unsubscribe
         self._bookmarks_changed = bookmarks_changed
         self._on_taken = taken
+        self._replace = replace
         self._items: deque[MessageBatch | PublisherRanges] = deque()
         self._queued_bytes = 0
         self._queued_messages = 0
@@ -200,6 +204,37 @@ class Subscription:
                 raise StopAsyncIteration
             self._messages = batch.messages()
             self._handed_out = 0
+
+    async def replace(self, *, filter: str = "", keys: Sequence[bytes] | None = None) -> None:
+        """Gives the subscription another filter, and other keys, in place of both that it had;
+        everything else of it stays. It holds at each later server, too.
+
+        Of a `sow_and_subscribe` the records that are newly in focus come next, as messages of kind
+        `sow`, and where it was subscribed with `oof` those that left, with the reason `match`;
+        `group_end` is set when all of them have come. An ordinary subscription gets what is
+        published from now on by the new filter. What is queued here still comes.
+
+        It returns when the server has taken it: behind the group before, and if need be after a
+        reconnect. What is delivered meanwhile is queued, however much it is. Who stops waiting
+        takes nothing back.
+
+        Args:
+            filter: only what passes it (docs/filters.md); empty: everything.
+            keys: only the records of these SOW keys; None: of all. Of `sow_and_subscribe` alone.
+
+        Raises:
+            CommandFailed: the server refused (`bad_filter`, …): the subscription goes on as it was.
+            LocalProtocolError: it has ended, has a bookmark, or is a query; nothing was changed.
+        """
+        focus: dict[str, Any] = {"filter": filter} if filter else {}
+        listed = sow_keys(keys)
+        if listed is not None:
+            focus["keys"] = listed
+        if self._replace is None:
+            raise LocalProtocolError(
+                f"{self.id!r} can be given no other filter: {self._resumption.irreplaceable}"
+            )
+        await self._replace(self, focus)
 
     def discard(self, message: Message) -> None:
         """Counts one message as seen. Only of use with `explicit_discard` and a bookmark store."""

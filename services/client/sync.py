@@ -95,6 +95,11 @@ class SyncSubscription:
         self._subscription.count_handed_out(0)
         return batch
 
+    def replace(self, *, filter: str = "", keys: Sequence[bytes] | None = None) -> None:
+        """Gives it another filter, and other keys, in place of both (`Subscription.replace`)."""
+        (one,) = _of((self,))
+        self._client._run(one.replace(filter=filter, keys=keys))
+
     def discard(self, message: Message) -> None:
         """Counts one message as seen (`explicit_discard`)."""
         self._client._call(self._subscription.discard, message)

@@ -29,6 +29,7 @@ CONFIG = InstanceConfig(
         SowTopicDefinition("rows", "json", keys=("/id",), hash_indexes=(("/s",),)),
         SowTopicDefinition("busy", "json", keys=("/id",)),
         SowTopicDefinition("changing", "json", keys=("/id",)),
+        SowTopicDefinition("replaced", "json", keys=("/id",)),
         SowTopicDefinition("merged", "json", keys=("/id",)),
         SowTopicDefinition("fx", "json", pattern="^fx/", keys=("/id",)),
     ),
@@ -163,6 +164,42 @@ def test_what_changes_and_what_leaves(server: Server) -> None:
             with pytest.raises(CommandFailed) as caught:
                 await reader.sow_and_subscribe("changing", **options)  # type: ignore[arg-type]
             assert caught.value.reason == reason
+
+    with_clients(server, work)
+
+
+def test_another_filter_moves_the_focus(server: Server) -> None:
+    async def work(publisher: Client, reader: Client) -> None:
+        rows = [{"id": n, "v": n} for n in range(10)]
+        await publish(publisher, "replaced", *rows)
+        follower = await reader.sow_and_subscribe("replaced", filter="/v < 5", oof=True)
+        plain = await reader.subscribe("replaced", filter="/v < 5")
+        assert len(await take(follower, 5)) == 5
+
+        held = {n: n for n in range(5)}
+        for filter_, true in (
+            ("/v > 2", lambda v: v > 2), ("/v > 90", lambda v: v > 90), ("", lambda v: True),
+        ):  # fmt: skip
+            await follower.replace(filter=filter_)
+            # It is changed while the rows are on their way.
+            await publish(publisher, "replaced", {"id": 3, "v": 3})
+            await follower.group_end.wait()
+            while held != {n: n for n in range(10) if true(n)}:
+                ((kind, reason, tree),) = await take(follower, 1)
+                if kind == "oof":
+                    assert reason == "match" and held.pop(tree["id"]) == tree["v"]
+                else:
+                    assert kind == "publish" or tree["id"] not in held, "it was in focus before"
+                    held[tree["id"]] = tree["v"]
+        await plain.replace(filter="/v = 77")
+        with pytest.raises(CommandFailed) as caught:
+            await plain.replace(filter="/v =")
+        assert caught.value.reason == "bad_filter"
+        await publish(publisher, "replaced", {"id": 1, "v": 4}, {"id": 2, "v": 77})
+        found: list[Any] = []
+        while not found or found[-1]["v"] != 77:
+            found += [tree for _, _, tree in await take(plain, 1)]
+        assert [tree["v"] for tree in found] == [3, 3, 3, 77]
 
     with_clients(server, work)
 

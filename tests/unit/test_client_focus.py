@@ -130,15 +130,17 @@ Change = tuple[Identity, bytes, bool]
 """Identity, key, and whether it deletes."""
 
 
+KEYS = [b"k%d" % n for n in range(4)]
+
+
 class Fabric:
     """Publishers whose messages reach each instance sooner or later, each in its order."""
 
     def __init__(self, draw: Random) -> None:
         self.draw = draw
-        keys = [b"k%d" % n for n in range(4)]
         self.published: dict[int, list[Change]] = {
             publisher: [
-                ((publisher, n), draw.choice(keys), draw.random() < 0.25)
+                ((publisher, n), draw.choice(KEYS), draw.random() < 0.25)
                 for n in range(1, draw.randrange(2, 12))
             ]
             for publisher in (1, 2)
@@ -166,6 +168,8 @@ class Consumer:
     def __init__(self, focus: Focus) -> None:
         self.focus = focus
         self.view: dict[bytes, Identity] = {}
+        self.wanted = frozenset(KEYS)
+        """What its filter is true of."""
 
     def take(self, handed: tuple[bytes, int]) -> None:
         for key, identity in told(handed):
@@ -181,13 +185,34 @@ class Consumer:
         """A query, of which as many rows come. Returns whether that was all of them."""
         focus = self.focus
         focus.begin()
-        found = list(instance.state.items())
+        found = list(self.expected(instance).items())
         for key, identity in found[:rows]:
             self.take(focus.rows(record(identity, key), 1))
         if rows < len(found):
             return False
         self.drop(focus.end())
-        assert self.view == instance.state
+        assert self.view == self.expected(instance)
+        return True
+
+    def expected(self, instance: Instance) -> dict[bytes, Identity]:
+        return {key: held for key, held in instance.state.items() if key in self.wanted}
+
+    def replace(self, instance: Instance, wanted: frozenset[bytes], frames: int) -> bool:
+        """Another filter, at an instance that has this subscription, and as many frames of its
+        group. Returns whether that was all of them."""
+        focus, had = self.focus, self.expected(instance)
+        self.wanted = wanted
+        focus.begin(is_part=True)
+        found = [each for each in instance.state.items() if (each[0] in had) != (each[0] in wanted)]
+        for key, identity in found[:frames]:
+            if key in wanted:
+                self.take(focus.rows(record(identity, key), 1))
+            else:
+                self.drop(focus.left(record(identity, key), 1))
+        if frames < len(found):
+            return False
+        self.drop(focus.end())
+        assert self.view == self.expected(instance)
         return True
 
     def follow(self, instance: Instance, change: Change) -> None:
@@ -196,11 +221,13 @@ class Consumer:
         before = instance.state.get(key)
         if not deletes:
             instance.state[key] = identity
-            self.take(self.focus.delivered(record(identity, key), 1))
+            if key in self.wanted:
+                self.take(self.focus.delivered(record(identity, key), 1))
         elif before is not None:
             del instance.state[key]
-            self.drop(self.focus.left(record(before, key), 1))
-        assert self.view == instance.state
+            if key in self.wanted:
+                self.drop(self.focus.left(record(before, key), 1))
+        assert self.view == self.expected(instance)
 
 
 def fold(instance: Instance, change: Change) -> None:
@@ -209,6 +236,31 @@ def fold(instance: Instance, change: Change) -> None:
         instance.state.pop(key, None)
     else:
         instance.state[key] = identity
+
+
+def test_a_group_of_what_is_newly_in_focus_takes_nothing_away() -> None:
+    focus = Focus()
+    query(focus, record((1, 1), b"a"), record((1, 2), b"b"))
+    told(focus.delivered(record((1, 3), b""), 1))
+    focus.begin(is_part=True)
+    assert told(focus.rows(record((1, 4), b"c"), 1)) == [(b"c", (1, 4))]
+    assert told(focus.left(record((1, 1), b"a"), 1)) == [(b"a", (1, 1))]
+    assert focus.end() == (b"", 0)
+    # The next one is of everything again: a failover.
+    rows = record((1, 2), b"b") + record((1, 3), b"d")
+    focus.begin()
+    assert told(focus.rows(rows, 2)) == []
+    assert told(focus.end()) == [(b"c", (1, 4))]
+
+
+def test_who_is_not_told_what_leaves_is_given_it_when_it_is_newly_in_focus() -> None:
+    focus = Focus()
+    query(focus, record((1, 1), b"a"))
+    focus.begin(is_part=True)  # "a" leaves, and without oof nobody says so.
+    focus.end()
+    focus.begin(is_part=True)
+    assert told(focus.rows(record((1, 1), b"a"), 1)) == [(b"a", (1, 1))]
+    assert focus.end() == (b"", 0)
 
 
 @given(st.integers(0, 1 << 40))
@@ -224,6 +276,11 @@ def test_the_consumers_view_is_the_instances_whatever_fails_over_when(seed: int)
             change = fabric.step(one)
             if change is None:
                 continue
+            if draw.random() < 0.2:
+                wanted = frozenset(draw.sample(KEYS, draw.randrange(5)))
+                if not consumer.replace(instance, wanted, draw.choice((0, 1, 9, 9))):
+                    fold(one, change)
+                    break  # The connection was lost in the middle of it.
             if one is instance:
                 consumer.follow(one, change)
             else:
@@ -232,4 +289,4 @@ def test_the_consumers_view_is_the_instances_whatever_fails_over_when(seed: int)
     assert consumer.ask(last, 1 << 10)
     while (change := fabric.step(last)) is not None:
         consumer.follow(last, change)
-    assert consumer.view == last.state
+    assert consumer.view == consumer.expected(last)

@@ -81,3 +81,24 @@ def test_what_differs_is_handed_out_and_what_is_gone_where_it_was_asked_for() ->
 def test_frames_of_what_nobody_asked_are_passed_over() -> None:
     machine = ClientMachine(ClientOptions("desk", ()), MemoryPublishStore())
     assert machine.grouped({"c": "sow", "sub": "gone", "n": 1}, row(1, b"a")) == []
+
+
+def test_behind_a_replaced_filter_comes_what_is_newly_in_focus_and_then_all_of_it_again() -> None:
+    asked = FocusedSubscription("s", "t", "", {"oof": True})
+    asked.active = asked.completed = True
+    grouped(asked, "group_begin")
+    assert grouped(asked, "sow", row(1, b"a")) == [("sow", "", [1])]
+    grouped(asked, "group_end")
+    assert asked.takes_replace
+    asked.replaced({"oof": True, "filter": "/a = 2"})
+    assert not asked.takes_replace, "its group has not come yet"
+    grouped(asked, "group_begin")
+    assert grouped(asked, "sow", row(2, b"b")) == [("sow", "", [2])]
+    assert grouped(asked, "group_end") == []
+    asked.completed = True
+    asked.replaced({"oof": True})
+    asked.lost()
+    assert not asked.completed
+    grouped(asked, "group_begin")
+    assert grouped(asked, "sow", row(2, b"b")) == []
+    assert grouped(asked, "group_end") == [("oof", "deleted", [1])]

@@ -11,16 +11,20 @@ from raylay.services.client.events import (
     Effect,
     PauseAnswered,
     PauseWanted,
+    ReplaceAnswered,
+    ReplaceWanted,
     ResumeWanted,
     SendFrame,
     SubscriptionAccepted,
+    SubscriptionCompleted,
     SubscriptionFailed,
     SubscriptionUnwanted,
     SubscriptionWanted,
 )
+from raylay.services.client.queries import FocusedSubscription, Query
 from raylay.services.client.resumption import Resumption
 from raylay.services.client.resumptions import Resumptions
-from raylay.services.errors import LocalProtocolError
+from raylay.services.errors import CommandFailed, LocalProtocolError
 
 
 class Bench:
@@ -112,3 +116,104 @@ def test_what_cannot_be_paused_or_resumed_changes_nothing() -> None:
     with pytest.raises(LocalProtocolError, match="not paused"):
         bench.all.resume_wanted(ResumeWanted(1, ("a",)), [])
     assert not bench.all.by_id["a"].paused
+
+
+def focused() -> tuple[Bench, dict[str, Any]]:
+    """A sow_and_subscribe that was asked for, and its command."""
+    bench = Bench()
+    asked = FocusedSubscription("f", "t", "json", {"filter": "/a = 1", "keys": [b"k"], "oof": True})
+    bench.all.wanted(SubscriptionWanted(asked), [])
+    (frame,) = bench.begin()
+    return bench, frame
+
+
+def replace(bench: Bench, number: int, name: str = "f", **focus: Any) -> list[Effect]:
+    effects: list[Effect] = []
+    bench.all.replace_wanted(ReplaceWanted(number, name, focus), effects)
+    return effects
+
+
+def complete(bench: Bench) -> list[Effect]:
+    """The group ends."""
+    return bench.answer(sub="f", a="completed")[1]
+
+
+def test_another_filter_is_asked_for_behind_the_group_and_holds_at_the_next_server() -> None:
+    bench, frame = focused()
+    assert replace(bench, 1, filter="/a = 2") == []
+    assert frames(bench.answer(cid=frame["cid"])[1]) == [], "the rows still come"
+    (asked,) = frames(complete(bench))
+    assert (asked["c"], asked["sub"], asked["t"], asked["mt"]) == (frame["c"], "f", "t", "json")
+    assert asked["o"] == {"filter": "/a = 2", "oof": True, "replace": True} and asked["a"]
+    assert replace(bench, 2, keys=[]) == [], "one after the other"
+    assert bench.answer(cid=asked["cid"], sub="f")[1] == [ReplaceAnswered(1, "f")]
+    done, second = complete(bench)
+    assert done == SubscriptionCompleted("f", False)
+    assert isinstance(second, SendFrame) and second.header["o"]["keys"] == []
+    bench.all.lose([])
+    (again,) = bench.begin()
+    assert again["o"] == {"filter": "/a = 2", "oof": True}, "what was taken"
+    bench.answer(cid=again["cid"])
+    (second_again,) = frames(complete(bench))
+    assert second_again["o"] == {"keys": [], "oof": True, "replace": True}, "what was not answered"
+    assert bench.answer(cid=second_again["cid"])[1] == [ReplaceAnswered(2, "f")]
+
+
+def test_a_filter_that_is_refused_changes_nothing() -> None:
+    bench, frame = focused()
+    bench.answer(cid=frame["cid"])
+    complete(bench)
+    (asked,) = frames(replace(bench, 1, filter="/a ="))
+    header = {"cid": asked["cid"], "sub": "f", "status": "failure", "reason": "bad_filter"}
+    (answered,) = bench.answer(**header)[1]
+    assert isinstance(answered, ReplaceAnswered) and isinstance(answered.error, CommandFailed)
+    assert (answered.error.command, answered.error.reason) == ("sow_and_subscribe", "bad_filter")
+    assert bench.all.by_id["f"].options == {"filter": "/a = 1", "keys": [b"k"], "oof": True}
+    assert frames(replace(bench, 2)), "and the next one is asked at once"
+
+
+def test_an_ordinary_one_takes_another_filter_when_it_is_accepted() -> None:
+    bench = Bench()
+    bench.all.wanted(SubscriptionWanted(Resumption("s", "t")), [])
+    assert replace(bench, 1, "s", filter="/a = 2") == []
+    (frame,) = bench.begin()
+    (asked,) = frames(bench.answer(cid=frame["cid"])[1])
+    assert (asked["c"], asked["o"]) == ("subscribe", {"filter": "/a = 2", "replace": True})
+    bench.answer(cid=asked["cid"])
+    bench.all.lose([])
+    assert bench.begin()[0]["o"] == {"filter": "/a = 2"}
+
+
+def test_what_can_be_given_no_other_filter_is_said_and_stays_as_it_was() -> None:
+    bench = Bench("bookmark")
+    bench.all.wanted(SubscriptionWanted(Query("query", "t", "", {})), [])
+    bench.all.wanted(SubscriptionWanted(Resumption("large", "t")), [])
+    for name, focus, said in (
+        ("bookmark", {}, "it has a bookmark"),
+        ("query", {}, "ask a new one"),
+        ("gone", {}, "has ended"),
+        ("large", {"filter": "x" * 70_000}, "a shorter filter"),
+    ):
+        with pytest.raises(LocalProtocolError, match=said):
+            replace(bench, 1, name, **focus)
+        assert [frame.get("o") for frame in bench.begin()] == [None] * 3
+
+
+def test_a_filter_that_waits_is_answered_when_its_subscription_ends() -> None:
+    for end in ("unwanted", "refused"):
+        bench, frame = focused()
+        bench.answer(cid=frame["cid"])
+        complete(bench)
+        (asked,) = frames(replace(bench, 1, filter="/a = 2"))
+        effects: list[Effect] = []
+        if end == "unwanted":
+            bench.all.unwanted(SubscriptionUnwanted("f"), effects)
+        else:
+            effects = bench.answer(sub="f", a="completed", status="failure", reason="x")[1]
+        (answered,) = (each for each in effects if isinstance(each, ReplaceAnswered))
+        assert answered.number == 1 and "has ended" in str(answered.error)
+        # One of the same name, later, is not given the answer of the one before.
+        new = FocusedSubscription("f", "t", "", {"filter": "/b = 1"})
+        bench.all.wanted(SubscriptionWanted(new), [])
+        assert bench.answer(cid=asked["cid"], sub="f") == (True, [])
+        assert new.options == {"filter": "/b = 1"} and not new.active

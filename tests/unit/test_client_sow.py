@@ -281,6 +281,43 @@ def test_after_a_failover_no_row_is_doubled_and_none_is_missing(oof: bool) -> No
 
 
 @run
+async def test_another_filter_holds_at_the_next_instance_too() -> None:
+    first, second = await pair()
+    async with client_of(first, second) as client:
+        found = await begun(client, first, row(1, b"a"), row(2, b"b"))
+        await found.replace(filter="/a > 2", keys=[b"b", b"c"])
+        command = first.session.commands("sow_and_subscribe")[1]
+        options = {"filter": "/a > 2", "keys": [b"b", b"c"], "oof": True, "batch": 100}
+        assert command["sub"] == found.id and command["o"] == {**options, "replace": True}
+        assert not found.group_end.is_set(), "what is newly in focus is on its way"
+        first.session.send({"c": "group_begin", "sub": found.id})
+        first.session.rows(found.id, row(3, b"c"))
+        first.session.out_of_focus(found.id, "match", row(1, b"a"))
+        first.session.group_end(found.id, 1, 1)
+        await found.group_end.wait()
+        assert [each[:2] for each in await taken(found, 4)] == [
+            ("sow", ""), ("sow", ""), ("sow", ""), ("oof", "match")
+        ]  # fmt: skip
+        first.subscribe_refusal = "bad_filter"
+        with pytest.raises(CommandFailed, match="refused"):
+            await found.replace(filter="/a >")
+        assert found.group_end.is_set(), "no rows come"
+        await first.stop()
+        await second.wait(lambda: second.sessions and second.session.commands("sow_and_subscribe"))
+        assert second.session.commands("sow_and_subscribe")[0]["o"] == options
+        second.session.group(found.id, row(2, b"b"), row(4, b"c"))
+        assert await taken(found, 1) == [("sow", "", b"4")]
+        found.unsubscribe()
+        with pytest.raises(LocalProtocolError, match="has ended"):
+            await found.replace()
+        with pytest.raises(LocalProtocolError, match="ask a new one"):
+            await client.sow("t").replace(filter="/a = 1")
+        with pytest.raises(LocalProtocolError, match="list of SOW keys"):
+            await found.replace(keys=b"abc")  # type: ignore[arg-type]
+    await second.stop()
+
+
+@run
 async def test_an_ordinary_subscription_is_told_what_leaves_too() -> None:
     server = await FakeServer().start()
     async with client_of(server) as client:

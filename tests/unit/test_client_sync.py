@@ -217,6 +217,10 @@ def test_queries_and_what_follows_them(there: ServerThread) -> None:
         follows = client.sow_and_subscribe("t", oof=True)
         there.call(group_of, follows.id)
         assert [next(follows).kind, next(follows).kind] == ["sow", "sow"]
+        follows.replace(filter="/a = 1")
+        assert server.session.commands("sow_and_subscribe")[1]["o"]["replace"] is True
+        with pytest.raises(LocalProtocolError, match="several subscriptions read as one"):
+            client.merged(follows).replace()
         server.subscribe_refusal = "no_sow"
         with pytest.raises(CommandFailed, match="refused"):
             client.sow("t").all()
