@@ -1392,10 +1392,10 @@ TWINS = frozenset(("contents not compared", "found: held is the same"))
 RARE: dict[str, int] = {
     "found: forgets topics": 1900,
     "notes freed untold": 830_011_433,
-    "retirement forgotten": 1045,
-    "front's generation kept": 3561,
-    "front used again early": 1600,
-    "old answers kept": 1300,
+    "retirement forgotten": 1170,
+    "front's generation kept": 20_000,
+    "front used again early": 20_040,
+    "old answers kept": 1410,
     "a whole list is safe": 8100,
     "SOW keeps what failed": 1390,
 }
