@@ -14,7 +14,6 @@ from raylay.services.messages.topics import TopicRule
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.plugins.message_types import plugins
 from raylay.services.replication.content import FilterLanguage
-from raylay.services.subscriptions.matching import Asker, nobody
 
 if TYPE_CHECKING:
     from raylay.services.expressions.functions.registry import Functions
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from raylay.services.subscriptions.changes import FollowingSubscriptions
     from raylay.services.subscriptions.filtered import FilteredSubscriptions
     from raylay.services.subscriptions.judging import ReplayFilters
+    from raylay.services.subscriptions.matching import Asker
 
 
 def filter_language(
@@ -52,7 +52,7 @@ def filtered_subscriptions(
     definitions: Iterable[TypeDefinition],
     instance: str,
     group: str,
-    asker: Callable[[int], Asker] = nobody,
+    asker: Callable[[int], Asker],
 ) -> FilteredSubscriptions:
     """What judges the content filters of an instance's subscriptions.
 
@@ -85,7 +85,7 @@ def following_subscriptions(
     keeps: Callable[[bytes, bytes], bool],
     instance: str,
     group: str,
-    asker: Callable[[int], Asker] = nobody,
+    asker: Callable[[int], Asker],
 ) -> FollowingSubscriptions:
     """What follows records for an instance's subscriptions.
 

@@ -130,7 +130,7 @@ COMMANDS: list[tuple[Header, bytes, str]] = [
     ({"c": "pb", "n": 2}, record_of(BAD, 1) + record_of(BAD, 2, command=5), "bad_record"),
     ({"c": "p", "t": "orders", "s": 1, "a": "persistent"}, b"", "bad_command"),
     ({"c": "flush", "a": "persisted,durable"}, b"", "bad_command"),
-    ({"c": "pb", "n": 2}, record_of(BAD, 1) + record_of(BAD, 2, command=6), "bad_record"),
+    ({"c": "pb", "n": 2}, record_of(BAD, 1) + record_of(BAD, 2, command=7), "bad_record"),
     ({"c": "pb", "n": 2}, record_of(BAD, 1) + record_of(BAD, 2, trace=b"short"), "bad_record"),
     ({"c": "pb", "n": 1}, record_of(BAD, 1) + record_of(BAD, 2), "bad_record"),
     ({"c": "pb", "n": 3}, record_of(BAD, 1) + record_of(BAD, 2), "bad_record"),
@@ -242,7 +242,7 @@ def test_a_sequence_that_comes_again_as_another_command_is_a_conflict(
     others = (
         build(1, b"{}", 1),
         build(1, b"{}", 1, expiration_s=6),
-        build(1, b"{}", 1, expiration_s=5, command=Command.DELETE),
+        build(1, b"{}", 1, expiration_s=5, command=Command.DELTA_PUBLISH),
         build(1, b"", 1, expiration_s=5, key=b"{}"),
     )
     client = Client(server.address, "twice")

@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,10 @@ def processes(server: Server) -> list[int]:
 
 def opened(pid: int) -> set[str]:
     """What a process has open or mapped, by name: files by their paths, sockets as `socket:[n]`."""
-    names = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    names = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # Closed meanwhile: nobody has it open.
+            names.add(os.readlink(entry))
     maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
     return names | {found[1] for line in maps if (found := re.search(r"(/.*)$", line))}
 

@@ -16,6 +16,7 @@ from raylay.services.plugins.filters import (
     filter_problem,
     filtered_subscriptions,
 )
+from raylay.services.subscriptions.matching import nobody
 
 BROKEN = TypeDefinition("mine", "of nobody", {})
 LOADED = """
@@ -23,6 +24,7 @@ import sys
 from raylay.services.core import live
 from raylay.services.messages.topics import TopicRule
 from raylay.services.plugins.filters import filter_language
+from raylay.services.subscriptions.matching import nobody
 assert filter_language([TopicRule("orders")]) is None
 print([name for name in sys.modules if "services.expressions" in name or "types.registry" in name])
 """
@@ -47,5 +49,5 @@ def test_what_cannot_be_used_is_told_where_it_was_asked_for() -> None:
     with pytest.raises(ConfigurationError, match="no kind is called 'of nobody'"):
         filter_language([TopicRule("orders", filter="/a = 1")], [BROKEN])
     with pytest.raises(RemoteProtocolError, match="A-1 cannot filter: message type mine") as told:
-        filtered_subscriptions([BROKEN], "A-1", "A")
+        filtered_subscriptions([BROKEN], "A-1", "A", nobody)
     assert told.value.reason == "bad_filter"
