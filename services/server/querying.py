@@ -9,6 +9,7 @@ behind the rows (subscriptions/behind.py). A client that does not read holds up 
 from __future__ import annotations
 
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -266,7 +267,7 @@ class QueryPump:
                 continue
             try:
                 self._begin(session, query)
-            except (RemoteProtocolError, StorageError, CorruptRecord) as error:
+            except Exception as error:
                 self._failed(session, query, error)
                 continue
             self._kick(session)
@@ -313,7 +314,16 @@ class QueryPump:
 
     def _failed(self, session: _Session, query: _Query, error: Exception) -> None:
         connection, name = session.connection, query.sow.query
-        reason = error.reason if isinstance(error, RemoteProtocolError) else "storage_error"
+        text = str(error)
+        if isinstance(error, RemoteProtocolError):
+            reason = error.reason
+        elif isinstance(error, (StorageError, CorruptRecord)):
+            reason = "storage_error"
+        else:
+            reason, instance = "internal_error", self._here.config.name
+            text = f"{instance} failed to answer ({type(error).__name__}): its events have why"
+            why = "".join(traceback.format_exception(error))
+            self._here.report("query_failed", topic=query.sow.topic, text=why)
         connection.resolving.discard(name)
         if query.subscribe is not None:
             found = connection.subscriptions.pop(name, None)
@@ -321,7 +331,7 @@ class QueryPump:
                 self._unsubscribe(found)
         connection.send(
             connection.codec.acknowledgment(
-                "completed", query.sow.command_id, reason, str(error), sub=name
+                "completed", query.sow.command_id, reason, text, sub=name
             )
         )
 
@@ -384,7 +394,8 @@ class QueryPump:
         name, codec = query.sow.query, connection.codec
         try:
             frames = running.turn(is_over)
-        except (RemoteProtocolError, StorageError, CorruptRecord) as error:
+        except Exception as error:
+            # A query changes nothing: what nobody foresaw ends it alone.
             self._failed(session, query, error)
             self._close(session)
             self._begin_next(session)

@@ -37,7 +37,7 @@ from raylay.services.sow.selecting import Selection, check_select
 from raylay.services.sow.state import SowRecord
 from raylay.services.sow.topic import SowChange
 from raylay.services.subscriptions.delivery import Delivery
-from raylay.services.subscriptions.filtered import surroundings_of
+from raylay.services.subscriptions.filtered import around, surroundings_of
 from raylay.services.subscriptions.matching import Asker, Following, Subscription, nobody
 
 _BUILDERS_MAX = 1_024
@@ -385,7 +385,9 @@ class FollowingSubscriptions:
             if kind is None:
                 found = list(topic.every)
             else:
-                found = topic.passing(kind, record.body, self._around(record, run))
+                found = topic.passing(
+                    kind, record.body, around(record, run, self._instance, self._group)
+                )
             for subscription in found:
                 assert subscription.following is not None
                 made = self._records.of_message(record, subscription.following.select, kind)
@@ -466,17 +468,6 @@ class FollowingSubscriptions:
                 if subscription.filter.matches(topic, message_type):
                     found.add(subscription, filter_)
         return found
-
-    def _around(self, record: Record, run: Run) -> Surroundings:
-        return Surroundings(
-            topic=record.topic,
-            size_bytes=len(record.body),
-            correlation_id=record.correlation.decode("utf-8", "surrogateescape"),
-            bookmark=record.bookmark,
-            instance=self._instance,
-            group=self._group,
-            now_s=run.receive_time_us / 1e6,
-        )
 
 
 def _is_of(change: SowChange, run: Run) -> bool:

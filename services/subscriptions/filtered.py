@@ -136,7 +136,9 @@ class FilteredSubscriptions:
             message = parse(record.body)
         except MessageTypeError:
             return []
-        return index.matching(message, self._around(record, run) if self._asking else NOWHERE)
+        return index.matching(
+            message, around(record, run, self._instance, self._group) if self._asking else NOWHERE
+        )
 
     def _index(self, topic: bytes, message_type: bytes) -> FilterIndex[Subscription]:
         key = (topic, message_type)
@@ -156,17 +158,23 @@ class FilteredSubscriptions:
         except MessageTypeError:
             return None
 
-    def _around(self, record: Record, run: Run) -> Surroundings:
-        return Surroundings(
-            topic=record.topic,
-            size_bytes=len(record.body),
-            correlation_id=record.correlation.decode("utf-8", "surrogateescape"),
-            bookmark=record.bookmark,
-            instance=self._instance,
-            group=self._group,
-            # The time now is the time when it came.
-            now_s=run.receive_time_us / 1e6,
-        )
+
+def around(record: Record, run: Run, instance: str, group: str) -> Surroundings:
+    """What a filter may ask beside a message.
+
+    Args:
+        instance, group: names of the instance.
+    """
+    return Surroundings(
+        topic=record.topic,
+        size_bytes=len(record.body),
+        correlation_id=record.correlation.decode("utf-8", "surrogateescape"),
+        bookmark=record.bookmark,
+        instance=instance,
+        group=group,
+        # The time now is the time when it came.
+        now_s=run.receive_time_us / 1e6,
+    )
 
 
 def surroundings_of(asker: Asker) -> Surroundings:

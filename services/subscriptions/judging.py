@@ -17,7 +17,7 @@ from raylay.services.expressions.functions.registry import NOWHERE, Functions, S
 from raylay.services.messages.records import RECORD_HEADER_BYTES, Run, decode_record
 from raylay.services.messages.types.base import Types
 from raylay.services.subscriptions.combined import PIECE_BYTES
-from raylay.services.subscriptions.filtered import surroundings_of
+from raylay.services.subscriptions.filtered import around, surroundings_of
 from raylay.services.subscriptions.matching import Asker
 
 KEPT_PIECES = 4
@@ -98,16 +98,7 @@ class ReplayFilters:
     def around(self, run: Run, place: Place) -> Surroundings:
         """What a filter may ask beside the message."""
         record = decode_record(run.payload, place[1], verify=False)
-        return Surroundings(
-            topic=record.topic,
-            size_bytes=len(record.body),
-            correlation_id=record.correlation.decode("utf-8", "surrogateescape"),
-            bookmark=record.bookmark,
-            instance=self._instance,
-            group=self._group,
-            # The time now is the time when it came.
-            now_s=run.receive_time_us / 1e6,
-        )
+        return around(record, run, self._instance, self._group)
 
 
 class ReplayFilter:

@@ -23,6 +23,7 @@ from raylay.services.server.client_connection import ClientConnection
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.querying import Querying
 from raylay.services.sow.state import SowRules
 from raylay.services.telemetry.logs import LogOptions
 
@@ -625,5 +626,29 @@ def test_turns_are_apart_while_something_is_written(
         queries._commits = commits
         queries._turn()
         assert len(await group_of(reader, "q")) == 1
+
+    in_house(tmp_path, visit)
+
+
+def test_a_fault_that_nobody_foresaw_ends_the_query_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def visit(house: House) -> None:
+        door = await house.client("one")
+        await house.publish(door, "one", {"id": 1})
+        with monkeypatch.context() as broken:
+            broken.setattr(Querying, "turn", lambda *_: 1 // 0)
+            for command in ("sow", "sow_and_subscribe"):
+                door.send(ask("asked", command=command))
+                told = await door.until(lambda each: each.get("status") == "failure")
+                assert told["reason"] == "internal_error"
+                assert "solo failed to answer (ZeroDivisionError)" in told["text"]
+        said = house.server.here.events_log.after()
+        event = next(each for each in said if each["event"] == "query_failed")
+        assert event["topic"] == "orders"
+        assert "in _go_on" in event["text"]
+        door.send(ask("asked"))
+        frames = await frames_until(door, lambda each: each["c"] == "group_end")
+        assert [header["n"] for header, _ in frames if header["c"] == "sow"] == [1]
 
     in_house(tmp_path, visit)
