@@ -34,6 +34,7 @@ from raylay.services.configuration.units import (
 )
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import (
+    RESERVED,
     TopicRule,
 )
 from raylay.services.messages.types.definitions import TypeDefinition
@@ -462,9 +463,12 @@ class FabricSettings(Section):
         return tuple(each.definition() for each in (self.sow_topics if own is None else own))
 
     def sow_terms_of(self, instance: InstanceSettings) -> tuple[SowDefinition, ...]:
-        """What is compared of them when a link connects."""
+        """What is compared of them when a link connects. The drills' own is not: a peer that is
+        not marked for drills has none, and nothing of it is amiss there."""
         return tuple(
-            SowDefinition(each.name, each.message_type, each.keys) for each in self.sow_of(instance)
+            SowDefinition(each.name, each.message_type, each.keys)
+            for each in self.sow_of(instance)
+            if not each.name.startswith(RESERVED)
         )
 
     def types_of(self, instance: InstanceSettings) -> tuple[TypeDefinition, ...]:

@@ -1,8 +1,10 @@
-"""The topic that drills have for themselves: journaled and replicated where drills are allowed.
+"""The topics that drills have for themselves: journaled and replicated where drills are allowed.
 
 A drill proves instances, disks and links, and publishes for that. In the user's own topics its
-messages would be data. So a fabric that is marked `drills: allowed` has one topic more than it
-declares: in the log of each instance that keeps one, and on each link between its own instances.
+messages would be data. So a fabric that is marked `drills: allowed` has two topics more than it
+declares: in the log of each instance that keeps one, and on each link between its own instances. Of
+the second one instances keep the last message of each key. Links do not compare that: it would keep
+them from a peer that is not marked.
 """
 
 from __future__ import annotations
@@ -14,13 +16,23 @@ from raylay.services.configuration.model import (
     InstanceSettings,
     TopicSettings,
 )
+from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.topology import waited_for
-from raylay.services.messages.topics import DRILL_TOPIC, TopicMatcher, TopicRule
+from raylay.services.messages.topics import (
+    DRILL_SOW_TOPIC,
+    DRILL_TOPIC,
+    TopicMatcher,
+    TopicRule,
+)
 from raylay.services.replication.validation import ALWAYS_CHECKED, CHECKS
+
+OURS = (DRILL_TOPIC, DRILL_SOW_TOPIC)
+SOW_TYPE = "json"
+"""Of the messages on the second one."""
 
 
 def with_drill_topic(settings: FabricSettings) -> FabricSettings:
-    """The fabric as it runs: with the drills' topic where it is marked for drills, else as it is.
+    """The fabric as it runs: with the drills' topics where it is marked for drills, else as it is.
 
     Links to another fabric get nothing that they do not have: that one did not allow drills.
     """
@@ -33,6 +45,7 @@ def with_drill_topic(settings: FabricSettings) -> FabricSettings:
                 instance.model_copy(
                     update={
                         "topics": _journaled(settings.topics_of(instance)),
+                        "sow_topics": _kept(settings, instance),
                         "destinations": tuple(
                             _carrying(settings, instance, each, excluded)
                             for each in instance.destinations
@@ -48,7 +61,25 @@ def with_drill_topic(settings: FabricSettings) -> FabricSettings:
 def _journaled(topics: tuple[TopicSettings, ...]) -> tuple[TopicSettings, ...]:
     # Who keeps no log at all gets none: it would be another instance than the one declared.
     kept = [topic for topic in topics if topic.journaled]
-    return topics if not kept or _taken(kept) else (*topics, TopicSettings(name=DRILL_TOPIC))
+    if not kept:
+        return topics
+    return (*topics, *(TopicSettings(name=name) for name in OURS if not _taken(kept, name)))
+
+
+def _kept(
+    settings: FabricSettings, instance: InstanceSettings
+) -> tuple[SowTopicSettings, ...] | None:
+    """The SOW topics of an instance; None: the fabric's."""
+    own = instance.sow_topics
+    takes = not instance.message_types or SOW_TYPE in instance.message_types
+    is_ours = all(each.name != SOW_TYPE for each in settings.types_of(instance))
+    if not (takes and is_ours and any(t.journaled for t in settings.topics_of(instance))):
+        return own
+    # Nobody reads a long journal for it that was written before there was this topic.
+    added = SowTopicSettings(name="drill", message_type=SOW_TYPE, recovery_point="now")
+    # Nobody else may take such a name.
+    added = added.model_copy(update={"name": DRILL_SOW_TOPIC})
+    return (*(settings.sow_topics if own is None else own), added)
 
 
 def _carrying(
@@ -62,24 +93,23 @@ def _carrying(
         if destination.to
         else bool(waited_for(settings, instance, destination))
     )
-    if not inside or not destination.topics or _taken(destination.topics):
+    missing = [name for name in OURS if not _taken(destination.topics, name)]
+    if not inside or not destination.topics or not missing:
         return destination
     left_out = {name for topic in destination.topics for name in _left_out(topic)}
     if left_out:
         left_out |= excluded[instance.name, destination.name]
-    added = TopicSettings(
-        name=DRILL_TOPIC,
-        # Nothing is demanded of it that is not of the others; None: as the destination says.
-        exclude_validation=tuple(each for each in CHECKS if each in left_out) or None,
-    )
-    return destination.model_copy(update={"topics": (*destination.topics, added)})
+    # Nothing is demanded of them that is not of the others; None: as the destination says.
+    excluded_checks = tuple(each for each in CHECKS if each in left_out) or None
+    added = [TopicSettings(name=name, exclude_validation=excluded_checks) for name in missing]
+    return destination.model_copy(update={"topics": (*destination.topics, *added)})
 
 
-def _taken(topics: tuple[TopicSettings, ...] | list[TopicSettings]) -> bool:
-    """Whether messages of any type on the drills' topic are taken already."""
+def _taken(topics: tuple[TopicSettings, ...] | list[TopicSettings], name: str) -> bool:
+    """Whether messages of any type on this topic are taken already."""
     whole = (t for t in topics if t.message_type == "*" and not t.filter)
     rules = tuple(TopicRule(topic.name) for topic in whole)
-    return TopicMatcher(rules).matches(DRILL_TOPIC.encode(), b"")
+    return TopicMatcher(rules).matches(name.encode(), b"")
 
 
 def _left_out(topic: TopicSettings) -> set[str]:

@@ -25,6 +25,8 @@ from raylay.services.drills.judging import (
     seen,
     unjudged,
 )
+from raylay.services.drills.keeping import SowLoad, read_changes
+from raylay.services.drills.laws.sow_topics import SowVerdict, Written
 from raylay.services.drills.load import Crowd
 from raylay.services.drills.marks import check_allowed
 from raylay.services.drills.measure import (
@@ -126,6 +128,7 @@ class Collecting:
         """By number of a step that is on: what it breaks, and when that is mended."""
         self._places: Places
         self._crowd: Crowd
+        self._sow: SowLoad
         self._watcher: Watcher
         self._injectors: dict[str, Injector] = {}
         self._last_look: list[Sample] = []
@@ -252,6 +255,10 @@ class Collecting:
             times_us, recording.faults, "journaled" if own_load else "acknowledged"
         )
         found, history = judge_laws(recording, journals, statuses, unacked, own_load=own_load)
+        sow = None if own_load else self._judge_sow(after_txid, members)
+        if sow is not None:
+            found += sow.broken
+            complaints += self._sow.complaints
         complaints += self._unread + crowd.complaints
         complaints += self._alarms()
         first = {name: int(told["pid"]) for name, told in self._first_statuses.items()}
@@ -263,7 +270,28 @@ class Collecting:
             history is not None,
             late,
             complaints,
+            sow,
         )
+
+    def _judge_sow(self, after_txid: Mapping[str, int], members: Mapping[str, Any]) -> SowVerdict:
+        """What instances answered of the drills' SOW topic, against their journals."""
+        new = {lost.instance for lost in self._disks.lost}
+        journals: dict[str, list[Written]] = {}
+        for name in list(self._sow.rows):
+            directory = self._places.directory(name)
+            try:
+                journals[name], why = self._places.errand(
+                    name, read_changes, directory, 0 if name in new else after_txid[name],
+                    self._sow.publishers, self._archive(name, directory),
+                )  # fmt: skip
+            except FabricError as error:
+                why = str(error)
+            if why:
+                # What it has behind that is not known: nothing is compared.
+                self._unread.append(f"the journal of {name} cannot be read further: {why}")
+                del self._sow.rows[name]
+        since = [e for e in self._watcher.events if e["time_us"] >= self._result.began_us]
+        return self._sow.judge(journals, members, new, is_excused=bool(new or downgrades(since)))
 
     def _first_journaled_us(
         self,

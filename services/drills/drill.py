@@ -28,6 +28,7 @@ from raylay.services.drills.faults import (
     Stop,
 )
 from raylay.services.drills.head import Head
+from raylay.services.drills.keeping import SowLoad
 from raylay.services.drills.lease import RENEW_S
 from raylay.services.drills.load import Crowd
 from raylay.services.drills.marks import MARK_FILE, Mark, check_allowed, clean, refuse_running
@@ -153,6 +154,7 @@ class Drill(Collecting):
                 head.check()
         self._crowd = result.crowd = Crowd(self.fabric, scenario.load, self.number, self._topic)
         result.topic = self._crowd.topic
+        self._sow = SowLoad(self.number, self._groups if result.topic else {}, before)
         self._logged_before = await asyncio.to_thread(self._logged)
         self._watcher = Watcher(self.fabric, before)
         self._places.known = self._watcher.statuses
@@ -161,9 +163,11 @@ class Drill(Collecting):
         try:
             async with AsyncExitStack() as stack:
                 stack.push_async_callback(self._crowd.close)
+                stack.push_async_callback(self._sow.close)
                 stack.push_async_callback(_cancelled, steps)
                 result.began_us = now_us()
                 await self._crowd.open(self._slow_regions)
+                await self._sow.open(self._crowd.options)
                 self._tell(
                     f"{len(self._crowd.publishers)} publishers, {len(self._crowd.subscribers)} "
                     f"subscribers; {scenario.before_ms / 1000:g} s before the first fault"
@@ -177,7 +181,7 @@ class Drill(Collecting):
                 await asyncio.sleep(scenario.after_ms / 1000)
                 self._tell("healed; waiting until everything owed has come")
                 result.quiet_us = now_us()
-                await self._crowd.settle(HEAL_S_MAX)
+                await asyncio.gather(self._crowd.settle(HEAL_S_MAX), self._sow.settle(HEAL_S_MAX))
                 if not scenario.own_load:
                     await self._crowd.await_subscribers(
                         {group: owed.persisted for group, owed in self._records().items()},
@@ -191,6 +195,7 @@ class Drill(Collecting):
                         sample_of(whole_us, name, status) for name, status in statuses.items()
                     ]
                     await self._await_carried(statuses, HEAL_S_MAX)
+                    await self._sow.ask(self.fabric.servers(), self._crowd.options)
                 except FabricError as error:
                     complaints.append(str(error))
                     statuses = await self._statuses()

@@ -7,13 +7,14 @@ nobody publishes, only what a drill's own clients published is judged place by p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from raylay.services.drills import checkers
 from raylay.services.drills.history import History, Member
+from raylay.services.drills.laws.sow_topics import SowVerdict
 from raylay.services.drills.recorded import Lost, Recording
 from raylay.services.drills.verdict import (
     PlaceVerdict,
@@ -50,6 +51,9 @@ class Judgement:
     """Copies journaled behind a higher one and flagged so: law 3 allows it where paths split."""
     complaints: list[str] = field(default_factory=list)
     """What is wrong besides: an instance not whole, a client without its acks, …"""
+    sow: SowVerdict | None = None
+    """What came of the load on the drills' SOW topic; None: there was none. What is wrong with it
+    is among the laws."""
 
     @property
     def valid(self) -> bool:
@@ -70,23 +74,36 @@ def read_journal(
     """
     wanted = frozenset(publishers)
     held: list[Run] = []
+
+    def take(run: Run) -> None:
+        if wanted and run.publisher not in wanted:
+            return
+        if run.kind == Kind.RECORDS and run.contiguous and run.topic:
+            run = replace(run, payload=b"", raw=None)
+        held.append(run)
+
+    why = read_runs(directory, after_txid, archive, take)
+    return held, why
+
+
+def read_runs(
+    directory: Path, after_txid: int, archive: Path | None, take: Callable[[Run], None]
+) -> str:
+    """Gives what a journal holds behind a transaction id to `take`, in order. Why it cannot be read
+    any further; empty: it was read to its end."""
     for left in reversed(range(READS_MAX)):
         try:
             with LmdbJournalReader(directory / "journal", archive) as reader:
                 while runs := reader.read(after_txid):
                     for run in runs:
-                        if wanted and run.publisher not in wanted:
-                            continue
-                        if run.kind == Kind.RECORDS and run.contiguous and run.topic:
-                            run = replace(run, payload=b"", raw=None)
-                        held.append(run)
+                        take(run)
                     after_txid = runs[-1].last_txid
             break
         except (RaylayError, OSError, ValueError) as error:
             # The directory may change under a reader: it goes on where it was.
             if not left or not getattr(error, "retriable", False):
-                return held, str(error)
-    return held, ""
+                return str(error)
+    return ""
 
 
 def reaching(members: Mapping[str, Member], topic: str, message_type: str) -> dict[str, set[str]]:

@@ -306,7 +306,8 @@ class Crowd:
         self._tasks: list[asyncio.Task[None]] = []
         self.complaints: list[str] = []
 
-    def _options(self, name: str, group: str) -> dict[str, Any]:
+    def options(self, name: str, group: str) -> dict[str, Any]:
+        """What a client of the drill is made with."""
         total = self._load.rate_per_s * max(1, len(self.publishers))
         made = self._fabric.client_options(name, group=group)
         if "tracer" in made:
@@ -323,14 +324,14 @@ class Crowd:
         """Subscribers first, then publishers. `slow_regions` get one more subscriber each, which a
         step may keep from reading."""
         for subscriber in self.subscribers:
-            options = self._options(subscriber.name, subscriber.group)
+            options = self.options(subscriber.name, subscriber.group)
             await subscriber.open(self.topic, options)
         for region in sorted(slow_regions):
             slow = Subscriber(f"drill-{self._number}-{region}-slow", region, self.failovers)
-            await slow.open(self.topic, self._options(slow.name, region), SLOW_QUEUE_BYTES)
+            await slow.open(self.topic, self.options(slow.name, region), SLOW_QUEUE_BYTES)
             self.subscribers.append(slow)
         for publisher in self.publishers:
-            await publisher.open(self._options(publisher.name, publisher.group))
+            await publisher.open(self.options(publisher.name, publisher.group))
         self._tasks = [
             asyncio.create_task(publisher.run(lambda: not self._publishing))
             for publisher in self.publishers

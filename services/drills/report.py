@@ -227,6 +227,8 @@ def _verdicts(page: Page, judgement: Judgement) -> None:
     wrong += [["complaint", text] for text in judgement.complaints]
     if wrong:
         page.table("What is wrong", ("law", "what"), wrong, folded=False)
+    if judgement.sow is not None:
+        page.text("", judgement.sow.sentence)
     if not judgement.laws_judged:
         page.text("", UNJUDGED_LAWS)
     elif judgement.separate:
@@ -386,6 +388,7 @@ def as_json(result: Result, traces: Sequence[tuple[Injected, list[Span]]] = ()) 
             "laws_broken": [asdict(each) for each in judgement.broken],
             "known": len(judgement.separate),
             "complaints": judgement.complaints,
+            "sow": _sow_json(judgement),
             "places": [asdict(place) for place in verdict.places],
         },
         "faults": [asdict(each) for each in result.injected],
@@ -404,6 +407,20 @@ def as_json(result: Result, traces: Sequence[tuple[Injected, list[Span]]] = ()) 
         ],
         "events": [each for each in result.events if each["time_us"] >= result.began_us],
         "kept": result.kept,
+    }
+
+
+def _sow_json(judgement: Judgement) -> dict[str, Any] | None:
+    sow = judgement.sow
+    if sow is None:
+        return None
+    return {
+        "judged": not sow.why,
+        "why": sow.why,
+        "changes": sow.changes,
+        "deletions": sow.deletions,
+        "records": sow.records,
+        "wrong": len(sow.broken),
     }
 
 

@@ -14,6 +14,8 @@ RESERVED = "raylay/"
 begins so itself."""
 DRILL_TOPIC = f"{RESERVED}drill"
 """What drills publish on (docs/drills.md)."""
+DRILL_SOW_TOPIC = f"{RESERVED}drill-sow"
+"""The same, of which the last message of each key is kept."""
 
 
 def is_regex(topic: str) -> bool:

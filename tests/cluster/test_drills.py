@@ -23,7 +23,7 @@ from raylay.services.drills.head import (
 from raylay.services.drills.scenario import parse
 from raylay.services.errors import FabricError
 from raylay.services.fabric import Fabric
-from raylay.services.messages.topics import DRILL_TOPIC
+from raylay.services.messages.topics import DRILL_SOW_TOPIC, DRILL_TOPIC
 
 pytestmark = pytest.mark.cluster
 
@@ -54,6 +54,19 @@ def test_a_drill_is_judged_and_reported(whole: Fabric, tmp_path: Path) -> None:
     assert {f"journal {name}" for name in ("near-1", "near-2", "far-1")} < set(places)
     assert len(places) == 5 and min(places.values()) >= told["verdict"]["persisted"] > 100
     assert {event["event"] for event in told["events"]} >= {"drill_line", "link_process_ended"}
+    # Each instance answers of the drills' SOW topic what its journal says, and the writers wrote.
+    sow = told["verdict"]["sow"]
+    assert sow["judged"] and not sow["wrong"] and "each has what its own journal says" in text
+    assert sow["records"].keys() == {"near-1", "near-2", "far-1"}
+    # Two writers of 20 a second, for the four seconds that the drill takes at least.
+    assert sow["changes"] > 50 and sow["deletions"] > 5
+    assert len(set(sow["records"].values())) == 1 and sow["records"]["far-1"] > 16
+    # Its records are gone with it.
+    with whole.sync_client("asks", group="near") as client:
+        deadline_s = time.monotonic() + WAIT_S
+        while client.sow(DRILL_SOW_TOPIC).all():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
     # Acks of the pair stood still until the downgrade, and those of the other region did not.
     partition = told["recoveries"][0]["acks_stood_ms"]
     assert partition["near"] > 500

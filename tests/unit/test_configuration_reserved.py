@@ -1,4 +1,4 @@
-"""services/configuration/reserved.py: the drills' topic, where drills are allowed."""
+"""services/configuration/reserved.py: the drills' topics, where drills are allowed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
-from raylay.services.configuration.model import FabricSettings
+from raylay.services.configuration.model import FabricSettings, TypeSettings
 from raylay.services.configuration.reserved import with_drill_topic
+from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.fabric import Fabric, Topic
 from raylay.services.fabric.check import check_settings
 from raylay.services.fabric.plan import instance_config, record_of
-from raylay.services.messages.topics import DRILL_TOPIC, TopicMatcher
+from raylay.services.messages.topics import (
+    DRILL_SOW_TOPIC,
+    DRILL_TOPIC,
+    TopicMatcher,
+    TopicRule,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ("hot_pair", "geographic", "three_regions", "hub_and_spoke", "one_way_feed", "dmz_pair")
@@ -30,11 +36,26 @@ def taking(settings: FabricSettings, place: Path) -> dict[str, bool]:
     found = {}
     for instance in settings.instances:
         config = instance_config(settings, record, instance)
-        found[instance.name] = TopicMatcher(config.topics).matches(DRILL_TOPIC.encode(), b"any")
+        found[instance.name] = takes(config.topics)
         for each in config.destinations:
-            taken = TopicMatcher(each.topics).matches(DRILL_TOPIC.encode(), b"any")
-            found[f"{instance.name} {each.name}"] = taken
+            found[f"{instance.name} {each.name}"] = takes(each.topics)
     return found
+
+
+def takes(topics: tuple[TopicRule, ...]) -> bool:
+    matcher = TopicMatcher(topics)
+    found = {matcher.matches(topic.encode(), b"any") for topic in (DRILL_TOPIC, DRILL_SOW_TOPIC)}
+    assert len(found) == 1, "one of the two alone"
+    return found.pop()
+
+
+def kept(settings: FabricSettings, name: str, place: Path) -> list[str]:
+    """The SOW topics that an instance is started with."""
+    config = instance_config(settings, record_of(settings, place), settings.instance(name))
+    assert [each.name for each in config.sow_topics] == [
+        each.name for each in config.sow if each.name != DRILL_SOW_TOPIC
+    ], "a link compares the user's alone"
+    return [each.name for each in config.sow]
 
 
 @pytest.mark.parametrize("topics", [[Topic("orders", "json")], [".*"], [Topic(".*", "nvfix")]])
@@ -48,6 +69,34 @@ def test_without_the_mark_nothing_changes(tmp_path: Path) -> None:
     settings = two([Topic("orders")], "refused").settings()
     assert with_drill_topic(settings) is settings
     assert not taking(settings, tmp_path)["near-1"]
+    assert kept(settings, "near-1", tmp_path) == []
+
+
+def test_of_one_the_last_message_of_each_key_is_kept(tmp_path: Path) -> None:
+    orders = {"name": "orders", "message_type": "json", "keys": ["/id"]}
+    trades = {"name": "trades", "message_type": "json", "keys": ["/id"]}
+    made = two([Topic("orders"), Topic("trades")]).instance("quiet", "near", topics=[])
+    made.instance("fixed", "near").instance("own", "near", sow_topics=[trades])
+    settings = made.settings().model_copy(
+        update={"sow_topics": (SowTopicSettings.model_validate(orders),)}
+    )
+    changed = {"fixed": {"message_types": ("fix",)}}
+    settings = settings.model_copy(
+        update={
+            "instances": tuple(
+                each.model_copy(update=changed.get(each.name, {})) for each in settings.instances
+            )
+        }
+    )
+    assert kept(settings, "near-1", tmp_path) == ["orders", DRILL_SOW_TOPIC]
+    added = with_drill_topic(settings).instance("near-1").sow_topics or ()
+    assert added[-1].recovery_point == "now", "no journal of before is read for it"
+    assert kept(settings, "own", tmp_path) == ["trades", DRILL_SOW_TOPIC]
+    # Who keeps no log, and who takes no JSON, keeps what is declared.
+    assert kept(settings, "quiet", tmp_path) == kept(settings, "fixed", tmp_path) == ["orders"]
+    kinds = (TypeSettings(name="json", kind="fix"),)
+    other = settings.model_copy(update={"message_types": kinds})
+    assert DRILL_SOW_TOPIC not in kept(other, "near-1", tmp_path), "json is another type there"
 
 
 def test_who_keeps_no_log_gets_none_and_another_fabric_gets_nothing(tmp_path: Path) -> None:
@@ -63,10 +112,11 @@ def test_a_link_that_leaves_out_checks_leaves_them_out_for_it_too() -> None:
     fabric.region("near", instances=1).region("far", instances=1)
     fabric.destination("near-1", "far-1", topics=[topic])
     settings = with_drill_topic(fabric.settings())
-    added = settings.instance("near-1").destinations[0].topics[-1]
+    _, *added = settings.instance("near-1").destinations[0].topics
+    assert [each.name for each in added] == [DRILL_TOPIC, DRILL_SOW_TOPIC]
     # Nothing replicates back: that is left out of each link of such a shape.
-    assert added.name == DRILL_TOPIC
-    assert added.exclude_validation == ("replicate", "sow", "cascade")
+    for each in added:
+        assert each.exclude_validation == ("replicate", "sow", "cascade")
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

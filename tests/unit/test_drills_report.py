@@ -12,6 +12,7 @@ from raylay.services.drills import report
 from raylay.services.drills.checkers import Violation
 from raylay.services.drills.drill import Result
 from raylay.services.drills.judging import Judgement
+from raylay.services.drills.laws.sow_topics import SowVerdict
 from raylay.services.drills.load import Crowd
 from raylay.services.drills.measure import (
     Ack,
@@ -88,6 +89,22 @@ def test_a_clean_drill_reads_as_one(tmp_path: Path) -> None:
     assert told["valid"] and told["verdict"]["persisted"] == 900
     assert told["failover_gap_ms"] == {"p50": 12.0, "p95": 12.0, "all": [12.0]}
     assert told["faults"][0]["unacknowledged"] == 7
+    assert told["verdict"]["sow"] is None and "SOW" not in text
+
+
+def test_what_became_of_the_sow_topic_is_told(tmp_path: Path) -> None:
+    wrong = Violation("sow", "A-2, key k1: nothing is held; its journal says 7|3| {}")
+    for broken in ([], [wrong]):
+        sow = SowVerdict(90, 12, {"A-1": 30, "A-2": 30}, broken=broken)
+        result = a_result(find("kill-instance"), sow=sow, broken=broken)
+        assert result.valid is not bool(broken)
+        text = report.write(result, tmp_path).read_text(encoding="utf-8")
+        assert sow.sentence in text and ("A-2, key k1" in text) is bool(broken)
+        told = json.loads((tmp_path / report.JSON_NAME).read_text(encoding="utf-8"))
+        assert told["verdict"]["sow"] == {
+            "judged": True, "why": "", "changes": 90, "deletions": 12,
+            "records": {"A-1": 30, "A-2": 30}, "wrong": len(broken),
+        }  # fmt: skip
     assert told["recoveries"][0] == {
         "fault": 1, "acks_stood_ms": {"A": 1234.0}, "deliveries_stood_ms": {"A": 90.0},
         "failovers": 1, "ready_ms": 3060.0, "whole_ms": 420.0,
