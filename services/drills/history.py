@@ -297,6 +297,14 @@ class Moved(NamedTuple):
     incarnation: int
 
 
+class Refiltered(NamedTuple):
+    """An instance starts, and what its destinations carry is said otherwise from now on."""
+
+    time_us: int
+    instance: str
+    destinations: tuple[Destination, ...]
+
+
 class Knows(NamedTuple):
     """It is on this instance's disk that `peer` was moved: what is of a lower generation is
     retired."""
@@ -434,6 +442,7 @@ Operation = (
     | Offered
     | Delivered
     | Moved
+    | Refiltered
     | Knows
     | Took
     | Returned

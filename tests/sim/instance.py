@@ -30,6 +30,7 @@ from raylay.services.drills.history import (
     Reached,
     Ready,
     Recovered,
+    Refiltered,
     Removed,
     Returned,
     Seen,
@@ -52,6 +53,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
+from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.replication import ack_frames
 from raylay.services.replication.acknowledgment import RootedRanges
 from raylay.services.replication.admission import Refused, decide, refused_before
@@ -160,6 +162,8 @@ class Disk:
         self.was_ready = True
         self.copies_from = ""
         """Where it is filled from before its instance starts; empty: nowhere."""
+        self.topics_to_be: dict[str, tuple[TopicRule, ...]] = {}
+        """Destinations whose topics are others at the next start."""
         self.kept: dict[str, Any] | None = None
         """A copy of the data directory, put aside."""
         self.is_old_copy = False
@@ -182,6 +186,8 @@ class Disk:
         self.epochs_used: dict[str, int] = {}
         self.verdicts: dict[str, dict[int, dict[int, bytes]]] = {}
         """Destination to what its filters left out, by stretch of the journal."""
+        self.judged_by: dict[str, tuple[tuple[str, str, str], ...]] = {}
+        """Destination to the filters that left it out."""
         self.servers: dict[str, tuple[int, str]] = {}
         """Destination to (incarnation, name) of the server last connected."""
         self.servers_met: dict[str, set[str]] = {}
@@ -206,6 +212,21 @@ class Disk:
     def _name_anew(self) -> None:
         self.incarnation = self.world.rng.getrandbits(63) | 1
         self.world.name_of[self.incarnation] = self.member.name
+
+    def configured(self) -> Disk:
+        """The same, with what the configuration says since the last start."""
+        topics, self.topics_to_be = self.topics_to_be, {}
+        if topics:
+            self.member = replace(
+                self.member,
+                destinations=tuple(
+                    replace(each, topics=topics.get(each.name, each.topics))
+                    for each in self.member.destinations
+                ),
+            )
+            self.world.probes["started with other filters"] += 1
+            self.world.log(Refiltered(self.world.now_us, self.label, self.member.destinations))
+        return self
 
     def identity(self) -> Identity:
         """Of who lives on it from now on."""
@@ -444,7 +465,7 @@ class Instance:
     def __init__(self, world: World, disk: Disk, *, ready: bool) -> None:
         self._comparing = {}
         self.world = world
-        self.disk = disk
+        self.disk = disk.configured()
         self.name = disk.label
         self.host = disk.host
         self.alive = True
@@ -574,6 +595,10 @@ class Instance:
 
     def _log_recovered(self) -> None:
         """Tells what was settled when the recovery point was written and waits again."""
+        if not set(self.machine.contents.rules) <= set(self.recovery.point.filters):
+            # What was durable by other filters waits for whom it goes to now.
+            self.world.probes["judged again by other filters"] += 1
+            return
         again: list[tuple[int, int, int]] = []
         for root, settled in self.disk.settled.roots.items():
             for publisher, ranges in settled.sets.items():

@@ -99,7 +99,7 @@ class LinkProcess:
         if hasattr(world.machines.link, "__annotations__"):
             # One of the planted mistakes knows instances by their names.
             self.machine.__dict__.update({"name_of": world.name_of})
-        self._verdicts = instance.disk.verdicts.setdefault(destination.name, {})
+        self._verdicts = self._known()
         for stretch, known in self._verdicts.items():
             self.machine.beside.update(stretch, PublisherRanges.from_wire(known))
         world.probes["link started with verdicts"] += bool(self._verdicts)
@@ -326,6 +326,17 @@ class LinkProcess:
             self._failed = 0
         self._pump_soon()
         self._give_way()
+
+    def _known(self) -> dict[int, dict[int, bytes]]:
+        """What these very filters left out (services/programs/link/verdicts.py)."""
+        disk, name, world = self.instance.disk, self.destination.name, self.world
+        known = disk.verdicts.setdefault(name, {})
+        rules = self.machine.router.contents.rules
+        if disk.judged_by.get(name, rules) != rules and not world.machines.verdicts_outlive_filters:
+            world.probes["verdicts of other filters forgotten"] += bool(known)
+            known.clear()
+        disk.judged_by[name] = rules
+        return known
 
     def _lost(self, connection: Connection, why: str) -> None:
         if not self.alive or connection is not self.connection:

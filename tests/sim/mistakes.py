@@ -68,7 +68,7 @@ from raylay.services.subscriptions.durability import PendingMessages
 from raylay.storage import front_entries
 from raylay.storage.memory_front import MemoryFront
 from raylay.storage.memory_journal import MemoryJournal
-from sim import sow_mistakes
+from sim import plans, sow_mistakes
 from sim.client import SimStore
 from sim.stateful import BEHIND, NOTHING, LastOfTopic
 from sim.world import Machines
@@ -964,6 +964,17 @@ class VerdictsNotKept(Destinations):
         self._durability.wait(root, route, run.publisher, ranges, time_us, run.first_txid)
 
 
+class FiltersUntold(RecoveryLog):
+    """What waits at the recovery point passes for judged by whatever filters there are now."""
+
+    def __init__(self, stored: Mapping[str, bytes]) -> None:
+        super().__init__(stored)
+        every = tuple(
+            (topic, "*", text) for topic in (".*", *plans.TOPICS) for text in plans.FILTERS
+        )
+        self.point = replace(self.point, filters=every)
+
+
 class HeadersAreEnough(InstanceMachine):
     """A restart reads no records: what a filter looks at passes none."""
 
@@ -1144,6 +1155,8 @@ MISTAKES: dict[str, Machines] = {
     "skips what is beside": Machines(link=SkipsWhatIsBeside),
     "owed what is beside": Machines(instance=OwedWhatIsBeside),
     "durable with its run": Machines(parts=Parts(links=DurableWithItsRun)),
+    "verdicts of other filters": Machines(verdicts_outlive_filters=True),
+    "waits by other filters": Machines(recovery=FiltersUntold),
     "verdicts not kept": Machines(parts=Parts(links=VerdictsNotKept)),
     "judged by its first": Machines(subscription=JudgedByItsFirst),
     "unfiltered when resumed": Machines(subscription=UnfilteredWhenResumed),
@@ -1261,6 +1274,8 @@ CAUGHT_BY: dict[str, frozenset[str]] = {
     "skips what is beside": frozenset(("liveness", "acknowledged", "removal")),
     "owed what is beside": frozenset(("liveness",)),
     "durable with its run": frozenset(("acknowledged",)),
+    "verdicts of other filters": frozenset(("liveness",)),
+    "waits by other filters": frozenset(("acknowledged", "fully durable")),
     "verdicts not kept": frozenset(("acknowledged",)),
     "judged by its first": frozenset(("subscribers",)),
     "unfiltered when resumed": frozenset(("subscribers",)),
@@ -1379,6 +1394,9 @@ FILTERED = frozenset(
     )
 )
 """Mistakes that show only where a destination has a content filter."""
+
+REFILTERED = frozenset(("verdicts of other filters", "waits by other filters"))
+"""Mistakes that show only where an instance is restarted with other filters."""
 
 FILTERED_SUBSCRIBERS = frozenset(("judged by its first", "unfiltered when resumed"))
 """Mistakes that show only where a subscriber has a content filter."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from raylay.services.errors import StorageFull
+from raylay.services.messages.topics import TopicRule
 from sim.world import World
 
 
@@ -16,6 +17,17 @@ def perform(world: World, action: str, arguments: tuple[Any, ...]) -> None:
 
 def _crash(world: World, name: str, down_ms: int) -> None:
     world.crash(name, down_ms * 1000)
+
+
+def _refilter(
+    world: World, name: str, down_ms: int, topics: dict[str, tuple[TopicRule, ...]]
+) -> None:
+    """The topics of some destinations are said otherwise, for the next start: now, or of whoever is
+    down or about to be moved, when it comes."""
+    world.fault(f"other filters of {name} for {sorted(topics)}")
+    world.disks[name].topics_to_be.update(topics)
+    if world.instances[name].alive:
+        world.crash(name, down_ms * 1000)
 
 
 def _all_are_whole(world: World) -> bool:
@@ -173,6 +185,7 @@ def _set_clock(world: World, name: str, ahead_ms: int) -> None:
 
 _ACTIONS: dict[str, Callable[..., None]] = {
     "crash": _crash,
+    "refilter": _refilter,
     "write": _write,
     "lose_disk": _lose_disk,
     "lose_disk_and_copy": _lose_disk_and_copy,

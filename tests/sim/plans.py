@@ -511,6 +511,7 @@ def _beside(seed: int, plan: Plan) -> None:
     filters = random.Random(f"filters {seed}")
     if filters.random() < 0.2:
         plan.topology = filtered(filters, plan.topology)
+        _other_filters(seed, plan)
     writing = random.Random(f"writing {seed}")
     if writing.random() < 0.2:
         for _ in range(writing.choice((5, 30))):
@@ -534,6 +535,30 @@ def _beside(seed: int, plan: Plan) -> None:
     deletes = random.Random(f"deletes {seed}").random() < 0.4
     sees = plan.filters or plan.topology.passes is not None
     plan.deletes = deletes and not plan.stateful and not plan.twins and not sees
+
+
+def _other_filters(seed: int, plan: Plan) -> None:
+    """Some instances of a filtered topology are restarted with other filters."""
+    rng = random.Random(f"other filters {seed}")
+    narrowed = {
+        name: [each for each in member.destinations if any(rule.filter for rule in each.topics)]
+        for name, member in plan.topology.members.items()
+    }
+    names = [name for name, found in narrowed.items() if found]
+    if not names or rng.random() < 0.4:
+        return
+    for _ in range(rng.randint(1, 3)):
+        name = rng.choice(names)
+        topics = {
+            each.name: tuple(
+                replace(rule, filter=rng.choice((*FILTERS, ""))) if rule.filter else rule
+                for rule in each.topics
+            )
+            for each in rng.sample(narrowed[name], rng.randint(1, len(narrowed[name])))
+        }
+        at_ms, down_ms = rng.randint(50, plan.end_ms), rng.choice((1, 20, 200))
+        plan.script.append((at_ms, "refilter", (name, down_ms, topics)))
+    plan.script.sort(key=lambda step: step[:2])
 
 
 def _name_like_peers(plan: Plan) -> None:

@@ -12,7 +12,7 @@ from raylay.services.drills.history import Member, Topology
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.recovery import RecoveryLog
 from raylay.services.replication.routing import Destination
-from sim import filtering, plans
+from sim import filtering, nemesis, plans
 from sim.client import SimClient
 from sim.mistakes import MISTAKES
 from sim.test_scenarios import Play, acked_at_us, journaled_at_us
@@ -124,6 +124,61 @@ def test_what_passes_is_waited_for_across_a_restart(later_ms: int, planted: str)
     seen = planted == ("verdicts not kept" if later_ms else "headers are enough")
     assert client.store.messages == (0 if seen else 2)
     assert laws(play) == ({"acknowledged"} if seen else set())
+
+
+@pytest.mark.parametrize("planted", ["", "verdicts of other filters"])
+def test_what_another_filter_lets_through_comes_after_a_restart(planted: str) -> None:
+    """All of it is durable and answered by the first filter, and its link knows what it left out.
+    What passes the second one is brought, and what is published from then on waits for that."""
+    play = play_of(planted, a=(to("b", EVEN),), b=())
+    client = play.client("p", "a")
+    play.until(50)
+    client.publish(["orders"] * 6)
+    play.until(400)
+    assert there(play, "b", client) == [2, 4, 6] and not client.store.messages
+    play.world.break_connections("a", "b")
+    play.until(450)
+    refilter(play, "a", "13579")
+    play.until(700)
+    assert there(play, "b", client) == ([2, 4, 6] if planted else [1, 2, 3, 4, 5, 6])
+    play.world.crash("b")
+    client.publish(["orders"] * 3)
+    play.until(800)
+    assert client.store.messages == 3, "7 waits for b, and the others stand behind it"
+    play.world.restart("b")
+    found = laws(play)
+    assert found == ({"liveness"} if planted else set())
+    if not planted:
+        assert there(play, "b", client) == [1, 2, 3, 4, 5, 6, 7, 9]
+
+
+@pytest.mark.parametrize("planted", ["", "waits by other filters"])
+def test_what_waits_at_a_restart_waits_for_whom_the_new_filter_sends_it_to(planted: str) -> None:
+    """`c` is away, so that 1 waits, though it does not pass the first filter to `b`. It passes the
+    second one, and `b` is away when `c` has it."""
+    members = {"a": (to("b", EVEN), to("c")), "b": (), "c": ()}
+    play = play_of(planted, **members)
+    client = play.client("p", "a")
+    play.until(50)
+    play.world.crash("c")
+    client.publish(["orders"])
+    play.until(400)
+    point = RecoveryLog(play.world.disks["a"].hints).point
+    assert point.waiting and point.committed_txid == 1
+    play.world.crash("b")
+    refilter(play, "a", "13579")
+    play.until(500)
+    play.world.restart("c")
+    play.until(900)
+    assert client.store.messages == (0 if planted else 1)
+    play.world.restart("b")
+    assert laws(play) == ({"acknowledged"} if planted else set())
+    assert there(play, "b", client) == [1]
+
+
+def refilter(play: Play, name: str, text: str) -> None:
+    topics = {"to-b": to("b", text).topics}
+    nemesis.perform(play.world, "refilter", (name, 20, topics))
 
 
 def test_what_comes_by_two_ways_is_whole_where_they_meet() -> None:

@@ -25,6 +25,10 @@ def may_show(name: str, plan: plans.Plan, seed: int) -> bool:
         and (name not in mistakes.DELETES or plan.deletes)
         and (name not in mistakes.STATEFUL or bool(plan.stateful))
         and (name not in mistakes.FILTERED or plan.topology.passes is not None)
+        and (
+            name not in mistakes.REFILTERED
+            or any(action == "refilter" for _, action, _ in plan.script)
+        )
         and (name not in mistakes.FILTERED_SUBSCRIBERS or bool(plan.filters))
         and (name not in mistakes.LENT or run.lends(seed))
         and (name not in mistakes.TWINS or bool(plan.twins))

@@ -142,6 +142,8 @@ class Machines:
     """Mistake: what an instance numbers for its clients goes on from what its disk has."""
     copies_are_the_same: bool = False
     """Mistake: a copy of a data directory is taken for the directory."""
+    verdicts_outlive_filters: bool = False
+    """Mistake: what a filter left out is left out by the one that takes its place."""
     durable_is_highest: bool = False
     """Mistake: a client is told one number at its logon."""
 

@@ -167,7 +167,7 @@ def removal(history: History) -> list[Violation]:
         for key, copy in logs.copies[name].items():
             if not before < copy.txid <= operation.up_to_txid:
                 continue
-            for destination in history.topology.members[name].destinations:
+            for destination in logs.topology.members[name].destinations:
                 if not logs.routed(name, destination, copy, -1):
                     continue
                 link = (name, destination.name)
@@ -437,7 +437,7 @@ def liveness(history: History) -> list[Violation]:
             which = "; ".join(map(_owing, final.owing))
             text = f"{name} is owed {final.owed} messages, pending are {final.pending}"
             found.append(Violation("liveness", text + (f": {which}" if which else "")))
-        for destination in history.topology.members[name].destinations:
+        for destination in logs.topology.members[name].destinations:
             to = f"destination {destination.name} of {name}"
             server = final.servers.get(destination.name, "")
             if not server:
@@ -495,7 +495,7 @@ def unavailable(history: History) -> list[Violation]:
             wrong = final.unavailable ^ (lacked[final.incarnation] - final.ever)
             text = f"{name} is wrong of what it says that nobody has: {listed(wrong)}"
             found.append(Violation("unavailable", text))
-        for destination in history.topology.members[name].destinations:
+        for destination in logs.topology.members[name].destinations:
             server = final.servers.get(destination.name, "")
             if server not in history.final or not whole(history, destination):
                 continue

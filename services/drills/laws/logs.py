@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raylay.services.drills.history import (
@@ -19,6 +19,7 @@ from raylay.services.drills.history import (
     Noted,
     Published,
     Reached,
+    Refiltered,
     Removed,
     Started,
     Topology,
@@ -71,7 +72,14 @@ class Logs:
     """The journals at one moment, as a history tells them."""
 
     def __init__(self, topology: Topology) -> None:
-        self.topology = topology
+        self.topology = replace(topology, members=dict(topology.members))
+        """As it is now: in the end what is carried may be said otherwise (`Refiltered`)."""
+        self.refiltered_us: dict[str, int] = {}
+        self.carried_before: defaultdict[str, list[Destination]] = defaultdict(list)
+        """Of an instance its destinations as they were before that."""
+        self.newly_carried: defaultdict[Link, set[Key]] = defaultdict(set)
+        """What passes a link since its instance goes by other filters, and was durable there by
+        those before: an answer for it may have been let out."""
         self.copies: dict[str, dict[Key, Copy]] = {name: {} for name in topology.members}
         self.lost: dict[str, set[Key]] = {name: set() for name in topology.members}
         """What was on disks of an instance that are gone, or that it has no more since it moved."""
@@ -243,10 +251,41 @@ class Logs:
                 self.caught_up_with,
                 self.reached,
                 self.reached_us,
+                self.newly_carried,
             )
             for kept in tables:
                 if old in kept:
                     kept[new] = kept[old]
+
+    def _refiltered(self, operation: Refiltered) -> None:
+        name = operation.instance
+        member = self.topology.members[name]
+        changed = replace(member, destinations=operation.destinations)
+        before = dict(self.copies[name])
+        durable = {key for key, copy in before.items() if self._is_durable(name, key, copy)}
+        carried = {
+            each.name: {key for key in durable if self.routed(name, each, before[key], -1)}
+            for each in member.destinations
+        }
+        self.refiltered_us[name] = operation.time_us
+        self.carried_before[name] += member.destinations
+        self.topology.members[name] = changed
+        self._routed.clear()
+        for each in changed.destinations:
+            self.newly_carried[name, each.name] |= {
+                key
+                for key in durable - carried[each.name]
+                if self.routed(name, each, before[key], -1)
+            }
+
+    def _is_durable(self, name: str, key: Key, copy: Copy) -> bool:
+        """Whether nothing of what its instance waits for is outstanding."""
+        roots = copy.waiters or {NEVER: 0}
+        return not any(
+            self.lacks((name, each.name), self.topology.servers(each), key, root=root)
+            for root in roots
+            for each in self.sync_destinations(name, key, copy, root)
+        )
 
     # -- questions ---------------------------------------------------------------------------
     def has(self, name: str, key: Key, digest: int = 0) -> bool:
@@ -345,18 +384,21 @@ class Logs:
         )
         found = self._routed.get(entry)
         if found is None:
-            found = self._routed[entry] = is_routed(
-                destination,
-                copy.topic,
-                MESSAGE_TYPE,
-                copy.path,
-                self.groups(copy.path),
-                copy.group,
-                self.topology.members[name].group,
-                downstream,
-                self._filter(copy),
-            )
+            found = self._routed[entry] = self._by_rules(name, destination, copy, downstream)
         return found
+
+    def _by_rules(self, name: str, destination: Destination, copy: Copy, downstream: int) -> bool:
+        return is_routed(
+            destination,
+            copy.topic,
+            MESSAGE_TYPE,
+            copy.path,
+            self.groups(copy.path),
+            copy.group,
+            self.topology.members[name].group,
+            downstream,
+            self._filter(copy),
+        )
 
     def _filter(self, copy: Copy) -> Callable[[str], bool] | None:
         """Whether a message passes a filter; None where none runs."""
@@ -366,10 +408,18 @@ class Logs:
     def may_be_sent(self, name: str, server: str, copy: Copy) -> bool:
         """Whether a message goes from an instance to another one by any of its destinations, or is
         let on while one resyncs. What was moved has left everything to who lives in its place."""
-        return name.partition("#")[0] == server or any(
-            self.routed(name, destination, copy, -1)
+        if name.partition("#")[0] == server:
+            return True
+        # It may have been on its way when its instance died.
+        was_there = copy.time_us < self.refiltered_us.get(name, 0)
+        return any(
+            rules(name, destination, copy, -1)
             or is_let_on(destination, copy.topic, MESSAGE_TYPE, copy.group, self._filter(copy))
-            for destination in self.topology.members[name].destinations
+            for destinations, rules in (
+                (self.topology.members[name].destinations, self.routed),
+                (self.carried_before[name] if was_there else (), self._by_rules),
+            )
+            for destination in destinations
             if server in self.topology.servers(destination)
         )
 
@@ -385,7 +435,7 @@ class Logs:
             link = (name, destination.name)
             if not self.routed(name, destination, copy, -1):
                 continue
-            if let_out(copy, self._mode(link), key, root):
+            if key in self.newly_carried[link] or let_out(copy, self._mode(link), key, root):
                 continue
             if any(let_out(old, modes[destination.name], key, root) for old, modes in former):
                 continue
@@ -510,4 +560,5 @@ _TAKE: dict[type, Callable[[Logs, Any], None]] = {
     Removed: Logs._removed,
     Published: Logs._published,
     Moved: Logs._moved,
+    Refiltered: Logs._refiltered,
 }

@@ -126,7 +126,7 @@ def readiness(history: History) -> list[Violation]:
     had: defaultdict[str, set[Key]] = defaultdict(set)
     removed_to: defaultdict[str, int] = defaultdict(int)
     held: dict[str, dict[str, set[Key]]] = {}
-    members = history.topology.members
+    members = logs.topology.members
     found = []
     for operation in history.operations:
         if isinstance(operation, Removed):
