@@ -4,35 +4,22 @@ state of the world, queues, views.
 A feature hears of what was committed *behind* the acks of that commit: links are told, publishers
 are acked, and what was said is written; then the features fold it, in one order for all. On one
 loop nobody's command comes between the acks and the folds of one step, so who asks later is asked
-of what is folded.
+of what is folded. Only a commit that takes long to be folded is folded in several turns; who asks
+meanwhile waits for it (`Folds.behind`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from raylay.services.core.batch import Batch as Batch
+from raylay.services.core.unfolded import CaughtUp, Unfolded
 from raylay.services.messages.records import Run
 
 if TYPE_CHECKING:
     # Most instances have no SOW topics, and need not load the parsers of message types.
     from raylay.services.sow.topic import SowChange
-
-
-@dataclass(slots=True)
-class Batch:
-    """One commit on its way through the folds. A feature adds to it what those behind it read.
-
-    Attributes:
-        runs: what was committed, in the journal's order, notes among them.
-        last_txid: all up to here is on disk.
-        changes: what that did to records of SOW topics, in order.
-    """
-
-    runs: list[Run]
-    last_txid: int
-    changes: list[SowChange] = field(default_factory=list)
 
 
 class Feature(Protocol):
@@ -92,14 +79,17 @@ class Folds:
     Attributes:
         served: those that fold, in that order. Nothing is done for any other one.
         following: those that hear of each step.
+        unfolded: what is folded in turns; None: nothing takes long, each commit is folded in its
+            step.
     """
 
-    __slots__ = ("_places", "following", "served")
+    __slots__ = ("_places", "following", "served", "unfolded")
 
     def __init__(self, order: Sequence[str]) -> None:
         self._places = {name: place for place, name in enumerate(order)}
         self.served: tuple[Feature, ...] = ()
         self.following: tuple[Following, ...] = ()
+        self.unfolded: Unfolded | None = None
 
     def enlist(self, feature: Feature, served: bool) -> None:
         """Folds a feature from the next commit on, or no more. Told twice is told once.
@@ -123,7 +113,33 @@ class Folds:
         for feature in self.served:
             feature.fold(batch)
 
+    def fold_on(self, records_max: int) -> None:
+        """Folds a slice of what waits.
+
+        Args:
+            records_max: of those that take long.
+        """
+        if self.unfolded:
+            self.fold(self.unfolded.take(records_max))
+
+    def behind(self) -> CaughtUp | None:
+        """What a command has to wait for that asks for what is folded, or changes who folds; None:
+        all is folded."""
+        if not self.unfolded:
+            return None
+        return CaughtUp(self.unfolded, self.fold_on)
+
+    def folded_txid(self, committed_txid: int) -> int:
+        """All up to here is folded.
+
+        Args:
+            committed_txid: all up to there is on disk.
+        """
+        return self.unfolded.folded_txid if self.unfolded else committed_txid
+
     def failed(self, committed_txid: int) -> None:
         """An append failed: see `Feature.failed`."""
+        while self.unfolded:
+            self.fold(self.unfolded.take())
         for feature in self.served:
             feature.failed(committed_txid)

@@ -11,6 +11,11 @@ from typing import Any
 from raylay.services.core.feature import Batch, Folds
 from raylay.services.replication.effects import Committed, Effect
 
+TURN_S = 0.003
+"""Of the loop, for what takes long to be folded; a slice that began in it goes on behind that."""
+WAITING_BYTES_MAX = 32 * 1024 * 1024
+"""Of records that wait to be folded. What is more is folded at once: memory is bounded, too."""
+
 
 class Steps:
     """See the file's docstring.
@@ -23,15 +28,32 @@ class Steps:
         performers: what is done for each kind of effect; for `Committed`: who has to hear of it
             before the acks, as the links.
         flush: writes what was said to anybody.
+        later: calls something in another turn of the loop, when others have come in between; None:
+            each commit is folded in its step.
+        folded: called behind each turn that folded what waited.
+        clock: in seconds.
     """
 
-    __slots__ = ("_batches", "_flush", "_folds", "_performers", "_tell")
+    __slots__ = (
+        "_batches",
+        "_clock",
+        "_flush",
+        "_folded",
+        "_folds",
+        "_is_due",
+        "_later",
+        "_performers",
+        "_tell",
+    )
 
     def __init__(
         self,
         performers: Mapping[type, Callable[[Any], None]],
         folds: Folds,
         flush: Callable[[], None],
+        later: Callable[[Callable[[], None]], None] | None = None,
+        folded: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._tell = performers[Committed]
         self._performers: dict[type, Callable[[Any], None]] = {
@@ -40,7 +62,12 @@ class Steps:
         }
         self._folds = folds
         self._flush = flush
+        self._later = later
+        self._folded = folded
+        self._clock = clock
         self._batches: list[Batch] = []
+        self._is_due = False
+        """Whether a turn is to come that folds."""
 
     def perform(self, effects: list[Effect]) -> None:
         """Performs a step's effects, in order, and folds what it committed."""
@@ -61,5 +88,33 @@ class Steps:
         # Who waits for an ack does not wait for deliveries to others.
         self._flush()
         batches, self._batches = self._batches, []
+        unfolded = self._folds.unfolded
+        if unfolded is None or self._later is None:
+            for batch in batches:
+                self._folds.fold(batch)
+            return
         for batch in batches:
-            self._folds.fold(batch)
+            if unfolded or unfolded.is_long(batch):
+                unfolded.add(batch)
+            else:
+                self._folds.fold(batch)
+        if unfolded and not self._is_due:
+            self._fold_on()
+
+    def _fold_on(self) -> None:
+        """Folds for as long as a turn may take, and the rest in others."""
+        unfolded, later = self._folds.unfolded, self._later
+        assert unfolded is not None and later is not None
+        until_s = self._clock() + TURN_S
+        while unfolded:
+            self._folds.fold(unfolded.take())
+            if self._clock() >= until_s and unfolded.waiting_bytes <= WAITING_BYTES_MAX:
+                break
+        self._is_due = bool(unfolded)
+        if unfolded:
+            later(self._turn)
+
+    def _turn(self) -> None:
+        self._is_due = False
+        self._fold_on()
+        self._folded()

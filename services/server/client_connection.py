@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from raylay.services.core.unfolded import AnotherTurn, PublishedInParts
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
 from raylay.services.messages.records import (
     MESSAGES,
@@ -49,6 +50,8 @@ from raylay.services.subscriptions.matching import Subscription
 from raylay.services.subscriptions.overflow import SLOW_CLIENT, Sent, overflow
 from raylay.services.transports.framed import FramedConnection
 
+_BEHIND_FOLDS = (Subscribe, Sow, SowAndSubscribe, Unsubscribe)
+"""They see, or change, what is folded for whom."""
 _UNUSED = FrameReader()
 """What comes is cut by the codec."""
 
@@ -203,13 +206,19 @@ class ClientConnection(FramedConnection):
     def _perform(self, command: Command, answers: Answers) -> Questions | None:
         if not self.is_open:
             return None
-        if answers.decoded is not None:
+        if isinstance(answers.decoded, PublishedInParts):
+            return self._take_parts(answers.decoded, answers)
+        if answers.decoded is not None and answers.decoded is not command:
             runs, processed = answers.decoded
             return self._take_runs(runs, processed, answers)
         if type(command) is PublishBatch:
             return self._publish_batch(command, answers)
         if isinstance(command, Publish):
             return self._publish(command, answers)
+        if isinstance(command, _BEHIND_FOLDS):
+            questions = self._behind_folds(command, answers)
+            if questions is not None:
+                return questions
         if isinstance(command, Subscribe):
             self._asking.subscribe(command)
         elif isinstance(command, Sow | SowAndSubscribe):
@@ -229,6 +238,19 @@ class ClientConnection(FramedConnection):
         elif isinstance(command, Logon):
             self._log_on(command)
         return None
+
+    def _behind_folds(self, command: Command, answers: Answers) -> Questions | None:
+        """What it waits for, once: all that was committed when it came is folded first. Then its
+        turn has come, whatever was committed since."""
+        if answers.decoded is command:
+            return None
+        behind = self._clients.folds.behind()
+        if behind is None:
+            return None
+        answers.decoded = command
+        questions = Questions()
+        questions.looking.append(behind)
+        return questions
 
     def _refused(self, command: Refused) -> None:
         sequence = command.header.get("s")
@@ -315,6 +337,14 @@ class ClientConnection(FramedConnection):
 
     def _take_runs(self, runs: list[Run], processed: bytes, answers: Answers) -> Questions | None:
         """`processed`: what is sent when they are taken, if anything is."""
+        unfolded = self._clients.folds.unfolded
+        if unfolded is not None:
+            in_parts = unfolded.in_parts(runs)
+            if in_parts is not None:
+                return self._take_parts(in_parts, answers)
+        return self._take_now(runs, processed, answers)
+
+    def _take_now(self, runs: list[Run], processed: bytes, answers: Answers) -> Questions | None:
         here = self._here
         if self._commits.failure is not None:
             self.end(*self._commits.failure)
@@ -334,6 +364,24 @@ class ClientConnection(FramedConnection):
         if processed and not any(type(effect) is RefuseClient for effect in effects):
             self.send(processed)
         return None
+
+    def _take_parts(self, published: PublishedInParts, answers: Answers) -> Questions | None:
+        """Takes one part; in another turn the next."""
+        part = published.part
+        if part is None:
+            return None
+        questions = self._take_now(part, b"", answers)
+        if questions is None and self.is_open:
+            # Nothing that was read for this part is asked by the next.
+            answers.close()
+            answers.clear()
+            published.go_on()
+            if published.part is not None:
+                questions = Questions()
+                questions.looking.append(AnotherTurn())
+        if questions is not None:
+            answers.decoded = published
+        return questions
 
     def _publish(self, command: Publish, answers: Answers) -> Questions | None:
         here = self._here

@@ -75,6 +75,7 @@ class Clients:
         self.admission = admission
         self.commits = commits
         self.doorway = doorway
+        self.folds = folds
         self.reading = reading
         self.replays = replays
         self._sow = sow

@@ -21,6 +21,8 @@ from raylay.storage.journal import Journal
 
 PROBE_S = 0.5
 """After a failed commit publishers are refused for so long; then the next publish tries again."""
+UNFOLDED_BYTES_MAX = 4 * 1024 * 1024
+"""A publisher is not read while more than this is committed and not folded."""
 
 
 class Wakeable(Protocol):
@@ -140,8 +142,11 @@ class Commits:
             self._is_here = False
 
     def check_staged(self, client: Publishing) -> None:
-        """Reads no more from a publisher that outruns the disk."""
-        if self.staged_bytes > self._staged_bytes_max:
+        """Reads no more from a publisher that outruns the disk, or the folds."""
+        unfolded = self._folds.unfolded
+        if self.staged_bytes > self._staged_bytes_max or (
+            unfolded and unfolded.waiting_bytes > UNFOLDED_BYTES_MAX
+        ):
             client.pause_reading("staged")
             self._paused.append(client)
 
@@ -198,7 +203,15 @@ class Commits:
         """These are staged no more."""
         for run in runs:
             self.staged_bytes -= len(run.payload)
-        if self._paused and self.staged_bytes < self._staged_bytes_max // 2:
+        if self._paused:
+            self.folded()
+
+    def folded(self) -> None:
+        """More is folded: who was not read may be again."""
+        if not self._paused or self.staged_bytes >= self._staged_bytes_max // 2:
+            return
+        unfolded = self._folds.unfolded
+        if not unfolded or unfolded.waiting_bytes < UNFOLDED_BYTES_MAX // 2:
             self._resume()
 
     def _resume(self) -> None:

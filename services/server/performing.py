@@ -6,6 +6,7 @@ go out, then come the folds of the features (services/core/steps.py).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,6 +38,9 @@ from raylay.services.server.replay import ReplayPump
 from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.server.upstream_connection import Upstreams
+
+PAUSE_S = 0.0005
+"""Between two turns that fold, while something is on its way to the disk."""
 
 
 class Performing:
@@ -87,10 +91,28 @@ class Performing:
             Report: self._report,
             **endings,
         }
-        self.perform = Steps(performers, folds, self._flush).perform
+        self.perform = Steps(
+            performers,
+            folds,
+            self._flush,
+            self._in_another_turn,
+            self._folded,
+            time.perf_counter,
+        ).perform
         """Performs what a machine asked for, in order."""
 
     def _flush(self) -> None:
+        self._here.outbox.flush()
+
+    def _in_another_turn(self, work: Callable[[], None]) -> None:
+        if self._commits.staged_bytes:
+            # The thread that writes it needs the interpreter, too.
+            self._here.loop.call_later(PAUSE_S, work)
+        else:
+            self._here.loop.call_soon(work)
+
+    def _folded(self) -> None:
+        self._commits.folded()
         self._here.outbox.flush()
 
     def _append(self, effect: Append) -> None:

@@ -247,7 +247,7 @@ class ReplayPump:
                 and not plan.judges
             ):
                 self._take(replay, runs)
-                if plan.cursor < self._here.machine.committed_txid:
+                if plan.cursor < self._limit_txid():
                     self._kick(replay)
                 elif replay.is_live:
                     self._catch_up_live(replay)
@@ -326,6 +326,10 @@ class ReplayPump:
         """Of the loop's clock: it never goes back, as a rate needs it."""
         return int(self._here.loop.time() * 1e6)
 
+    def _limit_txid(self) -> int:
+        """Nobody is replayed what the live subscriptions have not got."""
+        return self._folds.folded_txid(self._here.machine.committed_txid)
+
     def _pending(self) -> PendingMessages:
         if self._durability is None:
             self._durability = PendingMessages(self._here.machine.pending)
@@ -380,7 +384,7 @@ class ReplayPump:
             connection.write_collected()
             return connection.takes_replays
         cursor = plan.cursor
-        limit_txid = self._here.machine.committed_txid
+        limit_txid = self._limit_txid()
         if cursor >= limit_txid or plan.ended:
             self._send(replay, [])
             if replay.is_live and not plan.ended:
@@ -402,7 +406,7 @@ class ReplayPump:
     def _take(self, replay: Replay, runs: list[Run]) -> bool:
         plan = replay.plan
         before_txid = plan.cursor
-        limit_txid = self._here.machine.committed_txid
+        limit_txid = self._limit_txid()
         if plan.judges:
             runs, limit_txid = plan.turn_of(runs, limit_txid)
         self._send(replay, plan.take(runs, limit_txid, self._now_us(), self._pending()))

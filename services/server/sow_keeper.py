@@ -211,6 +211,12 @@ class SowKeeper:
     def serve(self) -> None:
         """From now on it folds what is committed."""
         if self.feature is not None:
+            from raylay.services.core.unfolded import Unfolded
+
+            find = self.feature.book.find
+            self._folds.unfolded = Unfolded(
+                lambda run: find(run.topic, run.message_type) is not None
+            )
             self._folds.enlist(self, True)
             if self.feature.floor_txid is not None:
                 self._begin_write()
@@ -273,7 +279,8 @@ class SowKeeper:
         changes = feature.tick(now_us, only_due=only_due)
         if changes:
             # Who follows a topic is told: nothing was committed.
-            self._folds.fold(Batch([], here.machine.committed_txid, changes))
+            folded_txid = self._folds.folded_txid(here.machine.committed_txid)
+            self._folds.fold(Batch([], folded_txid, changes))
             here.outbox.flush()
         if feature.is_due(now_us):
             self._turn = here.loop.call_soon(self._tidy, True)
@@ -369,6 +376,7 @@ class SowKeeper:
             (self._here.directory / DAMAGED_MARK).touch()
         if self._commit is not None:
             await self._finish(self._commit)
+        # What waits to be folded is folded by the next life, from the journal.
         self._folds.enlist(self, False)
         if self.feature is not None and self._store is not None and not self._is_folding:
             await self._here.in_thread(self._write_here)

@@ -105,12 +105,14 @@ class _Staged:
         keys: of each record that is a message; None: it has none. None: not computed yet.
         applied: so many of its records lie over what is folded.
         touched: the keys of those.
+        folded: so many of its records are folded.
     """
 
     run: Run
     keys: list[bytes | None] | None = None
     applied: int = 0
     touched: list[bytes] = field(default_factory=list)
+    folded: int = 0
 
 
 @dataclass(slots=True)
@@ -188,6 +190,13 @@ class SowStaging:
         """All up to here is folded."""
         while self._runs and self._runs[0].run.last_txid <= last_txid:
             self._take_out(self._runs.popleft())
+        if self._runs and self._runs[0].run.first_txid <= last_txid:
+            first = self._runs[0]  # In parts: what lies over it stays until all is folded.
+            first.folded = last_txid - first.run.first_txid + 1
+            if not first.applied:
+                first.applied = first.folded
+            elif first.applied < first.folded:
+                self._forget_over()
         if not self._runs and not self._ready:
             # What lies over it is folded: nobody needs to look there.
             self._forget_over()
@@ -202,13 +211,20 @@ class SowStaging:
     def keys_of(self, run: Run) -> Sequence[bytes | None] | None:
         """The keys of a staged run's records, where they are known already, for who folds it."""
         found = self._by_txid.get(run.first_txid)
-        return found.keys if found is not None and found.run.count == run.count else None
+        if found is not None and found.run.count == run.count:
+            return found.keys
+        if not self._runs:
+            return None
+        # A part of the first one that is not folded.
+        first, at = self._runs[0], run.first_txid - self._runs[0].run.first_txid
+        is_part = first.keys is not None and 0 <= at <= first.run.count - run.count
+        return first.keys[at : at + run.count] if first.keys is not None and is_part else None
 
     def _forget_over(self) -> None:
         self._over = None
         self._touched.clear()
         for each in self._runs:
-            each.applied = 0
+            each.applied = each.folded
             each.touched.clear()
 
     def _forget_ready(self) -> None:

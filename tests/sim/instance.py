@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from raylay.services.core.compose import Composition, compose, folding
 from raylay.services.core.sow import SowFeature, SowPending
+from raylay.services.core.steps import TURN_S, Steps
+from raylay.services.core.unfolded import Unfolded
 from raylay.services.drills import history
 from raylay.services.drills.history import (
     Acked,
@@ -122,6 +124,7 @@ BUSY_CHANCE = 0.1
 HINT_WRITE_US = (100, 20_000)
 HINT_FAILS = 0.1
 SOW_US = 120_000
+FOLD_LATER_US = 2_000
 """Between two commits of the SOW store."""
 """As on a disk that is full for a moment."""
 SLICED_CHANCE = 0.5
@@ -492,7 +495,7 @@ class Instance:
         self._writes, self._replays = Writes(self), Replays(self)
         self.sow = self._opened_sow()
         performers = {kind: partial(method, self) for kind, method in _PERFORM.items()}
-        self._steps = world.machines.steps(performers, self.folds, lambda: None)
+        self._steps = self._made_steps(performers)
         composition = Composition(
             disk.identity(),
             disk.member.destinations,
@@ -578,6 +581,8 @@ class Instance:
         if world.sow:
             self.log_sow()
             self.folds.enlist(self.sow, True)
+            if world.has_slow_folds:
+                self.folds.unfolded = Unfolded(self._is_heavy, 1)
             world.after(SOW_US, self._write_sow)
         if world.stateful:
             self.folds.enlist(State(self), True)
@@ -1078,6 +1083,34 @@ class Instance:
             self._probe(effects)
         self._steps.perform(effects)
         self.check()
+
+    def _made_steps(self, performers: dict[type, Callable[[Any], None]]) -> Steps:
+        self._folded_s = 0.0
+        return self.world.machines.steps(
+            performers, self.folds, lambda: None, self._fold_later, clock=self._fold_clock
+        )
+
+    def _is_heavy(self, run: Run) -> bool:
+        # Its author knows its runs by what they are: they stay whole.
+        return run.publisher != self.author.publisher and run.topic.decode() in (
+            sow.ARRIVAL,
+            sow.LAST_WRITER,
+        )
+
+    def _fold_later(self, work: Callable[[], None]) -> None:
+        """Another turn of the loop: others come in between."""
+        world = self.world
+        world.probes["folded in several turns"] += 1
+        world.after(world.sow_rng.randint(1, FOLD_LATER_US), self._fold_on, work)
+
+    def _fold_on(self, work: Callable[[], None]) -> None:
+        if self.alive:
+            work()
+
+    def _fold_clock(self) -> float:
+        """Each slice takes as long as a turn may."""
+        self._folded_s += TURN_S
+        return self._folded_s
 
     def wake_replays(self, *, fully_durable: bool) -> None:
         """There may be more for them, or for those that wait until it is durable."""

@@ -184,8 +184,8 @@ class World:
         self.has_front = seed % 2 == 1
         self.lend_rng = random.Random(seed)
         self.sow_rng = random.Random(seed)
-        self.sow = sow
-        """Whether instances have SOW topics."""
+        self.sow = sow  # Whether instances have SOW topics.
+        self.has_slow_folds = seed // 4 % 2 == 1  # Each of their records takes a turn.
         self.deletes = deletes
         """Whether clients delete records of them."""
         self.lends = lends

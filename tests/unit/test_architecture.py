@@ -201,6 +201,7 @@ WITHOUT_TEST_FILE = {
     "services/errors.py": "declarations only",
     "services/client/events.py": "declarations only",
     "services/core/__init__.py": "says what the room is",
+    "services/core/batch.py": "declarations only",
     "services/client/publish_store.py": "declarations only",
     "services/expressions/__init__.py": "says what the room is",
     "services/expressions/functions/__init__.py": "unit/test_functions_registry.py",

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from unit.test_core_unfolded import run_at
+
+from raylay.services.core import steps
 from raylay.services.core.feature import Batch, Folds
-from raylay.services.core.steps import Steps
+from raylay.services.core.steps import TURN_S, Steps
+from raylay.services.core.unfolded import SLICE_RECORDS, Unfolded
 from raylay.services.replication.effects import AckClient, Committed, Effect
 
 
@@ -74,3 +79,84 @@ def test_who_follows_hears_of_every_step_behind_its_folds() -> None:
     assert bench.perform(Committed([], 4))[-2:] == [("fold", 4), "stepped"]
     bench.folds.follow(bench.live, False)
     assert bench.perform(AckClient(1, 7)) == [("ack", 7)]
+
+
+class InTurns(Bench):
+    """All records take long; a turn is as short as it can be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.later: list[Any] = []
+        self.now_s = 0.0
+        self.folds.unfolded = Unfolded(lambda run: True)
+        self.folds.enlist(self.live, True)
+        self.steps = Steps(
+            {Committed: lambda effect: self.told.append(("links", effect.last_txid)),
+             AckClient: lambda effect: self.told.append(("ack", effect.sequence))},
+            self.folds,
+            lambda: self.told.append("flush"),
+            self.later.append,
+            lambda: self.told.append("folded"),
+            self.clock,
+        )  # fmt: skip
+
+    def clock(self) -> float:
+        self.now_s += TURN_S
+        return self.now_s
+
+    def turn(self) -> list[Any]:
+        (work,) = self.later
+        self.later.clear()
+        work()
+        told, self.told[:] = self.told.copy(), []
+        return told
+
+
+def committed(first: int, count: int) -> Committed:
+    return Committed([run_at(first, list(range(first, first + count)))], first + count - 1)
+
+
+def test_a_long_commit_is_folded_in_turns_and_what_comes_meanwhile_behind_it() -> None:
+    bench = InTurns()
+    told = bench.perform(committed(1, 3 * SLICE_RECORDS), AckClient(1, 7))
+    last = 3 * SLICE_RECORDS
+    assert told == [("links", last), ("ack", 7), "flush", ("fold", SLICE_RECORDS)]
+    # A short one, which would be folded at once: it waits, and makes no turn of its own.
+    told = bench.perform(committed(last + 1, 1), AckClient(1, 8))
+    assert told == [("links", last + 1), ("ack", 8), "flush"]
+    assert bench.folds.folded_txid(last + 1) == SLICE_RECORDS
+    assert bench.turn() == [("fold", 2 * SLICE_RECORDS), "folded"]
+    assert bench.turn() == [("fold", last), "folded"]
+    assert bench.turn() == [("fold", last + 1), "folded"]
+    assert not bench.later and bench.folds.folded_txid(last + 1) == last + 1
+    assert bench.perform(committed(last + 2, 1))[-1] == ("fold", last + 2), "in its step again"
+
+
+def test_what_waits_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "WAITING_BYTES_MAX", 0)
+    bench = InTurns()
+    told = bench.perform(committed(1, 3 * SLICE_RECORDS))
+    assert told[-1] == ("fold", 3 * SLICE_RECORDS) and not bench.later
+
+
+def test_who_helps_folds_and_the_turn_that_is_due_goes_on() -> None:
+    bench = InTurns()
+    bench.perform(committed(1, 3 * SLICE_RECORDS))
+    behind = bench.folds.behind()
+    assert behind is not None
+    while not behind.done:
+        behind.take(64)
+    assert bench.folds.behind() is None
+    assert bench.turn()[-1] == "folded" and not bench.later
+    bench.folds.fold_on(64)
+    assert not bench.told, "there is nothing"
+
+
+def test_what_was_committed_is_folded_before_a_failure_is_told() -> None:
+    bench = InTurns()
+    bench.perform(committed(1, 3 * SLICE_RECORDS))
+    failed = []
+    tell = lambda txid: failed.append((txid, bench.told[-1]))  # noqa: E731
+    bench.live.failed = tell  # type: ignore[method-assign]
+    bench.folds.failed(3 * SLICE_RECORDS)
+    assert failed == [(3 * SLICE_RECORDS, ("fold", 3 * SLICE_RECORDS))]

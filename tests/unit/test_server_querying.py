@@ -18,6 +18,7 @@ from unit.test_doors import DEADLINE_S, Door, Transport
 from raylay.services.messages.records import Record, RecordBuilder, iterate_records, publisher_id
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import Header, encode_frame
+from raylay.services.replication.journal_answers import Answers
 from raylay.services.server import querying
 from raylay.services.server.client_connection import ClientConnection
 from raylay.services.server.config import InstanceConfig
@@ -101,6 +102,11 @@ class House:
         door.send(encode_frame({"c": "pb", "n": len(bodies)}, payload))
         last = self.published[name]
         await door.until(lambda each: each.get("a") == "persisted" and each["s"] >= last)
+
+    async def folded(self) -> None:
+        """Waits until what is committed is folded: a large commit is folded in several turns."""
+        while self.server.clients.folds.unfolded:
+            await asyncio.sleep(0)
 
 
 def in_house(
@@ -303,6 +309,7 @@ def test_unsubscribe_ends_a_query_and_a_connection_all_of_its(
     async def visit(house: House) -> None:
         door, reader = await house.client("p"), await house.client("r")
         await house.publish(door, "p", *({"id": n} for n in range(1_000)))
+        await house.folded()
         queries, state = house.server.clients.queries, house.server._sow.book.topics[0].state
         reader.send(ask("q"), ask("w"), ask("s", command="sow_and_subscribe"), ask("last"))
         assert len(queries) == 4 and reader.connection.resolving == {"s"}
@@ -650,5 +657,96 @@ def test_a_fault_that_nobody_foresaw_ends_the_query_alone(
         door.send(ask("asked"))
         frames = await frames_until(door, lambda each: each["c"] == "group_end")
         assert [header["n"] for header, _ in frames if header["c"] == "sow"] == [1]
+
+    in_house(tmp_path, visit)
+
+
+def bodies_of(found: list[Said]) -> list[Any]:
+    return [
+        orjson.loads(each.body)["n"]
+        for header, records in found
+        if header["c"] == "p"
+        for each in records
+    ]
+
+
+def test_who_asks_behind_an_ack_waits_for_its_folds_and_others_do_not(tmp_path: Path) -> None:
+    """Some 2,000 records are committed and acked; what is asked behind that waits for their folds,
+    while another client publishes and is acked between them."""
+
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        other, late = await house.client("other"), await house.client("late")
+        folds, live = house.server.clients.folds, house.server.clients.live
+        reader.send(encode_frame({"c": "subscribe", "sub": "early", "t": "orders", "cid": "e"}))
+        await reader.answer_to("e")
+        machine, count = house.server.here.machine, 2_000
+        # As a link brings it: it is one commit.
+        payload = house.records("p", *(b'{"id":%d,"n":%d}' % (n, n) for n in range(count)))
+        number = door.connection.number
+        runs = machine.client_runs(number, payload, count)
+        effects, _ = machine.client_published(
+            number, runs, house.server.here.steady_us(), Answers()
+        )
+        house.server.here.perform(effects)
+        while machine.committed_txid < count:
+            await asyncio.sleep(0)
+        assert folds.unfolded, "it is folded in turns"
+        late.send(encode_frame({"c": "subscribe", "sub": "late", "t": "orders", "cid": "l"}))
+        reader.send(
+            ask("q"),
+            ask("s", command="sow_and_subscribe"),
+            encode_frame({"c": "unsubscribe", "sub": "early", "cid": "u"}),
+        )
+        assert not len(house.server.clients.queries) and len(live) == 1
+        await house.publish(other, "other", {"n": 1}, topic="plain")
+        assert folds.unfolded, "another client is acked meanwhile"
+        found = await frames_until(reader, lambda each: each.get("sub") == "s" and "n" in each)
+        early = [each for each in found if each[0].get("sub") == "early"]
+        assert bodies_of(early) == list(range(count)), "all of before, in order"
+        assert not [each for each in found if each[0]["c"] == "p" and each not in early]
+        rows = {"q": 0, "s": 0}
+        found += await frames_until(
+            reader, lambda each: each["c"] == "group_end" and each["sub"] == "s"
+        )
+        for header, records in found:
+            if header["c"] == "sow":
+                rows[header["sub"]] += len(records)
+        assert rows == {"q": count, "s": count}
+        # On a connection of its own nothing else holds it back.
+        await house.publish(door, "p", {"id": 1, "n": count})
+        found = await frames_until(late, lambda each: each["c"] == "p")
+        assert bodies_of(found) == [count], "nothing from before"
+
+    in_house(tmp_path, visit)
+
+
+def test_a_long_frame_is_prepared_in_turns(tmp_path: Path) -> None:
+    """Another client is acked before all of it is, and what is behind it on its connection comes
+    behind it."""
+
+    async def visit(house: House) -> None:
+        door, other = await house.client("p"), await house.client("other")
+        count = 5_000
+        bodies = [b'{"id":%d}' % n if n % 1_000 else b"no json" for n in range(count)]
+        door.send(
+            encode_frame({"c": "pb", "n": count}, house.records("p", *bodies)),
+            encode_frame({"c": "flush", "a": "persisted", "cid": "f"}),
+        )
+        received = house.server.here.machine.received_of
+        assert 0 < received(door.connection.number) < count
+        await house.publish(other, "other", {"n": 1}, topic="plain")
+        assert received(door.connection.number) < count, "not behind all of it"
+        found = await frames_until(door, lambda each: each.get("cid") == "f")
+        door.send(ask("q"))
+        found += await frames_until(door, lambda each: each["c"] == "group_end")
+        rows = sum(len(records) for header, records in found if header["c"] == "sow")
+        assert rows == count - 5
+        acks = [header for header, _ in found if header.get("a") == "persisted"]
+        refused = [each["s"] for each in acks if each.get("reason") == "bad_message"]
+        assert refused == [1, 1_001, 2_001, 3_001, 4_001]
+        upto = [each["s"] for each in acks if "s" in each and each not in refused]
+        assert upto == sorted(upto) and upto[-1] == count
+        assert [each["cid"] for each in acks if "cid" in each] == ["f"]
 
     in_house(tmp_path, visit)

@@ -12,6 +12,9 @@ import pytest
 from unit.sow_given import ORDERS, P, Q, record_bytes, run
 from unit.test_sow_staging import Bench
 
+from raylay.services.core.batch import Batch
+from raylay.services.core.unfolded import Parts
+from raylay.services.messages.records import Run
 from raylay.services.sow.records import SowRecord
 from raylay.services.sow.state import SowRules
 
@@ -29,6 +32,7 @@ class World:
         self.bench = Bench(replace(ORDERS, last_writer=self.last_writer, rules=self.rules))
         self.keys = [self.bench.key(each) for each in IDS]
         self.sequences = dict.fromkeys((P, Q, 3), 0)
+        self.rest: list[Run] = []
         self.late: dict[int, list[int]] = {P: [], Q: [], 3: []}
 
     def at_us(self) -> int:
@@ -84,6 +88,24 @@ class World:
             bench.feature.delivered_txid = self.draw.choice((0, bench.committed_txid))
             bench.feature.tick(bench.now_us)
 
+    def fold_a_part(self) -> None:
+        """Of a commit that takes long: the rest of it waits."""
+        waiting = self.bench.waiting
+        if waiting:
+            parts = Parts(waiting.pop(0))
+            part = parts.take(self.draw.randrange(1, 3))
+            self.bench.feature.fold(Batch([part], part.last_txid))
+            self.bench.committed_txid = part.last_txid + parts.left
+            if parts.left:
+                self.rest = [parts.take(parts.left)]
+                waiting[:0] = self.rest
+
+    def fail(self) -> None:
+        """What is committed is folded before."""
+        if self.rest and self.bench.waiting[:1] == self.rest:
+            self.bench.commit(1)
+        self.bench.fail()
+
     def compare(self) -> None:
         bench = self.bench
         staged = {key: bench.staging.value(key, bench.now_us) for key in self.keys}
@@ -112,10 +134,12 @@ def test_what_is_staged_is_what_is_folded(seed: int) -> None:
             world.publishes()
         elif choice < 0.75:
             world.peer_brings()
-        elif choice < 0.85:
+        elif choice < 0.8:
             world.bench.commit(draw.randrange(1, 5))
-        elif choice < 0.9:
-            world.bench.fail()
+        elif choice < 0.87:
+            world.fold_a_part()
+        elif choice < 0.91:
+            world.fail()
         else:
             world.compare()
     world.compare()

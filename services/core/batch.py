@@ -1,0 +1,27 @@
+"""One commit, or a slice of it, on its way through the folds of an instance's features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from raylay.services.messages.records import Run
+
+if TYPE_CHECKING:
+    # Most instances have no SOW topics, and need not load the parsers of message types.
+    from raylay.services.sow.topic import SowChange
+
+
+@dataclass(slots=True)
+class Batch:
+    """One commit on its way through the folds. A feature adds to it what those behind it read.
+
+    Attributes:
+        runs: what was committed, in the journal's order, notes among them.
+        last_txid: all up to here is on disk.
+        changes: what that did to records of SOW topics, in order.
+    """
+
+    runs: list[Run]
+    last_txid: int
+    changes: list[SowChange] = field(default_factory=list)
