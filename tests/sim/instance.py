@@ -123,10 +123,11 @@ BUSY_CHANCE = 0.1
 """Of an instance's loop being busy with something else when it is called."""
 HINT_WRITE_US = (100, 20_000)
 HINT_FAILS = 0.1
-SOW_US = 120_000
-FOLD_LATER_US = 2_000
-"""Between two commits of the SOW store."""
 """As on a disk that is full for a moment."""
+SOW_US = 120_000
+"""Between two commits of the SOW store."""
+FOLD_LATER_US = 2_000
+"""Between two turns that fold, at most."""
 SLICED_CHANCE = 0.5
 """Of a comparison of a link's logon being long."""
 SLICE_US = (1, 20_000)
@@ -779,7 +780,7 @@ class Instance:
         machine = self.machine
         if machine.missing.is_judging:
             return False
-        if any(map(len, self.arrivals.values())):
+        if any(map(len, self.arrivals.values())) or self.folds.unfolded:
             return False
         if self.author or self.staging or self._callbacks or not machine.ready or machine.pending:
             return False
