@@ -98,6 +98,48 @@ class Parts:
         return part
 
 
+class _Cut:
+    """Runs in order, taken out a slice at a time.
+
+    Args:
+        runs: with their records.
+        is_heavy: whether the records of a run take long. Only those are counted, and cut.
+    """
+
+    __slots__ = ("_is_heavy", "_parts", "_runs")
+
+    def __init__(self, runs: Iterable[Run], is_heavy: IsHeavy) -> None:
+        self._runs = deque(runs)
+        self._is_heavy = is_heavy
+        self._parts: Parts | None = None
+        """Of the first run, where a part of it was taken."""
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def take(self, records_max: int, bytes_max: int) -> list[Run]:
+        """The next slice: the last of its runs perhaps in part."""
+        runs, left, left_bytes = self._runs, records_max, bytes_max
+        taken: list[Run] = []
+        while runs and left > 0 and left_bytes > 0:
+            run = runs[0]
+            if run.kind != Kind.RECORDS or not self._is_heavy(run):
+                taken.append(runs.popleft())
+                continue
+            parts = self._parts or Parts(run)
+            if taken and not self._parts and run.count > left:
+                # Most runs are short: they stay whole.
+                break
+            part = parts.take(left, left_bytes)
+            taken.append(part)
+            left -= part.count
+            left_bytes -= len(part.payload)
+            self._parts = parts if parts.left else None
+            if not parts.left:
+                runs.popleft()
+        return taken
+
+
 class Unfolded:
     """Commits that are not folded yet, in order.
 
@@ -117,7 +159,6 @@ class Unfolded:
     __slots__ = (
         "_batches",
         "_is_heavy",
-        "_parts",
         "_slice_records",
         "folded_txid",
         "last_txid",
@@ -127,9 +168,7 @@ class Unfolded:
     def __init__(self, is_heavy: IsHeavy, slice_records: int = SLICE_RECORDS) -> None:
         self._is_heavy = is_heavy
         self._slice_records = slice_records
-        self._batches: deque[tuple[deque[Run], int]] = deque()
-        self._parts: Parts | None = None
-        """Of the first run of the first batch, where a part of it was taken."""
+        self._batches: deque[tuple[_Cut, int]] = deque()
         self.waiting_bytes = 0
         self.folded_txid = 0
         self.last_txid = 0
@@ -151,7 +190,7 @@ class Unfolded:
         """Something was committed."""
         if not self._batches and batch.runs:
             self.folded_txid = batch.runs[0].first_txid - 1
-        self._batches.append((deque(batch.runs), batch.last_txid))
+        self._batches.append((_Cut(batch.runs, self._is_heavy), batch.last_txid))
         self.waiting_bytes += sum(len(run.payload) for run in batch.runs)
         self.last_txid = batch.last_txid
 
@@ -162,24 +201,7 @@ class Unfolded:
             records_max: of those that take long; 0: as in any slice.
         """
         runs, last_txid = self._batches[0]
-        taken: list[Run] = []
-        left, left_bytes = records_max or self._slice_records, SLICE_BYTES
-        while runs and left > 0 and left_bytes > 0:
-            run = runs[0]
-            if run.kind != Kind.RECORDS or not self._is_heavy(run):
-                taken.append(runs.popleft())
-                continue
-            parts = self._parts or Parts(run)
-            if taken and not self._parts and run.count > left:
-                # Most runs are short: they stay whole.
-                break
-            part = parts.take(left, left_bytes)
-            taken.append(part)
-            left -= part.count
-            left_bytes -= len(part.payload)
-            self._parts = parts if parts.left else None
-            if not parts.left:
-                runs.popleft()
+        taken = runs.take(records_max or self._slice_records, SLICE_BYTES)
         self.waiting_bytes -= sum(len(run.payload) for run in taken)
         if not runs:
             self._batches.popleft()
@@ -201,36 +223,16 @@ class PublishedInParts:
         part: to be taken now, in full; then `go_on`. None: all was taken.
     """
 
-    __slots__ = ("_is_heavy", "_parts", "_runs", "part")
+    __slots__ = ("_runs", "part")
 
     def __init__(self, runs: Iterable[Run], is_heavy: IsHeavy) -> None:
-        self._runs = deque(runs)
-        self._is_heavy = is_heavy
-        self._parts: Parts | None = None
+        self._runs = _Cut(runs, is_heavy)
         self.part: list[Run] | None = None
         self.go_on()
 
     def go_on(self) -> None:
         """The part was taken."""
-        runs = self._runs
-        self.part = None
-        taken: list[Run] = []
-        left, left_bytes = PART_RECORDS, PART_BYTES
-        while runs and left > 0 and left_bytes > 0:
-            run = runs[0]
-            if not self._is_heavy(run):
-                taken.append(runs.popleft())
-                continue
-            parts = self._parts or Parts(run)
-            made = parts.take(left, left_bytes)
-            taken.append(made)
-            left -= made.count
-            left_bytes -= len(made.payload)
-            self._parts = parts if parts.left else None
-            if not parts.left:
-                runs.popleft()
-        if taken:
-            self.part = taken
+        self.part = self._runs.take(PART_RECORDS, PART_BYTES) or None
 
 
 class AnotherTurn:
