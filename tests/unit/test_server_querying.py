@@ -745,8 +745,12 @@ def test_a_long_frame_is_prepared_in_turns(tmp_path: Path) -> None:
         acks = [header for header, _ in found if header.get("a") == "persisted"]
         refused = [each["s"] for each in acks if each.get("reason") == "bad_message"]
         assert refused == [1, 1_001, 2_001, 3_001, 4_001]
-        upto = [each["s"] for each in acks if "s" in each and each not in refused]
+        upto = [each["s"] for each in acks if "s" in each and "reason" not in each]
         assert upto == sorted(upto) and upto[-1] == count
+        for number in refused:  # said when its part is prepared, before the ack that covers it
+            said = [ack.get("s") == number and "reason" in ack for ack in acks].index(True)
+            covered = [ack.get("s", 0) >= number and "reason" not in ack for ack in acks]
+            assert said < covered.index(True)
         assert [each["cid"] for each in acks if "cid" in each] == ["f"]
 
     in_house(tmp_path, visit)
