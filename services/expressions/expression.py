@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
-from raylay.services.errors import ExpressionError
+from raylay.services.errors import ExpressionError, RemoteProtocolError
 from raylay.services.expressions import tree
 from raylay.services.expressions.compiler import Predicate, compiled_filter
 from raylay.services.expressions.functions import BUILT_IN
@@ -102,6 +102,18 @@ def expression(
     except ExpressionError as error:
         error.expression = text
         raise
+
+
+def filter_of(text: str, use: Use, functions: Functions, client: Surroundings | None) -> Expression:
+    """Reads and compiles the filter of a client, as `expression` does.
+
+    Raises:
+        RemoteProtocolError: it is none, with reason `bad_filter`, the column and what to do.
+    """
+    try:
+        return expression(text, use, functions, client)
+    except ExpressionError as error:
+        raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
 
 
 def refusal(text: str, error: ExpressionError) -> str:

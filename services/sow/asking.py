@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from raylay.services.errors import ExpressionError, RemoteProtocolError
-from raylay.services.expressions.expression import Expression, Use, expression, refusal
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.expressions.expression import Expression, Use, filter_of
 from raylay.services.expressions.functions.registry import Functions, Surroundings
 from raylay.services.sow.book import SowBook, Wanted
 from raylay.services.sow.ordering import Term, read_order
@@ -124,12 +124,7 @@ class SowQuestions:
         return Asked(question, filter_, order)
 
     def _filter(self, text: str, use: Use, client: Surroundings | None) -> Expression | None:
-        if not text:
-            return None
-        try:
-            return expression(text, use, self._functions, client)
-        except ExpressionError as error:
-            raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
+        return filter_of(text, use, self._functions, client) if text else None
 
     def begin(self, asked: Asked, now_us: int, instead_of: InsteadOf | None = None) -> Querying:
         """The query, of this moment.

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from raylay.services.errors import ExpressionError, MessageTypeError, RemoteProtocolError
-from raylay.services.expressions.expression import Expression, expression, refusal
+from raylay.services.errors import MessageTypeError, RemoteProtocolError
+from raylay.services.expressions.expression import Expression, filter_of
 from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
 from raylay.services.expressions.index import FilterIndex
 from raylay.services.messages.records import (
@@ -337,10 +337,7 @@ class FollowingSubscriptions:
         if not text:
             return None
         client = surroundings_of(self._asker(subscription.session))
-        try:
-            return expression(text, FOLLOWING, self._functions, client)
-        except ExpressionError as error:
-            raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
+        return filter_of(text, FOLLOWING, self._functions, client)
 
     def remove(self, subscription: Subscription) -> None:
         """Takes one out that was added."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from raylay.services.errors import ExpressionError, MessageTypeError, RemoteProtocolError
-from raylay.services.expressions.expression import SUBSCRIPTION, Expression, expression, refusal
+from raylay.services.errors import MessageTypeError
+from raylay.services.expressions.expression import SUBSCRIPTION, Expression, filter_of
 from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
 from raylay.services.expressions.index import FilterIndex
 from raylay.services.messages.records import Flag, Kind, Record, Run, iterate_records
@@ -78,16 +78,8 @@ class FilteredSubscriptions:
         Raises:
             RemoteProtocolError: with reason `bad_filter`, the column and what to do.
         """
-        text = subscription.content
-        try:
-            found = expression(
-                text,
-                SUBSCRIPTION,
-                self._functions,
-                surroundings_of(self._asker(subscription.session)),
-            )
-        except ExpressionError as error:
-            raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
+        client = surroundings_of(self._asker(subscription.session))
+        found = filter_of(subscription.content, SUBSCRIPTION, self._functions, client)
         self._kept[subscription] = found
         self._asking += found.asks_around
         for (topic, message_type), index in self._indexes.items():

@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from raylay.services.errors import ExpressionError, MessageTypeError, RemoteProtocolError
-from raylay.services.expressions.expression import SUBSCRIPTION, Expression, expression, refusal
+from raylay.services.errors import MessageTypeError
+from raylay.services.expressions.expression import SUBSCRIPTION, Expression, filter_of
 from raylay.services.expressions.functions.registry import NOWHERE, Functions, Surroundings
 from raylay.services.messages.records import RECORD_HEADER_BYTES, Run, decode_record
 from raylay.services.messages.types.base import Types
@@ -57,10 +57,7 @@ class ReplayFilters:
         Raises:
             RemoteProtocolError: with reason `bad_filter`, the column and what to do.
         """
-        try:
-            found = expression(text, SUBSCRIPTION, self._functions, surroundings_of(asker))
-        except ExpressionError as error:
-            raise RemoteProtocolError(refusal(text, error), "bad_filter") from None
+        found = filter_of(text, SUBSCRIPTION, self._functions, surroundings_of(asker))
         return ReplayFilter(text, found, self)
 
     def messages(self, run: Run) -> list[_Message]:

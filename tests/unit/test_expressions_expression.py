@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from raylay.services.errors import ExpressionError
+from raylay.services.errors import ExpressionError, RemoteProtocolError
 from raylay.services.expressions.expression import (
     ANYWHERE,
     REPLICATION,
     SUBSCRIPTION,
     Use,
     expression,
+    filter_of,
 )
+from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 
 
@@ -77,3 +79,16 @@ def test_what_is_asked_of_the_client_is_written_out() -> None:
         ) == matching
     plain = expression("/a = 1")
     assert expression("/a = 1", client=Surroundings(client_name="ann")) is plain
+
+
+@pytest.mark.parametrize(
+    ("text", "use", "column"),
+    [("/a = ", SUBSCRIPTION, 6), ("/a = 1 AND CLIENT_NAME() = 'x'", REPLICATION, 12)],
+)
+def test_a_client_is_told_of_its_filter_what_is_wrong_with_it_and_where(
+    text: str, use: Use, column: int
+) -> None:
+    with pytest.raises(RemoteProtocolError, match=f"is no filter: .*column {column}") as told:
+        filter_of(text, use, BUILT_IN, None)
+    assert told.value.reason == "bad_filter" and repr(text) in str(told.value)
+    assert filter_of("/a = 1", use, BUILT_IN, None) is expression("/a = 1", use)
