@@ -2,25 +2,21 @@
 
 A merge, an enrichment or a delete by filter asks for the value of a key as it will be when all that
 was staged is on disk. The values as committed are older by what is under way, and the next message
-may come before the commit. So each topic with state has an overlay over what is committed, which is
+may come before the commit. So each topic with state keeps values over what is committed, which are
 dropped where an append fails.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.messages.ranges import Range
 from raylay.services.messages.records import Record, Run
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 RUN_BYTES_MAX = 16 * 1024 * 1024
 """Of a run's records, where it is made longer here: a batch of a link is one run at least."""
@@ -151,56 +147,3 @@ def _cut(records: Sequence[tuple[Record, bytes]]) -> list[Sequence[tuple[Record,
     if start < len(records):
         found.append(records[start:])
     return found
-
-
-class Overlay(Generic[Key, Value]):
-    """Values as staged, over those that are committed.
-
-    Invariant: what is in it was put in ascending order of transaction ids; per key the last counts.
-    Owner: a topic's state, on the instance's loop. Lifecycle: one life of the instance.
-    """
-
-    __slots__ = ("_order", "_values")
-
-    def __init__(self) -> None:
-        self._order: deque[tuple[int, Key]] = deque()
-        self._values: dict[Key, deque[Value]] = {}
-
-    def __len__(self) -> int:
-        """How many values are not committed yet."""
-        return len(self._order)
-
-    def put(self, txid: int, key: Key, value: Value) -> None:
-        """A value that is staged with this transaction id."""
-        self._order.append((txid, key))
-        values = self._values.get(key)
-        if values is None:
-            values = self._values[key] = deque()
-        values.append(value)
-
-    def get(self, key: Key, committed: Value) -> Value:
-        """The value as staged; the committed one where none is under way."""
-        values = self._values.get(key)
-        return values[-1] if values is not None else committed
-
-    def committed(self, last_txid: int) -> list[tuple[Key, Value]]:
-        """Takes out what is committed up to there: each key with its value, in order."""
-        found: list[tuple[Key, Value]] = []
-        order = self._order
-        while order and order[0][0] <= last_txid:
-            _, key = order.popleft()
-            found.append((key, self._values[key].popleft()))
-            self._tidy(key)
-        return found
-
-    def failed(self, committed_txid: int) -> None:
-        """Drops all that was staged behind there."""
-        order = self._order
-        while order and order[-1][0] > committed_txid:
-            _, key = order.pop()
-            self._values[key].pop()
-            self._tidy(key)
-
-    def _tidy(self, key: Key) -> None:
-        if not self._values[key]:
-            del self._values[key]

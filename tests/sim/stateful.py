@@ -7,20 +7,77 @@ refuses, whoever publishes them where: they are no value, and in no journal.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
 
 from raylay.services.core.feature import Batch
 from raylay.services.messages.records import Kind, Run, iterate_records
-from raylay.services.messages.stateful import Overlay, Prepared, Refused, left_of
+from raylay.services.messages.stateful import Prepared, Refused, left_of
 
 BEHIND = b" behind "
 NOTHING = "nothing"
 REASON = "bad_message"
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 def refuses(body: bytes) -> bool:
     """Whether a message that a client published so is refused: by its number."""
     return body.partition(b" ")[0].endswith((b"7", b"u2"))
+
+
+class Overlay(Generic[Key, Value]):
+    """Values as staged, over those that are committed.
+
+    Invariant: what is in it was put in ascending order of transaction ids; per key the last counts.
+    Owner: a topic's state, on the instance's loop. Lifecycle: one life of the instance.
+    """
+
+    __slots__ = ("_order", "_values")
+
+    def __init__(self) -> None:
+        self._order: deque[tuple[int, Key]] = deque()
+        self._values: dict[Key, deque[Value]] = {}
+
+    def __len__(self) -> int:
+        """How many values are not committed yet."""
+        return len(self._order)
+
+    def put(self, txid: int, key: Key, value: Value) -> None:
+        """A value that is staged with this transaction id."""
+        self._order.append((txid, key))
+        values = self._values.get(key)
+        if values is None:
+            values = self._values[key] = deque()
+        values.append(value)
+
+    def get(self, key: Key, committed: Value) -> Value:
+        """The value as staged; the committed one where none is under way."""
+        values = self._values.get(key)
+        return values[-1] if values is not None else committed
+
+    def committed(self, last_txid: int) -> list[tuple[Key, Value]]:
+        """Takes out what is committed up to there: each key with its value, in order."""
+        found: list[tuple[Key, Value]] = []
+        order = self._order
+        while order and order[0][0] <= last_txid:
+            _, key = order.popleft()
+            found.append((key, self._values[key].popleft()))
+            self._tidy(key)
+        return found
+
+    def failed(self, committed_txid: int) -> None:
+        """Drops all that was staged behind there."""
+        order = self._order
+        while order and order[-1][0] > committed_txid:
+            _, key = order.pop()
+            self._values[key].pop()
+            self._tidy(key)
+
+    def _tidy(self, key: Key) -> None:
+        if not self._values[key]:
+            del self._values[key]
 
 
 class LastOfTopic:

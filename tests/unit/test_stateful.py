@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import random
-
-import pytest
-
 from raylay.services.messages.contents import contents_of
 from raylay.services.messages.records import (
     RecordBuilder,
@@ -13,7 +9,7 @@ from raylay.services.messages.records import (
     run_of,
     scan,
 )
-from raylay.services.messages.stateful import RUN_BYTES_MAX, Overlay, Refused, left_of, with_bodies
+from raylay.services.messages.stateful import RUN_BYTES_MAX, Refused, left_of, with_bodies
 
 TRACE = bytes(range(25))
 
@@ -78,58 +74,3 @@ def test_what_becomes_longer_than_a_run_may_be_is_several() -> None:
     assert max(len(each.payload) for each in runs) <= RUN_BYTES_MAX
     found = [each.body for one in runs for each in iterate_records(one.payload, verify=True)]
     assert found == [whole, whole, small, whole]
-
-
-def test_the_value_staged_last_counts_until_it_is_committed() -> None:
-    overlay: Overlay[str, int | None] = Overlay()
-    assert overlay.get("k", 1) == 1
-    overlay.put(5, "k", 2)
-    overlay.put(6, "k", None)
-    overlay.put(6, "l", 3)
-    assert (overlay.get("k", 1), overlay.get("l", 0), overlay.get("m", 9)) == (None, 3, 9)
-    assert overlay.committed(5) == [("k", 2)]
-    assert overlay.get("k", 2) is None
-    assert overlay.committed(6) == [("k", None), ("l", 3)]
-    assert overlay.get("k", 7) == 7 and not len(overlay)
-
-
-def test_a_failure_brings_back_what_was_staged_before() -> None:
-    overlay: Overlay[str, int] = Overlay()
-    for txid, key, value in ((5, "k", 2), (6, "l", 3), (7, "k", 4)):
-        overlay.put(txid, key, value)
-    overlay.failed(6)
-    assert (overlay.get("k", 1), overlay.get("l", 1)) == (2, 3)
-    overlay.failed(4)
-    assert (overlay.get("k", 1), overlay.get("l", 1)) == (1, 1) and not len(overlay)
-    overlay.put(5, "l", 8)
-    assert overlay.committed(9) == [("l", 8)]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_staged_is_a_fold_of_what_is_committed_and_what_is_under_way(seed: int) -> None:
-    """After every put, commit and failure, beside a plain list."""
-    rng = random.Random(seed)
-    overlay: Overlay[str, int] = Overlay()
-    committed: dict[str, int] = {}
-    staged: list[tuple[int, str, int]] = []
-    committed_txid = last_txid = 0
-    for value in range(300):
-        step = rng.random()
-        if step < 0.7:
-            last_txid += 1
-            for key in rng.sample("abc", rng.randint(1, 3)):
-                overlay.put(last_txid, key, value)
-                staged.append((last_txid, key, value))
-        elif step < 0.85:
-            committed_txid = rng.randint(committed_txid, last_txid)
-            done = [(key, each) for txid, key, each in staged if txid <= committed_txid]
-            assert overlay.committed(committed_txid) == done
-            committed.update(done)
-            staged = [each for each in staged if each[0] > committed_txid]
-        else:
-            last_txid = rng.randint(committed_txid, last_txid)
-            overlay.failed(last_txid)
-            staged = [each for each in staged if each[0] <= last_txid]
-        now = committed | {key: each for _, key, each in staged}
-        assert {key: overlay.get(key, committed.get(key, -1)) for key in now} == now
-        assert len(overlay) == len(staged)
