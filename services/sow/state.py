@@ -445,11 +445,6 @@ class SowState:
             return now_us + lifetime_s * 1_000_000 if lifetime_s else NEVER
         return now_us + self.rules.lifetime_us if self.rules.lifetime_us else NEVER
 
-    @property
-    def next_expiration_us(self) -> int:
-        """When `expire` has something to do at the earliest; NEVER: nothing will expire."""
-        return self._expirations.first_us
-
     def is_due(self, now_us: int) -> bool:
         """Whether `expire`, `prune` or `forget` is to be called again at once."""
         first_us = self._expirations.first_us

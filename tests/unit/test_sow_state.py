@@ -19,6 +19,7 @@ from raylay.services.sow.state import (
 )
 
 S = 1_000_000
+LATE_US = 1 << 62
 
 
 def record(
@@ -99,14 +100,14 @@ def test_records_expire_in_their_order_and_a_publish_sets_it_anew() -> None:
     state.put(record(b"b", 2, expires_us=10))
     state.put(record(b"c", 3))
     state.put(record(b"a", 4, b"y", expires_us=30))
-    assert state.next_expiration_us == 10
+    assert state.is_due(10) and not state.is_due(9)
     assert state.expire(9) == []
     (change,) = state.expire(25)
     assert (change.key, change.reason, change.current) == (b"b", "expired", None)
     assert change.previous is not None and change.previous.body == b"x"
-    assert state.next_expiration_us == 30 and state.get(b"a") is not None
+    assert state.is_due(30) and not state.is_due(29) and state.get(b"a") is not None
     assert [each.key for each in state.expire(30)] == [b"a"]
-    assert state.next_expiration_us == NEVER and state.count == 1 and state.txid == 4
+    assert not state.is_due(LATE_US) and state.count == 1 and state.txid == 4
 
 
 def test_many_expire_in_turns() -> None:
@@ -123,7 +124,8 @@ def test_a_record_that_is_put_off_again_and_again_is_looked_at_seldom() -> None:
     for number in range(1, 5_001):
         state.put(record(b"a", number, at_us=number, expires_us=number + 10_000))
     assert len(state._expirations) == 1
-    assert state.expire(14_999) == [] and state.next_expiration_us == 15_000
+    assert state.expire(14_999) == []
+    assert state.is_due(15_000) and not state.is_due(14_999)
     state.put(record(b"a", 5_001))
     assert state.expire(99_999) == [] and state.get(b"a") is not None, "it expires no more"
 
@@ -163,7 +165,7 @@ def test_what_is_added_has_as_much_looked_at_that_may_go() -> None:
 def test_a_topic_that_does_not_expire_keeps_what_messages_say() -> None:
     state = SowState(SowRules())
     state.put(record(b"a", 1, expires_us=20))
-    assert state.expire(100) == [] and state.next_expiration_us == NEVER
+    assert state.expire(100) == [] and not state.is_due(LATE_US)
     held = state.get(b"a")
     assert held is not None and held.expires_us == 20
 
@@ -275,7 +277,8 @@ def test_a_restart_finds_records_and_expirations() -> None:
     disk.commit(state.pending())
     state.put(record(b"lost", 3))
     again = SowState(rules, disk, disk.txid)
-    assert (again.txid, again.count, again.next_expiration_us) == (2, 2, 10)
+    assert (again.txid, again.count) == (2, 2)
+    assert again.is_due(10) and not again.is_due(9)
     assert [each.key for each in again.records()] == [b"a", b"b"]
     assert [each.key for each in again.expire(10)] == [b"a"]
 
