@@ -27,13 +27,21 @@ _SEQUENCE_AT = 36
 """Where it lies in a record (services/messages/records.py)."""
 
 IsHeavy = Callable[[Run], bool]
+Weigh = Callable[[Run], int]
+"""How many times as long as most each record of a run takes; 0: so little that it is not counted,
+and never cut."""
 
 
-def _exceed(runs: Iterable[Run], is_heavy: IsHeavy, records: int, size_bytes: int) -> bool:
-    heavy = [run for run in runs if run.kind == Kind.RECORDS and is_heavy(run)]
-    count = sum(run.count for run in heavy)
+def _exceed(runs: Iterable[Run], weigh: Weigh, most: int, size_bytes: int) -> bool:
+    count = weight = found_bytes = 0
+    for run in runs:
+        each = weigh(run) if run.kind == Kind.RECORDS else 0
+        if each:
+            count += run.count
+            weight += run.count * each
+            found_bytes += len(run.payload)
     # One record is never cut.
-    return count > records or (count > 1 and sum(len(run.payload) for run in heavy) > size_bytes)
+    return count > 1 and (weight > most or found_bytes > size_bytes)
 
 
 class Parts:
@@ -103,36 +111,41 @@ class _Cut:
 
     Args:
         runs: with their records.
-        is_heavy: whether the records of a run take long. Only those are counted, and cut.
+        weigh: its records.
     """
 
-    __slots__ = ("_is_heavy", "_parts", "_runs")
+    __slots__ = ("_parts", "_runs", "_weigh")
 
-    def __init__(self, runs: Iterable[Run], is_heavy: IsHeavy) -> None:
+    def __init__(self, runs: Iterable[Run], weigh: Weigh) -> None:
         self._runs = deque(runs)
-        self._is_heavy = is_heavy
+        self._weigh = weigh
         self._parts: Parts | None = None
         """Of the first run, where a part of it was taken."""
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def take(self, records_max: int, bytes_max: int) -> list[Run]:
-        """The next slice: the last of its runs perhaps in part."""
-        runs, left, left_bytes = self._runs, records_max, bytes_max
+    def take(self, most: int, bytes_max: int) -> list[Run]:
+        """The next slice: the last of its runs perhaps in part.
+
+        Args:
+            most: records, each as often as it weighs.
+        """
+        runs, left, left_bytes = self._runs, most, bytes_max
         taken: list[Run] = []
         while runs and left > 0 and left_bytes > 0:
             run = runs[0]
-            if run.kind != Kind.RECORDS or not self._is_heavy(run):
+            weight = self._weigh(run) if run.kind == Kind.RECORDS else 0
+            if not weight:
                 taken.append(runs.popleft())
                 continue
             parts = self._parts or Parts(run)
-            if taken and not self._parts and run.count > left:
+            if taken and not self._parts and run.count * weight > left:
                 # Most runs are short: they stay whole.
                 break
-            part = parts.take(left, left_bytes)
+            part = parts.take(left // weight, left_bytes)
             taken.append(part)
-            left -= part.count
+            left -= part.count * weight
             left_bytes -= len(part.payload)
             self._parts = parts if parts.left else None
             if not parts.left:
@@ -149,6 +162,7 @@ class Unfolded:
     Args:
         is_heavy: whether the records of a run take long to be folded. Only those are counted.
         slice_records: of those, in a slice.
+        weigh: what a client published, by how long it takes to be prepared; None: as `is_heavy`.
 
     Attributes:
         waiting_bytes: of the records in it.
@@ -160,13 +174,20 @@ class Unfolded:
         "_batches",
         "_is_heavy",
         "_slice_records",
+        "_weigh",
         "folded_txid",
         "last_txid",
         "waiting_bytes",
     )
 
-    def __init__(self, is_heavy: IsHeavy, slice_records: int = SLICE_RECORDS) -> None:
+    def __init__(
+        self,
+        is_heavy: IsHeavy,
+        slice_records: int = SLICE_RECORDS,
+        weigh: Weigh | None = None,
+    ) -> None:
         self._is_heavy = is_heavy
+        self._weigh = weigh or is_heavy
         self._slice_records = slice_records
         self._batches: deque[tuple[_Cut, int]] = deque()
         self.waiting_bytes = 0
@@ -182,9 +203,9 @@ class Unfolded:
 
     def in_parts(self, runs: Sequence[Run]) -> PublishedInParts | None:
         """What a client published in one frame, where to prepare it takes long; else None."""
-        if not _exceed(runs, self._is_heavy, PART_RECORDS, PART_BYTES):
+        if not _exceed(runs, self._weigh, PART_RECORDS, PART_BYTES):
             return None
-        return PublishedInParts(runs, self._is_heavy)
+        return PublishedInParts(runs, self._weigh)
 
     def add(self, batch: Batch) -> None:
         """Something was committed."""
@@ -217,7 +238,7 @@ class PublishedInParts:
 
     Args:
         runs: of the frame, in order.
-        is_heavy: whether the records of a run take long to be prepared.
+        weigh: its records, by how long they take to be prepared.
 
     Attributes:
         part: to be taken now, in full; then `go_on`. None: all was taken.
@@ -225,8 +246,8 @@ class PublishedInParts:
 
     __slots__ = ("_runs", "part")
 
-    def __init__(self, runs: Iterable[Run], is_heavy: IsHeavy) -> None:
-        self._runs = _Cut(runs, is_heavy)
+    def __init__(self, runs: Iterable[Run], weigh: Weigh) -> None:
+        self._runs = _Cut(runs, weigh)
         self.part: list[Run] | None = None
         self.go_on()
 

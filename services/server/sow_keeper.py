@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from raylay.services.core.feature import Batch, Folds
 from raylay.services.errors import CorruptRecord, RaylayError, SowDamaged
+from raylay.services.messages.records import Run
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.sow.definition import SowTopicDefinition
@@ -211,12 +212,19 @@ class SowKeeper:
     def serve(self) -> None:
         """From now on it folds what is committed."""
         if self.feature is not None:
-            from raylay.services.core.unfolded import Unfolded
+            from raylay.services.core.unfolded import PART_RECORDS, Unfolded
+            from raylay.services.sow.finding import FINDINGS_AT_ONCE, may_ask
 
             find = self.feature.book.find
-            self._folds.unfolded = Unfolded(
-                lambda run: find(run.topic, run.message_type) is not None
-            )
+
+            def is_heavy(run: Run) -> bool:
+                return find(run.topic, run.message_type) is not None
+
+            def weigh(run: Run) -> int:
+                at_once = FINDINGS_AT_ONCE if may_ask(run) else PART_RECORDS
+                return PART_RECORDS // at_once if is_heavy(run) else 0
+
+            self._folds.unfolded = Unfolded(is_heavy, weigh=weigh)
             self._folds.enlist(self, True)
             if self.feature.floor_txid is not None:
                 self._begin_write()

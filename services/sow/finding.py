@@ -1,22 +1,26 @@
 """Which records a delete by filter takes away: looked for among those that are folded, a part at a
 time, while others are folded; at the end what has changed meanwhile is judged as it is staged.
 
-What changes faster than it is judged is given up, so that the end never takes long.
+What changes faster than it is judged is given up, so that the end never takes long. It begins with
+the first look: many may wait for their turn, and cost nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+import msgpack
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.errors import MessageTypeError
 from raylay.services.expressions.expression import Expression, nodes
 from raylay.services.expressions.functions.registry import NOWHERE, Surroundings
 from raylay.services.expressions.tree import Identifier
+from raylay.services.messages.records import Flag, Record, Run
 from raylay.services.sow.folding import DELETED_MAX
 from raylay.services.sow.indexes import SowIndexes
 from raylay.services.sow.planning import keys_to_look_at
+from raylay.services.sow.query import SowKeyQuery, SowQuery
 from raylay.services.sow.records import SowRecord, decoded
 from raylay.services.sow.topic import SowTopic
 
@@ -24,13 +28,30 @@ CHANGED_MAX = 2_000
 """Records that the end judges, beside those that are on their way to the disk."""
 FOUND_MAX = DELETED_MAX
 """Keys: those of more do not fit into one record."""
+FINDINGS_AT_ONCE = 8
+"""Of one client: they are prepared before its next ones begin to look."""
+
+
+def may_ask(run: Run) -> bool:
+    """Whether deletes by filter may be among a run's records: quickly, and never no for yes."""
+    return bool(run.flags & Flag.COMMANDS) and b"filter" in run.payload
+
+
+def filter_of(record: Record) -> str | None:
+    """Of a delete; None: it has none."""
+    try:
+        said = msgpack.unpackb(record.body)
+        text = said["filter"] if len(said) == 1 else None
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException):
+        return None
+    return text if type(text) is str else None
 
 
 class Finding:
     """See the file's docstring.
 
-    Invariant: each record that is folded was judged as it was at the begin, or since its last
-        change, or is in `_changed`.
+    Invariant: once it has begun, each record that is folded was judged as it was at the begin, or
+        since its last change, or is in `_changed`.
     Owner: who folds the topic. Lifecycle: until `close`.
 
     Args:
@@ -49,6 +70,7 @@ class Finding:
         "_closed",
         "_filter",
         "_found",
+        "_is_closed",
         "_logical",
         "_looks_left",
         "_now_us",
@@ -74,28 +96,39 @@ class Finding:
         self._now_us = now_us
         self._closed = closed
         self._around = filter_.asks_around
+        self._source: SowQuery | SowKeyQuery | None = None
+        self._found: set[bytes] = set()
+        self._changed: set[bytes] = set()
+        self._looks_left = 0
+        self._unwatch: Callable[[], None] | None = None
+        self._is_closed = False
+        self.given_up = ""
+        self.looked = 0
+
+    def _begin(self) -> SowQuery | SowKeyQuery:
+        topic, filter_ = self._topic, self._filter
         names = {each.steps[0] for each in nodes(filter_.tree) if isinstance(each, Identifier)}
         self._parse = topic.type.parser_of(frozenset(map(str, names)))
         indexes = topic.indexes if isinstance(topic.indexes, SowIndexes) else None
         keys = keys_to_look_at(filter_, None, indexes)
         state = topic.state
-        self._source = state.query() if keys is None else state.query_keys(keys)
-        self._found: set[bytes] = set()
-        self._changed: set[bytes] = set()
         self._looks_left = 2 * state.count + 10 * CHANGED_MAX
-        self._unwatch: Callable[[], None] | None = state.watch(self)
-        self.given_up = ""
-        self.looked = 0
+        self._unwatch = state.watch(self)
+        return state.query() if keys is None else state.query_keys(keys)
 
     @property
     def done(self) -> bool:
         """Whether `keys` has little left to do."""
+        if self._source is None:
+            return False
         return bool(self.given_up) or (self._source.done and len(self._changed) <= CHANGED_MAX)
 
     def take(self, most: int) -> None:
         """Looks at the next records, so many at most."""
-        if self.done or most <= 0:
+        if self.done or most <= 0 or self._is_closed:
             return
+        if self._source is None:
+            self._source = self._begin()
         if not self._source.done:
             entries = self._source.take(most)
             self.looked += len(entries)
@@ -145,11 +178,13 @@ class Finding:
 
     def close(self) -> None:
         """Nothing more is looked for."""
-        if self._unwatch is not None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._source is not None and self._unwatch is not None:
             self._source.close()
             self._unwatch()
-            self._unwatch = None
-            self._closed()
+        self._closed()
 
     def _matches(self, record: SowRecord) -> bool:
         if self._logical and record.topic != self._logical:

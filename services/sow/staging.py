@@ -32,7 +32,7 @@ from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.trees import Tree, merged
 from raylay.services.sow import folding
 from raylay.services.sow.enrichment import tell, written
-from raylay.services.sow.finding import Finding
+from raylay.services.sow.finding import Finding, filter_of
 from raylay.services.sow.keys import SOW_KEY_BYTES_MAX
 from raylay.services.sow.records import NEVER, SowRecord
 from raylay.services.sow.state import TOMBSTONE, VALUE, SowRules, SowState
@@ -44,11 +44,9 @@ far in the future would stay for ever."""
 BATCH_BYTES_MAX, BATCH_EACH_US = 64 * 1024 * 1024, 250_000
 """Of all that deltas become, anew after so long: more than an instance could merge meanwhile, so
 that only a batch of small deltas to large records ever meets it, which would hold the loop."""
-FINDINGS_MAX = 64
-"""Filters of deletes that are asked in turns; more of them are refused, or find what there is at
-once."""
 LOOKED_MAX, LOOKS_EACH_US = 2_000, 50_000
-"""Records that deletes by filter look at where nobody has looked before; anew after so long."""
+"""Records that deletes by filter look at where nobody has looked before, as their publisher does
+not number them; anew after so long."""
 DELETE = Use("the filter of a delete", frozenset(("message", "state", "clock")))
 
 
@@ -526,8 +524,8 @@ class SowStaging:
             identity = record.publisher, record.sequence
             finding = self._findings.get(identity)
             if finding is None:
-                text = _filter_of(record)
-                if text is None or len(self._findings) >= FINDINGS_MAX:
+                text = filter_of(record)
+                if text is None:
                     continue
                 try:
                     finding = self._finding(record, text)
@@ -549,9 +547,8 @@ class SowStaging:
         try:
             if finding.given_up or not finding.done:
                 why = finding.given_up or (
-                    f"too many deletes by filter are under way, and this one looks at more than "
-                    f"{LOOKED_MAX:,} records: number your publishes, and wait for acks after "
-                    f"{FINDINGS_MAX}"
+                    f"a delete without a sequence looks at {LOOKED_MAX:,} records at most, with "
+                    "others of the same moment: number your publishes"
                 )
                 raise _RefusalError("too_many", f"topic {record.topic}: {why}")
             over = self._caught_up()
@@ -575,16 +572,6 @@ class SowStaging:
 
         logical = topic.logical(record.topic.encode())
         return Finding(topic, logical, asked, record.origin_time_us, closed)
-
-
-def _filter_of(record: Record) -> str | None:
-    """Of a delete; None: it has none."""
-    try:
-        said = msgpack.unpackb(record.body)
-        text = said["filter"] if len(said) == 1 else None
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException):
-        return None
-    return text if type(text) is str else None
 
 
 def _what(record: Record) -> str:

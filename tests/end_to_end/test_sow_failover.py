@@ -12,6 +12,8 @@ import pytest
 from end_to_end.test_instance import Server, Servers, pair, servers
 
 from raylay.services.client import Client, Message
+from raylay.services.client.deletes import delete_body
+from raylay.services.messages.records import Command
 from raylay.services.sow.definition import SowTopicDefinition
 
 __all__ = ["servers"]  # a fixture
@@ -118,6 +120,38 @@ def test_the_view_is_the_survivors_and_nothing_comes_twice(
         kinds = set.union(*(view.kinds for view in views))
         assert kinds == {("sow", ""), ("publish", ""), ("oof", "match"), ("oof", "deleted")}
         assert views[0].left_out, "the survivor's rows that it held were left out"
+
+    asyncio.run(work())
+    assert_equal_journals(first, second)
+
+
+def test_many_deletes_that_a_store_sends_again(servers: Servers, tmp_path: Path) -> None:
+    first, second = pair(
+        servers, tmp_path, sow=(SowTopicDefinition("rows", "json", keys=("/id",)),)
+    )
+
+    async def work() -> None:
+        addresses = [first.address, second.address]
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            Client("publisher", addresses, failover="any") as publisher,
+        ):
+            for number in range(1_000):
+                await publisher.publish("rows", orjson.dumps({"id": number, "v": number % 10}))
+            await publisher.flush(DEADLINE_S)
+            # All of them are sent by the store, to the other one: nothing goes out in this turn.
+            for number in range(500):
+                for by in (f"/v = {number % 7} AND /id < {number}", f"/id = {number + 500}"):
+                    publisher.publish_nowait("rows", delete_body(filter=by), command=Command.DELETE)
+            first.kill()
+            restarting = asyncio.create_task(asyncio.to_thread(first.start))
+            await publisher.flush(DEADLINE_S)
+            await restarting
+            rows = await publisher.sow("rows").all()
+            left = {orjson.loads(row.body)["id"] for row in rows}
+            gone = {n for n in range(500) if any(n % 10 == m % 7 and n < m for m in range(500))}
+            assert left == set(range(1_000)) - gone - set(range(500, 1_000))
+            assert len(gone) > 300
 
     asyncio.run(work())
     assert_equal_journals(first, second)

@@ -11,8 +11,14 @@ import pytest
 from end_to_end.test_sow_kept import Life, run
 
 from raylay.services.client import Client
+from raylay.services.client.deletes import delete_body
 from raylay.services.errors import CommandFailed
+from raylay.services.messages.records import Command
+from raylay.services.protocol.commands import PublishBatch
+from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.server import reading
+from raylay.services.server.client_connection import ClientConnection
+from raylay.services.sow import staging
 
 
 def values(life: Life) -> dict[int, Any]:
@@ -80,6 +86,45 @@ def test_what_is_refused_is_told_and_the_session_goes_on(
             await client.publish("orders", b'{"id":3}')
             await client.flush()
             assert set(values(life)) == {1, 2, 3}
+
+    run(lives())
+
+
+def test_any_number_of_deletes_by_filter_in_one_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nothing is found but in turns.
+    monkeypatch.setattr(staging, "LOOKED_MAX", 0)
+    frames: list[int] = []
+    take = ClientConnection._publish_batch
+
+    def noted(self: ClientConnection, command: PublishBatch, answers: Answers) -> Questions | None:
+        frames.append(command.count)
+        return take(self, command, answers)
+
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            await life.publish("orders", *range(10))
+            monkeypatch.setattr(ClientConnection, "_publish_batch", noted)
+            for n in range(1_000):
+                # Each finds what the one before it leaves, and nothing of what comes behind.
+                body = delete_body(filter=f"/id = {n % 10}")
+                life.client.publish_nowait("orders", body, command=Command.DELETE)
+                if n % 100 == 0:
+                    life.client.publish_nowait("orders", b'{"id":%d}' % (n // 100))
+            await life.client.flush()
+            assert max(frames) == 1_010 == sum(frames)
+            (topic,) = (each for each in life.server._sow.book.topics if each.name == b"orders")
+            assert values(life) == {} and not topic.staging._findings
+            assert life.status()["deleted"] == 20
+            life.client.publish_nowait("orders", b'{"id":1}')
+            for text in ("/id = 2", "/id = 1"):
+                life.client.publish_nowait(
+                    "orders", delete_body(filter=text), command=Command.DELETE
+                )
+                life.client.publish_nowait("orders", b'{"id":2}')
+            await life.client.flush()
+            assert set(values(life)) == {2}
 
     run(lives())
 

@@ -160,6 +160,29 @@ def test_a_long_frame_is_taken_in_parts(body: bytes) -> None:
     assert PublishedInParts([], is_heavy).part is None
 
 
+def test_what_weighs_most_is_a_part_of_its_own() -> None:
+    def weigh(run: Run) -> int:
+        return {b"orders": 1, b"slow": PART_RECORDS}.get(run.topic, 0)
+
+    unfolded = Unfolded(is_heavy, weigh=weigh)
+    runs = [
+        run_at(0, [1, 2, 3]),
+        run_at(0, [4, 5, 6], topic="slow"),
+        run_at(0, [7, 8], topic="others"),
+        run_at(0, [9, 10]),
+    ]
+    assert unfolded.in_parts([runs[0], *runs[2:]]) is None
+    assert unfolded.in_parts([run_at(0, [1], topic="slow")]) is None, "one record is never cut"
+    assert not unfolded.is_long(Batch([run_at(1, [4, 5, 6], topic="slow")], 3)), "it folds as any"
+    published = unfolded.in_parts(runs)
+    assert published is not None
+    found = []
+    while published.part is not None:
+        found.append([sequence for _, _, sequence in sequences_of(published.part)])
+        published.go_on()
+    assert found == [[1, 2, 3], [4], [5], [6], [7, 8, 9, 10]]
+
+
 def test_another_turn_is_waited_for_and_nothing_else() -> None:
     turn = AnotherTurn()
     turn.take(9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -13,6 +14,7 @@ from unit.sow_given import ORDERS, P, Q, book, put, record_bytes, run
 
 from raylay.services.core.feature import Batch
 from raylay.services.core.sow import SowFeature
+from raylay.services.core.unfolded import Parts
 from raylay.services.expressions.functions import BUILT_IN
 from raylay.services.messages.records import (
     RECORD_BYTES_MAX,
@@ -25,6 +27,7 @@ from raylay.services.messages.records import (
 from raylay.services.messages.stateful import RUN_BYTES_MAX, Prepared
 from raylay.services.sow import staging
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.finding import may_ask
 from raylay.services.sow.folding import DELETED_MAX
 from raylay.services.sow.records import SowRecord
 from raylay.services.sow.staging import SowStaging
@@ -384,24 +387,74 @@ def test_what_nobody_looked_for_is_looked_for_a_little() -> None:
     assert keys(bench.delete(filter=f"SOW_KEY() = '{key}'")) == [bench.key(7)], "by an index"
     for _ in range(2):
         reason, text = refused(bench.delete(filter="/n = 1"))
-        assert reason == "too_many" and "wait for acks" in text
+        assert reason == "too_many" and "number your publishes" in text
     assert refused(bench.delete(filter=f"SOW_KEY() = '{key}'"))[0] == "too_many", "all is used up"
     bench.now_us += staging.LOOKS_EACH_US
     assert keys(bench.delete(filter=f"SOW_KEY() = '{key}'")) == [], "it is gone"
 
 
-def test_many_deletes_at_once_are_not_all_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "FINDINGS_MAX", 2)
+def test_any_number_of_deletes_waits_to_be_looked_for_and_costs_nothing() -> None:
     bench = Bench()
-    asked = [msgpack.packb({"filter": text}) for text in ("/n = 1", "/n >", "/n = 2", "/n = 3")]
+    bench.publish({"id": 1, "n": 1}, {"id": 2, "n": 7})
+    bench.commit()
+    asked = [
+        msgpack.packb({"filter": text}) for text in ("/n >", *(f"/n = {n}" for n in range(99)))
+    ]
     records = (record_bytes(n, body, command=DELETE) for n, body in enumerate(asked, 1))
-    deletions = run(0, *records, record_bytes(5, b"x", command=DELETE))
+    deletions = run(0, *records, record_bytes(101, b"x", command=DELETE))
+    assert may_ask(deletions) and not may_ask(run(0, record_bytes(1, b"filter")))
     looking = bench.staging.looks_for(deletions)
-    assert len(looking) == len(bench.staging._findings) == 2
+    assert len(looking) == len(bench.staging._findings) == 99
+    for each in looking:
+        each.take(0)
+        assert not each.done
+    assert not bench.topic.state._queries, "none has begun"
+    # One is asked, the others are closed as they are.
+    looking[7].take(5)
+    looking[7].take(5)
+    assert looking[7].done and bench.topic.state._queries
+    found = looking[7].keys(bench.topic.state.get, ())
+    assert found == [bench.key(2)]
     for each in looking:
         each.close()
         each.close()
-    assert not bench.staging._findings
+        each.take(5)
+    assert not bench.staging._findings and not bench.topic.state._queries
+
+
+def test_the_keys_of_a_part_are_those_of_its_records() -> None:
+    bench = Bench()
+    first, second = (put(at + 1, *(b'{"id":%d}' % n for n in range(at, at + 4))) for at in (0, 4))
+    for each in (first, second):
+        made = bench.staging.prepare(each, 0)
+        assert list(made.runs) == [each]
+        bench.stage(each)
+    ids = [bench.key(n) for n in range(8)]
+    keys_of = bench.staging.keys_of
+    assert keys_of(first) == ids[:4] and keys_of(second) == ids[4:]
+    parts = Parts(first)
+    begin = parts.take(1)
+    middle = parts.take(2)
+    end = parts.take(9)
+    assert [keys_of(each) for each in (begin, middle, end)] == [ids[:1], ids[1:3], ids[3:4]]
+    assert keys_of(Parts(second).take(2)) is None, "only the first of all is folded in parts"
+    assert keys_of(replace(end, first_txid=3, count=9)) is None
+    bench.waiting.clear()
+    bench.staging.committed(1)
+    assert keys_of(middle) == ids[1:3] and keys_of(end) == ids[3:4]
+    bench.staging.committed(4)
+    assert keys_of(Parts(second).take(3)) == ids[4:7], "it is the first now"
+    assert keys_of(middle) is None, "it is folded"
+    bench.staging.committed(8)
+    assert keys_of(second) is None
+    # What came from a peer has keys when somebody has asked for a value.
+    theirs = put(0, b'{"id":1}', b'{"n":1}', publisher=Q, first=1)
+    bench.stage(theirs)
+    assert keys_of(theirs) is None
+    part = Parts(theirs).take(1)
+    assert keys_of(part) is None
+    bench.staging.value(b"k", 0)
+    assert keys_of(theirs) == [ids[1], None] and keys_of(part) == [ids[1]]
 
 
 def test_a_delete_of_one_of_many_topics_takes_of_no_other() -> None:

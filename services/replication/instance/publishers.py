@@ -200,9 +200,19 @@ class Publishers:
         for run in runs:
             if run.flags & _COMMANDS:
                 state = self._topics[run.topic, run.message_type].state
-                if state is not None:
-                    questions.looking += answers.looks(state.looks_for(run))
+                fresh = None if state is None else self._fresh(run)
+                if state is not None and fresh is not None:
+                    questions.looking += answers.looks(state.looks_for(fresh))
         return questions
+
+    def _fresh(self, run: Run) -> Run | None:
+        """What of a run is not known here yet."""
+        publisher = run.publisher
+        if run.first_sequence > self._intake.highest.get(publisher, 0):
+            return run
+        known = self._intake.known.of(publisher)
+        missing = [piece for a, b in run.ranges() for piece in known.missing(a, b)]
+        return run.select(missing) if missing else None
 
     def published(self, session: int, runs: list[Run], now_us: int, answers: Answers) -> list[Run]:
         """A client's records came in, and all that `asks` asked is answered.
