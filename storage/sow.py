@@ -432,8 +432,10 @@ class LmdbSowStore:
         """
         try:
             with self._file.begin() as transaction, transaction.cursor() as cursor:
-                entries = islice(cursor.iternext(), most) if cursor.set_range(start) else ()
-                return [(key[_FRONT_BYTES:], value) for key, value in entries if key < end]
+                entries = list(islice(cursor.iternext(), most)) if cursor.set_range(start) else []
+                if entries and entries[-1][0] >= end:
+                    entries = [each for each in entries if each[0] < end]
+                return [(key[_FRONT_BYTES:], value) for key, value in entries]
         except lmdb.Error as error:
             raise _explained(error, self._path) from error
 

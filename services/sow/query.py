@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from raylay.services.messages.sorted_entries import SortedEntries
+
 Entries = list[tuple[bytes, bytes]]
 """(key, value) of the store, by key."""
 _SAVED_BYTES = 200
@@ -41,7 +43,7 @@ class SowQuery:
         self._next = start
         self._end = end
         self._closed = closed
-        self._saved: dict[bytes, bytes | None] = {}
+        self._saved: SortedEntries[bytes | None] = SortedEntries()
         self.saved_bytes = 0
         """Of what was changed before it came there."""
         self.txid = txid
@@ -60,7 +62,7 @@ class SowQuery:
             return []
         entries = self._chunk(self._next, self._end, most)
         until = self._end if len(entries) < most else entries[-1][0] + b"\0"
-        saved = [key for key in self._saved if key < until]
+        saved = self._saved.keys(b"", until, len(self._saved)) if self._saved else []
         if saved:
             then = dict(entries)
             for key in saved:
@@ -90,7 +92,7 @@ class SowQuery:
         """No more will be taken."""
         if not self.done:
             self.done = True
-            self._saved.clear()
+            self._saved = SortedEntries()
             self.saved_bytes = 0
             self._closed(self)
 

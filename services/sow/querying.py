@@ -21,7 +21,7 @@ from raylay.services.messages.types.trees import Tree
 from raylay.services.sow.ordering import Ordered, Term, placing
 from raylay.services.sow.planning import around_record
 from raylay.services.sow.query import Entries
-from raylay.services.sow.records import NEVER, SowRecord, body_of, decoded, encoded
+from raylay.services.sow.records import NEVER, SowRecord, bodies_of, body_of, decoded, encoded
 from raylay.services.sow.selecting import Selection
 
 FRAME_BYTES_MAX = 1024 * 1024
@@ -164,19 +164,30 @@ def _filters(terms: Terms) -> list[Expression]:
 class _Reader:
     """How the records of one topic are read, for one query."""
 
-    __slots__ = ("kind", "parse", "select")
+    __slots__ = ("kind", "parse", "read", "select")
 
     def __init__(self, part: Part, terms: Terms) -> None:
         self.kind = part.kind
         self.select = Selection(terms.select, part.kind) if terms.select else None
         self.parse: Callable[[bytes], Tree] | None = None
+        self.read: Callable[[Sequence[bytes]], list[Tree | None]] | None = None
+        """Where a filter is asked, and of nothing but the bodies."""
         filters = _filters(terms)
         if not filters and not terms.order:
             return
         asked = (node for each in filters for node in nodes(each.tree))
         names = {each.steps[0] for each in asked if isinstance(each, Identifier)}
         names |= {term.steps[0] for term in terms.order}
-        self.parse = part.kind.parser_of(frozenset(map(str, names)))
+        fields = frozenset(map(str, names))
+        self.parse = part.kind.parser_of(fields)
+        if (
+            terms.filter is not None
+            and terms.replaced is None
+            and part.wants is None
+            and not part.now_us
+            and not terms.filter.asks_around
+        ):
+            self.read = part.kind.reader_of(fields)
 
 
 class Querying:
@@ -251,12 +262,13 @@ class Querying:
         part, reader = self._parts[self._at]
         entries = part.source.take(self._most)
         self.looked_at += len(entries)
-        size_bytes = 0
-        for key, value in entries:
-            size_bytes += len(value)
-            self._judge(part, reader, key[1:], value, frames)
+        if reader.read is not None:
+            self._judge_bodies(part, reader, entries, frames)
+        else:
+            for key, value in entries:
+                self._judge(part, reader, key[1:], value, frames)
         if entries:
-            each_bytes = size_bytes // len(entries) + 1
+            each_bytes = sum([len(value) for _, value in entries]) // len(entries) + 1
             self._most = max(1, min(LOOKED_AT_ONCE, _LOOKED_BYTES // each_bytes))
         ordered, terms = self._ordered, self._terms
         if ordered is not None and ordered.held_bytes > terms.held_bytes_max:
@@ -287,7 +299,7 @@ class Querying:
                 return
             if NEVER < record.expires_us <= part.now_us:
                 return
-        parse, ordered = reader.parse, self._ordered
+        parse = reader.parse
         tree: Tree = {}
         if parse is not None:
             try:
@@ -308,8 +320,34 @@ class Querying:
             if was_wanted and not is_wanted:
                 self.left.append(self._row(part, reader, record or decoded(key, value)))
             is_wanted = is_wanted and not (was_wanted and replaced.had_rows)
-        if not is_wanted:
-            return
+        if is_wanted:
+            self._passed(part, reader, key, value, tree, frames, record)
+
+    def _judge_bodies(
+        self, part: Part, reader: _Reader, entries: Entries, frames: list[list[Row]]
+    ) -> None:
+        """The same, where nothing but the bodies is asked: a third less for each of them."""
+        read, filter_ = reader.read, self._terms.filter
+        assert read is not None and filter_ is not None
+        matches = filter_.matches
+        trees = read(bodies_of([value for _, value in entries]))
+        for entry, tree in zip(entries, trees, strict=True):
+            # What cannot be read passes no filter.
+            if tree is not None and matches(tree, NOWHERE):
+                key, value = entry
+                self._passed(part, reader, key[1:], value, tree, frames)
+
+    def _passed(
+        self,
+        part: Part,
+        reader: _Reader,
+        key: bytes,
+        value: bytes,
+        tree: Tree,
+        frames: list[list[Row]],
+        record: SowRecord | None = None,
+    ) -> None:
+        ordered = self._ordered
         self.matches += 1
         if ordered is None:
             if self._to_skip:

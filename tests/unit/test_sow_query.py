@@ -42,6 +42,34 @@ def test_what_is_folded_since_is_not_in_it() -> None:
     assert taken(state.query(), 10) == {b"a": b"5", b"bb": b"6", b"c": b"8", b"d": b"10"}
 
 
+class Counted(bytes):
+    """A key that counts how often it is compared."""
+
+    count = 0
+
+    def __lt__(self, other: bytes) -> bool:
+        Counted.count += 1
+        return bytes.__lt__(self, other)
+
+
+def test_a_turn_does_not_look_at_all_that_was_changed() -> None:
+    state = SowState(SowRules())
+    for number in range(2_000):
+        state.put(record(b"%05d" % number, 1))
+    query = state.query()
+    query.take(1)
+    for number in range(1_000, 2_000):
+        query.changed(Counted(b"v%05d" % number), b"")
+    Counted.count = 0
+    for _ in range(100):
+        query.take(1)
+    assert Counted.count <= 100 * 20
+    left = 0
+    while not query.done:
+        left += len(query.take(100))
+    assert left == 1_899
+
+
 def test_one_that_is_closed_keeps_nothing() -> None:
     state = SowState(SowRules())
     state.put(record(b"a", 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylay.services.errors import RemoteProtocolError
+from raylay.services.errors import MessageTypeError, RemoteProtocolError
 from raylay.services.expressions.expression import expression
 from raylay.services.messages.records import Record, decode_record
 from raylay.services.messages.types.registry import MessageTypes
@@ -235,3 +236,36 @@ def test_a_parser_of_few_fields_says_the_same_of_them(tree: dict[str, Any], name
     whole, few = kind.parse(body), kind.parser_of(wanted)(body)
     for name in wanted:
         assert repr(whole.get(name)) == repr(few.get(name))
+
+
+BODIES = st.lists(
+    st.sampled_from([
+        b'{"a":1,"b":"x"}', b'{"b":[1]}', b'{"a":[1,2]}', b'{"\\u0061":"\\n"}', b'{"a":"\\u0078"}',
+        b'{"a":', b"", b"[1]", b'{"a":123456789012345678901234567890}', b"\xff", b'{"a":"\xff"}',
+        b'{"b":' + b"[" * 2_000 + b"]" * 2_000 + b"}",
+    ])
+)  # fmt: skip
+
+
+@given(BODIES, st.sampled_from(["json", "msgpack"]), st.sampled_from([(), ("a",), ("a", "b")]))
+def test_many_bodies_are_read_as_each_of_them(
+    bodies: list[bytes], kind: str, names: tuple[str, ...]
+) -> None:
+    wanted = frozenset(names)
+    one = TYPES[kind].parser_of(wanted)
+
+    def alone(body: bytes) -> Any:
+        with suppress(MessageTypeError):
+            return one(body)
+        return None
+
+    assert TYPES[kind].reader_of(wanted)(bodies) == [alone(body) for body in bodies]
+
+
+def test_what_cannot_be_read_passes_no_filter_and_hides_no_other() -> None:
+    state = filled([{"a": "x"}])
+    for number, body in enumerate((b"{", b'{"a":"\\u0078"}', b'{"a":["y","x"]}', b'{"a":"y"}')):
+        state.put(SowRecord(b"m%d" % number, 2, 7, 2 + number, 5, 0, body))
+    query = Querying([part(state)], Terms(expression("/a = 'x'", QUERY)))
+    assert [each.key for each in rows_of(query)] == [b"k0000", b"m1", b"m2"]
+    assert query.looked_at == 5

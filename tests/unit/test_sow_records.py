@@ -10,6 +10,7 @@ from raylay.services.sow.records import (
     Author,
     SowRecord,
     Tombstone,
+    bodies_of,
     body_of,
     decoded,
     decoded_tombstone,
@@ -31,6 +32,7 @@ NUMBERS = (1, 2, 3, 4, 5, 6)
 def test_a_record_comes_back(given: SowRecord) -> None:
     assert decoded(given.key, encoded(given)) == given
     assert body_of(encoded(given)) == (given.body or b"")
+    assert bodies_of([encoded(given)] * 2) == [given.body or b""] * 2
 
 
 def test_layout() -> None:

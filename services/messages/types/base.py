@@ -59,6 +59,21 @@ class MessageType(ABC):
         that `parse` refuses it may give what there is."""
         return self.parse
 
+    def reader_of(self, names: frozenset[str]) -> Callable[[Sequence[bytes]], list[Tree | None]]:
+        """The same of many bodies at a time; None for what cannot be read."""
+        parse = self.parser_of(names)
+
+        def read(bodies: Sequence[bytes]) -> list[Tree | None]:
+            found: list[Tree | None] = []
+            for body in bodies:
+                try:
+                    found.append(parse(body))
+                except MessageTypeError:
+                    found.append(None)
+            return found
+
+        return read
+
     @abstractmethod
     def serialize(self, tree: Tree) -> bytes:
         """The body that has these fields.

@@ -9,7 +9,7 @@ that an object has twice the last value counts (docs/deviations.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, TypedDict
 
 import msgspec
@@ -21,6 +21,9 @@ from raylay.services.messages.types.trees import Tree
 FEW_FIELDS = 8
 """To read so many of a body costs less than to read it whole."""
 _PLAIN = str | float | bool | None | Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What the decoder raises of a body, which is then read whole."""
 
 
 class Json(MessageType):
@@ -53,20 +56,35 @@ class Json(MessageType):
         plain value, the whole body is read."""
         if not 0 < len(names) <= FEW_FIELDS:
             return self.parse
-        plain = dict.fromkeys(names, _PLAIN)
-        fields = TypedDict("fields", plain, total=False)  # type: ignore[misc]
-        decode, parse = msgspec.json.Decoder(fields).decode, self.parse
+        decode, parse = _decoder(names), self.parse
 
         def parsed(body: bytes) -> Tree:
             # msgspec does not find a name that is written with an escape.
             if b"\\" in body:
                 return parse(body)
             try:
-                return decode(body)  # type: ignore[return-value]
-            except msgspec.MsgspecError:
+                return decode(body)
+            except _UNREADABLE:
                 return parse(body)
 
         return parsed
+
+    def reader_of(self, names: frozenset[str]) -> Callable[[Sequence[bytes]], list[Tree | None]]:
+        """Looked at together, bodies without an escape and with plain values alone cost half."""
+        one_by_one = super().reader_of(names)
+        if not 0 < len(names) <= FEW_FIELDS:
+            return one_by_one
+        decode = _decoder(names)
+
+        def read(bodies: Sequence[bytes]) -> list[Tree | None]:
+            if b"\\" not in b"".join(bodies):
+                try:
+                    return list(map(decode, bodies))
+                except _UNREADABLE:
+                    pass
+            return one_by_one(bodies)
+
+        return read
 
     def serialize(self, tree: Tree) -> bytes:
         """The object, without spaces."""
@@ -74,6 +92,13 @@ class Json(MessageType):
             return orjson.dumps(tree)
         except orjson.JSONEncodeError as error:
             raise self.wrong(f"JSON cannot say this: {error}") from None
+
+
+def _decoder(names: frozenset[str]) -> Callable[[bytes], Tree]:
+    """Makes no more of a body than these fields."""
+    plain = dict.fromkeys(names, _PLAIN)
+    fields = TypedDict("fields", plain, total=False)  # type: ignore[misc]
+    return msgspec.json.Decoder(fields).decode  # type: ignore[return-value]
 
 
 def _reason(error: orjson.JSONDecodeError, body: bytes) -> tuple[str, int]:
