@@ -302,6 +302,11 @@ class SowFeature:
         """That the store does not have yet, about."""
         return sum(each.state.pending_bytes for each in self._kept)
 
+    @property
+    def unsaved_bytes(self) -> int:
+        """The same, with what is being written."""
+        return sum(each.state.unsaved_bytes for each in self._kept)
+
     def pending(self) -> SowPending:
         """What the store is to commit. Nothing more is given before `saved` or `not_saved`."""
         assert not self._taken, "a commit is under way"

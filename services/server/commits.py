@@ -72,7 +72,9 @@ class Commits:
         self._staged_bytes_max = staged_bytes_max
         self.latency = LatencyHistogram()
         self.failure: tuple[str, str] | None = None
-        """Reason and sentence while the journal takes nothing."""
+        """Reason and sentence while nothing is taken: the journal's, or `hold`'s."""
+        self._own: tuple[str, str] | None = None
+        self._held: tuple[str, str] | None = None
         self.staged_bytes = 0
         self._front_log_failure = ""
         self._paused: list[Publishing] = []
@@ -91,6 +93,15 @@ class Commits:
     def _journal(self) -> Journal:
         journal: Journal = self._here.journal
         return journal
+
+    def hold(self, why: tuple[str, str] | None) -> None:
+        """Something else than the journal can take no more: nothing is taken until that is over.
+
+        Args:
+            why: reason and sentence; None: it is over.
+        """
+        self._held = why
+        self.failure = self._own or why
 
     def look_at_front_log(self) -> None:
         """Reports where the front log cannot be used, or can be again. Now and then."""
@@ -193,8 +204,8 @@ class Commits:
         last_txid = self._news.take(here.machine.committed_txid)
         if not last_txid:
             return
-        if self.failure is not None:
-            self.failure = None
+        if self._own is not None:
+            self._probe()
             here.report("storage_recovered")
         here.perform(here.machine.committed(last_txid, here.steady_us()))
         here.outbox.flush()
@@ -222,7 +233,7 @@ class Commits:
     def _take_failed(self, first_txid: int, error: Exception) -> None:
         here = self._here
         reason = "storage_full" if isinstance(error, StorageFull) else "storage_error"
-        self.failure = (reason, str(error))
+        self.failure = self._own = reason, str(error)
         self._news.failed()
         self._resume()
         now_us = here.steady_us()
@@ -234,4 +245,5 @@ class Commits:
 
     def _probe(self) -> None:
         """Lets publishes through again: the next one shows whether there is space."""
-        self.failure = None
+        self._own = None
+        self.failure = self._held

@@ -107,7 +107,7 @@ class InstanceServer:
         replays = ReplayPump(here, reading, folds)
         self.commits = commits = Commits(here, controls, folds, config.staged_bytes_max)
         admission = Admission(here, commits)
-        self._sow = sow = SowKeeper(here, folds)
+        self._sow = sow = SowKeeper(here, folds, commits.hold)
         self._recovery = Recovery(
             here, admission=admission, placements=placements, reading=reading, sow=sow
         )

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.core.feature import Batch, Folds
-from raylay.services.errors import CorruptRecord, RaylayError, SowDamaged
+from raylay.services.errors import CorruptRecord, RaylayError, SowDamaged, StorageError, StorageFull
 from raylay.services.messages.records import Run
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.surroundings import Surroundings
@@ -41,6 +42,9 @@ RETRY_S = 5.0
 """After a commit of the store failed."""
 PENDING_BYTES = 8 * 1024 * 1024
 """More is written at once, while it serves and in a recovery."""
+UNSAVED_BYTES_MAX = 256 * 1024 * 1024
+"""Of entries that the store lacks, in memory: beyond it the instance takes nothing, so that its
+memory stays bounded while the store fails, or is slower than what is published."""
 
 
 class SowKeeper:
@@ -54,13 +58,18 @@ class SowKeeper:
 
     Args:
         folds: of the instance.
+        hold: has the instance take nothing, with reason and sentence; None: it takes again.
     """
 
     name = "sow"
 
-    def __init__(self, here: Surroundings, folds: Folds) -> None:
+    def __init__(
+        self, here: Surroundings, folds: Folds, hold: Callable[[tuple[str, str] | None], None]
+    ) -> None:
         self._here = here
         self._folds = folds
+        self._hold = hold
+        self._is_holding = False
         self._store: LmdbSowStore | None = None
         self._commit: asyncio.Future[None] | None = None
         self._write_at_s = 0.0
@@ -73,6 +82,8 @@ class SowKeeper:
         """Of what is unreadable."""
         self.failure = ""
         """Why the store cannot be written; empty: it can."""
+        self._is_full = False
+        """Whether that is for want of space."""
         self.feature: SowFeature | None = None
         """None: there are no SOW topics."""
 
@@ -198,7 +209,11 @@ class SowKeeper:
         return True
 
     def folded(self) -> None:
-        """A recovery has folded a part of the journal: writes it where it is much. Blocks."""
+        """A recovery has folded a part of the journal: writes it where it is much. Blocks.
+
+        Raises:
+            StorageError: it cannot be written, and more would not fit into memory.
+        """
         feature, here = self.feature, self._here
         assert feature is not None
         last_txid = here.journal.recovered.next_txid - 1
@@ -208,6 +223,9 @@ class SowKeeper:
         )
         if feature.pending_bytes > PENDING_BYTES:
             self._write_here()
+            if self.failure and feature.unsaved_bytes > UNSAVED_BYTES_MAX:
+                kind = StorageFull if self._is_full else StorageError
+                raise kind(self.failure, str(here.directory / SOW_FILE))
 
     def serve(self) -> None:
         """From now on it folds what is committed."""
@@ -241,6 +259,8 @@ class SowKeeper:
         self._is_folding = True
         self.feature.fold(batch)
         self._is_folding = False
+        if self.failure:
+            self._look_at_memory()
 
     def failed(self, committed_txid: int) -> None:
         """Nothing staged is folded."""
@@ -260,6 +280,7 @@ class SowKeeper:
             )
         if self._is_folding:
             return
+        self._look_at_memory()
         if self._turn is None:
             self._tidy()
         floor_txid = feature.floor_txid
@@ -276,6 +297,29 @@ class SowKeeper:
             is_due = has_moved and now_s >= self._write_at_s + IDLE_INTERVAL_S
         if is_due:
             self._begin_write()
+
+    def _look_at_memory(self) -> None:
+        """Has the instance take nothing while too much waits for the store."""
+        feature = self.feature
+        assert feature is not None
+        most = UNSAVED_BYTES_MAX // 2 if self._is_holding else UNSAVED_BYTES_MAX
+        is_much = feature.unsaved_bytes > most
+        if is_much == self._is_holding:
+            return
+        self._is_holding = is_much
+        if not is_much:
+            self._hold(None)
+            self._here.report("sow_store_caught_up")
+            return
+        why = self.failure or "it is slower than what is published"
+        text = (
+            f"{UNSAVED_BYTES_MAX:,} bytes of SOW records wait in memory to be written to "
+            f"{self._here.directory / SOW_FILE}: {why}. Nothing is lost; {self._here.config.name} "
+            "takes no messages until they are written: make space on that disk, or let it be "
+            "faster"
+        )
+        self._hold(("storage_full" if self._is_full else "storage_error", text))
+        self._here.report("sow_store_behind", text=text)
 
     def _tidy(self, only_due: bool = False) -> None:
         """Takes away what is due, in turns: more of it in the next turn of the loop."""
@@ -316,6 +360,7 @@ class SowKeeper:
             if self.failure:
                 self.failure = ""
                 here.report("sow_store_recovered")
+            self._look_at_memory()
             if here.is_serving:
                 self._release()
         elif isinstance(error, RaylayError):
@@ -345,6 +390,7 @@ class SowKeeper:
                 "they are in is kept, until the store can be written again",
             )
         self.failure = str(error)
+        self._is_full = isinstance(error, StorageFull)
 
     # -- the journal -----------------------------------------------------------------------------
     def removable(self, before_txid: int) -> None:

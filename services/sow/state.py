@@ -358,8 +358,12 @@ class SowState:
 
     def _set(self, entry: bytes, value: bytes | None) -> None:
         if self._kept:
+            if entry in self._unsaved:
+                self.pending_bytes -= len(self._unsaved[entry] or b"")
+            else:
+                self.pending_bytes += len(entry)
             self._unsaved[entry] = value
-            self.pending_bytes += len(entry) + len(value or b"")
+            self.pending_bytes += len(value or b"")
         elif value is None:
             self._unsaved.pop(entry)
         else:
@@ -553,6 +557,11 @@ class SowState:
         self._older_kept = not is_last and (self._older_kept or not is_past)
 
     # -- what goes to disk -----------------------------------------------------------------------
+    @property
+    def unsaved_bytes(self) -> int:
+        """That the store does not have, what is being written included; each entry once."""
+        return self.pending_bytes + self._taken_bytes
+
     def pending(self) -> tuple[Mapping[bytes, bytes | None], int]:
         """What the store is to commit (None: take it away), and the transaction that it is valid
         for then. Nothing more is given before `saved` or `unsaved`."""
@@ -567,6 +576,7 @@ class SowState:
 
     def saved(self) -> None:
         """What was pending is on disk."""
+        self._taken_bytes = 0
         self._taken = SortedEntries()
         self._newest_taken_us = {}
 
@@ -575,8 +585,8 @@ class SowState:
         for key, value in self._taken.items():
             if key not in self._unsaved:
                 self._unsaved[key] = value
+                self.pending_bytes += len(key) + len(value or b"")
         self._newest_us = {**self._newest_taken_us, **self._newest_us}
-        self.pending_bytes += self._taken_bytes
         self.saved()
 
 

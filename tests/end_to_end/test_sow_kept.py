@@ -166,6 +166,63 @@ def test_the_journal_is_kept_until_the_store_has_it(
     run(lives())
 
 
+def test_what_waits_for_a_store_that_fails_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sow_keeper, "UNSAVED_BYTES_MAX", 400_000)
+    monkeypatch.setattr(sow_keeper, "RETRY_S", 0.0)
+    full = True
+    commit = LmdbSowStore.commit
+
+    def fails(store: LmdbSowStore, changes: Any) -> None:
+        if full and any(entries for entries, _ in changes.values() if set(entries) != {b"f"}):
+            raise StorageFull("no space left", SOW_FILE)
+        commit(store, changes)
+
+    monkeypatch.setattr(LmdbSowStore, "commit", fails)
+
+    async def lives() -> None:
+        nonlocal full
+        async with Life(tmp_path) as life:
+            for _ in range(20):
+                await life.publish("orders", 1, text="x" * 40_000)
+            await until(lambda: life.events("sow_store_failed"))
+            feature = life.server._sow.feature
+            assert feature is not None and feature.unsaved_bytes < 100_000, "one key is there once"
+
+            async def publish() -> None:
+                for each in range(30):
+                    await life.publish("orders", each, text="y" * 40_000)
+
+            publishing = asyncio.ensure_future(publish())
+            (text,) = await until(lambda: life.events("sow_store_behind"))
+            assert "400,000 bytes of SOW records wait in memory" in text and "no space left" in text
+            status = life.server.status()
+            assert status["state"] == "failed" and status["storage_failure"] == text
+            for _ in range(10):
+                life.server._sow.check()
+                assert not life.events("sow_store_caught_up") and not publishing.done()
+                await until(lambda: life.server._sow._commit is None)
+            assert 400_000 < feature.unsaved_bytes < 500_000
+            full = False
+            await publishing
+            assert len(life.bodies()) == 30 and life.server.status()["state"] == "ready"
+            assert len(life.events("sow_store_caught_up")) == len(life.events("sow_store_behind"))
+            full = True
+            await life.publish("orders", *range(2), text="z" * 40_000)
+            await life.kill()
+        # A recovery that cannot write does not fill the memory either.
+        monkeypatch.setattr(sow_keeper, "UNSAVED_BYTES_MAX", 50_000)
+        monkeypatch.setattr(sow_keeper, "PENDING_BYTES", 50_000)
+        with pytest.raises(StorageFull, match="no space left"):
+            await Life(tmp_path).server.start()
+        full = False
+        async with Life(tmp_path) as life:
+            assert life.bodies()[:2] == of(0, 1, text="z" * 40_000) and len(life.bodies()) == 30
+
+    run(lives())
+
+
 @pytest.mark.parametrize("how", ["missing", "cut", "garbage"])
 def test_a_store_that_cannot_be_used_is_made_anew(tmp_path: Path, how: str) -> None:
     async def lives() -> None:

@@ -442,5 +442,16 @@ def test_pending_bytes_are_those_that_the_store_lacks() -> None:
     assert 100 < state.pending_bytes < 300
     state.pending()
     assert state.pending_bytes == 0
+    assert 100 < state.unsaved_bytes < 300, "that is being written"
     state.not_saved()
     assert state.pending_bytes > 100
+    # The same again and again is there once, whether or not it could be written between.
+    for n in range(2, 50):
+        state.put(record(b"a", n, b"x" * 100))
+        state.pending()
+        state.put(record(b"a", n, b"y" * 100))
+        state.not_saved()
+    assert 100 < state.pending_bytes == state.unsaved_bytes < 400
+    state.pending()
+    state.saved()
+    assert state.pending_bytes == state.unsaved_bytes == 0
