@@ -32,6 +32,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from raylay.services.client.events import Effect, PublishFailed, SendPublishes, Settled, Tell
+from raylay.services.client.first_given import UNKNOWN, FirstGiven
 from raylay.services.client.publish_store import PublishStore
 from raylay.services.errors import (
     CommandFailed,
@@ -81,11 +82,22 @@ def check_values(expiration_s: int, key: bytes, correlation: bytes) -> None:
 
 
 class PublishBatch(NamedTuple):
-    """What one `pb` frame takes: records with ascending sequences."""
+    """What one `pb` frame takes: records with ascending sequences.
+
+    Attributes:
+        resent: they were sent before, to the instance of this name first; empty: nobody knows to
+            which. None: they are sent for the first time.
+    """
 
     first: int
     last: int
     records: list[bytes]
+    resent: str | None = None
+
+    def header(self) -> Header:
+        """Of the frame."""
+        header: Header = {"c": "pb", "n": len(self.records)}
+        return header if self.resent is None else header | {"r": self.resent}
 
 
 class Outbox:
@@ -132,6 +144,8 @@ class Outbox:
         self._resend: Iterator[tuple[int, bytes]] | None = None
         self._resend_upto = 0
         self._sent_upto = 0
+        self._given = FirstGiven()
+        self._sends_to = ""
         self._resend_next: tuple[int, bytes] | None = None
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
@@ -287,9 +301,14 @@ class Outbox:
         entry = self._resend_next
         assert entry is not None and self._resend is not None
         first = last = entry[0]
+        given, upto = self._given.of(first)
         records: list[bytes] = []
         size = 0
-        while entry is not None and (not records or size + len(entry[1]) <= bytes_max):
+        while (
+            entry is not None
+            and (not records or size + len(entry[1]) <= bytes_max)
+            and entry[0] <= upto
+        ):
             last = entry[0]
             records.append(entry[1])
             size += len(entry[1])
@@ -300,7 +319,7 @@ class Outbox:
         if entry is None:
             self._resend = None
         self._sent_upto = last
-        return PublishBatch(first, last, records)
+        return PublishBatch(first, last, records, given)
 
     @property
     def unsent(self) -> bool:
@@ -334,6 +353,10 @@ class Outbox:
             self.stamp_us = max(
                 self.stamp_us, decode_record(newest[1], verify=False).origin_time_us
             )
+        if first:
+            self._given.sent(store.highest, UNKNOWN)
+        self._given.settled((store.lowest or self.next_sequence) - 1)
+        self._sends_to = str(header.get("instance") or "")
         self._resend_upto = self.next_sequence - 1
         self._sent_upto = 0
         lowest = store.lowest
@@ -352,6 +375,7 @@ class Outbox:
     def _stop_sending(self) -> None:
         """What was not sent is in the store and is found there after the next logon."""
         self.sending = False
+        self._given.sent(self._sent_upto, self._sends_to)
         self._drop_tail()
         self._resend = self._resend_next = None
 

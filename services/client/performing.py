@@ -380,8 +380,7 @@ class Performing:
             batch = next_batch(PUBLISH_FRAME_BYTES)
             if batch is None:
                 break
-            records = batch.records
-            header = {"c": "pb", "n": len(records)}
+            records, header = batch.records, batch.header()
             records.insert(0, encode_front(header, sum(map(len, records))))
             connection.write(b"".join(records))
         if self._machine.gathering is (self._gathering is None):

@@ -242,13 +242,15 @@ class PublishedInParts:
 
     Attributes:
         part: to be taken now, in full; then `go_on`. None: all was taken.
+        resent: whether they were sent before: see `Publishers.published`.
     """
 
-    __slots__ = ("_runs", "part")
+    __slots__ = ("_runs", "part", "resent")
 
     def __init__(self, runs: Iterable[Run], weigh: Weigh) -> None:
         self._runs = _Cut(runs, weigh)
         self.part: list[Run] | None = None
+        self.resent: str | None = None
         self.go_on()
 
     def go_on(self) -> None:

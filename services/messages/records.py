@@ -93,13 +93,18 @@ class Command(IntEnum):
     DELTA_PUBLISH = 6
     """As the client sends it its body is what changes; as it is journaled on a topic with a SOW,
     the whole message that comes of it."""
+    QUEUE_REMOVAL = 7
+    """What an instance says of messages that left a queue without an acknowledgment
+    (services/queues/records.py)."""
 
 
-PUBLISHED = frozenset((Command.PUBLISH, Command.DELETE, Command.DELTA_PUBLISH))
+PUBLISHED = frozenset(
+    (Command.PUBLISH, Command.DELETE, Command.DELTA_PUBLISH, Command.QUEUE_ACKNOWLEDGMENT)
+)
 """What a publisher's record may be. The others are made by instances."""
 MESSAGES = frozenset((Command.PUBLISH, Command.DELTA_PUBLISH))
 """What subscribers are given. The others only change a state."""
-_COMMAND_AT = 13
+COMMAND_AT = 13
 """The command's byte in a record."""
 _MESSAGE_BYTES = bytes(MESSAGES)
 _MESSAGE_FORMS = frozenset(RECORD_VERSION | command << 8 for command in MESSAGES)
@@ -340,8 +345,8 @@ def iterate_records(payload: bytes | memoryview, *, verify: bool = False) -> Ite
 
 
 class Chunk(NamedTuple):
-    """A stretch of one publisher's records of one topic, found by `scan`: all of them are messages
-    or none is (`commands`)."""
+    """A stretch of one publisher's records of one topic, found by `scan`: all of them are messages,
+    or all are of one other command (`commands`)."""
 
     publisher: int
     topic: bytes
@@ -364,7 +369,7 @@ def scan(
     commands: Container[int] = frozenset(Command),
 ) -> list[Chunk]:
     """Cuts a payload into stretches of one publisher, one topic and ascending sequences, of
-    messages or of other commands.
+    messages or of one other command.
 
     The only loop over messages on an instance's way in; `verify` checks every record's checksum.
 
@@ -429,7 +434,7 @@ def scan(
             and topic == topic_length
             and typ == type_length
             and payload[names_at : names_at + names_length] == topic_bytes
-            and (form not in _MESSAGE_FORMS) == is_command
+            and (form == first_form if is_command else form in _MESSAGE_FORMS)
         ):
             # A gap in the sequences, or a delta: still one chunk.
             last = sequence
@@ -484,7 +489,7 @@ def _bad_sequence(chunk: Chunk) -> CorruptRecord:
 def commands_flag(payload: bytes) -> int:
     """`Flag.COMMANDS` where a run's records are no messages. The first one says it: whoever let
     them in cut them so that all are of one class (`scan`)."""
-    return 0 if payload[_COMMAND_AT : _COMMAND_AT + 1] in _MESSAGE_BYTES else Flag.COMMANDS
+    return 0 if payload[COMMAND_AT : COMMAND_AT + 1] in _MESSAGE_BYTES else Flag.COMMANDS
 
 
 def sequences_of(payload: bytes | memoryview) -> list[int]:

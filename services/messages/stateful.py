@@ -16,11 +16,19 @@ from typing import NamedTuple, Protocol
 from xxhash import xxh3_64_intdigest as checksum64
 
 from raylay.services.messages.ranges import Range
-from raylay.services.messages.records import Record, Run
+from raylay.services.messages.records import (
+    RECORD_HEADER_BYTES,
+    Record,
+    Run,
+    iterate_records,
+)
 
 RUN_BYTES_MAX = 16 * 1024 * 1024
 """Of a run's records, where it is made longer here: a batch of a link is one run at least."""
 _FRONT = struct.Struct("<IQ")
+_TOPIC_LENGTH = struct.Struct("<H")
+_TOPIC_LENGTH_AT = 16
+"""Where it lies in a record (records.py)."""
 
 
 class Refused(NamedTuple):
@@ -113,6 +121,19 @@ def with_bodies(run: Run, records: Iterable[tuple[Record, bytes]]) -> Run:
         checked = b"".join((raw[_FRONT.size : body_at], body, record.trace))
         made.append(_FRONT.pack(_FRONT.size + len(checked), checksum64(checked)) + checked)
     return replace(run, payload=b"".join(made), payload_checksum=0, raw=None)
+
+
+def on_topic(run: Run, topic: bytes) -> Run:
+    """The run on another topic: its messages are of that, and of the digests that they had."""
+    made = []
+    for record in iterate_records(run.payload):
+        raw = record.raw
+        names_at = RECORD_HEADER_BYTES + len(run.topic)
+        header = bytearray(raw[_FRONT.size : RECORD_HEADER_BYTES])
+        _TOPIC_LENGTH.pack_into(header, _TOPIC_LENGTH_AT - _FRONT.size, len(topic))
+        checked = b"".join((header, topic, raw[names_at:]))
+        made.append(_FRONT.pack(_FRONT.size + len(checked), checksum64(checked)) + checked)
+    return replace(run, topic=topic, payload=b"".join(made), payload_checksum=0, raw=None)
 
 
 def left_of(

@@ -1,22 +1,58 @@
 """What an instance knows of each topic: one look-up a topic and type, whoever asks.
 
 On the way of a publish nothing else is asked of a topic, and once it was met the answer costs no
-call: a book is a dictionary that makes what is missing in it. What a topic gets to be besides, a
-queue, one entry among several, is another field of `TopicEntry`.
+call: a book is a dictionary that makes what is missing in it. What a topic is besides, a queue, one
+entry among several, is another field of `TopicEntry`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
-from raylay.services.messages.stateful import Stateful
+from raylay.services.messages.ranges import Range
+from raylay.services.messages.records import COMMAND_AT, Command, Flag, Run
+from raylay.services.messages.stateful import Stateful, on_topic
 from raylay.services.messages.topics import (
     TOPIC_CACHE_MAX,
     TopicKey,
     TopicMatcher,
     TopicRule,
 )
+
+
+class Claiming(Protocol):
+    """A distributed queue that has the messages of a topic."""
+
+    def claims(self, publisher: int, ranges: list[Range], given: str, now_us: int) -> list[Run]:
+        """What is to be journaled directly before messages that a client sends again and that are
+        new here, so that all instances agree whose they are. Drafted and taken up by its author.
+
+        Args:
+            given: the instance that they were given to first; empty: it is not known.
+            now_us: by the clock on the wall.
+        """
+
+
+class QueueTopics(NamedTuple):
+    """What a queue is to the topics of an instance.
+
+    Attributes:
+        name: of the queue: the topic of its acknowledgments and transfers.
+        message_type: of all of it.
+        state: looks at acknowledgments before they are journaled.
+        underlying: the topics whose messages it holds.
+        target: the topic that publishes to `name` go to; empty: `name` itself.
+        claiming: None: no other instance has the queue.
+    """
+
+    name: str
+    message_type: str
+    state: Stateful
+    underlying: TopicRule
+    target: str = ""
+    claiming: Claiming | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +65,33 @@ class TopicEntry:
         declared: whether somebody said what becomes of them. Where not, nobody would keep them: a
             client's publish is refused (`TopicBook.undeclared` says why), the session goes on.
         state: what adds to them before they are journaled; None: nothing does.
+        queue: what looks at acknowledgments of a queue of this name; None: there is none.
+        target: the topic that they are published to instead; empty: this one.
+        claiming: distributed queues that hold them.
     """
 
     journaled: bool
     refusal: str = ""
     declared: bool = True
     state: Stateful | None = None
+    queue: Stateful | None = None
+    target: bytes = b""
+    claiming: tuple[Claiming, ...] = ()
 
-    @property
-    def has_state(self) -> bool:
-        """Whether there is anything that a command could change."""
-        return self.journaled and self.state is not None
+    def changed_by(self, command: int) -> Stateful | None:
+        """What a command that is no message would change; None: there is nothing."""
+        if not self.journaled:
+            return None
+        return self.state if command == Command.DELETE else self.queue
+
+    def state_of(self, run: Run) -> Stateful | None:
+        """What adds to a run before it is journaled, or is changed by it; None: nothing."""
+        if run.flags & _COMMANDS:
+            return self.changed_by(run.payload[COMMAND_AT])
+        return self.state
 
 
+_COMMANDS = int(Flag.COMMANDS)
 _JOURNALED = TopicEntry(True)
 _TRANSIENT = TopicEntry(False)
 _UNDECLARED = TopicEntry(False, declared=False)
@@ -60,9 +110,11 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         unjournaled: which are declared as not journaled. None: all others.
         instance: whose topics these are, for errors.
         stateful: which topics have a state; the first that fits counts.
+        queues: which there are.
 
     Attributes:
         states: all of those, each once.
+        has_targets: whether publishes to some topics go to others.
 
     Raises:
         ConfigurationError: a rule is no regular expression.
@@ -73,8 +125,10 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         "_any_type",
         "_instance",
         "_journaled",
+        "_queues",
         "_stateful",
         "_unjournaled",
+        "has_targets",
         "rules",
         "states",
     )
@@ -86,12 +140,14 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         unjournaled: tuple[TopicRule, ...] | None = None,
         instance: str = "this instance",
         stateful: Sequence[tuple[TopicRule, Stateful]] = (),
+        queues: Sequence[QueueTopics] = (),
     ) -> None:
         super().__init__()
+        self.has_targets = any(each.target not in ("", each.name) for each in queues)
+        self._queues = [(TopicMatcher((each.underlying,), where), each) for each in queues]
         self._stateful = [(TopicMatcher((rule,), where), state) for rule, state in stateful]
-        self.states: tuple[Stateful, ...] = tuple(
-            {id(state): state for _, state in stateful}.values()
-        )
+        states = [state for _, state in stateful] + [each.state for each in queues]
+        self.states: tuple[Stateful, ...] = tuple({id(state): state for state in states}.values())
         self.rules = journaled
         self._journaled = TopicMatcher(journaled, where)
         self._unjournaled = None if unjournaled is None else TopicMatcher(unjournaled, where)
@@ -117,8 +173,26 @@ class TopicBook(dict[TopicKey, TopicEntry]):
             entry = _UNDECLARED
         if state is not None:
             entry = replace(entry, state=state)
+        if self._queues:
+            entry = self._with_queues(entry, key)
         self[key] = entry
         return entry
+
+    def _with_queues(self, entry: TopicEntry, key: TopicKey) -> TopicEntry:
+        topic, message_type = key
+        for rules, queue in self._queues:
+            if (topic, message_type) == (queue.name.encode(), queue.message_type.encode()):
+                target = queue.target.encode()
+                entry = replace(entry, queue=queue.state, target=b"" if target == topic else target)
+            if queue.claiming is not None and rules[key]:
+                entry = replace(entry, claiming=(*entry.claiming, queue.claiming))
+        return entry
+
+    def routed(self, run: Run) -> Run:
+        """What a client published, on the topic that it goes to: of a queue's name that may be
+        another one."""
+        target = self[run.topic, run.message_type].target
+        return on_topic(run, target) if target and not run.flags & _COMMANDS else run
 
     def undeclared(self, topic: bytes, message_type: bytes) -> str:
         """The sentence of a publish to a topic that is neither journaled nor declared as not
@@ -134,6 +208,21 @@ class TopicBook(dict[TopicKey, TopicEntry]):
         return (
             f"topic {shown!r} of type {kind!r} has no SOW at {self._instance}, so there is nothing "
             "to delete: name a topic that has one, or configure one for it"
+        )
+
+    def unchanged(self, topic: bytes, message_type: bytes, command: int) -> tuple[str, str]:
+        """The reason and the sentence of a command that changes nothing on this topic."""
+        if command == Command.DELETE:
+            return "no_sow", self.no_sow(topic, message_type)
+        return "no_queue", self.no_queue(topic, message_type)
+
+    def no_queue(self, topic: bytes, message_type: bytes) -> str:
+        """The sentence of an acknowledgment on a topic that is no queue."""
+        shown = topic[:200].decode("utf-8", "replace")
+        kind = message_type.decode("utf-8", "replace")
+        return (
+            f"{shown!r} of type {kind!r} is no queue of {self._instance}, so there is nothing to "
+            "acknowledge: name the queue that the messages came from"
         )
 
     def journals(self, topic: bytes, message_type: str) -> bool:

@@ -39,10 +39,17 @@ class Publish:
 
 @dataclass(slots=True)
 class PublishBatch:
-    """`pb`: records as the client built them. `count`: how many it says they are."""
+    """`pb`: records as the client built them.
+
+    Attributes:
+        count: how many it says they are.
+        resent: it has sent them before, to the instance of this name first; empty: it does not
+            know to which. None: it sends them for the first time.
+    """
 
     payload: bytes
     count: int
+    resent: str | None = None
 
 
 @dataclass(slots=True)

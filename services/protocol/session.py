@@ -50,7 +50,9 @@ from raylay.services.protocol.subscribing import (
 )
 
 CLIENT_NAME_BYTES_MAX = 1024
-PUBLISHED_KINDS = (1, 2, 6)
+NAME_BYTES_MAX = 400
+"""Of an instance."""
+PUBLISHED_KINDS = (1, 2, 3, 6)
 """`cmd` of a `p`, as records have it (services/messages/records.py)."""
 
 
@@ -195,7 +197,8 @@ def _read_kind(header: Header) -> int:
     kind = header.get("cmd", 1)
     if type(kind) is not int or kind not in PUBLISHED_KINDS:
         raise BadValue(
-            "bad_command", "`cmd` of p is none of 1 (publish), 2 (delete) and 6 (delta publish)"
+            "bad_command",
+            "`cmd` of p is none of 1 (publish), 2 (delete), 3 (acknowledgment), 6 (delta publish)",
         )
     return kind
 
@@ -206,7 +209,16 @@ def _read_batch(header: Header, body: bytes) -> PublishBatch:
         raise RemoteProtocolError(
             "`n` of pb is no whole number from 1: give the number of its records", "bad_command"
         )
-    return PublishBatch(body, count)
+    resent = header.get("r")
+    if resent is not None and (
+        type(resent) is not str or len(resent.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX
+    ):
+        raise RemoteProtocolError(
+            f"`r` of pb is no text of at most {NAME_BYTES_MAX} bytes: give the instance that the "
+            "records were sent to first",
+            "bad_command",
+        )
+    return PublishBatch(body, count, resent)
 
 
 def _read_flush(header: Header, _: bytes) -> Flush:

@@ -209,8 +209,8 @@ class ClientConnection(FramedConnection):
         if isinstance(answers.decoded, PublishedInParts):
             return self._take_parts(answers.decoded, answers)
         if answers.decoded is not None and answers.decoded is not command:
-            runs, processed = answers.decoded
-            return self._take_runs(runs, processed, answers)
+            runs, processed, resent = answers.decoded
+            return self._take_runs(runs, processed, answers, resent)
         if type(command) is PublishBatch:
             return self._publish_batch(command, answers)
         if isinstance(command, Publish):
@@ -312,10 +312,15 @@ class ClientConnection(FramedConnection):
             self.end("bad_record", "a publish batch holds no whole record")
             return None
         self._acks.wants_persisted = True
-        return self._take_records(command.payload, command.count, b"", answers)
+        return self._take_records(command.payload, command.count, b"", answers, command.resent)
 
     def _take_records(
-        self, payload: bytes, count: int, processed: bytes, answers: Answers
+        self,
+        payload: bytes,
+        count: int,
+        processed: bytes,
+        answers: Answers,
+        resent: str | None = None,
     ) -> Questions | None:
         # The sequence lies at byte 36 of a record (services/messages/records.py).
         first = int.from_bytes(payload[36:44], "little")
@@ -333,28 +338,33 @@ class ClientConnection(FramedConnection):
         except RemoteProtocolError as error:
             self.end(error.reason, str(error))
             return None
-        return self._take_runs(runs, processed, answers)
+        return self._take_runs(runs, processed, answers, resent)
 
-    def _take_runs(self, runs: list[Run], processed: bytes, answers: Answers) -> Questions | None:
+    def _take_runs(
+        self, runs: list[Run], processed: bytes, answers: Answers, resent: str | None
+    ) -> Questions | None:
         """`processed`: what is sent when they are taken, if anything is."""
         unfolded = self._clients.folds.unfolded
         if unfolded is not None:
             in_parts = unfolded.in_parts(runs)
             if in_parts is not None:
+                in_parts.resent = resent
                 return self._take_parts(in_parts, answers)
-        return self._take_now(runs, processed, answers)
+        return self._take_now(runs, processed, answers, resent)
 
-    def _take_now(self, runs: list[Run], processed: bytes, answers: Answers) -> Questions | None:
+    def _take_now(
+        self, runs: list[Run], processed: bytes, answers: Answers, resent: str | None
+    ) -> Questions | None:
         here = self._here
         if self._commits.failure is not None:
             self.end(*self._commits.failure)
             return None
         questions = here.machine.asks(runs, answers)
         if questions:
-            answers.decoded = runs, processed
+            answers.decoded = runs, processed, resent
             return questions
         effects, transient = here.machine.client_published(
-            self.number, runs, here.steady_us(), answers
+            self.number, runs, here.steady_us(), answers, resent
         )
         self.published_upto = here.machine.received_of(self.number)
         here.perform(effects)
@@ -370,7 +380,7 @@ class ClientConnection(FramedConnection):
         part = published.part
         if part is None:
             return None
-        questions = self._take_now(part, b"", answers)
+        questions = self._take_now(part, b"", answers, published.resent)
         if questions is None and self.is_open:
             # Nothing that was read for this part is asked by the next.
             answers.close()
@@ -460,8 +470,8 @@ class ClientConnection(FramedConnection):
         entry = topics[topic, message_type]
         if not entry.declared:
             return "not_journaled", topics.undeclared(topic, message_type)
-        if command.command not in MESSAGES and not entry.has_state:
-            return "no_sow", topics.no_sow(topic, message_type)
+        if command.command not in MESSAGES and entry.changed_by(command.command) is None:
+            return topics.unchanged(topic, message_type, command.command)
         return None
 
     def _builder(self, publisher: int, topic: str, message_type: str) -> RecordBuilder:
@@ -478,7 +488,7 @@ class ClientConnection(FramedConnection):
         if self._commits.failure is not None:
             self.end(*self._commits.failure)
             return False
-        run = run_of(scan(record, verify=False)[0], record)
+        run = here.machine.topics.routed(run_of(scan(record, verify=False)[0], record))
         wanted = command.command_id if "persisted" in command.acks else ""
         if not here.machine.topics[run.topic, run.message_type].journaled:
             run.receive_time_us = now_us

@@ -408,7 +408,7 @@ def test_a_bad_logon_ends_the_session(values: dict[str, Any], reason: str) -> No
         ({"c": "subscribe", "sub": [5], "o": {"resume": True}}, "bad_command"),
         ({"c": "subscribe", "sub": ",", "o": {"pause": True}}, "bad_command"),
         ({"c": "subscribe", "sub": "s", "o": {"pause": True, "rate": "5"}}, "bad_command"),
-        ({"c": "p", "t": "x", "cmd": 3}, "bad_command"),
+        ({"c": "p", "t": "x", "cmd": 4}, "bad_command"),
         ({"c": "p", "t": "x", "cmd": "6"}, "bad_command"),
         ({"c": "subscribe", "sub": "s", "t": "x", "bm": "0", "o": {"oof": True}}, "not_supported"),
         ({"c": "subscribe", "sub": "s", "t": "x", "bm": "0", "o": {"delta": 1}}, "not_supported"),
@@ -440,6 +440,24 @@ def test_a_bad_value_refuses_the_command_alone(values: dict[str, Any], reason: s
     assert isinstance(refused, Refused)
     assert (refused.reason, refused.command_id) == (reason, "9")
     assert session.receive(encode_frame({"c": "ping", "cid": "10"})) == [Ping("10")]
+
+
+@pytest.mark.parametrize("resent", ["", "eu-1"])
+def test_a_batch_that_was_sent_before(resent: str) -> None:
+    session = ServerSession()
+    session.logged_on()
+    header = encode_frame({"c": "pb", "n": 2, "r": resent}, b"records")
+    assert session.receive(header) == [PublishBatch(b"records", 2, resent)]
+    first = encode_frame({"c": "pb", "n": 2}, b"records")
+    assert session.receive(first) == [PublishBatch(b"records", 2, None)]
+
+
+@pytest.mark.parametrize("resent", [1, True, b"eu-1", "a" * 401])
+def test_to_whom_a_batch_was_sent_before_is_a_name(resent: Any) -> None:
+    session = ServerSession()
+    session.logged_on()
+    with pytest.raises(RemoteProtocolError, match="`r` of pb is no text of at most 400 bytes"):
+        session.receive(encode_frame({"c": "pb", "n": 2, "r": resent}, b"records"))
 
 
 ASKING: list[tuple[dict[str, Any], bytes]] = [

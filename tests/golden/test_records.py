@@ -342,17 +342,19 @@ def test_publish_store_file(tmp_path: Path) -> None:
 
 # -- commands -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("command", Command)
-def test_a_publisher_publishes_and_deletes_and_nothing_else(command: Command) -> None:
+def test_a_publisher_publishes_deletes_and_acknowledges_and_nothing_else(command: Command) -> None:
     build = RecordBuilder(7, "a", "json").build
     for payload in (
         build(1, b"", 1, command=command),
         build(1, b"", 1) + build(2, b"", 1, command=command),
     ):
         assert scan(payload)[-1].last_sequence == payload.count(b"json")
-        if command in (Command.PUBLISH, Command.DELETE, Command.DELTA_PUBLISH):
+        if command in (1, 2, 3, 6):
             assert scan(payload, commands=PUBLISHED)
             continue
-        with pytest.raises(CorruptRecord, match=f"command {int(command)}: .* command 1 or 2 or 6"):
+        with pytest.raises(
+            CorruptRecord, match=f"command {int(command)}: .* command 1 or 2 or 3 or 6"
+        ):
             scan(payload, commands=PUBLISHED)
 
 
@@ -384,9 +386,9 @@ def test_messages_and_other_commands_are_never_in_one_run() -> None:
     )
     found = [run_of(chunk, payload) for chunk in scan(payload)]
     held = [[record.command for record in iterate_records(run.payload)] for run in found]
-    assert held == [[1, 1, 6, 1], [2, 2, 4], [1, 6, 6], [2]]
+    assert held == [[1, 1, 6, 1], [2, 2], [4], [1, 6, 6], [2]]
     flags = [run.flags & Flag.COMMANDS for run in found]
-    assert flags == [0, Flag.COMMANDS, 0, Flag.COMMANDS]
+    assert flags == [0, Flag.COMMANDS, Flag.COMMANDS, 0, Flag.COMMANDS]
     assert flags == [commands_flag(run.payload) for run in found]
     assert commands_flag(b"") == 0, "headers alone, or what a peer sends"
     for run in found:

@@ -269,3 +269,36 @@ def test_a_record_carries_what_it_does() -> None:
     outbox.publish("t", b"x", "json", 1)
     records = [next(iterate_records(payload, verify=True)) for _, payload in outbox.store.replay()]
     assert [(each.command, each.key) for each in records] == [(2, b""), (1, b"k"), (1, b"")]
+
+
+def batches(outbox: Outbox) -> list[tuple[list[int], str | None]]:
+    """What is sent now, frame by frame, with whom it was sent to first."""
+    found = []
+    while (batch := outbox.next_batch(1 << 20)) is not None:
+        found.append((sequences_of(b"".join(batch.records)), batch.resent))
+    return found
+
+
+def test_what_is_sent_again_says_to_whom_it_was_sent_first() -> None:
+    outbox = logged_on(highest=0, instance="a")
+    first = publish(outbox, 2)
+    assert batches(outbox) == [(first, None)]
+    unsent = publish(outbox)
+    outbox._stop_sending()
+    outbox._take_durable({"instance": "b"})
+    outbox.sending = True
+    assert batches(outbox) == [(first, "a"), (unsent, None)]
+    fresh = publish(outbox)
+    assert batches(outbox) == [(fresh, None)]
+    outbox._stop_sending()
+    outbox._take_durable({"instance": "c"})
+    outbox.sending = True
+    assert batches(outbox) == [(first, "a"), (unsent + fresh, "b")]
+
+
+def test_what_an_earlier_life_sent_is_of_an_unknown_instance() -> None:
+    store = DictPublishStore()
+    publish(logged_on(store, highest=0, instance="a"), 2)
+    outbox = logged_on(store, highest=0, instance="b")
+    (found,) = batches(outbox)
+    assert found[1] == "" and len(found[0]) == 2

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
-from raylay.services.messages.ranges import PublisherRanges
-from raylay.services.messages.records import RecordBuilder, publisher_id, run_of, scan
-from raylay.services.messages.topic_book import TopicBook
+from collections.abc import Sequence
+from typing import Any
+
+from raylay.services.messages.ranges import PublisherRanges, Range
+from raylay.services.messages.records import (
+    COMMAND_AT,
+    Command,
+    RecordBuilder,
+    Run,
+    decode_record,
+    iterate_records,
+    publisher_id,
+    run_of,
+    scan,
+)
+from raylay.services.messages.stateful import Looking, Prepared
+from raylay.services.messages.topic_book import QueueTopics, TopicBook
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.acknowledgment import CLIENT
-from raylay.services.replication.effects import AckClient, Append, CloseSession, Effect
+from raylay.services.replication.effects import (
+    AckClient,
+    Append,
+    CloseSession,
+    Effect,
+    RefuseClient,
+)
 from raylay.services.replication.instance.answers import AnswerBook, Refusal
+from raylay.services.replication.instance.authored import Author
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.outgoing import Outgoing
@@ -121,3 +142,106 @@ def _numbered(
     bench.publishers.published_unnumbered(session, run, "c1", 0)
     assert bench.out.take() == [Append(run)]
     return tuple(each for each in bench.intake.staged if isinstance(each, RunStaged))
+
+
+class Desk:
+    """The state of a queue `work`, which claims what comes again."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.author = Author("work", identity)
+        self.asked: list[tuple[int, list[Range], str]] = []
+        self.prepared: list[Run] = []
+
+    def looks_for(self, run: Run) -> Sequence[Looking]:
+        return ()
+
+    def prepare(self, run: Run, now_us: int) -> Prepared:
+        self.prepared.append(run)
+        return Prepared((run,))
+
+    def staged(self, run: Run) -> None:
+        pass
+
+    def failed(self, committed_txid: int) -> None:
+        pass
+
+    def claims(self, publisher: int, ranges: list[Range], given: str, now_us: int) -> list[Run]:
+        self.asked.append((publisher, ranges, given))
+        self.author.draft("work", "json", b"mine", now_us, command=Command.TRANSFER)
+        return self.author.runs()
+
+
+def queued(**topics: str) -> tuple[Bench, Desk]:
+    """A client `p` where there is a queue over `orders`."""
+    bench = Bench()
+    desk = Desk(Identity("own", "g", OWN))
+    rules = (TopicRule("^(orders|work)$"),)
+    work = QueueTopics("work", "json", desk, TopicRule("^orders$"), claiming=desk, **topics)
+    bench.publishers._topics = TopicBook(rules, queues=(work,))
+    return bench, desk
+
+
+def appended(bench: Bench) -> list[tuple[bytes, int]]:
+    """Topic and command of what is on its way to the journal."""
+    effects = bench.out.take()
+    return [(e.run.topic, e.run.payload[COMMAND_AT]) for e in effects if isinstance(e, Append)]
+
+
+def published(bench: Bench, resent: str | None, *sequences: int, **options: Any) -> None:
+    builder = RecordBuilder(P, options.get("topic", "orders"), "json")
+    command = options.get("command", Command.PUBLISH)
+    payload = b"".join(builder.build(each, b"x", 0, command=command) for each in sequences)
+    bench.publishers.published(1, bench.publishers.runs(1, payload), 0, Answers(), resent)
+
+
+def test_what_is_sent_again_and_new_here_is_claimed_before_it() -> None:
+    bench, desk = queued()
+    published(bench, None, 1, 2)
+    assert appended(bench) == [(b"orders", 1)] and not desk.asked
+    published(bench, "a", 3, 4)
+    assert desk.asked == [(P, [(3, 4)], "a")]
+    assert appended(bench) == [(b"work", Command.TRANSFER), (b"orders", 1)]
+
+
+def test_of_what_is_sent_again_only_what_is_new_is_claimed() -> None:
+    bench, desk = queued()
+    published(bench, None, 2)
+    published(bench, None, 4)
+    published(bench, "", 1, 2, 3, 4, 5)
+    assert desk.asked == [(P, [(1, 1), (3, 3), (5, 5)], "")]
+    desk.asked.clear()
+    published(bench, "", 1, 2)
+    assert not desk.asked, "all of it is held"
+
+
+def test_nothing_is_claimed_that_is_in_no_queue() -> None:
+    bench, desk = queued()
+    bench.publishers._topics = TopicBook((TopicRule(".*"),), queues=())
+    published(bench, "a", 1)
+    assert not desk.asked and appended(bench) == [(b"orders", 1)]
+
+
+def test_an_acknowledgment_is_looked_at_by_its_queue_and_is_no_message_to_claim() -> None:
+    bench, desk = queued()
+    published(bench, "a", 1, topic="work", command=Command.QUEUE_ACKNOWLEDGMENT)
+    assert [run.payload[COMMAND_AT] for run in desk.prepared] == [3]
+    assert appended(bench) == [(b"work", 3)] and not desk.asked
+
+
+def test_an_acknowledgment_on_a_topic_that_is_no_queue_is_refused() -> None:
+    bench, _ = queued()
+    published(bench, None, 1, topic="orders", command=Command.QUEUE_ACKNOWLEDGMENT)
+    (refused,) = bench.out.take()
+    assert isinstance(refused, RefuseClient) and refused.reason == "no_queue"
+    assert "'orders' of type 'json' is no queue of this instance" in refused.text
+
+
+def test_a_publish_to_a_queue_goes_to_its_target() -> None:
+    bench, desk = queued(target="orders")
+    published(bench, "a", 1, topic="work")
+    runs = [e.run for e in bench.out.take() if isinstance(e, Append)]
+    assert [run.topic for run in runs] == [b"work", b"orders"] and desk.asked
+    (record,) = iterate_records(runs[1].payload, verify=True)
+    assert (record.topic, record.body, record.sequence) == ("orders", b"x", 1)
+    sent = decode_record(RecordBuilder(P, "work", "json").build(1, b"x", 0))
+    assert record.digest == sent.digest, "what comes again is known to be the same"

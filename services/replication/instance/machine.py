@@ -48,7 +48,7 @@ from raylay.services.replication.instance.destinations import Destinations
 from raylay.services.replication.instance.durability import Durability
 from raylay.services.replication.instance.intake import Intake
 from raylay.services.replication.instance.outgoing import Outgoing
-from raylay.services.replication.instance.publishers import Publishers
+from raylay.services.replication.instance.publishers import Publishers, Resent
 from raylay.services.replication.instance.upstreams import Upstreams
 from raylay.services.replication.journal_answers import (
     Answers,
@@ -323,14 +323,14 @@ class InstanceMachine:
         return self._publishers.runs(session, payload, count, types)
 
     def client_published(
-        self, session: int, runs: list[Run], now_us: int, answers: Answers
+        self, session: int, runs: list[Run], now_us: int, answers: Answers, resent: Resent = None
     ) -> tuple[list[Effect], list[Run]]:
         """A client's records came in, and all that `asks` asked is answered.
 
         Returns the effects, and the runs of topics that are not journaled: they are delivered at
         once and count as durable.
         """
-        transient = self._publishers.published(session, runs, now_us, answers)
+        transient = self._publishers.published(session, runs, now_us, answers, resent)
         if not self.intake.staged:
             self._flush()
         return self._take(), transient

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from raylay.services.errors import LocalProtocolError, RemoteProtocolError
 from raylay.services.messages.ranges import Range, SequenceSet
 from raylay.services.messages.records import (
+    COMMAND_AT,
     PUBLISHED,
     RECORD_BYTES_MAX,
     SEQUENCE_MAX,
@@ -23,7 +24,7 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.messages.stateful import Refused, Stateful
-from raylay.services.messages.topic_book import TopicBook
+from raylay.services.messages.topic_book import Claiming, TopicBook
 from raylay.services.messages.topics import not_of_transport
 from raylay.services.replication import gap_limit
 from raylay.services.replication.acknowledgment import CLIENT
@@ -37,6 +38,9 @@ from raylay.services.replication.staged import NoteStaged, RunStaged
 from raylay.services.replication.values import Counters, Identity, LogonAnswer
 
 _COMMANDS = int(Flag.COMMANDS)
+Resent = str | None
+"""Whether a client has sent records before: to the instance of this name first; empty: it does not
+know to which. None: it sends them for the first time."""
 
 
 @dataclass(slots=True)
@@ -175,6 +179,8 @@ class Publishers:
                 "bad_record",
             )
         runs = [run_of(chunk, payload) for chunk in chunks]
+        if topics.has_targets:
+            runs = [topics.routed(run) for run in runs]
         known = self._intake.known.get(publisher)
         pieces = found.unjournaled.pieces + found.refused.pieces
         if known is not None:
@@ -199,7 +205,7 @@ class Publishers:
         questions = self._intake.asks(runs, answers, None)
         for run in runs:
             if run.flags & _COMMANDS:
-                state = self._topics[run.topic, run.message_type].state
+                state = self._topics[run.topic, run.message_type].state_of(run)
                 fresh = None if state is None else self._fresh(run)
                 if state is not None and fresh is not None:
                     questions.looking += answers.looks(state.looks_for(fresh))
@@ -214,7 +220,14 @@ class Publishers:
         missing = [piece for a, b in run.ranges() for piece in known.missing(a, b)]
         return run.select(missing) if missing else None
 
-    def published(self, session: int, runs: list[Run], now_us: int, answers: Answers) -> list[Run]:
+    def published(
+        self,
+        session: int,
+        runs: list[Run],
+        now_us: int,
+        answers: Answers,
+        resent: Resent = None,
+    ) -> list[Run]:
         """A client's records came in, and all that `asks` asked is answered.
 
         Returns the runs of topics that are declared as not journaled: they are delivered at once
@@ -244,12 +257,17 @@ class Publishers:
                 transient.append(run)
                 continue
             state = entry.state
-            if state is None and run.flags & _COMMANDS:
-                refused = self._refusal(run)
-                if refused is not None:
+            claims = entry.claiming if resent is not None else ()
+            if run.flags & _COMMANDS:
+                state, claims = entry.state_of(run), ()
+                if state is None:
+                    refused = self._refusal(run)
+                    assert refused is not None
                     self._refuse(found, (refused,))
                     continue
             self._counters.published += run.count
+            if claims:
+                self._claim(run, claims, resent or "", now_us)
             if run.first_sequence > self._intake.highest.get(publisher, 0):
                 self._take(found, run, now_us, state)
             else:
@@ -264,10 +282,21 @@ class Publishers:
         if not entry.declared:
             text = self._topics.undeclared(run.topic, run.message_type)
             return Refused(run.ranges(), "not_journaled", text)
-        if run.flags & _COMMANDS and not entry.has_state:
-            text = self._topics.no_sow(run.topic, run.message_type)
-            return Refused(run.ranges(), "no_sow", text)
+        if run.flags & _COMMANDS and entry.state_of(run) is None:
+            command = run.payload[COMMAND_AT]
+            why = self._topics.unchanged(run.topic, run.message_type, command)
+            return Refused(run.ranges(), *why)
         return None
+
+    def _claim(self, run: Run, queues: Iterable[Claiming], given: str, now_us: int) -> None:
+        """What is sent again may be at another instance, too, as published there: what of it is
+        new is journaled behind a word whose it is. That word alone does no harm."""
+        fresh = self._fresh(run)
+        if fresh is not None:
+            wall_us = now_us + self._intake.wall_offset_us
+            for queue in queues:
+                claims = queue.claims(run.publisher, fresh.ranges(), given, wall_us)
+                self.authored(claims, now_us)
 
     def _refuse(self, session: _Session, refused: Iterable[Refused]) -> None:
         """It is said before the ack that covers their sequences."""
@@ -297,7 +326,7 @@ class Publishers:
         refusal = self._refusal(run)
         if refusal is not None:
             return refusal
-        state = self._topics[run.topic, run.message_type].state
+        state = self._topics[run.topic, run.message_type].state_of(run)
         if state is not None:
             left, refused = self._intake.prepared(state, run, now_us)
             if not left:
@@ -325,7 +354,7 @@ class Publishers:
                 )
         for run in runs:
             run.flags |= Flag.AWAITED
-            state = self._topics[run.topic, run.message_type].state
+            state = self._topics[run.topic, run.message_type].state_of(run)
             self._intake.append(run, self._durability.own_root, CLIENT, now_us, state)
 
     def number_for(self, client: str) -> tuple[int, int]:

@@ -225,7 +225,7 @@ class Upstreams:
             if run.kind != Kind.RECORDS:
                 return self._refuse(upstream, "bad_record", f"a run of kind {run.kind} was sent")
             entry = self._topics[run.topic, run.message_type]
-            states.append(entry.state)
+            states.append(entry.state_of(run))
             if not entry.journaled:
                 return self._refuse(
                     upstream,

@@ -1,0 +1,258 @@
+"""The bodies of the records that change a queue: what they say, read and written (msgpack).
+
+They are journaled on the topic of the queue's name and type, and replicated like messages; nobody
+is delivered them. All instances that have the queue read the same.
+
+    acknowledgment (command 3), a client's:
+      acks   map of publisher to first, last, first, last, … of the messages
+      how    `ack`, or `expire`: they are removed, with reason `forced_expire`
+    transfer (command 4), an instance's:
+      by     its name
+      tag    u64 by which it knows its draft again
+      moves  array of [publisher, first, last, generation, owner's name]
+      names  map of incarnation to the name of the instance that bears it
+    removal (command 7), an instance's:
+      by, tag
+      gone   as `acks`
+      why    see `REASONS`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import Range
+
+RANGES_MAX = 65_536
+"""Of one acknowledgment or removal, and moves of one transfer."""
+NAMES_MAX = 4_096
+NAME_BYTES_MAX = 400
+"""Of an instance: as in a link's logon."""
+U64_MAX = (1 << 64) - 1
+HOW = ("ack", "expire")
+REASONS = ("time_limit", "forced_expire", "max_cancels", "max_deliveries", "sent", "barrier")
+"""Why a message has left a queue without an acknowledgment. The last two: it was delivered."""
+
+Keys = Mapping[int, Sequence[Range]]
+"""Messages: publisher to the ranges of their sequences."""
+
+
+class Acknowledgment(NamedTuple):
+    """What a client says of messages that it has done.
+
+    Attributes:
+        how: one of `HOW`.
+    """
+
+    keys: Keys
+    how: str = "ack"
+
+
+class Move(NamedTuple):
+    """The register of some messages: whose they are.
+
+    Attributes:
+        generation: the higher one counts; of two alike, the one with the lower owner's name.
+    """
+
+    publisher: int
+    first: int
+    last: int
+    generation: int
+    owner: str
+
+
+class Transfer(NamedTuple):
+    """What an instance says of whose messages are whose.
+
+    Attributes:
+        by: the instance.
+        tag: of its draft; 0: nobody waits for it.
+        names: of incarnations.
+    """
+
+    by: str
+    tag: int = 0
+    moves: Sequence[Move] = ()
+    names: Mapping[int, str] = {}
+
+
+class Removal(NamedTuple):
+    """Messages that left the queue without an acknowledgment.
+
+    Attributes:
+        why: one of `REASONS`.
+    """
+
+    by: str
+    tag: int
+    keys: Keys
+    why: str
+
+
+_pack = msgpack.Packer(use_bin_type=True).pack
+
+
+def pack_acknowledgment(said: Acknowledgment) -> bytes:
+    """The body of a client's record."""
+    return _packed({"acks": _flat(said.keys), "how": said.how})
+
+
+def pack_transfer(said: Transfer) -> bytes:
+    """The body of an instance's record."""
+    moves = [list(move) for move in said.moves]
+    return _packed({"by": said.by, "tag": said.tag, "moves": moves, "names": dict(said.names)})
+
+
+def pack_removal(said: Removal) -> bytes:
+    """The body of an instance's record."""
+    return _packed({"by": said.by, "tag": said.tag, "gone": _flat(said.keys), "why": said.why})
+
+
+def read_acknowledgment(body: bytes) -> Acknowledgment:
+    """What the record says.
+
+    Raises:
+        RemoteProtocolError: it is none; with reason `bad_message`.
+    """
+    said = _read(body, "an acknowledgment")
+    how = said.get("how", "ack")
+    if how not in HOW:
+        raise _wrong(f"how is none of {' and '.join(HOW)}")
+    return Acknowledgment(_keys(said.get("acks"), "acks"), how)
+
+
+def read_transfer(body: bytes) -> Transfer:
+    """What the record says.
+
+    Raises:
+        RemoteProtocolError: it is none; with reason `bad_message`.
+    """
+    said = _read(body, "a transfer")
+    moves, names = said.get("moves", []), said.get("names", {})
+    if type(moves) is not list or len(moves) > RANGES_MAX:
+        raise _wrong(f"moves are no array of at most {RANGES_MAX}")
+    if type(names) is not dict or len(names) > NAMES_MAX:
+        raise _wrong(f"names are no map of at most {NAMES_MAX}")
+    for incarnation, name in names.items():
+        if not _is_whole(incarnation, 1) or not _is_name(name):
+            raise _wrong("names are no map of incarnations to names of instances")
+    return Transfer(_by(said), _tag(said), [_move(move) for move in moves], names)
+
+
+def read_removal(body: bytes) -> Removal:
+    """What the record says.
+
+    Raises:
+        RemoteProtocolError: it is none; with reason `bad_message`.
+    """
+    said = _read(body, "a removal")
+    why = said.get("why")
+    if why not in REASONS:
+        raise _wrong(f"why is none of {', '.join(REASONS)}")
+    return Removal(_by(said), _tag(said), _keys(said.get("gone"), "gone"), why)
+
+
+def keys_of(keys: Iterable[tuple[int, int]]) -> dict[int, list[Range]]:
+    """These messages as ranges, publisher by publisher.
+
+    Args:
+        keys: publisher and sequence each, in any order.
+    """
+    found: dict[int, list[Range]] = {}
+    for publisher, sequence in sorted(keys):
+        ranges = found.setdefault(publisher, [])
+        if ranges and sequence <= ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], sequence
+        else:
+            ranges.append((sequence, sequence))
+    return found
+
+
+def _packed(said: Mapping[str, Any]) -> bytes:
+    packed: bytes = _pack(said)
+    return packed
+
+
+def _flat(keys: Keys) -> dict[int, list[int]]:
+    return {
+        publisher: [number for pair in ranges for number in pair]
+        for publisher, ranges in keys.items()
+    }
+
+
+def _wrong(text: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"{text}: docs/protocol.md shows the record", "bad_message")
+
+
+def _read(body: bytes, what: str) -> dict[Any, Any]:
+    try:
+        said = msgpack.unpackb(body, strict_map_key=False)
+    except Exception as error:  # whatever the bytes bring it to raise
+        raise _wrong(f"the body of {what} is no msgpack ({type(error).__name__})") from None
+    if type(said) is not dict:
+        raise _wrong(f"the body of {what} is no map")
+    return said
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return type(value) is int and least <= value <= U64_MAX
+
+
+def _is_name(value: Any) -> bool:
+    if type(value) is not str:
+        return False
+    return 1 <= len(value.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX
+
+
+def _by(said: Mapping[Any, Any]) -> str:
+    by = said.get("by")
+    if not _is_name(by):
+        raise _wrong("by is no name of an instance")
+    assert isinstance(by, str)
+    return by
+
+
+def _tag(said: Mapping[Any, Any]) -> int:
+    tag = said.get("tag", 0)
+    if not _is_whole(tag, 0):
+        raise _wrong("tag is no whole number")
+    assert isinstance(tag, int)
+    return tag
+
+
+def _keys(said: Any, what: str) -> Keys:
+    if type(said) is not dict:
+        raise _wrong(f"{what} is no map of publishers to their sequences")
+    found: dict[int, list[Range]] = {}
+    count = 0
+    for publisher, flat in said.items():
+        if not _is_whole(publisher, 1) or type(flat) is not list or len(flat) % 2:
+            raise _wrong(f"{what} has no pairs of first and last for a publisher")
+        count += len(flat) // 2
+        if count > RANGES_MAX:
+            raise _wrong(f"{what} has more than {RANGES_MAX} ranges: send several records")
+        before = 0
+        pairs: list[Range] = []
+        for first, last in zip(flat[::2], flat[1::2], strict=True):
+            if not (_is_whole(first, before + 1) and _is_whole(last, first)):
+                raise _wrong(f"{what} has ranges of a publisher that do not ascend")
+            pairs.append((first, last))
+            before = last
+        found[publisher] = pairs
+    return found
+
+
+def _move(said: Any) -> Move:
+    if type(said) is not list or len(said) != 5:
+        raise _wrong("a move is no array of five")
+    publisher, first, last, generation, owner = said
+    if not (_is_whole(publisher, 1) and _is_whole(first, 1) and _is_whole(last, first)):
+        raise _wrong("a move names no messages")
+    if not _is_whole(generation, 1) or not _is_name(owner):
+        raise _wrong("a move has no generation from 1, or no owner")
+    return Move(publisher, first, last, generation, owner)
