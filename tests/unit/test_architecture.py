@@ -109,7 +109,7 @@ ROOMS: dict[str, frozenset[str]] = {
         # Beside what clients speak, it packs what links and their instances tell one another.
         "protocol": "messages replication",
         "subscriptions": "expressions messages replication sow",
-        "core": "messages replication sow subscriptions",
+        "core": "messages queues replication sow subscriptions",
         "sow": "expressions messages",
         "queues": "messages",
         "topology": "messages replication",
@@ -217,6 +217,7 @@ WITHOUT_TEST_FILE = {
     "services/drills/laws/serving.py": "sim/test_checkers.py",
     "services/drills/verdicts.py": "sim/test_checkers.py",
     "services/queues/__init__.py": "says what the room is",
+    "services/queues/decisions.py": "declarations only",
     "services/sow/__init__.py": "says what the room is",
     "services/messages/types/__init__.py": "says what the room is",
     "services/messages/types/abilities.py": "declarations only",

@@ -1,0 +1,214 @@
+"""The queues of an instance, on its side: their doors, what is written of them into the journal,
+and what clients say of them before it is journaled.
+
+What the owners decide is drafted here and takes effect when it is read back from the commit, by the
+owners as by everybody. Where an append fails, they are told which of their drafts are nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from raylay.services.core.batch import Batch
+from raylay.services.errors import LocalProtocolError, RemoteProtocolError
+from raylay.services.messages.ranges import Range
+from raylay.services.messages.records import Command, Flag, Record, Run, iterate_records
+from raylay.services.messages.stateful import Looking, Prepared, Refused, left_of
+from raylay.services.messages.topic_book import QueueTopics
+from raylay.services.messages.topics import TopicKey, TopicRule
+from raylay.services.queues.decisions import Draft
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.door import Flood, QueueDoor
+from raylay.services.queues.records import (
+    RANGES_MAX,
+    Acknowledgment,
+    Transfer,
+    pack_acknowledgment,
+    pack_transfer,
+    read_acknowledgment,
+)
+from raylay.services.replication.instance.authored import Author
+from raylay.services.replication.values import Identity
+
+
+class Queues:
+    """See the file's docstring.
+
+    Owner: the instance's loop. Lifecycle: one life of the instance.
+
+    Args:
+        definitions: of the queues, each of a name and type of its own.
+        identity: of the instance, in this life.
+
+    Attributes:
+        doors: by `QueueDefinition.stored_as`.
+    """
+
+    name = "queues"
+
+    def __init__(self, definitions: Iterable[QueueDefinition], identity: Identity) -> None:
+        self.doors: dict[str, QueueDoor] = {}
+        self._by_topic: dict[TopicKey, QueueDoor] = {}
+        for each in definitions:
+            door = QueueDoor(each, identity.name, identity.incarnation)
+            self.doors[each.stored_as] = self._by_topic[door.topic, door.message_type] = door
+        self.flood = Flood(identity.name, identity.incarnation, identity.life)
+        self._author = Author("queues", identity)
+        self._tags: dict[int, tuple[QueueDoor, int]] = {}
+        """Of drafts that are not committed, by the author's sequence."""
+
+    def find(self, topic: bytes, message_type: bytes) -> QueueDoor | None:
+        """The queue of this name and type."""
+        return self._by_topic.get((topic, message_type))
+
+    def topics(self) -> list[QueueTopics]:
+        """What the queues are to the instance's topics."""
+        return [_topics_of(self, door) for door in self.doors.values()]
+
+    # -- drafts --------------------------------------------------------------------------------
+    def draft(self, door: QueueDoor, draft: Draft, now_us: int) -> None:
+        """Takes a record that a queue's owner wants in the journal. `runs` gives it out.
+
+        Args:
+            now_us: by the clock on the wall.
+
+        Raises:
+            LocalProtocolError: it is too long for a record; nothing was taken.
+        """
+        if draft.command not in (Command.TRANSFER, Command.QUEUE_REMOVAL):
+            raise LocalProtocolError(f"an owner drafts no record of command {draft.command}")
+        sequence = self._drafted(door, draft.command, draft.body, now_us)
+        if draft.tag:
+            self._tags[sequence] = door, draft.tag
+
+    def acknowledge(self, door: QueueDoor, said: Acknowledgment, now_us: int) -> int:
+        """Drafts an acknowledgment in the name of a client that said by a filter which messages.
+        Returns how many messages it is of.
+
+        Raises:
+            LocalProtocolError: it is too long for a record; nothing was taken.
+        """
+        count = sum(last - first + 1 for each in said.keys.values() for first, last in each)
+        if count:
+            self._drafted(door, Command.QUEUE_ACKNOWLEDGMENT, pack_acknowledgment(said), now_us)
+        return count
+
+    def herald(self, now_us: int) -> int:
+        """Drafts, for each queue that needs it, who bears this incarnation. Returns for how many.
+        Before the instance serves."""
+        count = 0
+        for door in self.doors.values():
+            body = door.herald()
+            if body:
+                self._drafted(door, Command.TRANSFER, body, now_us)
+                count += 1
+        return count
+
+    def claims(
+        self, door: QueueDoor, publisher: int, ranges: Sequence[Range], given: str, now_us: int
+    ) -> list[Run]:
+        """What is journaled before messages that a client sends again and that are new here."""
+        moves = door.claims(publisher, ranges, given)
+        for at in range(0, len(moves), RANGES_MAX):
+            said = Transfer(door.instance, 0, moves[at : at + RANGES_MAX])
+            self._drafted(door, Command.TRANSFER, pack_transfer(said), now_us)
+        return self.runs() if moves else []
+
+    def _drafted(self, door: QueueDoor, command: int, body: bytes, now_us: int) -> int:
+        definition = door.definition
+        return self._author.draft(
+            definition.name, definition.message_type, body, now_us, command=command
+        )
+
+    def runs(self) -> list[Run]:
+        """What was drafted since the last call, to be journaled at once."""
+        return self._author.runs()
+
+    # -- a feature, for the folds --------------------------------------------------------------
+    def fold(self, batch: Batch) -> None:
+        """Folds what was committed."""
+        find, publisher = self._by_topic.get, self._author.publisher
+        for run in batch.runs:
+            door = find((run.topic, run.message_type))
+            if door is not None and run.flags & Flag.COMMANDS:
+                door.fold(run)
+                if run.publisher == publisher:
+                    for draft in self._author.committed((run,)):
+                        self._tags.pop(draft.sequence, None)
+
+    def failed(self, committed_txid: int) -> dict[str, list[int]]:
+        """Nothing staged behind this transaction id comes to the disk. The tags of drafts that are
+        nothing now, by queue."""
+        found: dict[str, list[int]] = {}
+        for draft in self._author.failed(committed_txid):
+            door, tag = self._tags.pop(draft.sequence, (None, 0))
+            if door is not None:
+                found.setdefault(door.definition.stored_as, []).append(tag)
+        return found
+
+
+class QueueState:
+    """What looks at acknowledgments of a queue before they are journaled: whether they are some,
+    and, where leasing is strict, which of the messages count.
+
+    A client's are judged, once, where they come in. What other instances bring was.
+    """
+
+    def __init__(self, door: QueueDoor) -> None:
+        self._door = door
+
+    def looks_for(self, run: Run) -> Sequence[Looking]:
+        """Nothing."""
+        return ()
+
+    def prepare(self, run: Run, now_us: int) -> Prepared:
+        """The run as it is to be journaled."""
+        kept: list[tuple[Record, bytes]] = []
+        refused: list[Refused] = []
+        is_same = True
+        for record in iterate_records(run.payload):
+            try:
+                said = read_acknowledgment(record.body)
+            except RemoteProtocolError as error:
+                at = record.sequence
+                refused.append(Refused([(at, at)], error.reason, str(error)))
+                continue
+            counts = self._door.judged(said, run.publisher, now_us)
+            if counts is said:
+                kept.append((record, record.body))
+            else:
+                is_same = False
+                kept.append((record, pack_acknowledgment(counts)))
+        if is_same and not refused:
+            return Prepared((run,))
+        return left_of(run, kept, refused)
+
+    def staged(self, run: Run) -> None:
+        """It takes effect when it is committed."""
+
+    def failed(self, committed_txid: int) -> None:
+        """Nothing was done."""
+
+
+class _Claims:
+    """A distributed queue, for who takes what clients send again."""
+
+    def __init__(self, queues: Queues, door: QueueDoor) -> None:
+        self._queues = queues
+        self._door = door
+
+    def claims(self, publisher: int, ranges: list[Range], given: str, now_us: int) -> list[Run]:
+        """See `Queues.claims`."""
+        return self._queues.claims(self._door, publisher, ranges, given, now_us)
+
+
+def _topics_of(queues: Queues, door: QueueDoor) -> QueueTopics:
+    definition = door.definition
+    return QueueTopics(
+        definition.name,
+        definition.message_type,
+        QueueState(door),
+        TopicRule(definition.topic, definition.message_type),
+        definition.target,
+        _Claims(queues, door) if definition.kind == "queue" else None,
+    )

@@ -1,0 +1,424 @@
+"""A queue on its instance's side: what of its owner's decisions still holds when it arrives.
+
+The owner of a queue decides in a process of its own, by what it has folded. On the way from there
+sessions end, leases run out, and acknowledgments are committed. So a delivery names the session,
+the number and end of the lease, and the transaction that the owner had folded; here, where sessions
+live and the journal is written, it is sent or sent back (rules 8 to 10 of queues).
+
+    Owner: the instance's loop. No clock, socket or disk: values in, values out.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.ranges import PublisherRanges, Range, SequenceSet
+from raylay.services.messages.records import Command, Kind, Run, iterate_records, publisher_id
+from raylay.services.queues.decisions import (
+    Consumer,
+    Deliver,
+    Key,
+    Lease,
+    Leased,
+    Request,
+    Send,
+    Subscribed,
+    Wanted,
+)
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.records import (
+    Acknowledgment,
+    Keys,
+    Move,
+    Transfer,
+    pack_transfer,
+    read_acknowledgment,
+    read_removal,
+    read_transfer,
+)
+
+AUTHORS_MAX = 4_096
+"""Lives of instances whose requests are remembered."""
+REQUESTS_MAX = 1_024
+"""Of one life: numbers below the highest that are told apart. Who is older was seen."""
+
+
+class Decided(NamedTuple):
+    """What of a decision holds.
+
+    Attributes:
+        send: to the consumer, now.
+        bounced: keys and numbers of leases: the owner is told that nobody has them.
+    """
+
+    send: Sequence[Leased]
+    bounced: list[tuple[Key, int]]
+
+
+class Beginning(NamedTuple):
+    """What an owner that begins is told.
+
+    Attributes:
+        fence_txid: it decides nothing before it has folded up to here: all that its predecessor had
+            drafted is below, or will never be.
+        leases: that consumers hold now.
+        consumers: that there are.
+    """
+
+    fence_txid: int
+    leases: list[Lease]
+    consumers: list[Subscribed]
+
+
+class _Removed:
+    """Which messages have left the queue since the owner last told what it has folded.
+
+    In two parts by age, so that memory is bounded by what an owner is behind, and looking costs no
+    search. A message may still be found here when the owner knows of its end: nobody delivers it.
+    """
+
+    __slots__ = ("_old", "_old_txid", "_young", "_young_txid")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._old = PublisherRanges()
+        self._young = PublisherRanges()
+        self._old_txid = self._young_txid = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._old_txid or self._young_txid)
+
+    def add(self, keys: Keys, txid: int) -> None:
+        for publisher, ranges in keys.items():
+            self._young.add_ranges(publisher, ranges)
+        self._young_txid = txid
+
+    def forget(self, folded_txid: int) -> None:
+        """The owner has folded all up to there."""
+        if folded_txid >= self._old_txid:
+            self._old, self._old_txid = self._young, self._young_txid
+            self._young, self._young_txid = PublisherRanges(), 0
+            if folded_txid >= self._old_txid:
+                self.clear()
+
+    def __contains__(self, key: Key) -> bool:
+        publisher, sequence = key
+        for part in (self._young, self._old):
+            found = part.sets.get(publisher)
+            if found is not None and sequence in found:
+                return True
+        return False
+
+
+class QueueDoor:
+    """See the file's docstring.
+
+    Invariants: a lease is of a consumer that is here; a message has one at most.
+    Lifecycle: one life of the instance.
+
+    Args:
+        definition: of the queue.
+        instance: name of this instance.
+        incarnation: its own.
+    """
+
+    def __init__(self, definition: QueueDefinition, instance: str, incarnation: int) -> None:
+        self.definition = definition
+        self.topic = definition.name.encode()
+        self.message_type = definition.message_type.encode()
+        self.consumers: dict[Consumer, Subscribed] = {}
+        self.instance = instance
+        self.is_heralded = not definition.is_distributed
+        """Whether the journal says who bears this incarnation."""
+        self.delivered = 0
+        """Messages that were sent, in this life."""
+        self.bounced = 0
+        """Decisions that were sent back: messages."""
+        self._incarnation = incarnation
+        self._publishers: dict[Consumer, int] = {}
+        """Ids under which consumers' clients publish, and acknowledge."""
+        self._leases: dict[int, dict[int, tuple[Consumer, int, int]]] = {}
+        """By publisher and sequence: consumer, number and end."""
+        self._removed = _Removed()
+        self._has_owner = False
+
+    # -- the owner -----------------------------------------------------------------------------
+    def owner_came(self, staged_txid: int, now_us: int) -> Beginning:
+        """An owner connected; its predecessor's socket is closed.
+
+        Args:
+            staged_txid: the last transaction that is committed or on its way to the disk. What an
+                owner decides, it decides behind it.
+        """
+        self._has_owner = True
+        self._removed.clear()
+        return Beginning(staged_txid, self.leases(now_us), list(self.consumers.values()))
+
+    def owner_left(self) -> None:
+        """Nobody decides for now, so nothing needs to be judged."""
+        self._has_owner = False
+        self._removed.clear()
+
+    # -- consumers -----------------------------------------------------------------------------
+    def subscribed(self, each: Subscribed) -> None:
+        """A consumer came, or asks for something else: it keeps its leases."""
+        self.consumers[each.consumer] = each
+        self._publishers[each.consumer] = publisher_id(each.client)
+
+    def left(self, consumer: Consumer) -> bool:
+        """A consumer is gone, and its leases with it. Whether there was one."""
+        if self.consumers.pop(consumer, None) is None:
+            return False
+        del self._publishers[consumer]
+        for publisher, leases in list(self._leases.items()):
+            for sequence in [at for at, lease in leases.items() if lease[0] == consumer]:
+                del leases[sequence]
+            if not leases:
+                del self._leases[publisher]
+        return True
+
+    def session_left(self, session: int) -> list[Consumer]:
+        """All of a session's are gone: which."""
+        found = [consumer for consumer in self.consumers if consumer[0] == session]
+        for consumer in found:
+            self.left(consumer)
+        return found
+
+    # -- decisions -----------------------------------------------------------------------------
+    def decide(self, decision: Deliver | Send, now_us: int) -> Decided:
+        """What of a decision holds now.
+
+        Args:
+            now_us: by the clock on the wall.
+        """
+        consumer, messages, folded_txid = decision
+        removed = self._removed
+        if removed:
+            removed.forget(folded_txid)
+        if consumer not in self.consumers:
+            self.bounced += len(messages)
+            return Decided([], [(each.key, each.number) for each in messages])
+        if type(decision) is Send:
+            # Their removal is in the journal already: that is why they are sent.
+            self.delivered += len(messages)
+            return Decided(messages, [])
+        bounced = [
+            each
+            for each in messages
+            if 0 < each.until_us <= now_us or (removed and each.key in removed)
+        ]
+        if bounced:
+            back = {(each.key, each.number) for each in bounced}
+            messages = [each for each in messages if (each.key, each.number) not in back]
+            self.bounced += len(bounced)
+        leases = self._leases
+        for _, (publisher, sequence), number, until_us in messages:
+            of = leases.get(publisher)
+            if of is None:
+                of = leases[publisher] = {}
+            of[sequence] = consumer, number, until_us
+        self.delivered += len(messages)
+        return Decided(messages, [(each.key, each.number) for each in bounced])
+
+    # -- leases --------------------------------------------------------------------------------
+    def leases(self, now_us: int) -> list[Lease]:
+        """Those that have not ended."""
+        return [
+            Lease((publisher, sequence), consumer, number, until_us)
+            for publisher, of in self._leases.items()
+            for sequence, (consumer, number, until_us) in of.items()
+            if not 0 < until_us <= now_us
+        ]
+
+    @property
+    def lease_count(self) -> int:
+        """How many there are, some of which may have ended."""
+        return sum(map(len, self._leases.values()))
+
+    def cancelled(self, session: int, keys: Keys) -> dict[Consumer, list[tuple[Key, int]]]:
+        """A session gives messages back.
+
+        Returns:
+            What of it the session held, by consumer, with the numbers of the leases: the owner is
+            to be told. What it did not hold, or not any more, changes nothing.
+        """
+        found: dict[Consumer, list[tuple[Key, int]]] = {}
+        for publisher, ranges in keys.items():
+            for sequence in self._held(publisher, ranges):
+                consumer, number, _ = self._leases[publisher][sequence]
+                if consumer[0] == session:
+                    found.setdefault(consumer, []).append(((publisher, sequence), number))
+        for cancelled in found.values():
+            for key, _ in cancelled:
+                self._end_lease(*key)
+        return found
+
+    def judged(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
+        """What of an acknowledgment counts: where leasing is strict, all but what another client
+        holds now. Judged here, on its way in, and nowhere else: in the journal it counts for all.
+
+        Args:
+            by: publisher id of the client.
+        """
+        if not self.definition.strict:
+            return said
+        kept: dict[int, Sequence[Range]] = {}
+        for publisher, ranges in said.keys.items():
+            others = []
+            for sequence in self._held(publisher, ranges):
+                consumer, _, until_us = self._leases[publisher][sequence]
+                if self._publishers[consumer] != by and not 0 < until_us <= now_us:
+                    others.append(sequence)
+            kept[publisher] = ranges
+            if others:
+                left = SequenceSet(ranges)
+                for sequence in others:
+                    left.remove(sequence, sequence)
+                kept[publisher] = list(left)
+        return said._replace(keys={each: ranges for each, ranges in kept.items() if ranges})
+
+    def tick(self, now_us: int) -> None:
+        """Forgets leases that have ended."""
+        for publisher, of in list(self._leases.items()):
+            for sequence in [at for at, lease in of.items() if 0 < lease[2] <= now_us]:
+                del of[sequence]
+            if not of:
+                del self._leases[publisher]
+
+    def _held(self, publisher: int, ranges: Iterable[Range]) -> list[int]:
+        """Sequences in these ranges that are leased. Somebody else says how long ranges are."""
+        of = self._leases.get(publisher)
+        if of is None:
+            return []
+        found: list[int] = []
+        for first, last in ranges:
+            if last - first < len(of):
+                found += [at for at in range(first, last + 1) if at in of]
+            else:
+                found += [at for at in of if first <= at <= last]
+        return found
+
+    def _end_lease(self, publisher: int, sequence: int) -> None:
+        of = self._leases[publisher]
+        del of[sequence]
+        if not of:
+            del self._leases[publisher]
+
+    # -- what was committed --------------------------------------------------------------------
+    def fold(self, run: Run) -> None:
+        """Records of the queue's topic were committed."""
+        if run.kind != Kind.RECORDS:
+            return
+        txid = run.first_txid
+        for record in iterate_records(run.payload):
+            try:
+                if record.command == Command.QUEUE_ACKNOWLEDGMENT:
+                    self._gone(read_acknowledgment(record.body).keys, txid)
+                elif record.command == Command.QUEUE_REMOVAL:
+                    self._gone(read_removal(record.body).keys, txid)
+                elif record.command == Command.TRANSFER:
+                    names = read_transfer(record.body).names
+                    if names.get(self._incarnation) == self.instance:
+                        self.is_heralded = True
+            except RemoteProtocolError:
+                pass  # Nobody can read it: it changes nothing, here and everywhere.
+            txid += 1
+
+    def _gone(self, keys: Keys, txid: int) -> None:
+        if self._has_owner:
+            self._removed.add(keys, txid)
+        if self._leases:
+            for publisher, ranges in keys.items():
+                for sequence in self._held(publisher, ranges):
+                    self._end_lease(publisher, sequence)
+
+    def claims(self, publisher: int, ranges: Iterable[Range], given: str) -> list[Move]:
+        """Whose messages are that a client sends again and that are new here (rule 3).
+
+        Args:
+            given: the instance that they were given to first; empty: it is not known.
+
+        Returns:
+            What is to be journaled directly before them. At most once they stay with whom they
+            were given to: that one may have sent them.
+        """
+        if self.definition.kind != "queue":
+            return []
+        owner = given if self.definition.at_most_once else self.instance
+        return [Move(publisher, first, last, 1, owner) for first, last in ranges] if owner else []
+
+    def herald(self) -> bytes:
+        """The body of the transfer that says who bears this incarnation; empty: the journal says it
+        already. To be journaled before this instance serves."""
+        if self.is_heralded:
+            return b""
+        names = {self._incarnation: self.instance}
+        return pack_transfer(Transfer(self.instance, 0, (), names))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request on its way from instance to instance. It is not journaled: who needs it repeats it.
+
+    Attributes:
+        incarnation, life: of the instance that asks.
+        number: of the request, in that life.
+        name: of that instance.
+        queue: as `QueueDefinition.stored_as`.
+        count, wanted: as of a `Request`.
+    """
+
+    incarnation: int
+    life: int
+    number: int
+    name: str
+    queue: str
+    count: int
+    wanted: Sequence[Wanted]
+
+
+class Flood:
+    """Requests go to all instances, over whatever links there are, to each once.
+
+    Lifecycle: one life of the instance.
+
+    Args:
+        name, incarnation, life: of this instance.
+    """
+
+    def __init__(self, name: str, incarnation: int, life: int) -> None:
+        self._of = name, incarnation, life
+        self._number = 0
+        self._seen: OrderedDict[tuple[int, int], tuple[int, set[int]]] = OrderedDict()
+        """By life: the highest number, and those just below it that came."""
+
+    def made(self, queue: str, request: Request) -> Asked:
+        """A request of this instance's own."""
+        name, incarnation, life = self._of
+        self._number += 1
+        return Asked(incarnation, life, self._number, name, queue, request.count, request.wanted)
+
+    def is_new(self, asked: Asked) -> bool:
+        """Whether it is to be heeded and passed on: it is another's, and did not come before."""
+        of = asked.incarnation, asked.life
+        if of == self._of[1:]:
+            return False
+        highest, below = self._seen.get(of, (0, set()))
+        if asked.number in below or asked.number <= highest - REQUESTS_MAX:
+            return False
+        below.add(asked.number)
+        if asked.number > highest:
+            highest = asked.number
+            if len(below) > 2 * REQUESTS_MAX:
+                below = {each for each in below if each > highest - REQUESTS_MAX}
+        self._seen[of] = highest, below
+        self._seen.move_to_end(of)
+        if len(self._seen) > AUTHORS_MAX:
+            self._seen.popitem(last=False)
+        return True

@@ -1,0 +1,241 @@
+"""The queues of an instance: what their owners draft, what clients may write on their topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from raylay.services.core import queues as core_queues
+from raylay.services.core.batch import Batch
+from raylay.services.core.queues import Queues
+from raylay.services.core.unfolded import Parts
+from raylay.services.errors import LocalProtocolError
+from raylay.services.messages.records import (
+    RECORD_BYTES_MAX,
+    Command,
+    Flag,
+    RecordBuilder,
+    Run,
+    iterate_records,
+    publisher_id,
+    run_of,
+    scan,
+)
+from raylay.services.messages.stateful import Prepared, Stateful
+from raylay.services.messages.topic_book import TopicBook
+from raylay.services.messages.topics import TopicRule
+from raylay.services.queues import records
+from raylay.services.queues.decisions import Deliver, Draft, Leased, Subscribed
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.records import Acknowledgment, Move, Removal, Transfer
+from raylay.services.replication.values import Identity
+
+OWN = Identity("a", "g", 0xA, life=7)
+
+
+def queues(*definitions: QueueDefinition) -> Queues:
+    return Queues(definitions or (QueueDefinition("work", "json"),), OWN)
+
+
+def removal(tag: int) -> Draft:
+    body = records.pack_removal(Removal("a", tag, {1: [(tag, tag)]}, "time_limit"))
+    return Draft(tag, Command.QUEUE_REMOVAL, body)
+
+
+def journaled(runs: Sequence[Run], first_txid: int = 1) -> list[Run]:
+    for run in runs:
+        run.first_txid = first_txid
+        first_txid += run.count
+    return list(runs)
+
+
+def published(*said: tuple[int, bytes], client: str = "ann", topic: str = "work") -> Run:
+    """Of commands and bodies."""
+    builder = RecordBuilder(publisher_id(client), topic, "json")
+    payload = b"".join(
+        builder.build(at, body, 0, command=command) for at, (command, body) in enumerate(said, 1)
+    )
+    (chunk,) = scan(payload)
+    return run_of(chunk, payload)
+
+
+def ack(*keys: tuple[int, int]) -> tuple[int, bytes]:
+    said = Acknowledgment(records.keys_of(keys))
+    return Command.QUEUE_ACKNOWLEDGMENT, records.pack_acknowledgment(said)
+
+
+# -- drafts --------------------------------------------------------------------------------------
+
+
+def test_drafts_are_written_on_the_queues_topics_as_commands() -> None:
+    here = queues(QueueDefinition("work", "json"), QueueDefinition("more", "json"))
+    here.draft(here.doors["json/work"], removal(5), 0)
+    here.draft(here.doors["json/more"], removal(6), 0)
+    runs = here.runs()
+    assert [run.topic for run in runs] == [b"work", b"more"]
+    assert all(run.flags & Flag.COMMANDS for run in runs) and not here.runs()
+    (record,) = iterate_records(runs[0].payload)
+    assert records.read_removal(record.body).tag == 5
+
+
+def test_where_an_append_fails_the_tags_of_what_is_not_on_disk_come_back() -> None:
+    here = queues(QueueDefinition("work", "json"), QueueDefinition("more", "json"))
+    for tag, name in ((1, "work"), (2, "more"), (3, "work")):
+        here.draft(here.doors[f"json/{name}"], removal(tag), 0)
+        journaled(here.runs(), tag)
+    here.draft(here.doors["json/work"], removal(4), 0)
+    assert here.failed(1) == {"json/more": [2], "json/work": [3, 4]}
+    assert here.failed(0) == {"json/work": [1]} and here.failed(0) == {}
+
+
+def test_what_was_committed_does_not_fail_any_more() -> None:
+    here = queues()
+    here.draft(here.doors["json/work"], removal(1), 0)
+    runs = journaled(here.runs())
+    here.fold(Batch(runs, 1))
+    assert here.failed(0) == {}
+
+
+def test_a_run_that_is_folded_in_turns_is_committed_with_its_last_part() -> None:
+    here = queues()
+    for tag in (1, 2):
+        here.draft(here.doors["json/work"], removal(tag), 0)
+    (run,) = journaled(here.runs())
+    parts = Parts(run)
+    here.fold(Batch([parts.take(1)], 1))
+    here.fold(Batch([parts.take(1)], 2))
+    assert here.failed(0) == {}
+
+
+def test_owners_draft_what_owners_write_and_nothing_too_long() -> None:
+    here = queues()
+    door = here.doors["json/work"]
+    with pytest.raises(LocalProtocolError, match="command 1"):
+        here.draft(door, Draft(1, Command.PUBLISH, b"{}"), 0)
+    with pytest.raises(LocalProtocolError, match="limit"):
+        here.draft(door, Draft(1, Command.TRANSFER, bytes(RECORD_BYTES_MAX)), 0)
+    assert not here.runs()
+
+
+def test_an_acknowledgment_by_filter_is_one_record_of_the_instance() -> None:
+    here = queues()
+    door = here.doors["json/work"]
+    assert here.acknowledge(door, Acknowledgment({1: [(1, 3)], 2: [(9, 9)]}, "expire"), 0) == 4
+    assert here.acknowledge(door, Acknowledgment({}), 0) == 0
+    (run,) = here.runs()
+    (record,) = iterate_records(run.payload)
+    assert record.command == Command.QUEUE_ACKNOWLEDGMENT
+    assert records.read_acknowledgment(record.body).how == "expire"
+
+
+def test_it_heralds_each_distributed_queue_once() -> None:
+    here = queues(QueueDefinition("work", "json"), QueueDefinition("own", "json", kind="local"))
+    assert here.herald(0) == 1
+    runs = journaled(here.runs())
+    (record,) = iterate_records(runs[0].payload)
+    assert records.read_transfer(record.body) == Transfer("a", 0, [], {0xA: "a"})
+    here.fold(Batch(runs, 1))
+    assert here.herald(0) == 0
+
+
+def test_doors_hear_of_their_own_queues_only() -> None:
+    here = queues(QueueDefinition("work", "json"), QueueDefinition("more", "json"))
+    for door in here.doors.values():
+        door.subscribed(Subscribed((1, "s"), "ann", "", 5))
+        door.decide(Deliver((1, "s"), [Leased(1, (1, 1), 1, 0)], 0), 0)
+    here.fold(Batch(journaled([published(ack((1, 1)), topic="work")]), 1))
+    assert [each.lease_count for each in here.doors.values()] == [0, 1]
+
+
+# -- what is published on a queue's topic --------------------------------------------------------
+
+
+def state(here: Queues) -> Stateful:
+    (topics,) = here.topics()
+    return topics.state
+
+
+def test_acknowledgments_go_as_they_came() -> None:
+    run = published(ack((1, 1)), ack((2, 2)))
+    assert state(queues()).prepare(run, 0) == Prepared((run,))
+
+
+def test_what_is_no_acknowledgment_is_refused_and_the_others_go() -> None:
+    run = published(ack((1, 1)), (Command.QUEUE_ACKNOWLEDGMENT, b"\xc1"), ack((1, 2)))
+    runs, refused = state(queues()).prepare(run, 0)
+    assert [each.ranges() for each in runs] == [[(1, 1), (3, 3)]]
+    assert [(each.ranges, each.reason) for each in refused] == [([(2, 2)], "bad_message")]
+
+
+def test_strict_leasing_takes_out_what_another_holds_and_the_record_stays_the_clients() -> None:
+    here = queues(QueueDefinition("work", "json", strict=True))
+    door = here.doors["json/work"]
+    door.subscribed(Subscribed((1, "s"), "bob", "", 5))
+    door.decide(Deliver((1, "s"), [Leased(1, (1, 2), 1, 0)], 0), 0)
+    run = published(ack((1, 1), (1, 2), (1, 3)))
+    (made,), refused = state(here).prepare(run, 0)
+    assert not refused and made.ranges() == [(1, 1)]
+    (before,), (after,) = map(list, map(iterate_records, (run.payload, made.payload)))
+    assert records.read_acknowledgment(after.body).keys == {1: [(1, 1), (3, 3)]}
+    assert before.digest == after.digest
+
+
+def test_it_has_nothing_to_do_behind_the_door() -> None:
+    found = state(queues())
+    run = published(ack((1, 1)))
+    assert not found.looks_for(run)
+    found.staged(run)
+    found.failed(0)
+
+
+def test_a_book_knows_what_each_queue_is_to_its_topics() -> None:
+    here = queues(
+        QueueDefinition("work", "json", underlying="orders-.*", publish_target="orders-eu"),
+        QueueDefinition("own", "json", kind="local"),
+    )
+    book = TopicBook((TopicRule(".*"),), queues=here.topics())
+    run = published((Command.PUBLISH, b"{}"))
+    assert book.routed(run).topic == b"orders-eu"
+    assert book[b"own", b"json"].queue and not book[b"own", b"json"].claiming
+    assert len(book[b"orders-us", b"json"].claiming) == 1
+    assert not book[b"orders-us", b"json"].queue
+
+
+# -- what clients send again ---------------------------------------------------------------------
+
+
+def claimed(definition: QueueDefinition, given: str = "") -> list[Move]:
+    here = queues(definition)
+    claiming = here.topics()[0].claiming
+    if claiming is None:
+        return []
+    moves: list[Move] = []
+    for run in claiming.claims(5, [(1, 2), (9, 9)], given, 0):
+        for record in iterate_records(run.payload):
+            assert record.command == Command.TRANSFER
+            moves += records.read_transfer(record.body).moves
+    return moves
+
+
+def test_an_instance_claims_what_is_sent_again_and_new_to_it() -> None:
+    mine = [Move(5, 1, 2, 1, "a"), Move(5, 9, 9, 1, "a")]
+    assert claimed(QueueDefinition("work", "json")) == mine
+    assert claimed(QueueDefinition("work", "json"), "b") == mine
+
+
+def test_at_most_once_it_stays_with_whom_it_was_given_to() -> None:
+    definition = QueueDefinition("work", "json", at_most_once=True)
+    assert claimed(definition, "b") == [Move(5, 1, 2, 1, "b"), Move(5, 9, 9, 1, "b")]
+    assert claimed(definition) == []
+
+
+def test_where_the_owner_is_named_or_there_is_one_alone_nobody_claims() -> None:
+    group = QueueDefinition("work", "json", kind="group_local", initial_owner="b")
+    assert claimed(group) == [] and claimed(QueueDefinition("w", "json", kind="local")) == []
+    assert queues(group).claims(queues(group).doors["json/work"], 5, [(1, 1)], "", 0) == []
+
+
+def test_very_many_gaps_are_several_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_queues, "RANGES_MAX", 1)
+    assert len(claimed(QueueDefinition("work", "json"))) == 2

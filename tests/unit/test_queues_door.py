@@ -1,0 +1,330 @@
+"""A queue's door at its instance: which decisions of the owner still hold, and what clients' acks
+may do. Each rule has its planted mistake (rules 6, 8 to 11 of queues)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from raylay.services.messages.records import Command, RecordBuilder, Run, publisher_id, run_of, scan
+from raylay.services.queues import records
+from raylay.services.queues.decisions import (
+    Deliver,
+    Key,
+    Lease,
+    Leased,
+    Request,
+    Send,
+    Subscribed,
+    Wanted,
+)
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.queues.door import REQUESTS_MAX, Decided, Flood, QueueDoor
+from raylay.services.queues.records import Acknowledgment, Removal, Transfer
+
+P, Q = 7, 9
+"""Publishers of the messages."""
+ANN, BOB = (1, "s"), (2, "s")
+
+
+def door(strict: bool = False, kind: str = "queue") -> QueueDoor:
+    made = QueueDoor(QueueDefinition("work", "json", kind=kind, strict=strict), "a", 0xA)
+    made.owner_came(0, 0)
+    made.subscribed(Subscribed(ANN, "ann", "", 10))
+    made.subscribed(Subscribed(BOB, "bob", "", 10))
+    return made
+
+
+def leased(*keys: Key, until_us: int = 0, number: int = 100) -> list[Leased]:
+    return [Leased(at, key, number + at, until_us) for at, key in enumerate(keys, 1)]
+
+
+def run(command: Command, *bodies: bytes, first_txid: int = 50) -> Run:
+    builder = RecordBuilder(publisher_id("ann"), "work", "json")
+    payload = b"".join(
+        builder.build(at, body, 0, command=command) for at, body in enumerate(bodies, 1)
+    )
+    (chunk,) = scan(payload)
+    made = run_of(chunk, payload)
+    made.first_txid = first_txid
+    return made
+
+
+def acked(*keys: Key) -> bytes:
+    return records.pack_acknowledgment(Acknowledgment(records.keys_of(keys)))
+
+
+# -- decisions -----------------------------------------------------------------------------------
+
+
+def test_what_was_decided_is_sent_and_leased() -> None:
+    here = door()
+    messages = leased((P, 1), (P, 2), until_us=500)
+    assert here.decide(Deliver(ANN, messages, 10), 100) == Decided(messages, [])
+    assert here.leases(100) == [
+        Lease((P, 1), ANN, 101, 500),
+        Lease((P, 2), ANN, 102, 500),
+    ]
+    assert here.delivered == 2 and not here.bounced
+
+
+def test_what_is_for_a_session_that_is_gone_goes_back() -> None:
+    here = door()
+    assert here.session_left(ANN[0]) == [ANN]
+    found = here.decide(Deliver(ANN, leased((P, 1)), 10), 100)
+    assert found == Decided([], [((P, 1), 101)])
+    # The same name on a new session is somebody else.
+    here.subscribed(Subscribed((3, "s"), "ann", "", 10))
+    assert not here.decide(Deliver(ANN, leased((P, 1)), 10), 100).send
+    assert not here.leases(100)
+
+
+def test_what_comes_when_its_lease_is_over_goes_back() -> None:
+    here = door()
+    messages = [Leased(1, (P, 1), 1, 100), Leased(2, (P, 2), 2, 101), Leased(3, (P, 3), 3, 0)]
+    found = here.decide(Deliver(ANN, messages, 10), 100)
+    assert found == Decided(messages[1:], [((P, 1), 1)])
+    assert [each.key for each in here.leases(100)] == [(P, 2), (P, 3)]
+
+
+def test_what_the_journal_says_is_gone_goes_back_whoever_said_it() -> None:
+    here = door()
+    here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 1)), acked((P, 3), (Q, 3))))
+    expired = records.pack_removal(Removal("b", 1, {P: [(4, 4)]}, "time_limit"))
+    here.fold(run(Command.QUEUE_REMOVAL, expired, first_txid=60))
+    messages = leased((P, 1), (P, 2), (P, 3), (P, 4), (Q, 1))
+    found = here.decide(Deliver(ANN, messages, 49), 100)
+    assert [each.key for each in found.send] == [(P, 2), (Q, 1)]
+    assert [key for key, _ in found.bounced] == [(P, 1), (P, 3), (P, 4)]
+
+
+def test_what_the_owner_had_folded_is_not_judged_for_ever() -> None:
+    here = door()
+    here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 1)), first_txid=50))
+    assert here.decide(Deliver(ANN, leased((P, 1)), 49), 0).bounced
+    here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 2)), first_txid=51))
+    # It had folded the first one, and still has the message: an ack that was forgotten unused.
+    for _ in range(2):
+        found = here.decide(Deliver(ANN, leased((P, 1), (P, 2)), 50), 0)
+    assert found.bounced[-1][0] == (P, 2)
+    found = here.decide(Deliver(ANN, leased((P, 1), (P, 2)), 51), 0)
+    assert not found.bounced
+
+
+def test_at_most_once_is_sent_though_its_removal_is_in_the_journal() -> None:
+    here = door()
+    sent = records.pack_removal(Removal("a", 1, {P: [(1, 1)]}, "sent"))
+    here.fold(run(Command.QUEUE_REMOVAL, sent))
+    messages = leased((P, 1))
+    assert here.decide(Send(ANN, messages, 49), 0) == Decided(messages, [])
+    assert not here.leases(0)
+    here.left(ANN)
+    assert not here.decide(Send(ANN, messages, 50), 0).send
+
+
+def test_an_acknowledged_message_is_nobodys() -> None:
+    here = door()
+    here.decide(Deliver(ANN, leased((P, 1), (P, 2), (P, 3)), 10), 0)
+    here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 1), (P, 2))))
+    assert [each.key for each in here.leases(0)] == [(P, 3)]
+    # Of a length that somebody else gave: it costs what there is, not what is said.
+    body = records.pack_acknowledgment(Acknowledgment({P: [(1, (1 << 64) - 1)]}))
+    here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, body))
+    assert not here.lease_count
+    assert here.decide(Deliver(ANN, leased((P, 5)), 10), 0).bounced
+
+
+def test_a_record_that_nobody_can_read_changes_nothing() -> None:
+    here = door()
+    here.decide(Deliver(ANN, leased((P, 1)), 10), 0)
+    for command in (Command.QUEUE_ACKNOWLEDGMENT, Command.QUEUE_REMOVAL, Command.TRANSFER):
+        here.fold(run(command, b"\xc1", b"", b"\x80"))
+    assert here.lease_count == 1 and not here.is_heralded
+
+
+# -- leases --------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_leaves_has_no_leases_and_one_that_is_replaced_keeps_them() -> None:
+    here = door()
+    here.decide(Deliver(ANN, leased((P, 1)), 10), 0)
+    here.decide(Deliver(BOB, leased((P, 2)), 10), 0)
+    here.subscribed(Subscribed(ANN, "ann", "/x > 1", 20))
+    assert here.lease_count == 2
+    assert here.left(ANN) and not here.left(ANN)
+    assert here.leases(0) == [Lease((P, 2), BOB, 101, 0)]
+
+
+def test_a_cancel_names_the_lease_and_is_of_the_holder_alone() -> None:
+    here = door()
+    here.decide(Deliver(ANN, leased((P, 1), (P, 2)), 10), 0)
+    here.decide(Deliver(BOB, leased((P, 3)), 10), 0)
+    assert here.cancelled(ANN[0], {P: [(1, 1 << 63)], Q: [(1, 5)]}) == {
+        ANN: [((P, 1), 101), ((P, 2), 102)]
+    }
+    assert here.cancelled(ANN[0], {P: [(1, 3)]}) == {}
+    assert [each.key for each in here.leases(0)] == [(P, 3)]
+
+
+def test_leases_that_have_ended_are_forgotten() -> None:
+    here = door()
+    here.decide(Deliver(ANN, [Leased(1, (P, 1), 1, 50), Leased(2, (P, 2), 2, 0)], 10), 0)
+    here.tick(49)
+    assert here.lease_count == 2
+    here.tick(50)
+    assert [each.key for each in here.leases(50)] == [(P, 2)] and here.lease_count == 1
+
+
+# -- strict leasing ------------------------------------------------------------------------------
+
+
+def judged(here: QueueDoor, client: str, keys: Sequence[Key], now_us: int = 0) -> list[Key]:
+    said = here.judged(Acknowledgment(records.keys_of(keys)), publisher_id(client), now_us)
+    return [
+        (publisher, at)
+        for publisher, ranges in said.keys.items()
+        for first, last in ranges
+        for at in range(first, last + 1)
+    ]
+
+
+def test_where_leasing_is_strict_nobody_acknowledges_what_another_holds() -> None:
+    here = door(strict=True)
+    here.decide(Deliver(ANN, leased((P, 2), until_us=50), 10), 0)
+    assert judged(here, "bob", [(P, 1), (P, 2), (P, 3), (Q, 2)]) == [(P, 1), (P, 3), (Q, 2)]
+    assert judged(here, "ann", [(P, 2)]) == [(P, 2)]
+    assert judged(here, "bob", [(P, 2)]) == []
+    # A lease that has ended holds nothing.
+    assert judged(here, "bob", [(P, 2)], now_us=50) == [(P, 2)]
+
+
+def test_where_it_is_not_whoever_has_done_it_says_so() -> None:
+    here = door()
+    here.decide(Deliver(ANN, leased((P, 2)), 10), 0)
+    assert judged(here, "bob", [(P, 2)]) == [(P, 2)]
+
+
+# -- owners --------------------------------------------------------------------------------------
+
+
+def test_an_owner_begins_behind_all_that_its_predecessor_drafted_with_the_leases_there_are() -> (
+    None
+):
+    here = door()
+    here.decide(Deliver(ANN, leased((P, 1), until_us=40), 10), 0)
+    here.decide(Deliver(BOB, leased((P, 2), until_us=60), 10), 0)
+    here.owner_left()
+    here.left(BOB)
+    here.subscribed(Subscribed((3, "t"), "cy", "", 1))
+    begin = here.owner_came(77, 0)
+    assert begin.fence_txid == 77
+    assert begin.leases == [Lease((P, 1), ANN, 101, 40)]
+    assert [each.client for each in begin.consumers] == ["ann", "cy"]
+    # What was committed while there was no owner is below the fence.
+    here.owner_left()
+    here.fold(run(Command.QUEUE_ACKNOWLEDGMENT, acked((P, 9)), first_txid=70))
+    here.owner_came(77, 50)
+    assert not here.leases(50) and here.decide(Deliver(ANN, leased((P, 9)), 77), 50).send
+
+
+# -- who bears which incarnation -----------------------------------------------------------------
+
+
+def test_an_instance_says_once_who_bears_its_incarnation() -> None:
+    here = door()
+    assert records.read_transfer(here.herald()) == Transfer("a", 0, [], {0xA: "a"})
+    other = records.pack_transfer(Transfer("b", 0, (), {0xB: "b", 0xA: "b"}))
+    here.fold(run(Command.TRANSFER, other))
+    assert here.herald()
+    here.fold(run(Command.TRANSFER, here.herald()))
+    assert here.herald() == b""
+    assert door(kind="local").herald() == b""
+
+
+# -- requests ------------------------------------------------------------------------------------
+
+REQUEST = Request(2, [Wanted((P, 1), 0, "b")])
+
+
+def test_a_request_is_heeded_once_however_often_it_comes() -> None:
+    a, b = Flood("a", 1, 10), Flood("b", 2, 20)
+    asked = a.made("json/work", REQUEST)
+    assert (asked.name, asked.queue) == ("a", "json/work")
+    assert Request(asked.count, asked.wanted) == REQUEST
+    assert b.is_new(asked) and not b.is_new(asked)
+    assert not a.is_new(asked)
+    again = a.made("json/work", REQUEST)
+    assert b.is_new(again)
+    # Another life of the same data begins to count anew.
+    assert b.is_new(Flood("a", 1, 11).made("json/work", REQUEST))
+
+
+def test_requests_may_overtake_one_another_and_cost_bounded_memory() -> None:
+    a, b = Flood("a", 1, 10), Flood("b", 2, 20)
+    made = [a.made("json/work", REQUEST) for _ in range(5 * REQUESTS_MAX)]
+    assert b.is_new(made[1]) and b.is_new(made[0])
+    assert all(b.is_new(each) for each in made[2:])
+    assert not any(b.is_new(each) for each in made)
+    assert len(b._seen[1, 10][1]) <= 2 * REQUESTS_MAX + 1
+
+
+# -- planted mistakes ----------------------------------------------------------------------------
+
+
+class NamesInsteadOfNumbers(QueueDoor):
+    """A consumer is who has the name."""
+
+    def subscribed(self, each: Subscribed) -> None:
+        super().subscribed(each._replace(consumer=(0, each.consumer[1])))
+
+    def decide(self, decision: Deliver | Send, now_us: int) -> Decided:
+        return super().decide(decision._replace(consumer=(0, decision.consumer[1])), now_us)
+
+
+class NoEnd(QueueDoor):
+    """A decision holds however late it comes."""
+
+    def decide(self, decision: Deliver | Send, now_us: int) -> Decided:
+        return super().decide(decision, 0)
+
+
+class NotLookedUp(QueueDoor):
+    """What was committed since it was decided is not looked at."""
+
+    def decide(self, decision: Deliver | Send, now_us: int) -> Decided:
+        self._removed.clear()
+        return super().decide(decision, now_us)
+
+
+class AtMostOnceLikeOthers(QueueDoor):
+    """What has left the queue is not sent."""
+
+    def decide(self, decision: Deliver | Send, now_us: int) -> Decided:
+        return super().decide(Deliver(*decision), now_us)
+
+
+class Lenient(QueueDoor):
+    """Strict leasing is not judged."""
+
+    def judged(self, said: Acknowledgment, by: int, now_us: int) -> Acknowledgment:
+        return said
+
+
+@pytest.mark.parametrize(
+    ("mistake", "test"),
+    [
+        (NamesInsteadOfNumbers, test_what_is_for_a_session_that_is_gone_goes_back),
+        (NoEnd, test_what_comes_when_its_lease_is_over_goes_back),
+        (NotLookedUp, test_what_the_journal_says_is_gone_goes_back_whoever_said_it),
+        (AtMostOnceLikeOthers, test_at_most_once_is_sent_though_its_removal_is_in_the_journal),
+        (Lenient, test_where_leasing_is_strict_nobody_acknowledges_what_another_holds),
+    ],
+)
+def test_planted_mistakes_are_found(
+    mistake: type[QueueDoor], test: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "QueueDoor", mistake)
+    assert callable(test)
+    with pytest.raises(AssertionError):
+        test()
