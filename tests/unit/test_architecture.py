@@ -8,12 +8,16 @@ nobody ──▶ actors, but the fabric launcher
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+# In one process of those that run the tests: each that has one of these reads the whole tree.
+pytestmark = pytest.mark.xdist_group("architecture")
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("actors", "services", "storage")
@@ -248,10 +252,29 @@ def is_pure(name: str) -> bool:
     return name in PURE_FILES or name.startswith(PURE_FOLDERS)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def kept() -> Iterator[None]:
+    """Trees are very many objects: to look for garbage among them takes longer than to parse."""
+    gc.disable()
+    yield
+    parsed.cache_clear()
+    gc.enable()
+
+
 @cache
 def parsed(path: Path) -> ast.Module:
     """The syntax tree of a file."""
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node below one that is no expression, nor in one: those are most of them."""
+    waiting = [tree]
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.pop()):
+            if not isinstance(node, ast.expr):
+                yield node
+                waiting.append(node)
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
@@ -260,7 +283,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
     `from raylay.services import errors` gives `raylay.services.errors`.
     """
     package = ["raylay", *path.relative_to(ROOT).parent.parts]
-    for node in ast.walk(parsed(path)):
+    for node in statements(parsed(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -416,7 +439,7 @@ def remote_uses(tree: ast.Module) -> Iterator[int]:
     """The lines that use `ray.remote`, as a decorator or as a call, however it is named."""
     names = {
         alias.asname or alias.name
-        for node in ast.walk(tree)
+        for node in statements(tree)
         if isinstance(node, ast.ImportFrom) and node.module == "ray"
         for alias in node.names
         if alias.name == "remote"
@@ -463,7 +486,7 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]
             yield from functions(node, f"{prefix}{node.name}.")
         elif isinstance(node, ast.ClassDef):
             yield from functions(node, f"{prefix}{node.name}.")
-        else:
+        elif not isinstance(node, ast.expr):
             yield from functions(node, prefix)
 
 
@@ -529,6 +552,7 @@ def test_the_list_of_lengths_only_falls(
     assert all(wrong in each for each in told)
 
 
+@cache
 def import_graph() -> dict[str, set[str]]:
     """The files that each file imports."""
     every = {name_of(path): path for path in files(*PARTS)}
