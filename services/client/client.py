@@ -6,6 +6,7 @@ import asyncio
 from types import TracebackType
 
 from raylay.services.client.asking import Asking
+from raylay.services.client.deletes import delete_in_parts
 from raylay.services.client.events import (
     Started,
 )
@@ -53,6 +54,28 @@ class Client(Publishing, Asking):
 
     Owner: one event loop; not thread-safe (SyncClient is).
     """
+
+    async def sow_delete_in_parts(
+        self, topic: str, *, filter: str, message_type: str = "json"
+    ) -> int:
+        """Deletes the records of a SOW topic that pass a filter, however many there are. Up to
+        50,000 it is `sow_delete`. Of more it asks for the keys, and deletes 5,000 at a time: of
+        those what still passes then. So it is not of one moment: what comes to pass meanwhile may
+        stay, and where it fails some are deleted: call it again.
+
+        It waits until what this client has published is durable, so that it counts. The deletes
+        are publishes: `flush` waits for them, and says what was refused.
+
+        Returns:
+            how many deletes were published.
+
+        Raises:
+            CommandFailed: the server refused the query: `no_sow`, `bad_filter`, `not_supported`.
+            ConnectionLost: the connection was lost in the middle of it.
+            PublishStoreFull: no room within `publish_timeout_s`.
+        """
+        await self._until_settled(None)
+        return await delete_in_parts(self, topic, filter, message_type)
 
     async def connect(self) -> None:
         """Connects and logs on. Returns once a server has accepted the client.

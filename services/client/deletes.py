@@ -1,37 +1,104 @@
-"""What a client's delete of SOW records says (docs/protocol.md): which of them."""
+"""What a client's delete of SOW records says (docs/protocol.md): which of them. And how more are
+deleted than one delete may name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Any, Protocol
 
 import msgpack
 
 from raylay.services.errors import LocalProtocolError
 
+DELETED_AT_ONCE_MAX = 50_000
+"""Records that one delete may name."""
+PART_KEYS = 5_000
+"""Of a delete in parts: an instance folds one part in a short turn."""
+ROWS_A_FRAME = 1_000
+
+
+class Row(Protocol):
+    """One that a query gives."""
+
+    @property
+    def key(self) -> bytes:
+        """Its SOW key."""
+
+
+class Deleting(Protocol):
+    """A client (`Client`)."""
+
+    def sow(self, topic: str, **options: Any) -> AsyncIterator[Row]:
+        """Asks for records."""
+
+    def sow_delete(
+        self,
+        topic: str,
+        *,
+        filter: str | None = None,
+        keys: Sequence[bytes] | None = None,
+        message_type: str = "json",
+    ) -> Awaitable[int]:
+        """Publishes a delete."""
+
+
+async def delete_in_parts(client: Deleting, topic: str, filter: str, message_type: str) -> int:
+    """Deletes what passes a filter, however many records that are: by the filter, or where those
+    are too many for one delete by keys that are asked for, in parts; of each part what passes when
+    it is deleted.
+
+    Returns:
+        how many deletes were published.
+    """
+    keys: list[bytes] = []
+    deletes = 0
+    rows = client.sow(
+        topic,
+        message_type=message_type,
+        filter=filter,
+        select="[-/]",
+        batch=ROWS_A_FRAME,
+        non_regex_topic=True,
+    )
+    async for row in rows:
+        keys.append(row.key)
+        if len(keys) > DELETED_AT_ONCE_MAX or (deletes and len(keys) >= PART_KEYS):
+            for at in range(0, len(keys), PART_KEYS):
+                part = keys[at : at + PART_KEYS]
+                await client.sow_delete(topic, filter=filter, keys=part, message_type=message_type)
+                deletes += 1
+            keys.clear()
+    if keys or not deletes:
+        named = keys if deletes else None
+        await client.sow_delete(topic, filter=filter, keys=named, message_type=message_type)
+        deletes += 1
+    return deletes
+
 
 def delete_body(
     filter: str | None = None, keys: Sequence[bytes] | None = None, data: bytes | None = None
 ) -> bytes:
-    """What a delete's record carries: a msgpack map of exactly one of the three.
+    """What a delete's record carries: a msgpack map of exactly one of the three, or of a filter
+    and keys: of those keys what passes.
 
     Raises:
         LocalProtocolError: none or several are given, or one says nothing.
     """
     all_three: dict[str, Any] = {"filter": filter, "keys": keys, "data": data}
     given = {name: value for name, value in all_three.items() if value is not None}
-    if len(given) != 1:
+    if len(given) != 1 and given.keys() != {"filter", "keys"}:
         what = " and ".join(given) or "none"
         raise LocalProtocolError(
-            f"a delete takes one of filter, keys and data, got {what}: nothing was deleted"
+            f"a delete takes one of filter, keys and data, or a filter with keys, got {what}: "
+            "nothing was deleted"
         )
-    ((name, value),) = given.items()
-    if name == "keys":
-        if isinstance(keys, str | bytes) or not all(isinstance(key, bytes) for key in keys or ()):
+    if keys is not None:
+        if isinstance(keys, str | bytes) or not all(isinstance(key, bytes) for key in keys):
             raise LocalProtocolError("keys of a delete: give a list of SOW keys, each as bytes")
-        value = list(keys or ())
-    if not value:
-        raise LocalProtocolError(
-            f"{name} of a delete is empty: say what to delete; `filter='1=1'` deletes all"
-        )
-    return bytes(msgpack.packb({name: value}))
+        given["keys"] = list(keys)
+    for name, value in given.items():
+        if not value:
+            raise LocalProtocolError(
+                f"{name} of a delete is empty: say what to delete; `filter='1=1'` deletes all"
+            )
+    return bytes(msgpack.packb(given))

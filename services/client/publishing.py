@@ -171,11 +171,11 @@ class Publishing(Performing):
         message_type: str = "json",
     ) -> int:
         """Deletes records of a SOW topic: here, and wherever the topic is replicated to. Give one
-        of `filter`, `keys` and `data`. Returns and raises as `publish`; it is kept, sent again and
-        acknowledged as a publish is.
+        of `filter`, `keys` and `data`, or a filter with keys: of those what passes. Returns and
+        raises as `publish`; it is kept, sent again and acknowledged as a publish is.
 
         Args:
-            filter: those that pass it; `1=1`: all.
+            filter: those that pass it; `1=1`: all. 50,000 at most: see `sow_delete_in_parts`.
             keys: those with these SOW keys (`Message.key`).
             data: the one that a message with this body has the key of.
             message_type: of the topic, and of `data`.
@@ -183,7 +183,7 @@ class Publishing(Performing):
         Raises:
             LocalProtocolError: none or several of the three are given; nothing was deleted. `flush`
                 raises CommandFailed for what the instance refused: `no_sow`, `bad_filter`,
-                `bad_message`, `bad_key`.
+                `bad_message`, `bad_key`, `too_many`.
         """
         body = delete_body(filter, keys, data)
         return await self.publish(topic, body, message_type, command=Command.DELETE)

@@ -255,6 +255,14 @@ class SyncClient:
         body = delete_body(filter, keys, data)
         self.publish(topic, body, message_type, command=Command.DELETE)
 
+    def sow_delete_in_parts(self, topic: str, *, filter: str, message_type: str = "json") -> int:
+        """Deletes however many records pass (`Client.sow_delete_in_parts`); blocks until what was
+        published before is durable, and the deletes are published."""
+        self.flush()
+        return self._run(
+            self.client.sow_delete_in_parts(topic, filter=filter, message_type=message_type)
+        )
+
     def _crowded(self) -> bool:
         return len(self._queue) >= HANDED_OVER_MAX or self._queue_bytes >= HANDED_OVER_BYTES_MAX
 

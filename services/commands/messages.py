@@ -20,9 +20,15 @@ from raylay.services.commands.options import (
     servers_meant,
 )
 from raylay.services.commands.printing import print_message
-from raylay.services.commands.publishing import INTERRUPTED, Published, publish_lines, send_once
+from raylay.services.commands.publishing import (
+    INTERRUPTED,
+    Published,
+    publish_lines,
+    send_once,
+    send_several,
+)
 from raylay.services.commands.waiting_lines import WaitingLines
-from raylay.services.errors import ConfigurationError, FabricError
+from raylay.services.errors import CommandFailed, ConfigurationError, FabricError
 
 TypeOption = Annotated[str, typer.Option("--type", help="The message type.")]
 
@@ -115,7 +121,8 @@ def delete(
     as_json: Annotated[bool, typer.Option("--json", help="The result as one object.")] = False,
 ) -> None:
     """Delete records of a SOW topic; returns when that is persisted. Give one of --filter, --key
-    and --data."""
+    and --data, or --filter and --key: of those what passes. More than 50,000 are deleted in
+    parts."""
     from raylay.services.client.deletes import delete_body
 
     what: dict[str, Any] = {
@@ -126,10 +133,25 @@ def delete(
     delete_body(**what)  # Raises before anybody is connected to.
     name = client or f"raylay-delete-{os.getpid()}"
     with client_options(fabric, group, server, name) as options:
-        done = asyncio.run(
-            send_once(options, lambda one: one.sow_delete(topic, message_type=message_type, **what))
-        )
+        done = asyncio.run(_delete(options, topic, message_type, what))
     _tell(done, as_json)
+
+
+async def _delete(
+    options: dict[str, Any], topic: str, message_type: str, what: dict[str, Any]
+) -> Published:
+    done = await send_once(
+        options, lambda one: one.sow_delete(topic, message_type=message_type, **what)
+    )
+    refusal, content = done.refusal, what["filter"]
+    is_much = isinstance(refusal, CommandFailed) and refusal.reason == "too_many"
+    if not is_much or content is None or what["keys"] is not None:
+        return done
+    typer.echo("raylay: too many records for one delete: they are deleted in parts", err=True)
+    return await send_several(
+        options,
+        lambda one: one.sow_delete_in_parts(topic, filter=content, message_type=message_type),
+    )
 
 
 def _tell(done: Published, as_json: bool) -> None:

@@ -115,6 +115,21 @@ async def send_once(
     return await _with_client(options, once)
 
 
+async def send_several(
+    options: dict[str, Any], send: Callable[[Client], Awaitable[int]]
+) -> Published:
+    """The same, of commands that say how many they were."""
+
+    async def several(client: Client, done: Published) -> None:
+        first = client.last_sequence
+        try:
+            await send(client)
+        finally:
+            done.published = client.last_sequence - first
+
+    return await _with_client(options, several)
+
+
 async def _with_client(
     options: dict[str, Any], publish: Callable[[Client, Published], Awaitable[None]]
 ) -> Published:

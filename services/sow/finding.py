@@ -8,6 +8,7 @@ the first look: many may wait for their turn, and cost nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 import msgpack
 from xxhash import xxh3_64_intdigest as checksum64
@@ -28,6 +29,7 @@ CHANGED_MAX = 2_000
 """Records that the end judges, beside those that are on their way to the disk."""
 FOUND_MAX = DELETED_MAX
 """Keys: those of more do not fit into one record."""
+_SAID = {"filter": str, "keys": list, "data": bytes}
 FINDINGS_AT_ONCE = 8
 """Of one client: they are prepared before its next ones begin to look."""
 
@@ -37,14 +39,17 @@ def may_ask(run: Run) -> bool:
     return bool(run.flags & Flag.COMMANDS) and b"filter" in run.payload
 
 
-def filter_of(record: Record) -> str | None:
-    """Of a delete; None: it has none."""
+def said_by(record: Record) -> dict[str, Any]:
+    """What a client's delete says: `filter` (a text), `keys` (a list), both, or `data` (bytes).
+    Empty: none of that, so it is none."""
     try:
         said = msgpack.unpackb(record.body)
-        text = said["filter"] if len(said) == 1 else None
-    except (ValueError, TypeError, KeyError, msgpack.UnpackException):
-        return None
-    return text if type(text) is str else None
+    except (ValueError, msgpack.UnpackException):
+        return {}
+    if type(said) is not dict or (len(said) != 1 and said.keys() != {"filter", "keys"}):
+        return {}
+    sound = all(type(value) is _SAID.get(name) for name, value in said.items())
+    return said if sound else {}
 
 
 class Finding:
@@ -58,6 +63,7 @@ class Finding:
         logical: of these records alone, where the topic has a pattern; else nothing.
         now_us: what the filter takes for the time now.
         closed: called when nothing more is looked for.
+        keys: of records with these alone; None: of all.
 
     Attributes:
         looked: at so many records.
@@ -71,6 +77,7 @@ class Finding:
         "_filter",
         "_found",
         "_is_closed",
+        "_keys",
         "_logical",
         "_looks_left",
         "_now_us",
@@ -89,12 +96,14 @@ class Finding:
         filter_: Expression,
         now_us: int,
         closed: Callable[[], None] = lambda: None,
+        keys: frozenset[bytes] | None = None,
     ) -> None:
         self._topic = topic
         self._logical = logical
         self._filter = filter_
         self._now_us = now_us
         self._closed = closed
+        self._keys = keys
         self._around = filter_.asks_around
         self._source: SowQuery | SowKeyQuery | None = None
         self._found: set[bytes] = set()
@@ -110,7 +119,7 @@ class Finding:
         names = {each.steps[0] for each in nodes(filter_.tree) if isinstance(each, Identifier)}
         self._parse = topic.type.parser_of(frozenset(map(str, names)))
         indexes = topic.indexes if isinstance(topic.indexes, SowIndexes) else None
-        keys = keys_to_look_at(filter_, None, indexes)
+        keys = keys_to_look_at(filter_, self._keys, indexes)
         state = topic.state
         self._looks_left = 2 * state.count + 10 * CHANGED_MAX
         self._unwatch = state.watch(self)
@@ -144,7 +153,8 @@ class Finding:
             self._looks_left -= again
         if len(self._found) > FOUND_MAX:
             self.given_up = (
-                f"more than {FOUND_MAX:,} records pass: delete in parts, each by a narrower filter"
+                f"more than {FOUND_MAX:,} records pass: delete in parts, as `raylay delete` and "
+                "Client.sow_delete_in_parts do, or by a narrower filter"
             )
         elif self._looks_left < 0:
             self.given_up = (
@@ -161,7 +171,8 @@ class Finding:
 
     def changed(self, key: bytes, previous: bytes | None) -> None:
         """An entry of the topic is about to be changed."""
-        self._changed.add(key[1:])
+        if self._keys is None or key[1:] in self._keys:
+            self._changed.add(key[1:])
 
     def keys(
         self, value: Callable[[bytes], SowRecord | None], touched: Collection[bytes]
@@ -172,6 +183,8 @@ class Finding:
             value: the record of a key as it is staged.
             touched: the keys of all that is staged and not folded.
         """
+        if self._keys is not None:
+            touched = [key for key in self._keys if key in touched]
         for key in self._changed.union(touched):
             self._judge(key, value)
         return sorted(self._found)

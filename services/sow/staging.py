@@ -32,7 +32,7 @@ from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.trees import Tree, merged
 from raylay.services.sow import folding
 from raylay.services.sow.enrichment import tell, written
-from raylay.services.sow.finding import Finding, filter_of
+from raylay.services.sow.finding import Finding, said_by
 from raylay.services.sow.keys import SOW_KEY_BYTES_MAX
 from raylay.services.sow.records import NEVER, SowRecord
 from raylay.services.sow.state import TOMBSTONE, VALUE, SowRules, SowState
@@ -457,27 +457,18 @@ class SowStaging:
     # -- deletes -------------------------------------------------------------------------------
     def _delete(self, record: Record, now_us: int) -> bytes:
         """The body of a delete as it is journaled: the keys that it takes away."""
-        try:
-            said: Any = msgpack.unpackb(record.body)
-        except (ValueError, msgpack.UnpackException):
-            said = None
-        if type(said) is dict and len(said) == 1:
-            ((name, value),) = said.items()
-            if name == "filter" and type(value) is str:
-                keys = self._found(record, value, now_us)
-            elif name == "data" and type(value) is bytes:
-                keys = [self._key_of_data(record, value, now_us)]
-            elif name == "keys" and type(value) is list:
-                keys = self._given(record, value)
-            else:
-                said = None
+        said = said_by(record)
+        if "filter" in said:
+            keys = self._found(record, said, now_us)
+        elif "data" in said:
+            keys = [self._key_of_data(record, said["data"], now_us)]
+        elif "keys" in said:
+            keys = self._given(record, said["keys"])
         else:
-            said = None
-        if said is None:
             raise _RefusalError(
                 "bad_message",
                 f"topic {record.topic}: a delete has a msgpack map with one of filter (text), keys "
-                "(a list of bytes) and data (bytes)",
+                "(a list of bytes) and data (bytes), or with a filter and keys",
             )
         return bytes(msgpack.packb({"keys": keys}))
 
@@ -524,21 +515,21 @@ class SowStaging:
             identity = record.publisher, record.sequence
             finding = self._findings.get(identity)
             if finding is None:
-                text = filter_of(record)
-                if text is None:
+                said = said_by(record)
+                if "filter" not in said:
                     continue
                 try:
-                    finding = self._finding(record, text)
+                    finding = self._finding(record, said)
                 except _RefusalError:
                     continue
                 self._findings[identity] = finding
             found.append(finding)
         return found
 
-    def _found(self, record: Record, text: str, now_us: int) -> list[bytes]:
+    def _found(self, record: Record, said: dict[str, Any], now_us: int) -> list[bytes]:
         finding = self._findings.get((record.publisher, record.sequence))
         if finding is None:
-            finding = self._finding(record, text)
+            finding = self._finding(record, said)
             # Nobody looked before: as much as can be done at once.
             if now_us >= self._looks_from_us + LOOKS_EACH_US:
                 self._looks_from_us, self._looks_left = now_us, LOOKED_MAX
@@ -556,8 +547,8 @@ class SowStaging:
         finally:
             finding.close()
 
-    def _finding(self, record: Record, text: str) -> Finding:
-        topic = self._topic
+    def _finding(self, record: Record, said: dict[str, Any]) -> Finding:
+        topic, text = self._topic, said["filter"]
         if not self._parses:
             why = topic.type.lacks[Ability.FIELDS]
             raise _RefusalError("not_supported", f"topic {record.topic} cannot be filtered: {why}")
@@ -565,13 +556,14 @@ class SowStaging:
             asked: Expression = expression(text, DELETE, self._functions)
         except ExpressionError as error:
             raise _RefusalError("bad_filter", refusal(text, error)) from None
+        keys = frozenset(self._given(record, said["keys"])) if "keys" in said else None
         identity = record.publisher, record.sequence
 
         def closed() -> None:
             self._findings.pop(identity, None)
 
         logical = topic.logical(record.topic.encode())
-        return Finding(topic, logical, asked, record.origin_time_us, closed)
+        return Finding(topic, logical, asked, record.origin_time_us, closed, keys)
 
 
 def _what(record: Record) -> str:

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 from end_to_end.test_sow_kept import Life, run
 
-from raylay.services.client import Client
+from raylay.services.client import Client, deletes
 from raylay.services.client.deletes import delete_body
+from raylay.services.commands.messages import _delete
 from raylay.services.errors import CommandFailed
 from raylay.services.messages.records import Command
 from raylay.services.protocol.commands import PublishBatch
 from raylay.services.replication.journal_answers import Answers, Questions
 from raylay.services.server import reading
 from raylay.services.server.client_connection import ClientConnection
-from raylay.services.sow import staging
+from raylay.services.sow import finding, staging
 
 
 def values(life: Life) -> dict[int, Any]:
@@ -125,6 +126,38 @@ def test_any_number_of_deletes_by_filter_in_one_frame(
                 life.client.publish_nowait("orders", b'{"id":2}')
             await life.client.flush()
             assert set(values(life)) == {2}
+
+    run(lives())
+
+
+def test_more_than_one_delete_may_name_is_refused_and_deleted_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(finding, "FOUND_MAX", 50)
+    monkeypatch.setattr(deletes, "DELETED_AT_ONCE_MAX", 50)
+    monkeypatch.setattr(deletes, "PART_KEYS", 20)
+    what = {"filter": "/id >= 10", "keys": None, "data": None}
+
+    async def lives() -> None:
+        async with Life(tmp_path) as life:
+            await life.publish("orders", *range(140))
+            with pytest.raises(CommandFailed, match="as `raylay delete` and ") as caught:
+                await life.client.sow_delete("orders", filter="/id >= 10")
+                await life.client.flush()
+            assert caught.value.reason == "too_many" and len(values(life)) == 140
+            # What was not acknowledged when it was asked for counts, too.
+            await life.client.publish("orders", b'{"id":5}')
+            await life.client.publish("orders", b'{"id":200}')
+            assert await life.client.sow_delete_in_parts("orders", filter="/id >= 10") == 7
+            await life.client.flush()
+            assert set(values(life)) == set(range(10))
+            assert await life.client.sow_delete_in_parts("orders", filter="/id = 9") == 1
+            await life.publish("orders", *range(140))
+            options = {"name": "shell", "servers": [life.server.here.client_address]}
+            done = await _delete(options, "orders", "json", what)
+            assert (done.published, done.persisted, done.refusal) == (7, 7, None)
+            assert set(values(life)) == set(range(10))
+            assert "they are deleted in parts" in capsys.readouterr().err
 
     run(lives())
 

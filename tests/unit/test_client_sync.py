@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import pytest
@@ -196,6 +197,20 @@ def test_deltas_and_deletes_keep_their_place_among_publishes(there: ServerThread
         client.publish("t", b"3")
         client.flush(10)
     assert there.server.session.does == [1, 6, 2, 1]
+
+
+def test_a_delete_in_parts_is_behind_what_was_published(there: ServerThread) -> None:
+    server = there.server
+    with SyncClient("desk", [server.address]) as client, ThreadPoolExecutor(1) as beside:
+        client.publish("t", b"1")
+        deleting = beside.submit(client.sow_delete_in_parts, "t", filter="/a = 1")
+        there.run(server.wait(lambda: server.session.commands("sow")))
+        assert server.session.does == [1], "what was published is durable by now"
+        (asked,) = server.session.commands("sow")
+        there.call(server.session.group, asked["sub"], records(7, [1], b"{}", key=b"k"))
+        assert deleting.result() == 1
+        client.flush(10)
+    assert server.session.does == [1, 2]
 
 
 def test_queries_and_what_follows_them(there: ServerThread) -> None:

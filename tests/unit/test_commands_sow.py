@@ -127,13 +127,14 @@ def test_deltas_keys_and_deletes(there: ServerThread) -> None:
     for arguments, body in (
         (("--filter", "/a = 1"), {"filter": "/a = 1"}),
         (("--key", "k1", "--key", "k2"), {"keys": [b"k1", b"k2"]}),
+        (("--key", "k1", "--filter", "/a = 1"), {"filter": "/a = 1", "keys": [b"k1"]}),
         (("--data", '{"a": 1}'), {"data": b'{"a": 1}'}),
     ):
         shown = raylay("delete", "t", *arguments)
         assert shown.exit_code == 0 and shown.stdout.startswith("1 persisted in ")
         assert server.session.does == [2]
         assert msgpack.unpackb(server.session.bodies[0]) == body
-    for wrong in ((), ("--filter", "1=1", "--key", "k")):
+    for wrong in ((), ("--filter", "1=1", "--data", "{}")):
         sessions = len(server.sessions)
         shown = raylay("delete", "t", *wrong)
         assert isinstance(shown.exception, LocalProtocolError)

@@ -329,7 +329,11 @@ def test_a_delete_is_journaled_as_the_keys_that_it_takes_away() -> None:
         (b"\xc1", "bad_message"),
         (msgpack.packb(5), "bad_message"),
         (msgpack.packb({}), "bad_message"),
-        (msgpack.packb({"filter": "1=1", "keys": [b"a"]}), "bad_message"),
+        (msgpack.packb({"filter": "1=1", "data": b"a"}), "bad_message"),
+        (msgpack.packb({"filter": "1=1", "keys": b"a"}), "bad_message"),
+        (msgpack.packb({"filter": "1=1", "keys": ["a"]}), "bad_key"),
+        (msgpack.packb({"filter": "/n >", "keys": [b"a"]}), "bad_filter"),
+        (msgpack.packb({"filter": "1=1", "keys": [b"a"] * (DELETED_MAX + 1)}), "too_many"),
         (msgpack.packb({"filter": b"1=1"}), "bad_message"),
         (msgpack.packb({"keys": "a"}), "bad_message"),
         (msgpack.packb({"keys": ["a"]}), "bad_key"),
@@ -347,6 +351,25 @@ def test_a_delete_that_says_nothing_is_refused(body: bytes, reason: str) -> None
     assert refused(bench.publish(body, command=DELETE))[0] == reason
     bench.commit()
     assert len(bench.folded()) == 1
+
+
+def test_a_filter_with_keys_takes_of_those_what_passes() -> None:
+    bench = Bench()
+    bench.publish(*({"id": n, "n": n} for n in range(6)))
+    bench.commit()
+    ids = [bench.key(n) for n in range(6)]
+    body = msgpack.packb({"filter": "/n > 1", "keys": [ids[0], ids[1], ids[2], ids[4], b"none"]})
+    deletion = run(0, record_bytes(bench.sequence + 1, body, command=DELETE))
+    (looking,) = bench.staging.looks_for(deletion)
+    looking.take(2)
+    # One of them passes now, one does not any more; what passes beside them is left.
+    bench.publish({"id": 1, "n": 9}, {"id": 4, "n": 0}, {"id": 3, "n": 9}, publisher=Q)
+    bench.commit()
+    looking.take(9)
+    assert looking.done and looking.looked <= 8
+    bench.publish({"id": 2, "n": 0}, {"id": 5, "n": 9}, publisher=Q)
+    assert keys(bench.staging.prepare(deletion, 0)) == [ids[1]]
+    assert keys(bench.delete(filter="/n > 1", keys=[ids[3], ids[0]])) == [ids[3]]
 
 
 def test_a_message_says_no_key_where_publishers_give_it() -> None:
@@ -498,8 +521,8 @@ class OfWhatIsCommitted(SowStaging):
 class DeletesWhatIsCommitted(SowStaging):
     """Does not look at what is staged."""
 
-    def _found(self, record: Record, text: str, now_us: int) -> list[bytes]:
-        finding = self._finding(record, text)
+    def _found(self, record: Record, said: dict[str, Any], now_us: int) -> list[bytes]:
+        finding = self._finding(record, said)
         finding.take(1_000)
         nothing: Collection[bytes] = ()
         found = finding.keys(self._topic.state.get, nothing)
