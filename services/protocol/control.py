@@ -44,6 +44,7 @@
       beside        stretch: what the filters left out over the connection that it has lent, body:
                     publisher to ranges
       returned      why: the connection that it has lent is over
+      queue         body: a frame for the destination, where it understands that (queue_requests.py)
       stop          go away
 
 Both ends are of one version: they are started from one installation, so nothing is negotiated.
@@ -292,10 +293,20 @@ def read_beside(header: Header, body: bytes) -> tuple[int, PublisherRanges]:
     return header["stretch"], ranges
 
 
-def lend(state: LentState, epoch: int, peer: str) -> bytes:
-    """A link lends its connection."""
+def queue(frame: bytes) -> bytes:
+    """A frame for the destination."""
+    return encode_frame({"c": "queue"}, frame)
+
+
+def lend(state: LentState, epoch: int, peer: str, version: int) -> bytes:
+    """A link lends its connection.
+
+    Args:
+        version: of replication, that is spoken over it.
+    """
     header: Header = {
         "c": "lend",
+        "v": version,
         "downstream": state.downstream,
         "tx": state.cursor,
         "number": state.number,

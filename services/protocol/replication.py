@@ -17,6 +17,7 @@
                  body: awaited (ranges root by root), then runs back to back
       carry, carry_end   as below
       placed     placements: news of them (version 2)
+      queue      asks for messages of a queue: queue_requests.py (version 3)
       beat
 
     instance to link
@@ -44,6 +45,8 @@ Version 2 added what is said of placements (placement.py), an array for each ins
 moved or has another address than before: name, generation, address, address for clients, and of
 the latter since when. One of version 1 passes over those of a logon and of its answer, and is sent
 no `placed`; where it is retired it is refused all the same.
+
+Version 3 added `queue`, which one that speaks an earlier version is not sent.
 
 `ranges` are a msgpack map of publisher to a flat array: first, last, first, last, …
 Numbers are per connection and start at 1. Range sets are cut into parts of about 32 KiB, where
@@ -74,7 +77,7 @@ from raylay.services.replication.placement import (
 )
 
 REPLICATION_VERSION_MIN = 1
-REPLICATION_VERSION = 2
+REPLICATION_VERSION = 3
 """The lowest and the highest that is spoken here."""
 REPLICATION_FRAME_BYTES_MAX = 64 * 1024 * 1024
 """A batch is about 1 MiB, or one run, which a client's frame bounds to 16 MiB; a set of one

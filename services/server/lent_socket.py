@@ -13,6 +13,7 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.records import Run
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import FrameReader, Header, encode_frame, first_frame
+from raylay.services.protocol.queue_requests import VERSION as QUEUE_VERSION
 from raylay.services.protocol.replication import (
     BEAT,
     NAME_BYTES_MAX,
@@ -188,6 +189,13 @@ class Borrowing:
         self._socket.notice(awaited, last_txid)
         return True
 
+    def queue_request(self, frame: bytes) -> bool:
+        """Asks for messages of a queue. Whether the link need not do so."""
+        if self._socket is None:
+            return False
+        self._socket.queue_request(frame)
+        return True
+
     def mode(self, sync: bool) -> bool:
         """What is sent from now on is marked so. Whether that is done."""
         if self._socket is None:
@@ -283,6 +291,7 @@ class LentSocket(FramedConnection):
             lambda *_: None,
             waited_for=destination.sync,
         )
+        self._version = int(header["v"])
         self._traces = LinkTraces(here.tracing, here.config.name, header["peer"], header["epoch"])
         self._sent_wire_bytes = 0
         self._due_timer: asyncio.TimerHandle | None = None
@@ -361,6 +370,11 @@ class LentSocket(FramedConnection):
             self._perform(self.lent.notice(awaited, last_txid, self._now_us()))
         else:
             self.abort("it was to be asked before it was open")
+
+    def queue_request(self, frame: bytes) -> None:
+        """Asks for messages of a queue, where that is understood and can be written at once."""
+        if self._version >= QUEUE_VERSION and self.is_open and not self.unsent_bytes:
+            self.send(frame)
 
     def _now_us(self) -> int:
         return int(self.loop.time() * 1e6)

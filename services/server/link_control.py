@@ -28,11 +28,7 @@ from raylay.services.replication.placement import Placement, from_wire, to_wire
 from raylay.services.replication.telling import Told
 from raylay.services.server.children.supervisor import ChildHandle, Supervisor, run_in_order
 from raylay.services.server.commits import Commits
-from raylay.services.server.config import (
-    DestinationConfig,
-    aimed_at,
-    client_name,
-)
+from raylay.services.server.config import DestinationConfig, aimed_at, client_name
 from raylay.services.server.describe import describe
 from raylay.services.server.held_digest import HeldDigest
 from raylay.services.server.lent_socket import Borrowing, Descriptors
@@ -583,6 +579,11 @@ class LinkControl:
         self._tell_late()
         if not self.borrowing.notice(awaited, last_txid):
             self._say(control.notice(awaited, last_txid))
+
+    def queue_request(self, frame: bytes) -> None:
+        """Asks the destination for messages of a queue. Whoever asks asks again."""
+        if not self.borrowing.queue_request(frame):
+            self._say(control.queue(frame))
 
     def mode(self, sync: bool) -> None:
         """Changes what sent messages are marked with."""

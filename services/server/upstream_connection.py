@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from raylay.services.errors import CorruptRecord, RaylayError, RemoteProtocolError, StorageError
 from raylay.services.messages.records import decode_runs
+from raylay.services.protocol import queue_requests
 from raylay.services.protocol.bootstrap import REQUEST
 from raylay.services.protocol.compression import Decompressor
 from raylay.services.protocol.description import LINK_LOGON_BYTES_MAX, unpack_description
@@ -18,6 +19,7 @@ from raylay.services.protocol.frames import (
     Header,
 )
 from raylay.services.protocol.proof import is_proven
+from raylay.services.protocol.queue_requests import QueueRequest
 from raylay.services.protocol.replication import (
     BEAT,
     REPLICATION_FRAME_BYTES_MAX,
@@ -102,6 +104,8 @@ class Upstreams:
         self.sow = sow
         self.copies_from: tuple[str, ...] = ()
         """From where this instance is to be filled before it serves."""
+        self.requested: Callable[[QueueRequest], None] = lambda request: None
+        """What is done with another instance's wish for messages of a queue."""
         self.connected: dict[int, UpstreamConnection] = {}
         """By number of the connection, from its first moment on."""
         self._links = links
@@ -186,6 +190,8 @@ class UpstreamConnection(Carrier):
                     self._pause_reading()
             elif command == "placed":
                 self._told(read_placed(header))
+            elif command == queue_requests.COMMAND:
+                self._upstreams.requested(queue_requests.read_queue_request(header, body))
             elif command != "beat" and not self.stream_frame(header, body):
                 self.refuse("unknown_command", f"command {command[:64]!r} of a link is unknown")
             return

@@ -126,7 +126,7 @@ def test_golden_placed_and_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lowest", "highest", "agreed"), [(1, None, 1), (1, 1, 1), (1, 2, 2), (1, 9, 2), (2, 9, 2)]
+    ("lowest", "highest", "agreed"), [(1, None, 1), (1, 1, 1), (1, 2, 2), (1, 9, 3), (2, 9, 3)]
 )
 def test_the_highest_version_that_both_speak(lowest: int, highest: Any, agreed: int) -> None:
     spoken = {"v": lowest} if highest is None else {"v": lowest, "to": highest}
@@ -136,10 +136,10 @@ def test_the_highest_version_that_both_speak(lowest: int, highest: Any, agreed: 
 
 
 @pytest.mark.parametrize(
-    "spoken", [{}, {"v": 0}, {"v": 3}, {"v": 2, "to": 1}, {"v": "1"}, {"v": 1, "to": None}]
+    "spoken", [{}, {"v": 0}, {"v": 4}, {"v": 2, "to": 1}, {"v": "1"}, {"v": 1, "to": None}]
 )
 def test_no_version_in_common(spoken: dict[str, Any]) -> None:
-    with pytest.raises(RemoteProtocolError, match="are not spoken here: use 1 to 2") as found:
+    with pytest.raises(RemoteProtocolError, match="are not spoken here: use 1 to 3") as found:
         agreed_version(spoken)
     assert found.value.reason == "bad_version"
 
@@ -155,7 +155,7 @@ def test_the_answer_says_which_version_is_spoken() -> None:
     with pytest.raises(RemoteProtocolError, match="a generation is no number"):
         read_accepted(frame.header | {"generation": -1})
     with pytest.raises(RemoteProtocolError, match="are not spoken here"):
-        read_accepted(frame.header | {"v": 3})
+        read_accepted(frame.header | {"v": 4})
 
 
 def test_golden_carried_stream() -> None:

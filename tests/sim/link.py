@@ -9,7 +9,11 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol import control
 from raylay.services.protocol.frames import first_frame
-from raylay.services.protocol.replication import REPLICATION_FRAME_BYTES_MAX, read_ack
+from raylay.services.protocol.replication import (
+    REPLICATION_FRAME_BYTES_MAX,
+    REPLICATION_VERSION,
+    read_ack,
+)
 from raylay.services.replication.effects import (
     LinkAnswered,
     LinkLacks,
@@ -523,7 +527,7 @@ class LinkProcess:
         self.unread = []
         connection.receive[0] = self.unread.append
         connection.closed[0] = lambda why: self.unread.append(Ended(why))
-        frame = control.lend(state, self._epoch, self.server)
+        frame = control.lend(state, self._epoch, self.server, REPLICATION_VERSION)
         # The instance has other things to do first: it commits, and asks.
         self.outbox.last_us = max(
             self.outbox.last_us, self.world.now_us + self.world.lend_rng.randint(*TAKEN_US)

@@ -181,3 +181,21 @@ def test_a_list_is_tried_from_its_first_server_with_pauses_that_grow_until_one_c
         asyncio.run(link.connect_forever())
     pauses = (50, 100, 200, 300, 300, 50, 100, 200)
     assert link.done == [step for pause_ms in pauses for step in (x, y, pause_ms)]
+
+
+@pytest.mark.parametrize(
+    ("version", "unsent_bytes", "is_open", "goes"),
+    [(3, 0, True, True), (2, 0, True, False), (3, 1, True, False), (3, 0, False, False)],
+)
+def test_a_request_of_a_queue_goes_to_who_understands_it_and_reads(
+    version: int, unsent_bytes: int, is_open: bool, goes: bool
+) -> None:
+    link, downstream, _ = linked()
+    sent: list[bytes] = []
+    downstream.send, downstream.unsent_bytes = sent.append, unsent_bytes
+    downstream.accepted.version, downstream.is_open = version, is_open
+    link.instance_said({"c": "queue"}, b"early")
+    assert not sent, "before the instance said how to begin nothing goes"
+    begin(link)
+    link.instance_said({"c": "queue"}, b"a frame")
+    assert sent == ([b"a frame"] if goes else [])

@@ -169,6 +169,8 @@ class LinkServer:
             pump.borrow()
         elif command == "beside":
             pump.judged(*control.read_beside(header, body))
+        elif command == "queue":
+            pump.pass_on(body)
         elif command == "returned":
             pump.returned(header["why"])
         elif command == "impair":
