@@ -111,7 +111,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "plugins": "expressions messages replication sow storage subscriptions",
         "replication": "expressions messages",
         # Beside what clients speak, it packs what links and their instances tell one another.
-        "protocol": "messages replication",
+        "protocol": "messages queues replication",
         "subscriptions": "expressions messages replication sow",
         "core": "messages queues replication sow subscriptions",
         "sow": "expressions messages",

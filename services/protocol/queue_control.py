@@ -1,0 +1,484 @@
+"""What an instance and the owners of its queues say to each other over the instance's Unix socket:
+frames.
+
+    owner to instance
+      hello    queue, start (number of this start), pid: the first frame
+      deliver  session, sub, tx: folded_txid, sent: whether it has left the queue already, n; body:
+               n leases (txid, publisher, sequence, number, until: u64 each), then the n records, as
+               they are in the journal
+      draft    tag, cmd; body: of the record
+      request  n; body: what is wanted, msgpack: [publisher, sequence, generation, owner] each
+      floor    tx: what is below is not needed any more
+      expired  body: msgpack: [txid, publisher, sequence, reason] each
+      counts   tx: folded_txid, counts: for status
+      answer   id, more: whether another one comes, n, error; body: whatever was asked for
+      event    event, details
+
+    instance to owner
+      begin    fence, tx: committed up to here, serves; body: msgpack: leases, consumers, names of
+               incarnations
+      told     tx: committed up to here
+      sub      session, sub, client, filter, max
+      left     session, sub
+      cancel, bounce  session, sub; body: leases (publisher, sequence, number: u64 each)
+      failed   tx: what is behind it did not come to the disk; body: tags, u64 each
+      request  from, n; body as above
+      names    body: msgpack: incarnation to the name of the instance that bears it
+      serves   from now on it may deliver
+      proxied  on, reachable: names of instances
+      ask      id, what (`sow`, `keys` or `status`), filter
+      stop     go away
+
+Both ends are of one version: they are started from one installation, so nothing is negotiated.
+What either reads is checked all the same: a process may be hit by anything.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgpack
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.protocol.frames import Header, encode_frame, encode_front
+from raylay.services.queues.decisions import (
+    Consumer,
+    Deliver,
+    Draft,
+    Expired,
+    Key,
+    Lease,
+    Leased,
+    Request,
+    Send,
+    Subscribed,
+    Wanted,
+)
+
+_LEASED = struct.Struct("<QQQQQ")
+_GIVEN_BACK = struct.Struct("<QQQ")
+_TAG = struct.Struct("<Q")
+_LENGTH = struct.Struct("<I")
+RECORD_BYTES_MIN = 60
+U64_MAX = (1 << 64) - 1
+MESSAGES_MAX = 65_536
+"""Of one delivery."""
+LEASED_BYTES = _LEASED.size
+
+
+def _pack(value: Any) -> bytes:
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def _unpack(body: bytes) -> Any:
+    try:
+        return msgpack.unpackb(body, strict_map_key=False)
+    except Exception as error:  # msgpack raises many kinds on bad bytes
+        raise _wrong(f"a body that is no msgpack ({type(error).__name__})") from None
+
+
+def _wrong(what: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"a queue's owner and its instance: {what}", "bad_frame")
+
+
+def whole(header: Header, name: str) -> int:
+    """A whole number of a header, from 0 to 2**64 - 1.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    value = header.get(name)
+    if type(value) is not int or not 0 <= value <= U64_MAX:
+        raise _wrong(f"`{name}` of {header['c']} is no whole number")
+    return value
+
+
+def text(header: Header, name: str) -> str:
+    """A text of a header.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    value = header.get(name)
+    if type(value) is not str:
+        raise _wrong(f"`{name}` of {header['c']} is no text")
+    return value
+
+
+def consumer_of(header: Header) -> Consumer:
+    """The consumer that a frame is about.
+
+    Raises:
+        RemoteProtocolError: it is about none.
+    """
+    return whole(header, "session"), text(header, "sub")
+
+
+def _about(command: str, consumer: Consumer) -> Header:
+    return {"c": command, "session": consumer[0], "sub": consumer[1]}
+
+
+# -- the owner says ------------------------------------------------------------------------------
+
+
+def hello(queue: str, start_number: int, pid: int) -> bytes:
+    """An owner says which queue it is of, as `QueueDefinition.stored_as`."""
+    return encode_frame({"c": "hello", "queue": queue, "start": start_number, "pid": pid})
+
+
+class Delivery(NamedTuple):
+    """A delivery as it came.
+
+    Attributes:
+        records: all of them, back to back.
+    """
+
+    decision: Deliver | Send
+    records: bytes
+
+
+def deliver(decision: Deliver | Send, records: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+    """A decision with the records of its messages, and how many bytes that is."""
+    consumer, messages, folded_txid = decision
+    pack = _LEASED.pack
+    leases = b"".join(
+        [pack(txid, *key, number, until_us) for txid, key, number, until_us in messages]
+    )
+    header: Header = {
+        "c": "deliver",
+        "session": consumer[0],
+        "sub": consumer[1],
+        "tx": folded_txid,
+        "sent": type(decision) is Send,
+        "n": len(messages),
+    }
+    size_bytes = len(leases) + sum(map(len, records))
+    front = encode_front(header, size_bytes)
+    return (front, leases, *records), len(front) + size_bytes
+
+
+def read_deliver(header: Header, body: bytes) -> Delivery:
+    """The inverse of `deliver`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    count = whole(header, "n")
+    records_at = count * LEASED_BYTES
+    if not 1 <= count <= MESSAGES_MAX or records_at + count * RECORD_BYTES_MIN > len(body):
+        raise _wrong(f"a delivery of {count} messages in {len(body)} bytes")
+    messages = [
+        Leased(txid, (publisher, sequence), number, until_us)
+        for txid, publisher, sequence, number, until_us in _LEASED.iter_unpack(body[:records_at])
+    ]
+    kind = Send if header.get("sent") else Deliver
+    decision = kind(consumer_of(header), messages, whole(header, "tx"))
+    return Delivery(decision, body[records_at:])
+
+
+def records_of(delivery: Delivery, kept: Iterable[Leased]) -> list[bytes]:
+    """The records of some of a delivery's messages, in order.
+
+    Raises:
+        RemoteProtocolError: the records do not fit together.
+    """
+    records, at = delivery.records, 0
+    numbers = {(each.key, each.number) for each in kept}
+    found: list[bytes] = []
+    for each in delivery.decision.messages:
+        if at + RECORD_BYTES_MIN > len(records):
+            raise _wrong("a delivery whose records are cut short")
+        end = at + _LENGTH.unpack_from(records, at)[0]
+        if end > len(records) or end < at + RECORD_BYTES_MIN:
+            raise _wrong("a delivery whose records do not fit together")
+        if (each.key, each.number) in numbers:
+            found.append(records[at:end])
+        at = end
+    return found
+
+
+def draft(said: Draft) -> bytes:
+    """A record is to be journaled."""
+    return encode_frame({"c": "draft", "tag": said.tag, "cmd": said.command}, said.body)
+
+
+def read_draft(header: Header, body: bytes) -> Draft:
+    """The inverse of `draft`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    return Draft(whole(header, "tag"), whole(header, "cmd"), body)
+
+
+def request(said: Request, asker: str = "") -> bytes:
+    """Messages of others are asked for.
+
+    Args:
+        asker: name of the instance; empty: this one.
+    """
+    wanted = [[*each.key, each.generation, each.owner] for each in said.wanted]
+    header: Header = {"c": "request", "n": said.count}
+    if asker:
+        header["from"] = asker
+    return encode_frame(header, _pack(wanted))
+
+
+def read_request(header: Header, body: bytes) -> Request:
+    """The inverse of `request`; who asks is in the header.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    said = _unpack(body)
+    if type(said) is not list:
+        raise _wrong("a request of no messages")
+    return Request(whole(header, "n"), [_wanted(each) for each in said])
+
+
+def _wanted(said: Any) -> Wanted:
+    if type(said) is not list or len(said) != 4 or type(said[3]) is not str:
+        raise _wrong("a request with something else than messages")
+    publisher, sequence, generation, owner = said
+    return Wanted((_u64(publisher), _u64(sequence)), _u64(generation), owner)
+
+
+def _u64(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= U64_MAX:
+        raise _wrong("a number that is none of 64 bits")
+    return value
+
+
+def floor(txid: int) -> bytes:
+    """What is below is not needed any more."""
+    return encode_frame({"c": "floor", "tx": txid})
+
+
+def expired(said: Sequence[Expired]) -> bytes:
+    """Messages left the queue without being done."""
+    return encode_frame({"c": "expired"}, _pack([[e.txid, *e.key, e.reason] for e in said]))
+
+
+def read_expired(body: bytes) -> list[Expired]:
+    """The inverse of `expired`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    said = _unpack(body)
+    if type(said) is not list:
+        raise _wrong("expired messages that are no list")
+    found = []
+    for each in said:
+        if type(each) is not list or len(each) != 4 or type(each[3]) is not str:
+            raise _wrong("expired messages that are none")
+        found.append(Expired(_u64(each[0]), (_u64(each[1]), _u64(each[2])), each[3]))
+    return found
+
+
+def counts(folded_txid: int, found: Mapping[str, Any]) -> bytes:
+    """How it goes, for status."""
+    return encode_frame({"c": "counts", "tx": folded_txid, "counts": dict(found)})
+
+
+def answer(number: int, body: bytes, *, count: int, more: bool = False, error: str = "") -> bytes:
+    """A part of the answer to `ask`.
+
+    Args:
+        error: why there is none; empty: there is.
+    """
+    header: Header = {"c": "answer", "id": number, "n": count, "more": more}
+    if error:
+        header["error"] = error
+    return encode_frame(header, body)
+
+
+# -- the instance says ---------------------------------------------------------------------------
+
+
+class Begin(NamedTuple):
+    """What an owner begins with: see `Beginning` (services/queues/door.py).
+
+    Attributes:
+        committed_txid: it may read the journal up to here.
+        serves: whether it may deliver.
+        names: of incarnations.
+    """
+
+    fence_txid: int
+    committed_txid: int
+    serves: bool
+    leases: list[Lease]
+    consumers: list[Subscribed]
+    names: dict[int, str]
+
+
+def begin(said: Begin) -> bytes:
+    """What an owner begins with."""
+    leases = [[*each.key, *each.consumer, each.number, each.until_us] for each in said.leases]
+    consumers = [
+        [*each.consumer, each.client, each.filter, each.backlog_max] for each in said.consumers
+    ]
+    header: Header = {"c": "begin", "fence": said.fence_txid, "tx": said.committed_txid}
+    return encode_frame(
+        header | {"serves": said.serves}, _pack([leases, consumers, dict(said.names)])
+    )
+
+
+def read_begin(header: Header, body: bytes) -> Begin:
+    """The inverse of `begin`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    said = _unpack(body)
+    try:
+        leases, consumers, names = said
+        return Begin(
+            whole(header, "fence"),
+            whole(header, "tx"),
+            bool(header.get("serves")),
+            [
+                Lease((publisher, sequence), (session, name), number, until_us)
+                for publisher, sequence, session, name, number, until_us in leases
+            ],
+            [
+                Subscribed((session, name), client, filter_, backlog_max)
+                for session, name, client, filter_, backlog_max in consumers
+            ],
+            _names(names),
+        )
+    except (TypeError, ValueError):
+        raise _wrong("a beginning that is none") from None
+
+
+def told(last_txid: int) -> bytes:
+    """Something was committed."""
+    return encode_frame({"c": "told", "tx": last_txid})
+
+
+def sub(each: Subscribed) -> bytes:
+    """A consumer came, or asks for something else."""
+    header = _about("sub", each.consumer)
+    header |= {"client": each.client, "filter": each.filter, "max": each.backlog_max}
+    return encode_frame(header)
+
+
+def read_sub(header: Header) -> Subscribed:
+    """The inverse of `sub`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    return Subscribed(
+        consumer_of(header), text(header, "client"), text(header, "filter"), whole(header, "max")
+    )
+
+
+def left(consumer: Consumer) -> bytes:
+    """A consumer is gone."""
+    return encode_frame(_about("left", consumer))
+
+
+def cancel(consumer: Consumer, leases: Iterable[tuple[Key, int]]) -> bytes:
+    """A consumer gives messages back."""
+    return encode_frame(_about("cancel", consumer), _given_back(leases))
+
+
+def bounce(consumer: Consumer, leases: Iterable[tuple[Key, int]]) -> bytes:
+    """A decision came too late for these."""
+    return encode_frame(_about("bounce", consumer), _given_back(leases))
+
+
+def _given_back(leases: Iterable[tuple[Key, int]]) -> bytes:
+    return b"".join([_GIVEN_BACK.pack(*key, number) for key, number in leases])
+
+
+def read_leases(body: bytes) -> list[tuple[Key, int]]:
+    """Keys and numbers of `cancel` and `bounce`.
+
+    Raises:
+        RemoteProtocolError: they are none.
+    """
+    if len(body) % _GIVEN_BACK.size:
+        raise _wrong("leases that are cut short")
+    return [
+        ((publisher, sequence), number)
+        for publisher, sequence, number in _GIVEN_BACK.iter_unpack(body)
+    ]
+
+
+def failed(tags: Iterable[int], committed_txid: int) -> bytes:
+    """What was staged behind a transaction id did not come to the disk: these drafts among it."""
+    header: Header = {"c": "failed", "tx": committed_txid}
+    return encode_frame(header, b"".join(map(_TAG.pack, tags)))
+
+
+def read_tags(body: bytes) -> list[int]:
+    """The tags of `failed`.
+
+    Raises:
+        RemoteProtocolError: they are none.
+    """
+    if len(body) % _TAG.size:
+        raise _wrong("tags that are cut short")
+    return [tag for (tag,) in _TAG.iter_unpack(body)]
+
+
+def names(found: Mapping[int, str]) -> bytes:
+    """Which instances bear these incarnations."""
+    return encode_frame({"c": "names"}, _pack(dict(found)))
+
+
+def read_names(body: bytes) -> dict[int, str]:
+    """The inverse of `names`.
+
+    Raises:
+        RemoteProtocolError: they are none.
+    """
+    return _names(_unpack(body))
+
+
+def _names(said: Any) -> dict[int, str]:
+    if type(said) is not dict or not all(type(name) is str for name in said.values()):
+        raise _wrong("names that are none")
+    return {_u64(incarnation): name for incarnation, name in said.items()}
+
+
+SERVES = encode_frame({"c": "serves"})
+STOP = encode_frame({"c": "stop"})
+
+
+def proxied(on: bool, reachable: Iterable[str]) -> bytes:
+    """Whether it may take over what belongs to instances that cannot be reached.
+
+    Args:
+        reachable: those that can.
+    """
+    return encode_frame({"c": "proxied", "on": on, "reachable": sorted(reachable)})
+
+
+def read_proxied(header: Header) -> tuple[bool, frozenset[str]]:
+    """The inverse of `proxied`.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    reachable = header.get("reachable")
+    if type(reachable) is not list or not all(type(name) is str for name in reachable):
+        raise _wrong("`reachable` of proxied is no list of names")
+    return bool(header.get("on")), frozenset(reachable)
+
+
+def ask(number: int, what: str, wanted: str = "") -> bytes:
+    """Asks about the messages that there are.
+
+    Args:
+        what: `sow`: the records of those that are available; `keys`: of all; `status`: of the
+            queue, as JSON.
+        wanted: which messages; empty: all.
+    """
+    return encode_frame({"c": "ask", "id": number, "what": what, "filter": wanted})

@@ -1,0 +1,157 @@
+"""Frames between an instance and the owners of its queues: their bytes, and hostile ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgpack
+import pytest
+
+from raylay.services.errors import RemoteProtocolError
+from raylay.services.messages.records import RecordBuilder
+from raylay.services.protocol import queue_control as control
+from raylay.services.protocol.frames import Frame, FrameReader
+from raylay.services.queues.decisions import (
+    Deliver,
+    Draft,
+    Expired,
+    Lease,
+    Leased,
+    Request,
+    Send,
+    Subscribed,
+    Wanted,
+)
+
+ANN = (3, "s")
+U64_MAX = (1 << 64) - 1
+RECORDS = [RecordBuilder(7, "orders", "json").build(at, b"{}" * at, 0) for at in (1, 2, 3)]
+LEASED = [
+    Leased(11, (7, 1), 91, 0),
+    Leased(12, (7, 2), 92, 1_700_000_000_000_000),
+    Leased(13, (U64_MAX, 3), U64_MAX, U64_MAX),
+]
+
+
+def read(data: bytes) -> Frame:
+    (frame,) = FrameReader().feed(data)
+    return frame
+
+
+def joined(parts: tuple[Sequence[bytes], int]) -> bytes:
+    data = b"".join(parts[0])
+    assert len(data) == parts[1]
+    return data
+
+
+@pytest.mark.parametrize("kind", [Deliver, Send])
+def test_a_delivery_comes_as_it_went_with_its_records_untouched(
+    kind: type[Deliver] | type[Send],
+) -> None:
+    decision = kind(ANN, LEASED, 44)
+    header, body = read(joined(control.deliver(decision, RECORDS)))
+    found = control.read_deliver(header, body)
+    assert found == (decision, b"".join(RECORDS)) and type(found.decision) is kind
+    assert control.records_of(found, LEASED) == RECORDS
+    assert control.records_of(found, [LEASED[0], LEASED[2]]) == [RECORDS[0], RECORDS[2]]
+
+
+def test_the_bytes_of_a_delivery() -> None:
+    data = joined(control.deliver(Deliver(ANN, LEASED[:1], 44), [b"record"]))
+    header = msgpack.packb(
+        {"c": "deliver", "session": 3, "sub": "s", "tx": 44, "sent": False, "n": 1}
+    )
+    numbers = b"".join(each.to_bytes(8, "little") for each in (11, 7, 1, 91, 0))
+    front = (2 + len(header) + 46).to_bytes(4, "little") + len(header).to_bytes(2, "little")
+    assert data == front + header + numbers + b"record"
+
+
+def test_what_an_owner_says_is_read_as_it_was_said() -> None:
+    assert read(control.hello("json/work", 5, 6)).header == {
+        "c": "hello", "queue": "json/work", "start": 5, "pid": 6
+    }  # fmt: skip
+    draft = Draft(U64_MAX, 4, b"body")
+    assert control.read_draft(*read(control.draft(draft))) == draft
+    request = Request(2, [Wanted((7, 1), 0, ""), Wanted((8, U64_MAX), 3, "b")])
+    header, body = read(control.request(request))
+    assert control.read_request(header, body) == request and "from" not in header
+    header, body = read(control.request(request, "c"))
+    assert control.read_request(header, body) == request and header["from"] == "c"
+    gone = [Expired(4, (7, 1), "time_limit")]
+    assert control.read_expired(read(control.expired(gone)).body) == gone
+    assert control.whole(read(control.floor(9)).header, "tx") == 9
+    assert read(control.counts(9, {"depth": 1})).header["counts"] == {"depth": 1}
+    assert read(control.answer(1, b"x", count=1, more=True)) == (
+        {"c": "answer", "id": 1, "n": 1, "more": True}, b"x"
+    )  # fmt: skip
+    assert read(control.answer(1, b"", count=0, error="no")).header["error"] == "no"
+
+
+def test_what_an_instance_says_is_read_as_it_was_said() -> None:
+    ann = Subscribed(ANN, "ann", "/x > 1", 5)
+    begin = control.Begin(9, 8, True, [Lease((7, 1), ANN, 91, 0)], [ann], {0xA: "a", U64_MAX: "b"})
+    assert control.read_begin(*read(control.begin(begin))) == begin
+    assert control.read_sub(read(control.sub(ann)).header) == ann
+    assert control.consumer_of(read(control.left(ANN)).header) == ANN
+    leases = [((7, 1), 91), ((U64_MAX, 2), U64_MAX)]
+    for frame in (control.cancel(ANN, leases), control.bounce(ANN, leases)):
+        header, body = read(frame)
+        assert control.consumer_of(header) == ANN and control.read_leases(body) == leases
+    header, body = read(control.failed([1, U64_MAX], 4))
+    assert (header["tx"], control.read_tags(body)) == (4, [1, U64_MAX])
+    assert control.read_names(read(control.names({0xA: "a"})).body) == {0xA: "a"}
+    frame = read(control.proxied(True, {"b", "a"}))
+    assert control.read_proxied(frame.header) == (True, frozenset(("a", "b")))
+    assert read(control.ask(3, "keys", "/x")).header == {
+        "c": "ask", "id": 3, "what": "keys", "filter": "/x"
+    }  # fmt: skip
+    assert [read(each).header["c"] for each in (control.told(1), control.SERVES, control.STOP)] == [
+        "told", "serves", "stop"
+    ]  # fmt: skip
+
+
+def delivery(**changes: Any) -> dict[str, Any]:
+    return {"c": "deliver", "session": 1, "sub": "s", "tx": 1, "n": 1} | changes
+
+
+PACK = msgpack.packb
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        lambda: control.read_deliver(delivery(), b""),
+        lambda: control.read_deliver(delivery(n=0), bytes(200)),
+        lambda: control.read_deliver(delivery(n=3), bytes(200)),
+        lambda: control.read_deliver(delivery(n=1 << 60), bytes(200)),
+        lambda: control.read_deliver(delivery(n="1"), bytes(200)),
+        lambda: control.read_deliver(delivery(session=-1), bytes(200)),
+        lambda: control.read_deliver(delivery(sub=None), bytes(200)),
+        lambda: control.read_deliver(delivery(tx=1.5), bytes(200)),
+        lambda: control.records_of(control.read_deliver(delivery(), bytes(200)), []),
+        lambda: control.records_of(control.read_deliver(delivery(), bytes(40) + b"\xff" * 160), []),
+        lambda: control.read_draft({"c": "draft", "tag": U64_MAX + 1, "cmd": 4}, b""),
+        lambda: control.read_draft({"c": "draft", "tag": True, "cmd": 4}, b""),
+        lambda: control.read_request({"c": "request", "n": 1}, b"\xc1"),
+        lambda: control.read_request({"c": "request", "n": 1}, PACK({})),
+        lambda: control.read_request({"c": "request", "n": 1}, PACK([[1, 2, 3]])),
+        lambda: control.read_request({"c": "request", "n": 1}, PACK([[1, -2, 3, "b"]])),
+        lambda: control.read_request({"c": "request", "n": 1}, PACK([[1, 2, 3, 4]])),
+        lambda: control.read_expired(PACK(7)),
+        lambda: control.read_expired(PACK([[1, 2, 3, None]])),
+        lambda: control.read_begin({"c": "begin", "fence": 1, "tx": 1}, PACK([])),
+        lambda: control.read_begin({"c": "begin", "fence": 1, "tx": 1}, PACK([[1], [], {}])),
+        lambda: control.read_begin({"c": "begin", "fence": 1, "tx": 1}, PACK([[], [[1]], {}])),
+        lambda: control.read_begin({"c": "begin", "fence": 1, "tx": 1}, PACK([[], [], {"a": 1}])),
+        lambda: control.read_sub({"c": "sub", "session": 1, "sub": "s"}),
+        lambda: control.read_leases(bytes(25)),
+        lambda: control.read_tags(bytes(7)),
+        lambda: control.read_names(PACK({"a": "b"})),
+        lambda: control.read_proxied({"c": "proxied", "on": True}),
+    ],
+)
+def test_what_is_no_such_frame_is_refused(reading: Callable[[], object]) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        reading()
+    assert caught.value.reason == "bad_frame"
