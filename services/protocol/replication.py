@@ -57,6 +57,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import msgpack
@@ -110,10 +111,7 @@ def _flat_rooted(rooted: Rooted) -> dict[int, dict[int, list[int]]]:
 
 
 def _flat(ranges: Ranges) -> dict[int, list[int]]:
-    return {
-        publisher: [number for pair in pairs for number in pair]
-        for publisher, pairs in ranges.items()
-    }
+    return {publisher: list(chain.from_iterable(pairs)) for publisher, pairs in ranges.items()}
 
 
 def _paired(value: Any) -> Ranges:
@@ -540,8 +538,9 @@ def read_lacks(header: Header, body: bytes) -> tuple[PublisherRanges, bool]:
 def ack_frames(ack: AckUpstream, at_ns: int) -> list[bytes]:
     """An ack; several frames where its ranges are very many. Each part stands for itself."""
     header: Header = {"c": "ack", "n": ack.number, "at": at_ns}
-    every = (ack.held, *ack.persisted.values(), ack.conflicts)
-    count = sum(len(pairs) for part in every for pairs in part.values())
+    count = 0
+    for part in (ack.held, *ack.persisted.values(), ack.conflicts):
+        count += sum(map(len, part.values()))
     if count <= RANGES_IN_ACK_MAX:
         value = [_flat(ack.held), _flat_rooted(ack.persisted), _flat(ack.conflicts)]
         return [encode_frame(header, _pack(value) if count else b"")]

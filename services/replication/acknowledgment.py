@@ -81,7 +81,8 @@ class RootedRanges:
         return RootedRanges({root: ranges.copy() for root, ranges in self.roots.items()})
 
     def __bool__(self) -> bool:
-        return any(self.roots.values())
+        # Nearly always nothing at all, and asked some times a message.
+        return bool(self.roots) and any(self.roots.values())
 
     def __len__(self) -> int:
         return sum(map(len, self.roots.values()))
@@ -518,7 +519,7 @@ class WaiterTable:
         self.roots: dict[int, _Waits] = {}
 
     def __bool__(self) -> bool:
-        return any(waits.sets for waits in self.roots.values())
+        return any([waits.sets for waits in self.roots.values()])
 
     def of(self, root: int) -> _Waits:
         """What waits for a root, made when nothing does."""

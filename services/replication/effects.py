@@ -246,7 +246,7 @@ LinkEffect = SendBatch | LinkAnswered | LinkProgress | LinkLacks | Report
 
 def ranges_of(sets: PublisherRanges) -> Ranges:
     """As plain ranges."""
-    return {publisher: list(ranges) for publisher, ranges in sets.sets.items() if ranges}
+    return {publisher: ranges.ranges() for publisher, ranges in sets.sets.items() if ranges}
 
 
 def rooted_of(sets: dict[int, PublisherRanges]) -> Rooted:

@@ -191,8 +191,6 @@ LONG_FILES = {
     "services/replication/instance/machine.py": 806,
     # One state, what a destination has and is being sent, with the invariants at its head.
     "services/replication/outbound.py": 700,
-    # Two sorts of sets and their arithmetic; half of it is docstrings.
-    "services/messages/ranges.py": 620,
     # One tree of spans: how each is derived from the places stands beside how it is written.
     "services/telemetry/tracing.py": 630,
     # One writer thread, one order of locks. What needs neither is in the files that it names.

@@ -175,15 +175,17 @@ class Durability:
         pending = self.pending.get(root, publisher)
         if pending is None:
             return []
-        left = SequenceSet(piece for a, b in candidates for piece in pending.within(a, b))
+        found = [piece for a, b in candidates for piece in pending.within(a, b)]
+        # One range that nobody owes, as with a message and one sync destination, is all of it.
+        left = SequenceSet(found) if len(found) > 1 else None
         for ledger in self._destinations.values():
-            if not left:
-                break
-            if ledger.sync:
+            if ledger.sync and found:
                 owed = ledger.owed.get(root, publisher)
                 if owed is not None:
+                    if left is None:
+                        left = SequenceSet(found)
                     left.difference_update(owed)
-        return list(left)
+        return found if left is None else left.ranges()
 
     def refuse(self, publisher: int, ranges: list[Range]) -> SequenceSet:
         """A destination refused these for good. Returns what of it was not durable: it is off the
