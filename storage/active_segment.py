@@ -87,19 +87,20 @@ def pack_blocks(runs: list[Run]) -> tuple[list[tuple[bytes, bytes]], list[int], 
     block_bytes = total_bytes = 0
     first_txid = 0
     for run in runs:
-        encoded = run.encode()
-        length = len(encoded)
+        # Who sends it on does not make it again.
+        head = run.head = run.encode_head()
+        length = len(head) + len(run.payload)
         if parts and block_bytes + length > BLOCK_BYTES_MAX:
             blocks.append((_KEY.pack(first_txid), b"".join(parts)))
             parts.clear()
             block_bytes = 0
         if not parts:
             first_txid = run.first_txid
-        parts.append(encoded)
+        parts += (head, run.payload)
         block_bytes += length
         total_bytes += length
         lengths.append(length)
-    blocks.append((_KEY.pack(first_txid), parts[0] if len(parts) == 1 else b"".join(parts)))
+    blocks.append((_KEY.pack(first_txid), b"".join(parts)))
     return blocks, lengths, total_bytes
 
 

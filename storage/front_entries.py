@@ -28,6 +28,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest as checksum64
 
@@ -44,8 +45,7 @@ _FIRST_BYTES = PAGE_BYTES - _HEAD.size
 _FURTHER_BYTES = PAGE_BYTES - len(MARK)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One commit in the front."""
 
     generation: int
@@ -150,8 +150,7 @@ def recover(found: Iterable[Entry], last_txid: int) -> Recovery:
     return Recovery(taken, newest + 1, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where an entry is written."""
 
     file: int

@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from raylay.services.errors import CorruptRecord
 from raylay.services.messages.records import Run, decode_run
@@ -36,8 +36,7 @@ MUCH_BYTES = 1024 * 1024
 """So much in front is moved at once: a publisher must not come to wait for a move of more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fronted:
+class Fronted(NamedTuple):
     """One commit in front of the store."""
 
     number: int
@@ -223,7 +222,8 @@ class FrontLog:
         self._pending.append(commit)
         self._last_txid = commit.last_txid
         self.bytes_pending += len(commit.block)
-        self._work.set()
+        if not self._work.is_set():
+            self._work.set()
         if self.bytes_pending >= MUCH_BYTES:
             self._much.set()
 

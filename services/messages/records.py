@@ -525,6 +525,8 @@ class Run:
     payload_checksum: int = 0
     raw: bytes | None = field(default=None, repr=False, compare=False)
     """The run as it was read, header included, when it was read from bytes."""
+    head: bytes | None = field(default=None, init=False, repr=False, compare=False)
+    """All of it but the payload as it was put into the journal: from then on it does not change."""
 
     @property
     def last_txid(self) -> int:
@@ -556,10 +558,18 @@ class Run:
 
     def encode(self) -> bytes:
         """Header and records as bytes."""
+        return self.encode_head() + self.payload
+
+    def pieces(self) -> tuple[bytes, ...]:
+        """The same in pieces that are not copied."""
+        return (self.raw,) if self.raw else (self.head or self.encode_head(), self.payload)
+
+    def encode_head(self) -> bytes:
+        """All of it but the records."""
         if not self.payload_checksum:
             self.payload_checksum = checksum64(self.payload)
-        group = self.group.encode()
-        names = b"".join((self.topic, self.message_type, *map(_U64.pack, self.path), group))
+        group, path = self.group.encode(), self.path
+        names = b"".join((self.topic, self.message_type, *map(_U64.pack, path), group))
         tail = _RUN_TAIL.pack(
             RUN_VERSION,
             self.kind,
@@ -573,17 +583,11 @@ class Run:
             self.payload_checksum,
             len(self.topic),
             len(self.message_type),
-            len(self.path),
+            len(path),
             len(group),
         )
         checked = tail + names
-        return b"".join(
-            (
-                _RUN_FRONT.pack(12 + len(checked) + len(self.payload), checksum64(checked)),
-                checked,
-                self.payload,
-            )
-        )
+        return _RUN_FRONT.pack(12 + len(checked) + len(self.payload), checksum64(checked)) + checked
 
     def select(self, keep: list[tuple[int, int]]) -> Run | None:
         """The part of this run whose sequences lie in the inclusive, ascending ranges `keep`.

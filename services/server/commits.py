@@ -207,8 +207,11 @@ class Commits:
         if self._own is not None:
             self._probe()
             here.report("storage_recovered")
-        here.perform(here.machine.committed(last_txid, here.steady_us()))
-        here.outbox.flush()
+        here.outbox.await_flush()
+        try:
+            here.perform(here.machine.committed(last_txid, here.steady_us()))
+        finally:
+            here.outbox.flush()
 
     def taken(self, runs: list[Run]) -> None:
         """These are staged no more."""

@@ -398,7 +398,7 @@ class LentSocket(FramedConnection):
             self._wait_until_due(self.lent.due_us)
 
     def _send(self, batch: SendBatch) -> None:
-        parts = [run.raw if run.raw is not None else run.encode() for run in batch.runs]
+        parts = [piece for run in batch.runs for piece in run.pieces()]
         size_bytes = sum(map(len, parts))
         front = batch_front(
             batch.number,
@@ -428,8 +428,11 @@ class LentSocket(FramedConnection):
     # -- what comes in -----------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:
         """Acks came; those of publishers that they release are written at once."""
-        super().data_received(data)
-        self.outbox.flush()
+        self.outbox.await_flush()
+        try:
+            super().data_received(data)
+        finally:
+            self.outbox.flush()
 
     def frame_received(self, header: Header, body: bytes) -> None:
         """A frame of the destination's."""

@@ -21,19 +21,26 @@ CLOSE_TIMEOUT_S = 2.0
 class Outbox:
     """The connections that have something to write. One an event loop; `flush` writes it all."""
 
-    __slots__ = ("_connections", "_loop", "_scheduled")
+    __slots__ = ("_connections", "_is_awaited", "_loop", "_scheduled")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._connections: list[FramedConnection] = []
         self._scheduled = False
+        self._is_awaited = False
+        """Whether `flush` is about to be called."""
 
     def add(self, connection: FramedConnection) -> None:
         """This connection has something to write at the end of this turn."""
         self._connections.append(connection)
-        if not self._scheduled:
+        if not self._scheduled and not self._is_awaited:
             self._scheduled = True
             self._loop.call_soon(self._flush_scheduled)
+
+    def await_flush(self) -> None:
+        """The caller calls `flush` before it returns, whatever happens: no turn of the loop comes
+        for what is added until then."""
+        self._is_awaited = True
 
     def _flush_scheduled(self) -> None:
         self._scheduled = False
@@ -41,6 +48,7 @@ class Outbox:
 
     def flush(self) -> None:
         """Writes everything collected, now."""
+        self._is_awaited = False
         connections = self._connections
         if not connections:
             return

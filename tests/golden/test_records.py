@@ -214,6 +214,18 @@ def test_block() -> None:
     assert [run.first_txid for run in decode_runs(block)] == [7, 8]
 
 
+def test_a_run_in_pieces() -> None:
+    """As it was read, with the head that the journal has made, and without one: the same bytes."""
+    (read,) = decode_runs(RUN)
+    assert read.pieces() == (RUN,)
+    fresh = replace(read, raw=None)
+    assert fresh.head is None and b"".join(fresh.pieces()) == fresh.encode() == RUN
+    fresh.head = fresh.encode_head()
+    assert fresh.pieces()[0] is fresh.head and b"".join(fresh.pieces()) == RUN
+    # Another run, made of it, has another head.
+    assert replace(fresh, first_txid=8).head is None
+
+
 def u64(value: int) -> bytes:
     return struct.pack("<Q", value)
 

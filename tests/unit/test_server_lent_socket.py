@@ -92,7 +92,7 @@ def borrowed(version: int = 3) -> tuple[LentSocket, Any, Any, Any]:
     assert state is not None
     stands: Any = SimpleNamespace
     here = stands(
-        outbox=stands(add=lambda connection: None, flush=lambda: None),
+        outbox=stands(add=lambda _: None, flush=lambda: None, await_flush=lambda: None),
         loop=stands(time=lambda: 1.0),
         config=stands(name="A"),
         filters=None,
