@@ -1,0 +1,233 @@
+"""What the owner of a queue has on disk: what it can make the queue again with.
+
+It says nothing that the journal has not: from where the journal has to be read again, and what of
+before that still counts there (services/queues/rebuilding.py). So a file that is lost or damaged
+costs time, and nothing else: the queue is made from the whole journal.
+
+    key b"queue"    u64 checksum of all behind it, u64 transaction id, u64 length of the rules, the
+                    rules (of which configuration it is), then the snapshot
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import lmdb
+from xxhash import xxh3_64_hexdigest as hexdigest
+from xxhash import xxh3_64_intdigest as checksum64
+
+from raylay.services.errors import StorageError
+from raylay.storage.environment import LastingEnvironment
+from raylay.storage.files import fault_point, sync_directory
+from raylay.storage.state import explained, open_store
+
+DAMAGED_SUFFIX = ".damaged"
+"""Behind the name of a file that was moved aside. One is kept: it is for who wants to look."""
+_KEY = b"queue"
+_FRONT = struct.Struct("<QQQ")
+_CHECKED_FROM = 8
+_DAMAGES = (
+    lmdb.BadTxnError,
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.VersionMismatchError,
+)
+
+
+class StoredQueue(NamedTuple):
+    """What is kept of a queue.
+
+    Attributes:
+        txid: what is below is not needed of the journal, once this is on disk.
+        rules: of which configuration it is.
+        snapshot: as the queue wrote it.
+    """
+
+    txid: int
+    rules: bytes
+    snapshot: bytes
+
+
+class QueueStore(Protocol):
+    """The store of one queue. A `save` is all or nothing, and on disk when it returns."""
+
+    damage: str
+    """Why what there was could not be used; empty: it could, or there was nothing."""
+
+    def load(self) -> StoredQueue | None:
+        """What was saved last; None: there is nothing that can be used.
+
+        Raises:
+            StorageError: the file cannot be read, and is not known to be damaged.
+        """
+
+    def save(self, stored: StoredQueue) -> None:
+        """Writes it in place of what there was.
+
+        Raises:
+            StorageFull: no space; nothing was written.
+            StorageError: the file cannot be used; nothing was written.
+        """
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+
+
+class MemoryQueueStore:
+    """A QueueStore in memory: the simulator, tests. Every `save` counts as synced."""
+
+    def __init__(self, stored: StoredQueue | None = None) -> None:
+        self.damage = ""
+        self._stored = stored
+        self._fail_next: Exception | None = None
+
+    def load(self) -> StoredQueue | None:
+        """What was saved last."""
+        return self._stored
+
+    def save(self, stored: StoredQueue) -> None:
+        """Writes it in place of what there was."""
+        if self._fail_next is not None:
+            error, self._fail_next = self._fail_next, None
+            raise error
+        self._stored = stored
+
+    def fail_next(self, error: Exception) -> None:
+        """Makes the next `save` raise this error and write nothing."""
+        self._fail_next = error
+
+    def crash(self) -> MemoryQueueStore:
+        """The store as a restart finds it."""
+        return MemoryQueueStore(self._stored)
+
+    def lose(self) -> MemoryQueueStore:
+        """The store as a restart finds it whose file is damaged."""
+        other = MemoryQueueStore()
+        other.damage = "it is damaged"
+        return other
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class LmdbQueueStore:
+    """A QueueStore in one LMDB file. One that is damaged is moved aside, and a new one begun.
+
+    Owner: one process; one thread at a time.
+
+    Args:
+        path: the file.
+
+    Raises:
+        StorageError: the file cannot be opened, and is not known to be damaged; names it.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self.damage = ""
+        try:
+            self._file = LastingEnvironment(self._open)
+        except _Damaged as error:
+            self._begin_anew(str(error))
+
+    def _open(self) -> Any:
+        try:
+            file = open_store(self._path)
+        except StorageError as error:
+            if isinstance(error.__cause__, _DAMAGES):
+                raise _Damaged(str(error.__cause__)) from error
+            raise
+        pages_bytes = (file.info()["last_pgno"] + 1) * file.stat()["psize"]
+        if self._path.stat().st_size < pages_bytes:
+            # Whoever read behind its end would be killed by the system.
+            file.close()
+            raise _Damaged("it is cut short")
+        return file
+
+    def _begin_anew(self, why: str) -> None:
+        self.damage = why
+        path = self._path
+        aside = path.with_name(path.name + DAMAGED_SUFFIX)
+        try:
+            os.replace(path, aside)
+            path.with_name(f"{path.name}-lock").unlink(missing_ok=True)
+            sync_directory(path.parent)
+        except OSError as error:
+            raise explained(error, path) from error
+        self._file = LastingEnvironment(self._open)
+
+    def load(self) -> StoredQueue | None:
+        """What was saved last; None: there is nothing that can be used.
+
+        Raises:
+            StorageError: the file cannot be read, and is not known to be damaged.
+        """
+        try:
+            with self._file.begin() as transaction:
+                value = transaction.get(_KEY)
+        except _DAMAGES as error:
+            self._file.close()
+            self._begin_anew(str(error))
+            return None
+        except lmdb.Error as error:
+            raise explained(error, self._path) from error
+        if value is None:
+            return None
+        stored = _read(value)
+        if stored is None:
+            self._file.close()
+            self._begin_anew("what it holds fails its checksum")
+        return stored
+
+    def save(self, stored: StoredQueue) -> None:
+        """Writes it in place of what there was.
+
+        Raises:
+            StorageFull: no space; nothing was written.
+            StorageError: the file cannot be used; nothing was written.
+        """
+        fault_point("queue.begin")
+        try:
+            with self._file.begin(write=True) as transaction:
+                transaction.put(_KEY, _written(stored))
+        except lmdb.Error as error:
+            raise explained(error, self._path) from error
+        fault_point("queue.synced")
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class _Damaged(Exception):
+    """The file cannot be used any more."""
+
+
+def store_path(directory: str | Path, queue: str) -> Path:
+    """Where the store of a queue lies.
+
+    Args:
+        directory: of the instance's data.
+        queue: as `QueueDefinition.stored_as`.
+    """
+    return Path(directory) / "queues" / f"{hexdigest(queue.encode())}.lmdb"
+
+
+def _written(stored: StoredQueue) -> bytes:
+    checked = _FRONT.pack(0, stored.txid, len(stored.rules))[_CHECKED_FROM:]
+    checked += stored.rules + stored.snapshot
+    return checksum64(checked).to_bytes(8, "little") + checked
+
+
+def _read(value: bytes) -> StoredQueue | None:
+    if len(value) < _FRONT.size:
+        return None
+    check, txid, length = _FRONT.unpack_from(value)
+    if checksum64(value[_CHECKED_FROM:]) != check:
+        return None
+    rules_end = _FRONT.size + length
+    return StoredQueue(txid, value[_FRONT.size : rules_end], value[rules_end:])
