@@ -94,14 +94,19 @@ def ranges_ack(
 ) -> bytes:
     """An ack about a bookmark subscription, with ranges in the header, or, large ones, the body."""
     extras: dict[str, Any] = {"sub": subscription}
-    body = b""
-    if have is not None:
-        wire = have.to_wire()
-        if sum(map(len, wire.values())) + 16 * len(wire) <= HAVE_IN_HEADER_BYTES_MAX:
-            extras["have"] = wire
-        else:
-            body = msgpack.packb(wire)
+    body = _with_have(extras, have)
     return acknowledgment(kind, command_id, body=body, **extras)
+
+
+def _with_have(header: Header, have: PublisherRanges | None) -> bytes:
+    """Puts ranges into a header. The body, where they are too large for that."""
+    if have is None:
+        return b""
+    wire = have.to_wire()
+    if sum(map(len, wire.values())) + 16 * len(wire) > HAVE_IN_HEADER_BYTES_MAX:
+        return bytes(msgpack.packb(wire))
+    header["have"] = wire
+    return b""
 
 
 class Delivered(Protocol):
@@ -146,14 +151,19 @@ def sow_parts(subscription: str, rows: Sequence[bytes]) -> tuple[Sequence[bytes]
     return _with_records(header, rows, sum(map(len, rows)))
 
 
-def group_end(subscription: str, sent: int, matches: int) -> bytes:
+def group_end(
+    subscription: str, sent: int, matches: int, have: PublisherRanges | None = None
+) -> bytes:
     """All rows of a query were sent.
 
     Args:
         sent: so many.
         matches: so many there are that the query asks for, those above `top_n` among them.
+        have: where a replay follows: what lies before it, and the rows are the state of.
     """
-    return encode_frame({"c": "group_end", "sub": subscription, "n": sent, "matches": matches})
+    header: Header = {"c": "group_end", "sub": subscription, "n": sent, "matches": matches}
+    body = _with_have(header, have)
+    return encode_frame(header, body)
 
 
 def oof_parts(subscription: str, reason: str, left: Delivered) -> tuple[Sequence[bytes], int]:

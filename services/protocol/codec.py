@@ -89,8 +89,11 @@ class Codec(Protocol):
     def sow(self, subscription: str, rows: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
         """Some rows of a query, records all, in parts as of `delivery`."""
 
-    def group_end(self, subscription: str, sent: int, matches: int) -> bytes:
-        """All rows of a query were sent; so many, of so many that it asks for."""
+    def group_end(
+        self, subscription: str, sent: int, matches: int, have: PublisherRanges | None = None
+    ) -> bytes:
+        """All rows of a query were sent; so many, of so many that it asks for. `have`: what lies
+        before the replay that follows; None: none does."""
 
     def oof(self, subscription: str, reason: str, left: Delivered) -> tuple[Sequence[bytes], int]:
         """What has left the focus of a subscription, in parts as of `delivery`."""

@@ -65,27 +65,42 @@ def read_sow_and_subscribe(header: Header, body: bytes) -> SowAndSubscribe:
     """`sow_and_subscribe`."""
     options = read_options(header)
     if header.get("bm"):
-        raise BadValue(
-            "not_supported",
-            "a query has no bookmark: leave it out, or send sow and a subscribe with it",
-        )
-    for name in _OF_REPLAYS:
-        if options.get(name):
-            raise BadValue(
-                "bad_command", f"{name} is an option of bookmark subscriptions: leave it out"
-            )
+        _check_rows_before_replay(options, body)
+    else:
+        for name in _OF_REPLAYS:
+            if options.get(name):
+                raise BadValue(
+                    "bad_command", f"{name} is an option of bookmark subscriptions: leave it out"
+                )
     query = _read_query(header, options)
-    for given, name in (
-        (query.top_n is not None, "top_n"),
-        (query.skip_n, "skip_n"),
-        (query.as_of, "as_of"),
-    ):
+    for given, name in ((query.top_n is not None, "top_n"), (query.skip_n, "skip_n")):
         if given:
             raise BadValue(
                 "not_supported",
                 f"{name} of a sow_and_subscribe is not spoken yet: send sow with it",
             )
+    if query.as_of:
+        raise BadValue(
+            "not_supported",
+            "as_of is of sow alone: a sow_and_subscribe says by its bookmark `bm` of when it is",
+        )
     return SowAndSubscribe(query, _read_subscribe(header, options, body))
+
+
+def _check_rows_before_replay(options: dict[str, Any], body: bytes) -> None:
+    """Of a sow_and_subscribe with a bookmark: the log has messages, and no records that change."""
+    for name in ("live", "pause", "keys"):
+        if options.get(name):
+            raise BadValue(
+                "not_supported",
+                f"{name} does not go with a sow_and_subscribe that has a bookmark: leave one of "
+                "them out",
+            )
+    if body or options.get("have") is not None:
+        raise BadValue(
+            "bad_command",
+            "who has the rows of a sow_and_subscribe goes on with subscribe: send that with `have`",
+        )
 
 
 def _read_subscribe(header: Header, options: dict[str, Any], body: bytes) -> Subscribe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from raylay.services.errors import RemoteProtocolError
-from raylay.services.messages.bookmarks import parse_position
+from raylay.services.messages.bookmarks import Position, parse_position
 from raylay.services.protocol.commands import (
     Pause,
     Resume,
@@ -24,6 +24,7 @@ from raylay.services.subscriptions.matching import (
 
 if TYPE_CHECKING:
     from raylay.services.server.clients import Client, Clients
+    from raylay.services.subscriptions.judging import ReplayFilter
 
 SUBSCRIPTIONS_MAX = 10_000
 """Of one connection."""
@@ -98,18 +99,22 @@ class ClientSubscriptions:
         try:
             replaces = subscribe is not None and subscribe.replace
             self._check_name(name, replaces, subscribe is not None)
+            if subscribe is None:
+                queries.ask(connection, sow)
+                return
+            wanted = topic_filter(
+                sow.topic,
+                sow.message_type,
+                literal=sow.non_regex_topic,
+                allowed=connection.message_types,
+            )
             before = connection.subscriptions.get(name)
             if before is not None:
-                self._check_replaced(
-                    before,
-                    topic_filter(
-                        sow.topic,
-                        sow.message_type,
-                        literal=sow.non_regex_topic,
-                        allowed=connection.message_types,
-                    ),
-                )
-            queries.ask(connection, sow, subscribe)
+                self._check_replaced(before, wanted)
+            if subscribe.bookmark:
+                queries.ask(connection, sow, subscribe, *self._replay(subscribe, wanted))
+            else:
+                queries.ask(connection, sow, subscribe)
         except RemoteProtocolError as error:
             self._acknowledge("processed", sow.command_id, error.reason, str(error), sub=name)
 
@@ -153,6 +158,12 @@ class ClientSubscriptions:
             )
 
     def _subscribe_bookmark(self, command: Subscribe, filter_: TopicFilter) -> None:
+        position, content = self._replay(command, filter_)
+        self._clients.replays.open(self._connection, command, filter_, position, content)
+
+    def _replay(
+        self, command: Subscribe, filter_: TopicFilter
+    ) -> tuple[Position, ReplayFilter | None]:
         here = self._clients.here
         topics = here.machine.topics
         if filter_.pattern is None:
@@ -168,8 +179,7 @@ class ClientSubscriptions:
         content = None
         if command.filter:
             content = self._clients.replay_filter(self._connection, command.filter)
-        position = parse_position(command.bookmark)
-        self._clients.replays.open(self._connection, command, filter_, position, content)
+        return parse_position(command.bookmark), content
 
     def pause_or_resume(self, command: Pause | Resume) -> None:
         """All of them or none."""

@@ -21,6 +21,7 @@ from raylay.services.server.querying import Asking, QueryPump
 from raylay.services.server.reading import JournalReading
 from raylay.services.server.replay import ReplayPump
 from raylay.services.server.replay_members import Subscriber
+from raylay.services.server.rewinding import Rewinding
 from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.bookmark import BookmarkSubscription
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from raylay.services.subscriptions.judging import ReplayFilter, ReplayFilters
 
 
-class Client(Subscriber, Asking, Protocol):
+class Client(Asking, Protocol):
     """A client's connection (`ClientConnection`)."""
 
     user_id: str
@@ -83,7 +84,15 @@ class Clients:
             self._deliver, folds.enlist, self._filtered, self._following, self._tell_left
         )
         """The subscriptions without a bookmark."""
-        self.queries = QueryPump(here, sow, self.live, self.unsubscribe, self._asker, commits)
+        self.queries = QueryPump(
+            here,
+            sow,
+            self.live,
+            self.unsubscribe,
+            self._asker,
+            commits,
+            Rewinding(here, reading, folds, replays),
+        )
         self.connected: set[Client] = set()
         """All, from the first moment on."""
         self.sessions: dict[int, Client] = {}

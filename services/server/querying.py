@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from raylay.services.core.live import LiveSubscriptions
 from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageError
-from raylay.services.messages.bookmarks import parse_point
+from raylay.services.messages.bookmarks import Position, parse_point
 from raylay.services.plugins.filters import sow_questions
-from raylay.services.protocol.codec import Codec
 from raylay.services.protocol.commands import Sow, Subscribe
 from raylay.services.server.commits import Commits
+from raylay.services.server.replay_members import Subscriber
+from raylay.services.server.rewinding import Rewind, Rewinding
 from raylay.services.server.sow_keeper import SowKeeper
 from raylay.services.server.surroundings import Surroundings
 from raylay.services.subscriptions.behind import BehindQuery
-from raylay.services.subscriptions.bookmark import BookmarkSubscription
+from raylay.services.subscriptions.bookmark import BookmarkSubscription, Content
 from raylay.services.subscriptions.delivery import Delivery
 from raylay.services.subscriptions.matching import (
     Asker,
@@ -50,26 +51,14 @@ QUERIES_MAX = 10_000
 """Of one connection, that wait or run."""
 
 
-class Asking(Protocol):
+class Asking(Subscriber, Protocol):
     """Who asks (`ClientConnection`)."""
 
-    number: int
     message_types: frozenset[bytes]
-    codec: Codec
-    is_open: bool
     may_write: bool
-    subscriptions: dict[str, Subscription | BookmarkSubscription]
-    resolving: set[str]
-    """Subscriptions that are on their way."""
-
-    def send(self, frame: bytes) -> None:
-        """Sends a frame at the end of the turn."""
 
     def send_parts(self, parts: Sequence[bytes], size_bytes: int) -> None:
-        """The same, of several pieces."""
-
-    def sent(self, what: Sent) -> None:
-        """It was sent something that it may not read: ends it then, a little later."""
+        """As `send`, of several pieces."""
 
     def hold(self, behind: BehindQuery | None) -> None:
         """From now on its deliveries go there; None: to the client again, behind those that were
@@ -83,6 +72,8 @@ class _Query(NamedTuple):
     subscribe: Subscribe | None
     wanted: TopicFilter
     asked: Asked
+    rewind: Rewind | None = None
+    """Where a replay comes behind the rows."""
 
 
 class _Session:
@@ -123,6 +114,7 @@ class QueryPump:
         unsubscribe: ends a subscription.
         asker: what is known of the client of a session.
         commits: what is on its way to the disk.
+        rewinding: subscriptions with a bookmark.
     """
 
     def __init__(
@@ -133,6 +125,7 @@ class QueryPump:
         unsubscribe: Callable[[Subscription | BookmarkSubscription], None],
         asker: Callable[[int], Asker],
         commits: Commits,
+        rewinding: Rewinding,
     ) -> None:
         self._here = here
         self._sow = sow
@@ -140,6 +133,9 @@ class QueryPump:
         self._unsubscribe = unsubscribe
         self._asker = asker
         self._commits = commits
+        self._rewinding = rewinding
+        self._rewinds: dict[Rewind, tuple[Asking, _Query]] = {}
+        """Of queries that cannot be begun yet."""
         self._questions: SowQuestions | None = None
         self._sessions: dict[int, _Session] = {}
         self._ready: deque[_Session] = deque()
@@ -157,8 +153,19 @@ class QueryPump:
         return session is not None and session.names(name)
 
     # -- what is asked -------------------------------------------------------------------------
-    def ask(self, connection: Asking, sow: Sow, subscribe: Subscribe | None = None) -> None:
+    def ask(
+        self,
+        connection: Asking,
+        sow: Sow,
+        subscribe: Subscribe | None = None,
+        position: Position | None = None,
+        content: Content | None = None,
+    ) -> None:
         """Accepts a query, and begins it where none of this client runs.
+
+        Args:
+            position: where the subscription has a bookmark.
+            content: likewise: what is delivered of its replay; None: all.
 
         Raises:
             RemoteProtocolError: it is refused.
@@ -169,16 +176,42 @@ class QueryPump:
                 f"{QUERIES_MAX} queries of this connection wait: read their rows first", "too_many"
             )
         query = self._accepted(connection, sow, subscribe)
-        codec, acks = connection.codec, sow.acks
-        for kind in ("received", "processed"):
-            if kind in acks or (kind == "processed" and not acks):
-                connection.send(codec.acknowledgment(kind, sow.command_id, sub=sow.query))
+        if "received" in sow.acks:
+            self._accept("received", connection, sow)
+        if subscribe is not None and position is not None:
+            assert self._questions is not None
+            histories = self._questions.granularities_us(query.wanted)
+            rewind = Rewind(
+                connection, subscribe, query.wanted, position, content, histories, self._is_ready
+            )
+            self._rewinds[rewind] = connection, query._replace(rewind=rewind)
+            self._rewinding.begin(rewind)
+            return
+        self._accept("processed", connection, sow)
         if subscribe is not None and sow.query not in connection.subscriptions:
             connection.resolving.add(sow.query)
-        self._sessions[connection.number] = session
+        self._put(session, query)
+
+    def _accept(self, kind: str, connection: Asking, sow: Sow) -> None:
+        if kind in sow.acks or not sow.acks:
+            connection.send(connection.codec.acknowledgment(kind, sow.command_id, sub=sow.query))
+
+    def _put(self, session: _Session, query: _Query) -> None:
+        self._sessions[session.connection.number] = session
         session.waiting.append(query)
         if session.query is None:
             self._begin_next(session)
+
+    def _is_ready(self, rewind: Rewind) -> None:
+        """It is known where a replay begins, or it was ended."""
+        session = self._sessions.get(rewind.connection.number)
+        asked = self._rewinds.pop(rewind, None)
+        if asked is not None:
+            connection, query = asked
+            self._put(session or _Session(connection), query)
+            return
+        if session is not None and session.query is not None and session.query.rewind is rewind:
+            self._kick(session)
 
     def _accepted(self, connection: Asking, sow: Sow, subscribe: Subscribe | None) -> _Query:
         from raylay.services.sow.asking import Question
@@ -211,8 +244,15 @@ class QueryPump:
             )
         return _Query(sow, subscribe, wanted, self._questions.accept(question))
 
+    def _forget_rewinds(self, connection: Asking, name: str | None = None) -> None:
+        for rewind, (asking, _) in list(self._rewinds.items()):
+            if asking is connection and name in (None, rewind.command.subscription):
+                rewind.is_wanted = False
+                del self._rewinds[rewind]
+
     def forget(self, connection: Asking, name: str) -> None:
         """Ends what is asked under this id: nothing more of it is sent."""
+        self._forget_rewinds(connection, name)
         session = self._sessions.get(connection.number)
         if session is None:
             return
@@ -225,6 +265,7 @@ class QueryPump:
 
     def forget_all(self, connection: Asking) -> None:
         """Ends all that it asks."""
+        self._forget_rewinds(connection)
         session = self._sessions.get(connection.number)
         if session is not None:
             session.waiting.clear()
@@ -233,6 +274,7 @@ class QueryPump:
 
     def gone(self, connection: Asking) -> None:
         """The connection ended."""
+        self._forget_rewinds(connection)
         session = self._sessions.pop(connection.number, None)
         if session is not None:
             session.waiting.clear()
@@ -277,11 +319,16 @@ class QueryPump:
     def _begin(self, session: _Session, query: _Query) -> None:
         connection, subscribe = session.connection, query.subscribe
         name = query.sow.query
+        rewind = query.rewind
         before = connection.subscriptions.get(name) if subscribe is not None else None
         instead_of = _instead_of(before) if isinstance(before, Subscription) else None
+        past = None if rewind is None else rewind.past
         assert self._questions is not None
-        running = self._questions.begin(query.asked, self._here.now_us(), instead_of)
-        if subscribe is not None:
+        running = self._questions.begin(query.asked, self._here.now_us(), instead_of, past)
+        if rewind is not None:
+            self._accept("processed", connection, query.sow)
+            self._rewinding.begin_rows(rewind)
+        elif subscribe is not None:
             made = Subscription(
                 connection.number,
                 name,
@@ -410,6 +457,9 @@ class QueryPump:
         if not running.done:
             self._kick(session)
             return
+        if query.rewind is not None:
+            self._end_rows(session, running, query.rewind)
+            return
         connection.send(codec.group_end(name, running.sent, running.matches))
         acks, command_id = query.sow.acks, query.sow.command_id
         if "completed" in acks:
@@ -422,6 +472,18 @@ class QueryPump:
                 )
             )
         self._close(session)
+        self._begin_next(session)
+
+    def _end_rows(self, session: _Session, running: Querying, rewind: Rewind) -> None:
+        """Behind the last row, where a replay follows: its acks are about that."""
+        connection, replay = session.connection, rewind.replay
+        if not rewind.has_failed:
+            if replay is None or not rewind.is_prepared:
+                return
+            end = connection.codec.group_end(replay.id, running.sent, running.matches, replay.base)
+            connection.send(end)
+        self._close(session)
+        self._rewinding.end_rows(rewind)
         self._begin_next(session)
 
 

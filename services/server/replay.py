@@ -140,12 +140,52 @@ class ReplayPump:
             have=command.have,
             content=content,
         )
-        connection.subscriptions[name] = subscription
-        member = self._members[subscription] = Member(connection, subscription, command)
-        replay = self._add([member], member.terms)
+        member = Member(connection, subscription, command)
+        self._admit(member)
         if subscription.prepared:
             self._accept(member)
-        self._kick(replay)
+
+    def _admit(self, member: Member) -> None:
+        subscription = member.subscription
+        member.connection.subscriptions[subscription.id] = subscription
+        self._members[subscription] = member
+        self._kick(self._add([member], member.terms))
+
+    def begin_behind(
+        self,
+        connection: Subscriber,
+        command: Subscribe,
+        topic_filter: TopicFilter,
+        start: Start,
+        content: Content | None,
+        ready: Callable[[], None],
+    ) -> BookmarkSubscription:
+        """Begins one whose rows come first: nothing of it is delivered before `release`.
+
+        Args:
+            ready: called when it is `prepared`, if it is not at once, and when it fails before.
+        """
+        machine = self._here.machine
+        subscription = BookmarkSubscription(
+            connection.number,
+            command.subscription,
+            topic_filter,
+            start,
+            # Rows stand for what lies before the log, too.
+            first_txid=0,
+            committed_txid=machine.committed_txid,
+            held=machine.held(),
+            content=content,
+        )
+        self._admit(Member(connection, subscription, command, ready))
+        return subscription
+
+    def release(self, subscription: BookmarkSubscription) -> None:
+        """The rows were sent: what lies behind them comes now."""
+        member = self._members.get(subscription)
+        if member is not None:
+            member.is_behind = False
+            self._kick(member.replay)
 
     def _add(self, members: list[Member], terms: Terms) -> Replay:
         replay = Replay(members, terms, self._now_us())
@@ -373,9 +413,11 @@ class ReplayPump:
     def _step(self, replay: Replay) -> bool:
         """One read for one replay. Whether it has more to do now."""
         connection, plan = replay.connection, replay.plan
-        if not connection.takes_replays:
+        unprepared = replay.unprepared
+        # Of one that rows come before the end of those waits for its start.
+        if not connection.takes_replays and (unprepared is None or not unprepared.is_behind):
             return False
-        if replay.unprepared is not None:
+        if unprepared is not None:
             return self._read_aside(replay, self._prepare)
         if replay.is_paused or plan.is_blocked(self._pending()):
             return False
@@ -472,7 +514,9 @@ class ReplayPump:
         return finish
 
     def _accept(self, member: Member) -> None:
-        if "processed" in member.acks or not member.acks:
+        if member.ready is not None:
+            member.ready()
+        elif "processed" in member.acks or not member.acks:
             subscription = member.subscription
             member.connection.send(
                 member.connection.codec.ranges_ack(
@@ -530,3 +574,5 @@ class ReplayPump:
                     sub=subscription.id,
                 )
             )
+            if member.ready is not None:
+                member.ready()

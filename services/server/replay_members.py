@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from raylay.services.messages.records import Run
@@ -59,17 +60,23 @@ class Member:
         "acks",
         "command_id",
         "connection",
+        "is_behind",
         "is_live",
         "is_paused",
         "persisted_due_s",
         "persisted_s",
+        "ready",
         "replay",
         "subscription",
         "terms",
     )
 
     def __init__(
-        self, connection: Subscriber, subscription: BookmarkSubscription, command: Subscribe
+        self,
+        connection: Subscriber,
+        subscription: BookmarkSubscription,
+        command: Subscribe,
+        ready: Callable[[], None] | None = None,
     ) -> None:
         self.connection = connection
         self.subscription = subscription
@@ -78,6 +85,10 @@ class Member:
         self.terms = Terms(command.bookmark, command.rate, command.fully_durable)
         self.is_live = command.live
         self.is_paused = command.paused
+        self.is_behind = ready is not None
+        """Whether rows of a query come before anything of it."""
+        self.ready = ready
+        """Is told, instead of the client, when its start is known, or never will be."""
         self.persisted_s = (command.persisted_ms or PERSISTED_MS_DEFAULT) / 1000
         self.persisted_due_s = 0.0
         self.replay: Replay
@@ -114,7 +125,7 @@ class Replay:
     @property
     def is_paused(self) -> bool:
         """Whether it is: in pause a subscription is a replay of its own."""
-        return any(member.is_paused for member in self.members.values())
+        return any(member.is_paused or member.is_behind for member in self.members.values())
 
     @property
     def is_live(self) -> bool:

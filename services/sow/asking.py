@@ -10,6 +10,7 @@ from raylay.services.errors import RemoteProtocolError
 from raylay.services.expressions.expression import Expression, Use, filter_of
 from raylay.services.expressions.functions.registry import Functions, Surroundings
 from raylay.services.sow.book import SowBook, Wanted
+from raylay.services.sow.moments import Past
 from raylay.services.sow.ordering import Term, read_order
 from raylay.services.sow.planning import FOLLOWING, QUERY, keys_to_look_at
 from raylay.services.sow.querying import (
@@ -126,13 +127,44 @@ class SowQuestions:
     def _filter(self, text: str, use: Use, client: Surroundings | None) -> Expression | None:
         return filter_of(text, use, self._functions, client) if text else None
 
-    def begin(self, asked: Asked, now_us: int, instead_of: InsteadOf | None = None) -> Querying:
+    def granularities_us(self, wanted: Wanted) -> tuple[int, ...] | None:
+        """Of the histories of the topics; None: they keep none, and only what there is now can be
+        asked for. Topics without SOW have no rows: of them there is every moment.
+
+        Raises:
+            RemoteProtocolError: some keep one and some do not: `not_supported`.
+        """
+        topics = self._book.matching(wanted)
+        rules = [each.state.rules for each in topics]
+        if all(each.window_us for each in rules):
+            return tuple(each.granularity_us for each in rules)
+        if not any(each.window_us for each in rules):
+            return None
+        names = [each.name.decode("utf-8", "replace") for each in topics]
+        with_, without = (
+            [name for name, each in zip(names, rules, strict=True) if bool(each.window_us) == has]
+            for has in (True, False)
+        )
+        raise RemoteProtocolError(
+            f"SOW topic {with_[0][:200]!r} keeps a history and {without[0][:200]!r} keeps none: "
+            "their rows would be of two moments; subscribe to them apart",
+            "not_supported",
+        )
+
+    def begin(
+        self,
+        asked: Asked,
+        now_us: int,
+        instead_of: InsteadOf | None = None,
+        past: Past | None = None,
+    ) -> Querying:
         """The query, of this moment.
 
         Args:
             now_us: by the clock on the wall.
             instead_of: the subscription that this one replaces: only what is newly in focus is a
                 row, and what was is told apart (`left`). None: it replaces none.
+            past: the state that is asked for, of topics with a history; None: as the question says.
         """
         question = asked.question
         replaced = None
@@ -153,10 +185,12 @@ class SowQuestions:
             question.keys,
             replaced,
         )
-        parts = [self._part(each, asked, terms) for each in self._book.matching(question.wanted)]
-        return Querying(parts, terms)
+        if past is None and question.as_of_us:
+            past = Past(None, question.as_of_us)
+        topics = self._book.matching(question.wanted)
+        return Querying([self._part(each, asked, terms, past) for each in topics], terms)
 
-    def _part(self, topic: SowTopic, asked: Asked, terms: Terms) -> Part:
+    def _part(self, topic: SowTopic, asked: Asked, terms: Terms, past: Past | None) -> Part:
         question, state = asked.question, topic.state
         wanted = question.wanted
         wants = None
@@ -168,8 +202,8 @@ class SowQuestions:
         expires_now_us = terms.now_us if state.rules.expires and not question.follows else 0
         source: Source
         count = None
-        if question.as_of_us and state.rules.window_us:
-            then = state.as_of(question.as_of_us, terms.now_us)
+        if past is not None and state.rules.window_us:
+            then = state.as_of(past.time_us, terms.now_us, past.txid)
             source = Versions(_of_keys(then, question.keys))
         else:
             # What a replaced filter was true of no index of the new one finds.

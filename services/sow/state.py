@@ -23,6 +23,7 @@ from typing import NamedTuple
 from raylay.services.errors import SowDamaged
 from raylay.services.messages.sorted_entries import SortedEntries
 from raylay.services.sow.expirations import Expirations
+from raylay.services.sow.moments import Past, latest
 from raylay.services.sow.query import SowKeyQuery, SowQuery
 from raylay.services.sow.reading import Nothing, Reading, Watching, entries_of
 from raylay.services.sow.records import (
@@ -141,13 +142,13 @@ class SowState:
         self._newest_us: dict[bytes, int] = {}
         self._newest_taken_us: dict[bytes, int] = {}
         self._queries: list[Watching] = []
+        self._as_of_us: list[int] = []
         self._pruned_to = VERSION
         self._older_kept = False
         self._to_prune = self._to_forget = 0
         """So many are to be looked at for what was added: twice as many, so that what has its time
         behind it is taken away as fast as it comes."""
-        self._expirations = Expirations()
-        self._forgotten_to = TOMBSTONE
+        self._expirations, self._forgotten_to = Expirations(), TOMBSTONE
         self.pending_bytes = 0
         """Of what the store does not have yet, about."""
         self._taken_bytes = 0
@@ -251,25 +252,23 @@ class SowState:
         """All of them. What is folded meanwhile is among them where they have not come to it."""
         return entries_of(self.chunk, start, end)
 
-    def as_of(self, time_us: int, now_us: int) -> Iterator[SowRecord]:
+    def as_of(self, time_us: int, now_us: int, txid: int | None = None) -> Iterator[SowRecord]:
         """The records that there were at an instant, by key; none of before the history's window.
+        What it reads is not pruned until it ends.
 
         Args:
             now_us: where the window ends.
+            txid: only what was there behind this transaction; None: all of the instant.
         """
         if not self.rules.window_us or time_us < now_us - self.rules.window_us:
             return
-        last: SowRecord | None = None
-        for entry, value in self._entries(VERSION, _VERSION_END):
-            record = decoded(entry[1 : -_TIME.size], value)
-            if last is not None and last.key != record.key:
-                if last.body is not None:
-                    yield last
-                last = None
-            if record.updated_us <= time_us:
-                last = record
-        if last is not None and last.body is not None:
-            yield last
+        self._as_of_us.append(time_us)
+        try:
+            entries = self._entries(VERSION, _VERSION_END)
+            versions = (decoded(key[1 : -_TIME.size], value) for key, value in entries)
+            yield from latest(versions, Past(txid, time_us))
+        finally:
+            self._as_of_us.remove(time_us)
 
     # -- folding -------------------------------------------------------------------------------
     def put(self, record: SowRecord) -> Change | None:
@@ -520,7 +519,7 @@ class SowState:
         self._to_prune = max(self._to_prune - most, 0)
         if not self.rules.window_us:
             return 0
-        from_us = now_us - self.rules.window_us
+        from_us = min([now_us - self.rules.window_us, *self._as_of_us])
         gone: list[bytes] = []
         before: tuple[bytes, bytes] | None = None
         for looked, entry in enumerate(self._entries(self._pruned_to, _VERSION_END)):

@@ -209,6 +209,16 @@ COMMAND_BYTES: list[tuple[bytes, Command]] = [
         ),
     ),
     (
+        b"\x33\x00\x00\x00"  # length: 51
+        b"\x31\x00"  # header length: 49
+        b"\x85\xa1c\xb1sow_and_subscribe\xa3sub\xa1q\xa1t\xa1o"
+        b"\xa2bm\xa45|9|\xa1o\x81\xa5batch\x07",
+        SowAndSubscribe(
+            Sow("q", "o", "", "", frozenset(), batch=7),
+            Subscribe("q", "o", "", "5|9|", "", frozenset(), "now", None, 0, False, False),
+        ),
+    ),
+    (
         b"\x10\x00\x00\x00\x0e\x00\x83\xa1c\xa1p\xa1t\xa1o\xa3cmd\x06",
         Publish("o", "json", b"", 0, "", frozenset(), 0, b"", b"", 6),
     ),
@@ -280,6 +290,24 @@ def test_golden_answers() -> None:
         b"\x23\x00\x00\x00\x21\x00\x84\xa1c\xa9group_end\xa3sub\xa1q\xa1n\x02"
         b"\xa7matches\xcd\x01\x2c"
     )
+    before = PublisherRanges()
+    assert group_end("q", 2, 3, before) == (
+        b"\x27\x00\x00\x00\x25\x00\x85\xa1c\xa9group_end\xa3sub\xa1q\xa1n\x02"
+        b"\xa7matches\x03\xa4have\x80"
+    )
+    before.add(5, 1, 9)
+    assert group_end("q", 2, 3, before) == (
+        b"\x40\x00\x00\x00\x3e\x00\x85\xa1c\xa9group_end\xa3sub\xa1q\xa1n\x02"
+        b"\xa7matches\x03\xa4have\x81\x05\xc4\x16\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00"
+        b"\x00\x00\x00\x00\x00\x00\x01\x00\x01\x00\x09\x00"
+    )
+    for publisher in range(3_000):
+        before.add(publisher, 1, 9)
+    frame = group_end("q", 2, 3, before)
+    header_bytes = int.from_bytes(frame[4:6], "little")
+    assert "have" not in msgpack.unpackb(frame[6 : 6 + header_bytes])
+    body = msgpack.unpackb(frame[6 + header_bytes :], strict_map_key=False)
+    assert PublisherRanges.from_wire(body) == before
     left = Delivery(0, 5, 1, 3, False, [b"rec"])
     assert b"".join(oof_parts("q", "match", left)[0]) == (
         b"\x1d\x00\x00\x00\x18\x00\x84\xa1c\xa3oof\xa3sub\xa1q\xa1n\x01\xa1r\xa5matchrec"
@@ -425,7 +453,23 @@ def test_a_bad_logon_ends_the_session(values: dict[str, Any], reason: str) -> No
         ({"c": "sow", "sub": "q", "t": "x", "o": {"keys": ["k"]}}, "bad_command"),
         ({"c": "sow", "sub": "q", "t": "x", "o": {"order_by": 5}}, "bad_command"),
         ({"c": "sow", "sub": "q", "t": "x", "o": {"grouping": "[/a]"}}, "not_supported"),
-        ({"c": "sow_and_subscribe", "sub": "q", "t": "x", "bm": "0"}, "not_supported"),
+        (
+            {"c": "sow_and_subscribe", "sub": "q", "t": "x", "bm": "0", "o": {"oof": True}},
+            "not_supported",
+        ),
+        (
+            {"c": "sow_and_subscribe", "sub": "q", "t": "x", "bm": "0", "o": {"pause": True}},
+            "not_supported",
+        ),
+        (
+            {"c": "sow_and_subscribe", "sub": "q", "t": "x", "bm": "0", "o": {"keys": [b"k"]}},
+            "not_supported",
+        ),
+        (
+            {"c": "sow_and_subscribe", "sub": "q", "t": "x", "bm": "0", "o": {"have": {}}},
+            "bad_command",
+        ),
+        ({"c": "sow_and_subscribe", "sub": "q", "t": "x", "bm": 5}, "bad_command"),
         ({"c": "sow_and_subscribe", "sub": "q", "t": "x", "o": {"top_n": 5}}, "not_supported"),
         ({"c": "sow_and_subscribe", "sub": "q", "t": "x", "o": {"as_of": "8"}}, "not_supported"),
         ({"c": "sow_and_subscribe", "sub": "q", "t": "x", "o": {"pause": True}}, "bad_command"),

@@ -197,6 +197,42 @@ def test_history_says_what_there_was() -> None:
     assert bodies(SowState(SowRules()), now, now) == {}
 
 
+def test_of_one_instant_what_a_transaction_left() -> None:
+    state = SowState(SowRules(window_us=100 * S))
+    for txid, key in ((1, b"a"), (2, b"b"), (3, b"a"), (4, b"c")):
+        state.put(record(key, txid, b"%d" % txid, at_us=10 * S))
+    state.delete(b"b", 5, 10 * S)
+    found = [
+        {each.key: each.body for each in state.as_of(10 * S, 11 * S, txid)} for txid in range(6)
+    ]
+    assert found == [
+        {},
+        {b"a": b"1"},
+        {b"a": b"1", b"b": b"2"},
+        {b"a": b"3", b"b": b"2"},
+        {b"a": b"3", b"b": b"2", b"c": b"4"},
+        {b"a": b"3", b"c": b"4"},
+    ]
+    assert not list(state.as_of(10 * S, 111 * S, 5)), "before the window"
+
+
+def test_what_is_being_read_of_the_past_stays() -> None:
+    state = SowState(SowRules(window_us=100 * S))
+    for second in (10, 20, 30):
+        for key in (b"a", b"b"):
+            state.put(record(key, second, b"%d" % second, at_us=second * S))
+    then = state.as_of(15 * S, 50 * S)
+    assert next(then).body == b"10"
+    assert state.prune(200 * S) == 0, "the window has left it meanwhile"
+    assert [each.body for each in then] == [b"10"]
+    assert state.prune(200 * S) == 4
+    left = state.as_of(30 * S, 50 * S)
+    next(left)
+    left.close()
+    assert bodies(state, 100 * S, 200 * S) == {b"a": b"30", b"b": b"30"}
+    assert not state._as_of_us
+
+
 def test_granularity_keeps_the_last_of_each_interval() -> None:
     state = SowState(SowRules(window_us=1_000 * S, granularity_us=10 * S))
     for second in (1, 5, 9, 12, 31):
