@@ -1,0 +1,278 @@
+"""What comes before its message: removals and transfers (rule 7).
+
+Links carry the topics of a queue by ways of their own, so an acknowledgment may be here before its
+message. It is kept until the message comes. A removal may be forgotten after a time, as documented;
+a transfer never is. Times are those of the journal's runs, so that whoever reads it again forgets
+the same.
+
+A queue that is made again begins at its oldest message (`floor`), and has to begin with what was
+early *there*: an entry that came before the floor and was used behind it is used once more then.
+So everything is kept twice: as of now, and as of the floor; between them stands what came since.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from raylay.services.messages.ranges import PublisherRanges, Range
+from raylay.services.queues.register import Register, is_better
+
+Value = TypeVar("Value")
+Piece = tuple[int, int, Value]
+"""First and last sequence, and what is known of them."""
+STEPS = 16
+"""Into so many parts the time is cut for which removals are kept: those of one part are forgotten
+together."""
+
+
+class Stretches(Generic[Value]):
+    """Disjoint ranges of one publisher's sequences with a value each, in order."""
+
+    __slots__ = ("_firsts", "_lasts", "_values")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        self._values: list[Value] = []
+
+    def __iter__(self) -> Iterator[Piece[Value]]:
+        return zip(self._firsts, self._lasts, self._values, strict=True)
+
+    def __bool__(self) -> bool:
+        return bool(self._firsts)
+
+    def __len__(self) -> int:
+        """How many sequences there are."""
+        return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
+
+    def take(self, first: int, last: int) -> list[Piece[Value]]:
+        """Takes first..last out; what was there of it."""
+        begin, end = bisect_left(self._lasts, first), bisect_right(self._firsts, last)
+        if begin >= end:
+            return []
+        found = list(
+            zip(
+                self._firsts[begin:end],
+                self._lasts[begin:end],
+                self._values[begin:end],
+                strict=True,
+            )
+        )
+        left = []
+        if found[0][0] < first:
+            left.append((found[0][0], first - 1, found[0][2]))
+        if found[-1][1] > last:
+            left.append((last + 1, found[-1][1], found[-1][2]))
+        self._replace(begin, end, left)
+        return [(max(a, first), min(b, last), value) for a, b, value in found]
+
+    def add(
+        self, first: int, last: int, value: Value, counts: Callable[[Value, Value], bool]
+    ) -> None:
+        """Says this of first..last, but where something is said that `counts(it, value)`."""
+        made: list[Piece[Value]] = []
+
+        def put(a: int, b: int, what: Value) -> None:
+            if made and made[-1][1] + 1 == a and made[-1][2] == what:
+                made[-1] = made[-1][0], b, what
+            else:
+                made.append((a, b, what))
+
+        at = first
+        for a, b, there in self.take(first, last):
+            if at < a:
+                put(at, a - 1, value)
+            put(a, b, there if counts(there, value) else value)
+            at = b + 1
+        if at <= last:
+            put(at, last, value)
+        begin = bisect_left(self._firsts, first)
+        # What touches it on the left and says the same becomes one with it.
+        if begin and self._lasts[begin - 1] + 1 == first and self._values[begin - 1] == made[0][2]:
+            begin -= 1
+            made[0] = self._firsts[begin], made[0][1], made[0][2]
+            self._replace(begin, begin + 1, made)
+        else:
+            self._replace(begin, begin, made)
+
+    def _replace(self, begin: int, end: int, pieces: list[Piece[Value]]) -> None:
+        self._firsts[begin:end] = [piece[0] for piece in pieces]
+        self._lasts[begin:end] = [piece[1] for piece in pieces]
+        self._values[begin:end] = [piece[2] for piece in pieces]
+
+
+class Book(Generic[Value]):
+    """Stretches by publisher."""
+
+    __slots__ = ("_counts", "publishers")
+
+    def __init__(self, counts: Callable[[Value, Value], bool]) -> None:
+        self._counts = counts
+        self.publishers: dict[int, Stretches[Value]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.publishers)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.publishers.values()))
+
+    def add(self, publisher: int, first: int, last: int, value: Value) -> None:
+        """See `Stretches.add`."""
+        found = self.publishers.get(publisher)
+        if found is None:
+            found = self.publishers[publisher] = Stretches()
+        found.add(first, last, value, self._counts)
+
+    def take(self, publisher: int, ranges: Iterable[Range]) -> list[Piece[Value]]:
+        """Takes these out; what was there of them."""
+        stretches = self.publishers.get(publisher)
+        if stretches is None:
+            return []
+        found = [piece for first, last in ranges for piece in stretches.take(first, last)]
+        if not stretches:
+            del self.publishers[publisher]
+        return found
+
+    def pieces(self) -> list[tuple[int, int, int, Value]]:
+        """All of them: publisher, first, last, value."""
+        return [
+            (publisher, *piece)
+            for publisher, stretches in self.publishers.items()
+            for piece in stretches
+        ]
+
+
+class _Came(NamedTuple):
+    """What came behind the floor, in order."""
+
+    txid: int
+    publisher: int
+    first: int
+    last: int
+    value: int | Register
+
+
+class EarlyEntries:
+    """See the file's docstring.
+
+    Invariant: what `_then` holds, and `_came` up to any transaction id, less the messages that came
+        up to there, is what was early there.
+
+    Args:
+        kept_us: for how long removals are kept; 0: until their messages come.
+    """
+
+    __slots__ = ("_came", "_moves", "_removals", "_step_us", "_swept_us", "_then")
+
+    def __init__(self, kept_us: int = 0) -> None:
+        self._step_us = -(-kept_us // STEPS)
+        self._swept_us = 0
+        self._removals: Book[int] = Book(int.__ge__)
+        """When they came, as the beginning of a step, in microseconds since 1970."""
+        self._moves: Book[Register] = Book(is_better)
+        self._then: tuple[Book[int], Book[Register]] = (Book(int.__ge__), Book(is_better))
+        self._came: deque[_Came] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._removals.publishers or self._moves.publishers)
+
+    @property
+    def removals_waiting(self) -> int:
+        """Messages whose removal is known and that have not come."""
+        return len(self._removals)
+
+    def removed(self, publisher: int, ranges: list[Range], txid: int, at_us: int) -> None:
+        """These messages have not come, and were removed by the record with this transaction id,
+        which came to this instance at this time (microseconds since 1970)."""
+        step_us = at_us - at_us % self._step_us if self._step_us else at_us
+        self._forget(at_us)
+        for first, last in ranges:
+            self._removals.add(publisher, first, last, step_us)
+            self._came.append(_Came(txid, publisher, first, last, step_us))
+
+    def moved(self, publisher: int, ranges: list[Range], register: Register, txid: int) -> None:
+        """The same of a transfer."""
+        for first, last in ranges:
+            self._moves.add(publisher, first, last, register)
+            self._came.append(_Came(txid, publisher, first, last, register))
+
+    def arrived(
+        self, publisher: int, ranges: list[Range], at_us: int
+    ) -> tuple[list[Range], list[Piece[Register]]]:
+        """These messages come at this time: which of them have been removed, and the registers of
+        others. It is known no longer then."""
+        self._forget(at_us)
+        gone = [(first, last) for first, last, _ in self._removals.take(publisher, ranges)]
+        return gone, self._moves.take(publisher, ranges)
+
+    def _forget(self, now_us: int) -> None:
+        """Forgets removals whose time is over. Those that were used before stay as of the floor:
+        else their messages would come back when the queue is made again."""
+        if not self._step_us or now_us < self._swept_us + self._step_us:
+            return
+        self._swept_us = now_us - now_us % self._step_us
+        oldest_us = self._swept_us - STEPS * self._step_us
+        old = PublisherRanges()
+        for publisher, first, last, step_us in self._removals.pieces():
+            if step_us < oldest_us:
+                old.add(publisher, first, last)
+                self._removals.take(publisher, [(first, last)])
+                self._then[0].take(publisher, [(first, last)])
+        if old:
+            self._came = deque(
+                each._replace(first=first, last=last)
+                for each in self._came
+                for first, last in (
+                    [(each.first, each.last)]
+                    if isinstance(each.value, Register)
+                    else early_ranges(old, each.publisher, each.first, each.last)
+                )
+            )
+
+    def floor_reached(self, floor_txid: int, passed: Iterable[tuple[int, list[Range]]]) -> None:
+        """The queue is made again from here on.
+
+        Args:
+            passed: publisher and sequences of messages that the floor has passed just now.
+        """
+        removals, moves = self._then
+        while self._came and self._came[0].txid <= floor_txid:
+            _, publisher, first, last, value = self._came.popleft()
+            if isinstance(value, Register):
+                moves.add(publisher, first, last, value)
+            else:
+                removals.add(publisher, first, last, value)
+        if removals or moves:
+            for publisher, ranges in passed:
+                removals.take(publisher, ranges)
+                moves.take(publisher, ranges)
+
+    def to_wire(self) -> dict[str, Any]:
+        """As of the floor, for msgpack."""
+        removals, moves = self._then
+        return {
+            "removals": removals.pieces(),
+            "moves": [(*piece[:3], *piece[3]) for piece in moves.pieces()],
+        }
+
+    @classmethod
+    def from_wire(cls, said: dict[str, Any], kept_us: int) -> EarlyEntries:
+        """The inverse of `to_wire`: the floor is now."""
+        made = cls(kept_us)
+        for publisher, first, last, at_us in said["removals"]:
+            made._removals.add(publisher, first, last, at_us)
+            made._then[0].add(publisher, first, last, at_us)
+        for publisher, first, last, generation, owner in said["moves"]:
+            register = Register(generation, owner)
+            made._moves.add(publisher, first, last, register)
+            made._then[1].add(publisher, first, last, register)
+        return made
+
+
+def early_ranges(held: PublisherRanges, publisher: int, first: int, last: int) -> list[Range]:
+    """Those of first..last that have never been in the queue; what has left it needs no memory."""
+    there = held.get(publisher)
+    return [(first, last)] if there is None else there.missing(first, last)

@@ -1,0 +1,244 @@
+"""What has ever been in a queue, and from where it can be made again (rules 7 and 9).
+
+A queue owner keeps little on its disk: it reads the journal again from the oldest message that is
+still in the queue, and begins with what had been there and what was early *there*. This point is
+the floor. It lies before an arrival, and moves on when all of the oldest arrival's
+messages have left the queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from raylay.services.errors import CorruptRecord
+from raylay.services.messages.ranges import PublisherRanges, Range
+from raylay.services.queues.decisions import Lease
+from raylay.services.queues.early import EarlyEntries
+
+JOINED_US = 100_000
+"""Runs that come within so many microseconds may be one arrival."""
+JOINED_MAX = 1_024
+"""Messages of an arrival that several runs made."""
+ARRIVALS_MAX = 1_024
+"""So many, and twice as many as when it was last done: then those that are empty are put
+together."""
+
+
+class Arrival:
+    """Messages that came together: one publisher's, with consecutive transaction ids.
+
+    Attributes:
+        live: how many of them are in the queue.
+        received_us: when the first of them came to this instance, in microseconds since 1970.
+        ranges: their sequences.
+    """
+
+    __slots__ = ("first_txid", "last_txid", "live", "publisher", "ranges", "received_us")
+
+    def __init__(
+        self,
+        publisher: int,
+        ranges: list[Range],
+        first_txid: int,
+        last_txid: int,
+        received_us: int,
+    ) -> None:
+        self.publisher = publisher
+        self.ranges = ranges
+        self.first_txid = first_txid
+        self.last_txid = last_txid
+        self.received_us = received_us
+        self.live = 0
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What a queue is made again with.
+
+    Attributes:
+        after_txid: the journal is to be read behind this transaction id.
+        folded_txid: how far it had been read; what was told of it is not told again.
+        early, held: as of `after_txid`.
+        names: of incarnations.
+    """
+
+    after_txid: int = 0
+    folded_txid: int = 0
+    early: dict[str, Any] = field(default_factory=lambda: {"removals": [], "moves": []})
+    held: PublisherRanges = field(default_factory=PublisherRanges)
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """For the queue's store."""
+        packed: bytes = msgpack.packb(
+            {
+                "after": self.after_txid,
+                "folded": self.folded_txid,
+                "early": self.early,
+                "held": self.held.to_wire(),
+                "names": dict(self.names),
+            }
+        )
+        return packed
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> Snapshot:
+        """The inverse of `to_bytes`.
+
+        Raises:
+            CorruptRecord: the bytes are no snapshot.
+        """
+        try:
+            said = msgpack.unpackb(stored, strict_map_key=False)
+            EarlyEntries.from_wire(said["early"], 0)
+            return cls(
+                said["after"],
+                said["folded"],
+                said["early"],
+                PublisherRanges.from_wire(said["held"]),
+                said["names"],
+            )
+        except Exception as error:  # whatever the bytes bring it to raise
+            raise CorruptRecord(f"the bytes are no snapshot of a queue: {error}") from None
+
+
+@dataclass(slots=True)
+class Start:
+    """What a queue's machine begins with.
+
+    Attributes:
+        fence_txid: what its predecessor drafted is committed up to here, or has failed; before the
+            machine has read that far, it decides nothing.
+        life: number of this start of the instance or of its queue owner, never used twice under
+            one incarnation: tags of drafts are its own.
+        leases: those that consumers have, whose sessions and ends have not come.
+        is_serving: whether the instance may serve (rule 12); else `serves` is to come.
+    """
+
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    fence_txid: int = 0
+    life: int = 0
+    leases: Sequence[Lease] = ()
+    is_serving: bool = True
+
+
+class History:
+    """See the file's docstring.
+
+    Invariants: `_arrivals` are all that came behind the floor, in order, and the first one has a
+        message in the queue. `_held_then` is what had been in the queue at the floor, `held` now.
+    Owner: the queue's machine.
+    """
+
+    __slots__ = ("_arrivals", "_held_then", "_looked_at", "early", "folded_txid", "held")
+
+    def __init__(self, snapshot: Snapshot, early_kept_us: int) -> None:
+        self.folded_txid = snapshot.after_txid
+        self.early = EarlyEntries.from_wire(snapshot.early, early_kept_us)
+        self.held = snapshot.held.copy()
+        self._held_then = snapshot.held.copy()
+        self._arrivals: deque[Arrival] = deque()
+        self._looked_at = 0
+
+    @property
+    def floor_txid(self) -> int:
+        """The queue can be made again from what is behind this transaction id."""
+        return self._arrivals[0].first_txid - 1 if self._arrivals else self.folded_txid
+
+    @property
+    def oldest(self) -> Arrival | None:
+        """The arrival that has the oldest message of the queue. None: it is empty."""
+        return self._arrivals[0] if self._arrivals else None
+
+    def arrived(
+        self,
+        publisher: int,
+        ranges: list[Range],
+        first_txid: int,
+        last_txid: int,
+        received_us: int,
+    ) -> Arrival:
+        """Messages came in: theirs, or an earlier arrival that they are now part of. Who puts them
+        into the queue counts them there (`live`)."""
+        self.held.add_ranges(publisher, ranges)
+        last = self._arrivals[-1] if self._arrivals else None
+        if (
+            last is not None
+            and last.publisher == publisher
+            and last.last_txid + 1 == first_txid
+            and len(last.ranges) == 1
+            and len(ranges) == 1
+            and last.ranges[0][1] + 1 == ranges[0][0]
+            and received_us - last.received_us < JOINED_US
+            and last_txid - last.first_txid < JOINED_MAX
+            and last.live
+        ):
+            last.ranges = [(last.ranges[0][0], ranges[0][1])]
+            last.last_txid = last_txid
+            return last
+        made = Arrival(publisher, ranges, first_txid, last_txid, received_us)
+        self._arrivals.append(made)
+        return made
+
+    def advance(self) -> None:
+        """Moves the floor on. For when all that was read has been folded."""
+        passed: list[tuple[int, list[Range]]] = []
+        arrivals = self._arrivals
+        while arrivals and not arrivals[0].live:
+            arrival = arrivals.popleft()
+            for publisher, ranges in _parts(arrival):
+                self._held_then.add_ranges(publisher, ranges)
+                passed.append((publisher, ranges))
+        self.early.floor_reached(self.floor_txid, passed)
+        if len(arrivals) > 2 * self._looked_at + ARRIVALS_MAX:
+            self._put_together()
+
+    def _put_together(self) -> None:
+        """Makes one of arrivals side by side that nothing is left of: else one message that stays
+        for ever would keep one of each that came after it."""
+        found: deque[Arrival] = deque()
+        for arrival in self._arrivals:
+            before = found[-1] if found else None
+            if arrival.live or before is None or before.live:
+                found.append(arrival)
+                continue
+            if not isinstance(before, _Left):
+                before = found[-1] = _Left(before)
+            before.take(arrival)
+        self._arrivals = found
+        self._looked_at = len(found)
+
+    def snapshot(self, names: Mapping[int, str]) -> Snapshot:
+        """What the queue can be made again with."""
+        return Snapshot(
+            self.floor_txid, self.folded_txid, self.early.to_wire(), self._held_then, names
+        )
+
+
+class _Left(Arrival):
+    """Several arrivals of which nothing is left in the queue."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, first: Arrival) -> None:
+        super().__init__(0, [], first.first_txid, first.last_txid, first.received_us)
+        self.parts = PublisherRanges()
+        self.take(first)
+
+    def take(self, other: Arrival) -> None:
+        """Puts the next one to it."""
+        self.last_txid = other.last_txid
+        for publisher, ranges in _parts(other):
+            self.parts.add_ranges(publisher, ranges)
+
+
+def _parts(arrival: Arrival) -> list[tuple[int, list[Range]]]:
+    """Publishers and sequences of an arrival."""
+    if isinstance(arrival, _Left):
+        return [(publisher, list(ranges)) for publisher, ranges in arrival.parts.sets.items()]
+    return [(arrival.publisher, arrival.ranges)]

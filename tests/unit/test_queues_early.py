@@ -1,0 +1,125 @@
+"""services/queues/early.py: what comes before its message."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from raylay.services.messages.ranges import PublisherRanges, SequenceSet
+from raylay.services.queues.early import STEPS, EarlyEntries, Stretches, early_ranges
+from raylay.services.queues.register import Register, is_better
+
+P = 7
+"""A publisher."""
+STEP_US = 1_000
+KEPT_US = STEPS * STEP_US
+FIRST, SECOND = Register(1, "B"), Register(2, "C")
+
+
+def test_stretches_are_a_dict_of_sequences_kept_as_ranges() -> None:
+    rng = random.Random(1)
+    for _ in range(60):
+        stretches: Stretches[int] = Stretches()
+        model: dict[int, int] = {}
+        for _ in range(60):
+            first = rng.randint(1, 40)
+            last = first + rng.randint(0, 9)
+            if rng.random() < 0.6:
+                value = rng.randint(0, 3)
+                stretches.add(first, last, value, int.__ge__)
+                for each in range(first, last + 1):
+                    model[each] = max(value, model.get(each, -1))
+            else:
+                taken = stretches.take(first, last)
+                found = {n: v for a, b, v in taken for n in range(a, b + 1)}
+                assert found == {n: model.pop(n) for n in range(first, last + 1) if n in model}
+            pieces = list(stretches)
+            assert {n: v for a, b, v in pieces for n in range(a, b + 1)} == model
+            assert all(one[1] < two[0] for one, two in itertools.pairwise(pieces))
+            assert len(stretches) == len(model)
+
+
+def test_a_hundred_thousand_acknowledgments_in_order_are_one_piece() -> None:
+    early = EarlyEntries(0)
+    for at in range(1, 2_001):
+        early.removed(P, [(at, at)], at, STEP_US)
+    assert early.removals_waiting == 2_000
+    early.floor_reached(2_000, [])
+    assert early.to_wire()["removals"] == [(P, 1, 2_000, STEP_US)]
+
+
+def test_a_message_meets_what_came_before_it_once() -> None:
+    early = EarlyEntries(0)
+    early.removed(P, [(3, 5)], 10, 0)
+    early.moved(P, [(5, 9)], FIRST, 11)
+    early.moved(P, [(8, 8)], SECOND, 12)
+    assert early.arrived(P, [(1, 4)], 0) == ([(3, 4)], [])
+    assert early.arrived(P, [(5, 8)], 0) == ([(5, 5)], [(5, 7, FIRST), (8, 8, SECOND)])
+    assert early.arrived(P, [(1, 8)], 0) == ([], [])
+    assert early.arrived(8, [(1, 8)], 0) == ([], [])
+    assert early
+    assert early.arrived(P, [(9, 9)], 0) == ([], [(9, 9, FIRST)])
+    assert not early
+
+
+def test_the_better_of_two_early_transfers_counts_whichever_was_read_last() -> None:
+    for order in ((FIRST, SECOND), (SECOND, FIRST)):
+        early = EarlyEntries(0)
+        for txid, register in enumerate(order, 1):
+            early.moved(P, [(1, 1)], register, txid)
+        assert early.arrived(P, [(1, 1)], 0)[1] == [(1, 1, SECOND)]
+    assert is_better(SECOND, FIRST)
+
+
+def test_removals_are_forgotten_after_their_time_and_transfers_never() -> None:
+    early = EarlyEntries(KEPT_US)
+    early.removed(P, [(1, 4)], 1, STEP_US)
+    early.moved(P, [(1, 4)], FIRST, 2)
+    assert early.arrived(P, [(1, 1)], STEP_US + KEPT_US)[0] == [(1, 1)]
+    later_us = 3 * STEP_US + KEPT_US
+    assert early.arrived(P, [(2, 2)], later_us) == ([], [(2, 2, FIRST)])
+    # Nor are they kept as of the floor, but for the one that was used in time.
+    early.floor_reached(2, [])
+    made = EarlyEntries.from_wire(early.to_wire(), KEPT_US)
+    assert made.removals_waiting == 1
+    assert made.arrived(P, [(3, 3)], later_us) == ([], [(3, 3, FIRST)])
+
+
+def test_without_a_time_removals_are_kept() -> None:
+    early = EarlyEntries(0)
+    early.removed(P, [(1, 1)], 1, 0)
+    assert early.arrived(P, [(1, 1)], 10**18)[0] == [(1, 1)]
+
+
+def test_a_used_entry_is_remembered_until_the_floor_has_passed_its_message() -> None:
+    early = EarlyEntries(KEPT_US)
+    early.removed(P, [(1, 2)], 10, STEP_US)
+    early.moved(P, [(3, 3)], FIRST, 11)
+    early.floor_reached(12, [])
+    early.arrived(P, [(1, 3)], STEP_US)  # with transaction ids 13 to 15
+    assert not early
+    made = EarlyEntries.from_wire(early.to_wire(), KEPT_US)
+    assert made.arrived(P, [(1, 3)], STEP_US) == ([(1, 2)], [(3, 3, FIRST)])
+    # It has no time by then: without it the message would come back.
+    early.removed(P, [(9, 9)], 16, 4 * KEPT_US)
+    assert EarlyEntries.from_wire(early.to_wire(), KEPT_US).removals_waiting == 2
+    early.floor_reached(14, [(P, [(1, 2)])])
+    made = EarlyEntries.from_wire(early.to_wire(), KEPT_US)
+    assert made.arrived(P, [(1, 3)], STEP_US) == ([], [(3, 3, FIRST)])
+
+
+def test_what_came_behind_the_floor_is_not_kept_as_of_it() -> None:
+    early = EarlyEntries(0)
+    early.removed(P, [(1, 1)], 10, 0)
+    early.moved(P, [(2, 2)], FIRST, 20)
+    early.floor_reached(15, [])
+    assert early.to_wire() == {"removals": [(P, 1, 1, 0)], "moves": []}
+    early.floor_reached(20, [])
+    assert early.to_wire()["moves"] == [(P, 2, 2, 1, "B")]
+
+
+def test_only_what_never_came_is_early() -> None:
+    held = PublisherRanges({P: SequenceSet([(1, 5), (8, 9)])})
+    assert early_ranges(held, P, 4, 10) == [(6, 7), (10, 10)]
+    assert early_ranges(held, P, 2, 4) == []
+    assert early_ranges(held, 8, 2, 4) == [(2, 4)]

@@ -1,0 +1,148 @@
+"""services/queues/rebuilding.py: from where a queue can be made again, and with what."""
+
+from __future__ import annotations
+
+import pytest
+
+from raylay.services.errors import CorruptRecord
+from raylay.services.queues.rebuilding import (
+    ARRIVALS_MAX,
+    JOINED_MAX,
+    JOINED_US,
+    Arrival,
+    History,
+    Snapshot,
+)
+from raylay.services.queues.register import Register
+
+P, OTHER = 7, 8
+
+
+class Fed:
+    """A history that messages come to, one run after another."""
+
+    def __init__(self) -> None:
+        self.history = History(Snapshot(), 0)
+        self.txid = 0
+        self.sequence = {P: 0, OTHER: 0}
+
+    def come(self, count: int = 1, publisher: int = P, at_us: int = 0, live: int = -1) -> Arrival:
+        """A run of one publisher, of which so many are in the queue; none said: all."""
+        first = self.sequence[publisher] + 1
+        self.sequence[publisher] += count
+        begin, self.txid = self.txid + 1, self.txid + count
+        arrival = self.history.arrived(
+            publisher, [(first, first + count - 1)], begin, self.txid, at_us
+        )
+        arrival.live += count if live < 0 else live
+        self.history.folded_txid = self.txid
+        return arrival
+
+    def held_then(self) -> dict[int, list[tuple[int, int]]]:
+        """What a queue made again begins with."""
+        held = Snapshot.from_bytes(self.history.snapshot({}).to_bytes()).held
+        return {publisher: list(ranges) for publisher, ranges in held.sets.items()}
+
+
+def test_the_floor_is_before_the_oldest_message_and_knows_what_was_held_there() -> None:
+    fed = Fed()
+    first, second = fed.come(3), fed.come(2, OTHER)
+    fed.history.advance()
+    assert (fed.history.floor_txid, fed.held_then()) == (0, {})
+    second.live -= 2
+    fed.history.advance()
+    assert fed.history.floor_txid == 0
+    first.live -= 2
+    fed.history.advance()
+    assert fed.history.floor_txid == 0
+    third = fed.come(1)
+    first.live -= 1
+    fed.history.advance()
+    assert fed.history.oldest is third
+    assert fed.history.floor_txid == 5
+    assert fed.held_then() == {P: [(1, 3)], OTHER: [(1, 2)]}
+    third.live -= 1
+    fed.history.advance()
+    assert fed.history.floor_txid == 6
+    fed.history.folded_txid = 9  # nothing of the queue came behind
+    fed.history.advance()
+    assert (fed.history.floor_txid, fed.history.oldest) == (9, None)
+
+
+def test_messages_that_never_entered_are_held_all_the_same() -> None:
+    fed = Fed()
+    fed.come(3, live=0)
+    fed.history.advance()
+    assert fed.history.floor_txid == 3
+    assert fed.held_then() == {P: [(1, 3)]}
+    assert fed.history.held.covers(P, [(1, 3)])
+
+
+def test_early_entries_are_those_of_the_floor() -> None:
+    fed = Fed()
+    early = fed.history.early
+    early.moved(OTHER, [(1, 1)], Register(1, "B"), 0)
+    oldest = fed.come(1)
+    fed.history.advance()
+    early.arrived(OTHER, [(1, 1)], 0)
+    fed.come(1, OTHER, live=0)
+    fed.history.advance()
+    snapshot = fed.history.snapshot({5: "B"})
+    assert (snapshot.after_txid, snapshot.folded_txid) == (0, 2)
+    again = History(Snapshot.from_bytes(snapshot.to_bytes()), 0)
+    assert again.early.arrived(OTHER, [(1, 1)], 0)[1] == [(1, 1, Register(1, "B"))]
+    oldest.live = 0
+    fed.history.advance()
+    assert not fed.history.snapshot({}).early["moves"]
+
+
+def test_runs_of_one_publisher_that_follow_one_another_are_one_arrival() -> None:
+    fed = Fed()
+    first = fed.come(1)
+    assert fed.come(1, at_us=JOINED_US - 1) is first
+    assert (first.ranges, first.last_txid, first.live) == ([(1, 2)], 2, 2)
+    assert fed.come(1, at_us=JOINED_US) is not first
+    other = fed.come(1, OTHER)
+    last = fed.come(1)
+    assert last is not first and last is not other
+    full = fed.come(JOINED_MAX - 1)
+    assert full is last
+    assert fed.come(1) is not last
+    # Nothing of it is left: the floor may pass it at any time.
+    gone = fed.come(1, OTHER, live=0)
+    assert fed.come(1, OTHER) is not gone
+
+
+def test_one_message_that_stays_does_not_keep_what_came_behind_it() -> None:
+    fed = Fed()
+    oldest = fed.come(1)
+    for _ in range(5 * ARRIVALS_MAX):
+        for publisher in (OTHER, P):
+            fed.come(1, publisher, live=0)
+        fed.history.advance()
+    assert len(fed.history._arrivals) <= ARRIVALS_MAX + 2
+    assert fed.history.floor_txid == 0
+    assert fed.held_then() == {}
+    oldest.live = 0
+    fed.history.advance()
+    assert fed.history.floor_txid == fed.txid
+    assert fed.held_then() == {publisher: [(1, last)] for publisher, last in fed.sequence.items()}
+
+
+def test_a_snapshot_is_read_as_it_was_written() -> None:
+    fed = Fed()
+    fed.come(3, live=0)
+    fed.history.early.removed(P, [(9, 9)], 3, 40)
+    fed.history.advance()
+    made = Snapshot.from_bytes(fed.history.snapshot({5: "B"}).to_bytes())
+    assert made.names == {5: "B"}
+    assert made.early == {"removals": [[P, 9, 9, 40]], "moves": []}
+    again = History(made, 0)
+    assert again.floor_txid == again.folded_txid == 3
+    assert again.early.arrived(P, [(9, 9)], 40)[0] == [(9, 9)]
+
+
+@pytest.mark.parametrize("stored", [b"", b"\x80", b"\xc1", Snapshot().to_bytes()[:-1]])
+def test_bytes_that_are_no_snapshot_are_refused(stored: bytes) -> None:
+    with pytest.raises(CorruptRecord, match="no snapshot of a queue"):
+        Snapshot.from_bytes(stored)
