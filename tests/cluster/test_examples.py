@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("fabric")]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("fabric")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -28,7 +28,6 @@ def test_hot_pair(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2000 of 2000 sales" in said("hot_pair.py", capsys)[-1]
 
 
-@pytest.mark.slow
 def test_hub_and_spoke(capsys: pytest.CaptureFixture[str]) -> None:
     first, *readers = said("hub_and_spoke.py", capsys)
     assert first == "started audit; restarted hub-1, hub-2"
@@ -38,20 +37,17 @@ def test_hub_and_spoke(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(read == published >= 3_000 for read, published in counts.values())
 
 
-@pytest.mark.slow
 def test_a_one_way_feed(capsys: pytest.CaptureFixture[str]) -> None:
     expected = "production has 1000 prices, test has 2000 with its own"
     assert said("one_way_feed.py", capsys) == [expected]
 
 
-@pytest.mark.slow
 def test_geographic_replication(capsys: pytest.CaptureFixture[str]) -> None:
     regions = ("NewYork", "London", "HongKong")
     expected = [f"{region}: 3000 of 3000 trades" for region in regions]
     assert said("geographic.py", capsys) == expected
 
 
-@pytest.mark.slow
 def test_a_pair_across_a_firewall(capsys: pytest.CaptureFixture[str]) -> None:
     """`web` has no address of `inside`, and the link that holds their connection is killed."""
     (line,) = said("dmz_pair.py", capsys)

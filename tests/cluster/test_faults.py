@@ -1,4 +1,4 @@
-"""The adversary on real actors: a short run of tests/soak, and its judge."""
+"""The adversary on real actors: a short run of tests/soak, and its judge (`make test-all`)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ SEED = 20
 FAULTS = ("kill", "pause", "cut", "full_disk", "kill_link")
 
 
+@pytest.mark.slow
 def test_a_sync_group_keeps_the_laws(runtime_directory: Path, tmp_path: Path) -> None:
     """SIGKILL of an instance, SIGSTOP, cut connections, a full disk and SIGKILL of a link under
     load, one after another."""

@@ -132,6 +132,7 @@ def resend(servers: Servers, path: Path) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_the_resend_of_a_long_history_holds_nobody_up(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
