@@ -125,17 +125,28 @@ class Client:
 
 
 class Server:
-    """An instance's process."""
+    """An instance's process.
 
-    def __init__(self, directory: Path, config: InstanceConfig) -> None:
+    Args:
+        awaited: whether it is up when this returns; if not, `await_start` is to be called.
+    """
+
+    def __init__(self, directory: Path, config: InstanceConfig, *, awaited: bool = True) -> None:
         self.directory = directory
         self.config = config
         self.log = ""
         self._logged = threading.Condition()
         config.save(directory)
-        self.start()
+        self.begin_start()
+        if awaited:
+            self.await_start()
 
     def start(self) -> None:
+        self.begin_start()
+        self.await_start()
+
+    def begin_start(self) -> None:
+        """Several begun at once are up sooner."""
         self.process = subprocess.Popen(
             [sys.executable, str(WATCHED), str(self.directory)],
             stdout=subprocess.PIPE,
@@ -143,6 +154,8 @@ class Server:
             text=True,
         )
         threading.Thread(target=self._read_log, args=(self.process.stderr,), daemon=True).start()
+
+    def await_start(self) -> None:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.log
@@ -252,9 +265,10 @@ def pair(
             policy=policy or DowngradePolicy(),
             sow=sow,
         )
-        servers.append(Server(path / name, config))
+        servers.append(Server(path / name, config, awaited=False))
     first, second = servers[-2:]
     for server in (first, second):
+        server.await_start()
         server.wait_for("link_caught_up")
     return first, second
 

@@ -10,6 +10,7 @@ Where `hold` in the data directory is a pipe, the reading thread stops there unt
 written to it. RAYLAY_TEST_READ_MS makes each look-up that reads the log take as long, as on a disk
 that is busy. RAYLAY_TEST_RECENT=none has nothing compared with what was committed a moment ago and
 is in memory still. RAYLAY_TEST_READS=on-the-loop brings back what was before there was that thread.
+RAYLAY_TEST_LOGON_S is how long a client may take to log on.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.replication.run_lookup import RunLookup
-from raylay.services.server import recovery, run_instance
+from raylay.services.server import client_connection, recovery, run_instance
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.reading import JournalReading
 from raylay.storage.journal_reader import LmdbJournalReader
@@ -141,5 +142,7 @@ if __name__ == "__main__":
         JournalReading.run = run_on_the_loop  # type: ignore[method-assign]
     if os.environ.get("RAYLAY_TEST_RECENT") == "none":
         recovery.RECENT_BYTES_MAX = 0
+    if logon_s := os.environ.get("RAYLAY_TEST_LOGON_S"):
+        client_connection.LOGON_TIMEOUT_S = float(logon_s)
     run_instance.InstanceServer = WatchedServer  # type: ignore[attr-defined]
     sys.exit(run_instance.main())

@@ -9,6 +9,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partialmethod
+from socketserver import BaseServer
 from typing import Any
 
 import pytest
@@ -23,6 +25,12 @@ from raylay.services.telemetry.metrics import (
 )
 
 pytest.importorskip("opentelemetry.exporter.prometheus")
+
+
+@pytest.fixture(autouse=True)
+def soon_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's HTTP server looks twice a second whether it is to stop."""
+    monkeypatch.setattr(BaseServer, "serve_forever", partialmethod(BaseServer.serve_forever, 0.01))
 
 
 @contextmanager

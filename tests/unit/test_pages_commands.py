@@ -16,6 +16,9 @@ from markdown_it import MarkdownIt
 
 from raylay.services.cli import app
 
+# In one process of those that run the tests: each that has one of these reads all texts of the code.
+pytestmark = pytest.mark.xdist_group("pages_commands")
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "deploy" / "README.md"]
 SYMPTOMS = ROOT / "docs" / "troubleshooting.md"
