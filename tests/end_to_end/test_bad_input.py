@@ -125,7 +125,7 @@ COMMANDS: list[tuple[Header, bytes, str]] = [
     ({"c": "pb", "n": 1}, record_of(BAD, 0), "sequence_order"),
     ({"c": "pb", "n": 1}, record_of(BAD, 1 << 63), "bad_record"),
     ({"c": "pb", "n": 1}, record_of(BAD, 1, command=0), "bad_record"),
-    ({"c": "pb", "n": 1}, record_of(BAD, 1, command=3), "bad_record"),
+    ({"c": "pb", "n": 1}, record_of(BAD, 1, command=3), "no_queue"),
     ({"c": "pb", "n": 1}, record_of(BAD, 1, command=4), "bad_record"),
     ({"c": "pb", "n": 2}, record_of(BAD, 1) + record_of(BAD, 2, command=5), "bad_record"),
     ({"c": "p", "t": "orders", "s": 1, "a": "persistent"}, b"", "bad_command"),

@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 
 from raylay.services.cli import app
 
-# In one process of those that run the tests: each that has one of these reads all texts of the code.
+# In one process of those that run the tests: each that has one of these reads all of the code.
 pytestmark = pytest.mark.xdist_group("pages_commands")
 
 ROOT = Path(__file__).parents[2]
