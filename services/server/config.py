@@ -53,7 +53,8 @@ class DestinationConfig:
         server_names: names of the same servers; empty: they are not known.
         window_bytes: sent and not yet stored there, at most.
         heartbeat_ms, timeout_ms: a beat when nothing else was sent for so long; the connection
-            ends when nothing came for so long.
+            ends when nothing came for so long. The other side beats each second
+            (`upstream_connection.BEAT_S`): with a shorter time-out none lasts that is idle.
         compression_type: `zstd` or `zlib`, of batches that are sent compressed.
         reconnect_timeout_ms: how long an address is tried before the next: none, one for all, or
             one for each.

@@ -902,17 +902,33 @@ def test_a_destination_takes_the_first_address_that_answers(
     assert len(there.journal()) == 10
 
 
-def test_a_silent_destination_is_given_up_and_found_again(servers: Servers, tmp_path: Path) -> None:
-    first, second = pair(servers, tmp_path, heartbeat_ms=100, timeout_ms=500)
-    client = Client(first.address, "publisher")
+def impatient_pair(
+    servers: Servers, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Server, Server]:
+    """Of those who give each other up after a second, and are heard of ten times as often."""
+    monkeypatch.setenv("RAYLAY_TEST_BEAT_S", "0.1")
+    return pair(servers, path, heartbeat_ms=100, timeout_ms=1_000)
+
+
+def is_given_up_and_found_again(first: Server, second: Server, client: Client) -> None:
+    """The second, which is stopped for a while."""
+    silent = "nothing came for 1 s"
     second.process.send_signal(signal.SIGSTOP)
+    before = first.events(silent)
     try:
         client.publish(range(1, 11))
-        first.wait_for("nothing came for 0.5 s")
+        first.wait_for(silent, before + 1)
     finally:
         second.process.send_signal(signal.SIGCONT)
     client.persisted(10)
     assert len(second.journal()) == 10
+
+
+def test_a_silent_destination_is_given_up_and_found_again(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = impatient_pair(servers, tmp_path, monkeypatch)
+    is_given_up_and_found_again(first, second, Client(first.address, "publisher"))
 
 
 def test_a_batch_that_skips_a_number_or_comes_of_an_older_epoch_is_refused(

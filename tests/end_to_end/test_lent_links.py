@@ -8,7 +8,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from end_to_end.test_instance import Client, Server, Servers, free_ports, pair
+from end_to_end.test_instance import (
+    Client,
+    Server,
+    Servers,
+    free_ports,
+    impatient_pair,
+    is_given_up_and_found_again,
+    pair,
+)
 from end_to_end.test_instance import servers as servers
 
 from raylay.services.messages.records import publisher_id
@@ -97,19 +105,12 @@ def test_an_instance_at_either_end_of_a_lent_connection_is_killed(
 
 @pytest.mark.slow
 def test_a_silent_destination_of_a_lent_connection_is_given_up_and_found_again(
-    servers: Servers, tmp_path: Path
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = pair(servers, tmp_path, heartbeat_ms=100, timeout_ms=500)
+    first, second = impatient_pair(servers, tmp_path, monkeypatch)
     client = Client(first.address, "publisher")
     first.wait_for("link_lent")
-    second.process.send_signal(signal.SIGSTOP)
-    try:
-        client.publish(range(1, 11))
-        first.wait_for("nothing came for 0.5 s")
-    finally:
-        second.process.send_signal(signal.SIGCONT)
-    client.persisted(10)
-    assert len(second.journal()) == 10
+    is_given_up_and_found_again(first, second, client)
 
 
 def test_who_takes_a_lent_connection_too_slowly_gets_the_rest_from_the_link(

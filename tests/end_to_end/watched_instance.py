@@ -10,7 +10,8 @@ Where `hold` in the data directory is a pipe, the reading thread stops there unt
 written to it. RAYLAY_TEST_READ_MS makes each look-up that reads the log take as long, as on a disk
 that is busy. RAYLAY_TEST_RECENT=none has nothing compared with what was committed a moment ago and
 is in memory still. RAYLAY_TEST_READS=on-the-loop brings back what was before there was that thread.
-RAYLAY_TEST_LOGON_S is how long a client may take to log on.
+RAYLAY_TEST_LOGON_S is how long a client may take to log on, RAYLAY_TEST_BEAT_S when the links of
+others that are up hear a beat.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from raylay.services.replication.run_lookup import RunLookup
-from raylay.services.server import client_connection, recovery, run_instance
+from raylay.services.server import client_connection, recovery, run_instance, upstream_connection
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.server.reading import JournalReading
 from raylay.storage.journal_reader import LmdbJournalReader
@@ -144,5 +145,7 @@ if __name__ == "__main__":
         recovery.RECENT_BYTES_MAX = 0
     if logon_s := os.environ.get("RAYLAY_TEST_LOGON_S"):
         client_connection.LOGON_TIMEOUT_S = float(logon_s)
+    if beat_s := os.environ.get("RAYLAY_TEST_BEAT_S"):
+        upstream_connection.BEAT_S = float(beat_s)
     run_instance.InstanceServer = WatchedServer  # type: ignore[attr-defined]
     sys.exit(run_instance.main())
