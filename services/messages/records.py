@@ -107,7 +107,6 @@ MESSAGES = frozenset((Command.PUBLISH, Command.DELTA_PUBLISH))
 COMMAND_AT = 13
 """The command's byte in a record."""
 _MESSAGE_BYTES = bytes(MESSAGES)
-_MESSAGE_FORMS = frozenset(RECORD_VERSION | command << 8 for command in MESSAGES)
 
 
 class Kind(IntEnum):
@@ -153,8 +152,9 @@ FLAG_NAMES = {
 
 _RECORD = struct.Struct("<IQBBBBHHHHIQQQQ")
 _RECORD_TAIL = struct.Struct("<BBBBHHHHIQQQQ")
-_RECORD_SCANNED = struct.Struct("<IQHBBHHH6xQQ")
-"""What `scan` looks at. Version and command are one number: both are compared at once."""
+_RECORD_SCANNED = struct.Struct("<IQ6sHH6xQQ")
+"""What `scan` looks at. Version, command and three lengths are compared at once: `_SHAPE`."""
+_SHAPE = struct.Struct("<BBBBH")
 _RECORD_FRONT = struct.Struct("<IQ")
 _RUN = struct.Struct("<IQBBHQQQQQIQHBBB")
 _RUN_TAIL = struct.Struct("<BBHQQQQQIQHBBB")
@@ -385,58 +385,52 @@ def scan(
     view = memoryview(payload)
     offset = start = 0
     publisher = first = last = -1
-    count = 0
-    topic_bytes = b""
-    topic_length = type_length = names_length = 0
-    traced = False
-    # Of the stretch's first record: who has the same is of its class, and was let in.
-    first_form = -1
-    is_command = False
+    count = least = names_end = topic_length = type_length = first_command = 0
+    # Of the record before: whose is the same needs no second look, and was let in.
+    shape = topic_bytes = b""
+    traced = is_command = False
     limit = record_bytes_max or 0xFFFFFFFF
     while offset < end:
         if offset + 60 > end:
-            raise CorruptRecord(f"record at byte {offset} is cut short", offset=offset)
-        length, check, form, typ, trace, topic, key, corr, pub, sequence = unpack(payload, offset)
+            raise _bad(offset, "is cut short")
+        length, check, form, key, corr, pub, sequence = unpack(payload, offset)
         following = offset + length
-        if length < 60 + topic + typ + key + corr + trace or following > end or not topic:
-            raise CorruptRecord(
-                f"record at byte {offset} has lengths that do not fit", offset=offset
-            )
-        if verify and checksum64(view[offset + 12 : following]) != check:
-            raise CorruptRecord(f"record at byte {offset} fails its checksum", offset=offset)
-        names_at = offset + 60
         if (
-            sequence == last + 1
+            form == shape
+            and sequence > last
             and pub == publisher
-            and topic == topic_length
-            and typ == type_length
-            and payload[names_at : names_at + names_length] == topic_bytes
-            and form == first_form
-            and length <= limit
+            and least + key + corr <= length <= limit
+            and following <= end
+            and payload[offset + 60 : offset + names_end] == topic_bytes
         ):
+            if verify and checksum64(view[offset + 12 : following]) != check:
+                raise _bad(offset, "fails its checksum")
             last = sequence
             count += 1
-            if trace:
-                if trace != TRACE_BYTES:
-                    raise CorruptRecord(f"record at byte {offset} has a bad header", offset=offset)
-                traced = True
             offset = following
             continue
-        if form & 0xFF != RECORD_VERSION or form >> 8 not in commands:
-            raise _bad_form(form, commands, offset)
+        version, command, typ, trace, topic = _SHAPE.unpack(form)
+        least = 60 + topic + typ + trace
+        if length < least + key + corr or following > end or not topic:
+            raise _bad(offset, "has lengths that do not fit")
+        if verify and checksum64(view[offset + 12 : following]) != check:
+            raise _bad(offset, "fails its checksum")
+        if version != RECORD_VERSION or command not in commands:
+            raise _bad_form(version, command, commands, offset)
         if length > limit:
             raise _bad_length(length, limit, offset)
         if trace not in (0, TRACE_BYTES) or topic > TOPIC_BYTES_MAX or not typ:
-            raise CorruptRecord(f"record at byte {offset} has a bad header", offset=offset)
+            raise _bad(offset, "has a bad header")
+        shape, names_end = form, 60 + topic + typ
         if (
             pub == publisher
             and sequence > last
             and topic == topic_length
             and typ == type_length
-            and payload[names_at : names_at + names_length] == topic_bytes
-            and (form == first_form if is_command else form in _MESSAGE_FORMS)
+            and payload[offset + 60 : offset + names_end] == topic_bytes
+            and (command == first_command if is_command else command in MESSAGES)
         ):
-            # A gap in the sequences, or a delta: still one chunk.
+            # A trace, or a delta: still one chunk.
             last = sequence
             count += 1
             traced = traced or trace > 0
@@ -448,9 +442,9 @@ def scan(
                 Chunk(publisher, *names, first, last, count, start, offset, traced, is_command)
             )
         publisher, first, last, count, start = pub, sequence, sequence, 1, offset
-        first_form, is_command = form, form not in _MESSAGE_FORMS
-        topic_length, type_length, names_length = topic, typ, topic + typ
-        topic_bytes = payload[names_at : names_at + names_length]
+        first_command, is_command = command, command not in MESSAGES
+        topic_length, type_length = topic, typ
+        topic_bytes = payload[offset + 60 : offset + names_end]
         traced = trace > 0
         offset = following
     names = topic_bytes[:topic_length], topic_bytes[topic_length:]
@@ -462,10 +456,14 @@ def scan(
     return chunks
 
 
-def _bad_form(form: int, commands: Container[int], offset: int) -> CorruptRecord:
+def _bad(offset: int, why: str) -> CorruptRecord:
+    return CorruptRecord(f"record at byte {offset} {why}", offset=offset)
+
+
+def _bad_form(version: int, command: int, commands: Container[int], offset: int) -> CorruptRecord:
     known = " or ".join(str(int(each)) for each in Command if each in commands)
     return CorruptRecord(
-        f"record at byte {offset} has version {form & 0xFF} and command {form >> 8}: here is read "
+        f"record at byte {offset} has version {version} and command {command}: here is read "
         f"version {RECORD_VERSION}, command {known}",
         offset=offset,
     )

@@ -19,6 +19,7 @@ from xxhash import xxh3_64_intdigest
 from raylay.services.errors import CorruptRecord, StorageError
 from raylay.services.messages.ranges import PublisherRanges, SequenceSet
 from raylay.services.messages.records import (
+    MESSAGES,
     PATH_INCARNATIONS_MAX,
     PUBLISHED,
     RECORD_BYTES_MAX,
@@ -410,6 +411,46 @@ def test_messages_and_other_commands_are_never_in_one_run() -> None:
 
 
 # -- the largest -----------------------------------------------------------------------------
+ONE = st.tuples(
+    st.sampled_from([(1, "a", "json"), (1, "a", "x"), (1, "ab", "json"), (2, "a", "json")]),
+    st.sampled_from([1, 1, 1, 2, 0]),
+    st.sampled_from(
+        [Command.PUBLISH] * 3 + [Command.DELTA_PUBLISH, Command.DELETE, Command.CHECKPOINT]
+    ),
+    st.binary(max_size=3),
+    st.sampled_from([b"", b"", TRACE]),
+    st.binary(max_size=5),
+)
+
+
+@given(st.lists(ONE, min_size=1, max_size=12))
+def test_a_payload_is_cut_where_a_plain_reading_cuts_it(
+    given: list[tuple[tuple[int, str, str], int, Command, bytes, bytes, bytes]],
+) -> None:
+    payload, sequence, last = b"", 3, Command.PUBLISH
+    expected: list[list[object]] = []
+    for (publisher, topic, kind), step, command, key, trace, body in given:
+        sequence += step
+        made = RecordBuilder(publisher, topic, kind).build(
+            sequence, body, 5, trace, command=command, key=key
+        )
+        names = [publisher, topic.encode(), kind.encode()]
+        is_command = command not in MESSAGES
+        start, payload = len(payload), payload + made
+        found = expected[-1] if expected else [0] * 10
+        if found[:3] == names and step and last in ({command} if is_command else MESSAGES):
+            found[4] = sequence
+            found[5] += 1  # type: ignore[operator]
+            found[7] = len(payload)
+            found[8] = found[8] or bool(trace)
+        else:
+            expected.append(
+                [*names, sequence, sequence, 1, start, len(payload), bool(trace), is_command]
+            )
+        last = command
+    assert [list(each) for each in scan(payload)] == expected
+
+
 def test_the_largest_record_fits_every_frame() -> None:
     """A client's with the longest header of a delivery, and a link's, with all that a run has."""
     names = 1024 * "n"

@@ -169,7 +169,7 @@ FUNCTION_LINES_MAX = 90
 # the function grew, and when it shrank until the number is lowered or the entry removed.
 LONG_FUNCTIONS = {
     # The one loop over messages on the way in: a call a message would double its time.
-    "services/messages/records.py:scan": 100,
+    "services/messages/records.py:scan": 94,
 }
 LINE_LENGTH_MAX = 100
 
