@@ -59,7 +59,7 @@ class Client(Publishing, Asking):
         self, topic: str, *, filter: str, message_type: str = "json"
     ) -> int:
         """Deletes the records of a SOW topic that pass a filter, however many there are. Up to
-        50,000 it is `sow_delete`. Of more it asks for the keys, and deletes 5,000 at a time: of
+        50,000 it is `sow_delete`. Of more it asks for the keys, and deletes 1,000 at a time: of
         those what still passes then. So it is not of one moment: what comes to pass meanwhile may
         stay, and where it fails some are deleted: call it again.
 

@@ -26,10 +26,19 @@ _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_AT = 36
 """Where it lies in a record (services/messages/records.py)."""
 
-IsHeavy = Callable[[Run], bool]
+DELETE_BYTES, KEY_BYTES = 120, 34
+"""Of the record of a delete, about: without its keys, and each of these."""
 Weigh = Callable[[Run], int]
 """How many times as long as most each record of a run takes; 0: so little that it is not counted,
 and never cut."""
+
+
+def weight(run: Run) -> int:
+    """How many times as long as a message each record of a run on a SOW topic takes: a delete as
+    often as it names keys."""
+    if not run.flags & Flag.COMMANDS:
+        return 1
+    return max(1, (len(run.payload) // run.count - DELETE_BYTES) // KEY_BYTES)
 
 
 def _exceed(runs: Iterable[Run], weigh: Weigh, most: int, size_bytes: int) -> bool:
@@ -148,8 +157,9 @@ class _Cut:
             left -= part.count * weight
             left_bytes -= len(part.payload)
             self._parts = parts if parts.left else None
-            if not parts.left:
-                runs.popleft()
+            if parts.left:
+                break
+            runs.popleft()
         return taken
 
 
@@ -160,9 +170,10 @@ class Unfolded:
     Owner: the instance's loop. Lifecycle: one life of the instance.
 
     Args:
-        is_heavy: whether the records of a run take long to be folded. Only those are counted.
-        slice_records: of those, in a slice.
-        weigh: what a client published, by how long it takes to be prepared; None: as `is_heavy`.
+        weigh: records by how long they take to be folded.
+        slice_records: in a slice, each as often as it weighs.
+        weigh_published: what a client published, by how long it takes to be prepared; None: as
+            `weigh`.
 
     Attributes:
         waiting_bytes: of the records in it.
@@ -172,9 +183,9 @@ class Unfolded:
 
     __slots__ = (
         "_batches",
-        "_is_heavy",
         "_slice_records",
         "_weigh",
+        "_weigh_published",
         "folded_txid",
         "last_txid",
         "waiting_bytes",
@@ -182,12 +193,12 @@ class Unfolded:
 
     def __init__(
         self,
-        is_heavy: IsHeavy,
+        weigh: Weigh,
         slice_records: int = SLICE_RECORDS,
-        weigh: Weigh | None = None,
+        weigh_published: Weigh | None = None,
     ) -> None:
-        self._is_heavy = is_heavy
-        self._weigh = weigh or is_heavy
+        self._weigh = weigh
+        self._weigh_published = weigh_published or weigh
         self._slice_records = slice_records
         self._batches: deque[tuple[_Cut, int]] = deque()
         self.waiting_bytes = 0
@@ -199,19 +210,19 @@ class Unfolded:
 
     def is_long(self, batch: Batch) -> bool:
         """Whether it takes more than one slice."""
-        return _exceed(batch.runs, self._is_heavy, self._slice_records, SLICE_BYTES)
+        return _exceed(batch.runs, self._weigh, self._slice_records, SLICE_BYTES)
 
     def in_parts(self, runs: Sequence[Run]) -> PublishedInParts | None:
         """What a client published in one frame, where to prepare it takes long; else None."""
-        if not _exceed(runs, self._weigh, PART_RECORDS, PART_BYTES):
+        if not _exceed(runs, self._weigh_published, PART_RECORDS, PART_BYTES):
             return None
-        return PublishedInParts(runs, self._weigh)
+        return PublishedInParts(runs, self._weigh_published)
 
     def add(self, batch: Batch) -> None:
         """Something was committed."""
         if not self._batches and batch.runs:
             self.folded_txid = batch.runs[0].first_txid - 1
-        self._batches.append((_Cut(batch.runs, self._is_heavy), batch.last_txid))
+        self._batches.append((_Cut(batch.runs, self._weigh), batch.last_txid))
         self.waiting_bytes += sum(len(run.payload) for run in batch.runs)
         self.last_txid = batch.last_txid
 

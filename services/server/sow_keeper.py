@@ -230,19 +230,23 @@ class SowKeeper:
     def serve(self) -> None:
         """From now on it folds what is committed."""
         if self.feature is not None:
-            from raylay.services.core.unfolded import PART_RECORDS, Unfolded
+            from raylay.services.core.unfolded import PART_RECORDS, Unfolded, weight
             from raylay.services.sow.finding import FINDINGS_AT_ONCE, may_ask
 
             find = self.feature.book.find
 
-            def is_heavy(run: Run) -> bool:
-                return find(run.topic, run.message_type) is not None
-
             def weigh(run: Run) -> int:
-                at_once = FINDINGS_AT_ONCE if may_ask(run) else PART_RECORDS
-                return PART_RECORDS // at_once if is_heavy(run) else 0
+                return weight(run) if find(run.topic, run.message_type) is not None else 0
 
-            self._folds.unfolded = Unfolded(is_heavy, weigh=weigh)
+            def weigh_published(run: Run) -> int:
+                found = weigh(run)
+                return (
+                    max(found, PART_RECORDS // FINDINGS_AT_ONCE)
+                    if found and may_ask(run)
+                    else found
+                )
+
+            self._folds.unfolded = Unfolded(weigh, weigh_published=weigh_published)
             self._folds.enlist(self, True)
             if self.feature.floor_txid is not None:
                 self._begin_write()

@@ -13,8 +13,7 @@ from raylay.services.sow.records import Author, SowRecord
 from raylay.services.sow.state import Change, SowState
 
 DELETED_MAX = 50_000
-"""Keys of one delete, and of all deletes of one batch. They are folded in one turn of the loop, and
-each costs 13 µs there."""
+"""Keys of one delete. They are folded in one turn of the loop, and each costs 13 µs there."""
 
 
 def put(

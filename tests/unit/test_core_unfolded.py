@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import msgpack
 import pytest
 from unit.sow_given import P, record_bytes, run
 
@@ -20,8 +21,10 @@ from raylay.services.core.unfolded import (
     Parts,
     PublishedInParts,
     Unfolded,
+    weight,
 )
-from raylay.services.messages.records import Flag, Kind, Run, iterate_records
+from raylay.services.messages.records import Command, Flag, Kind, Run, iterate_records
+from raylay.services.sow.folding import deleted_keys
 
 
 def run_at(
@@ -29,6 +32,15 @@ def run_at(
 ) -> Run:
     records = (record_bytes(each, body, publisher=P) for each in sequences)
     return replace(run(first_txid, *records), topic=topic.encode())
+
+
+def delete_run(first_txid: int, *named: list[bytes]) -> Run:
+    """Deletes as they are journaled, each of these keys."""
+    records = (
+        record_bytes(at, msgpack.packb({"keys": keys}), command=Command.DELETE)
+        for at, keys in enumerate(named, first_txid)
+    )
+    return run(first_txid, *records)
 
 
 def sequences_of(runs: list[Run]) -> list[tuple[bytes, int, int]]:
@@ -164,7 +176,7 @@ def test_what_weighs_most_is_a_part_of_its_own() -> None:
     def weigh(run: Run) -> int:
         return {b"orders": 1, b"slow": PART_RECORDS}.get(run.topic, 0)
 
-    unfolded = Unfolded(is_heavy, weigh=weigh)
+    unfolded = Unfolded(is_heavy, weigh_published=weigh)
     runs = [
         run_at(0, [1, 2, 3]),
         run_at(0, [4, 5, 6], topic="slow"),
@@ -181,6 +193,30 @@ def test_what_weighs_most_is_a_part_of_its_own() -> None:
         found.append([sequence for _, _, sequence in sequences_of(published.part)])
         published.go_on()
     assert found == [[1, 2, 3], [4], [5], [6], [7, 8, 9, 10]]
+
+
+def test_a_delete_weighs_what_it_names() -> None:
+    keys = [b"%032x" % n for n in range(1_000)]
+    many = delete_run(1, *([keys[n::10] for n in range(10)] * 3))
+    few = delete_run(31, *([[key] for key in keys[:40]] * 3))
+    assert weight(run_at(1, [1, 2], b"x" * 500)) == 1 and weight(few) == 1
+    assert 95 <= weight(many) <= 105
+    unfolded = Unfolded(weight)
+    unfolded.add(Batch([many, few], 150))
+    assert unfolded.is_long(Batch([many], 30))
+    taken = []
+    while unfolded:
+        batch = unfolded.take()
+        taken.append(batch.last_txid)
+        named = sum(
+            len(deleted_keys(record.body) or ())
+            for each in batch.runs
+            for record in iterate_records(each.payload)
+        )
+        assert named <= SLICE_RECORDS
+    assert taken[-1] == 150 and taken[:3] == [1, 2, 3]
+    assert unfolded.in_parts([many]) is not None
+    assert unfolded.in_parts([delete_run(1, keys)]) is None, "one record is never cut"
 
 
 def test_another_turn_is_waited_for_and_nothing_else() -> None:
