@@ -21,6 +21,7 @@ from raylay.services.configuration.model import (
     TracingSettings,
     TypeSettings,
 )
+from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.spelling import did_you_mean
 from raylay.services.configuration.topology import problems
@@ -51,6 +52,7 @@ class FabricBuilder:
         relocate_after: str | int | None = None,
         message_types: Iterable[TypeSettings | Mapping[str, Any]] | None = None,
         sow_topics: Iterable[SowTopicSettings | Mapping[str, Any]] | None = None,
+        queues: Iterable[QueueSettings | Mapping[str, Any]] | None = None,
         downgrade_age: str | None = None,
     ) -> None:
         """
@@ -66,6 +68,8 @@ class FabricBuilder:
                 (docs/message-types.md).
             sow_topics: whose last message of each key is kept, each with `name`, `message_type`,
                 `keys` and so on (docs/sow-topics.md).
+            queues: whose messages go to one consumer each, each with `name`, `message_type` and so
+                on (docs/queues.md).
             downgrade_age: short for `downgrade={"age": …}`.
 
         Raises:
@@ -88,6 +92,7 @@ class FabricBuilder:
             ("relocate_after", relocate_after),
             ("message_types", None if message_types is None else tuple(message_types)),
             ("sow_topics", None if sow_topics is None else tuple(sow_topics)),
+            ("queues", None if queues is None else tuple(queues)),
         ):
             if value is not None:
                 sections[key] = value
@@ -196,7 +201,7 @@ class FabricBuilder:
         Args:
             group: for a new instance; default is its name.
             options: of `InstanceSettings`: host, client_port, replication_port, metrics_port,
-                directory, node_labels, journal, downgrade, bootstrap, topics, sow_topics.
+                directory, node_labels, journal, downgrade, bootstrap, topics, sow_topics, queues.
 
         Raises:
             ConfigurationError: a value is wrong, or the name is taken in another group.

@@ -28,6 +28,7 @@ from raylay.services.configuration.fields import (
     TopicName,
 )
 from raylay.services.configuration.message_types import check_types
+from raylay.services.configuration.queues import QueueSettings, terms_of
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.units import (
     parse_milliseconds,
@@ -35,11 +36,14 @@ from raylay.services.configuration.units import (
 from raylay.services.errors import ConfigurationError
 from raylay.services.messages.topics import (
     RESERVED,
+    TopicMatcher,
     TopicRule,
 )
 from raylay.services.messages.types.definitions import TypeDefinition
+from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.timetable import Occasion, is_time_of_day
 from raylay.services.replication.validation import ALWAYS_CHECKED, CHECKS, SowDefinition
+from raylay.services.replication.validation import QueueDefinition as QueueTerms
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.storage.journal import SEGMENT_BYTES_DEFAULT
 
@@ -266,17 +270,6 @@ class LogSettings(Section):
     format: Literal["text", "json"] = "text"
 
 
-class QueueSettings(Section):
-    """A queue: compared when a link connects; it does not run yet. Empty values: as documented."""
-
-    name: str
-    message_type: str
-    kind: Literal["queue", "local", "group_local"] = "queue"
-    underlying: str = ""
-    filter: str = ""
-    domain: str = ""
-
-
 class TransportSettings(Section):
     """One more transport for clients."""
 
@@ -325,7 +318,8 @@ class InstanceSettings(Section):
     bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] | None = None
     """Topics with state. None: as the fabric says."""
-    queues: tuple[QueueSettings, ...] = ()
+    queues: tuple[QueueSettings, ...] | None = None
+    """None: as the fabric says."""
     defined_types: DefinedTypes | None = None
     """Message types of names of their own. None: as the fabric says."""
     destinations: tuple[DestinationSettings, ...] = ()
@@ -366,6 +360,7 @@ class FabricSettings(Section):
     """Of names of their own, beside those that are built in."""
     sow_topics: tuple[SowTopicSettings, ...] = ()
     """Topics with state, in the order in which a pattern and a name are looked for."""
+    queues: tuple[QueueSettings, ...] = ()
     journal: JournalSettings = JournalSettings()
     downgrade: DowngradeSettings = DowngradeSettings()
     tracing: TracingSettings = TracingSettings()
@@ -446,8 +441,27 @@ class FabricSettings(Section):
         return self.topics if instance.topics is None else instance.topics
 
     def journaled_of(self, instance: InstanceSettings) -> tuple[TopicRule, ...]:
-        """The topics that are in the instance's transaction log."""
-        return tuple(topic.rule() for topic in self.topics_of(instance) if topic.journaled)
+        """The topics that are in the instance's transaction log, with those of the queues that it
+        has: what is said of their messages is on them."""
+        found = tuple(topic.rule() for topic in self.topics_of(instance) if topic.journaled)
+        queues = self.queues_of(instance)
+        if not queues or not found:
+            return found
+        journaled = TopicMatcher(found)
+        return found + tuple(
+            TopicRule(each.name, each.message_type)
+            for each in queues
+            if not journaled.matches(each.name.encode(), each.message_type.encode())
+        )
+
+    def queues_of(self, instance: InstanceSettings) -> tuple[QueueDefinition, ...]:
+        """The queues of the instance's own, or the fabric's."""
+        own = instance.queues
+        return tuple(each.definition() for each in (self.queues if own is None else own))
+
+    def queue_terms_of(self, instance: InstanceSettings) -> tuple[QueueTerms, ...]:
+        """What is compared of them when a link connects."""
+        return tuple(map(terms_of, self.queues_of(instance)))
 
     def unjournaled_of(self, instance: InstanceSettings) -> tuple[TopicRule, ...] | None:
         """The topics that are declared as not journaled, by the instance or for the whole fabric.

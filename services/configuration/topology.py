@@ -20,7 +20,9 @@ from raylay.services.messages.topics import (
     is_regex,
 )
 from raylay.services.plugins.filters import filter_problem
+from raylay.services.plugins.queue_checks import QueueProblem, queue_problems
 from raylay.services.plugins.sow_checks import SowProblem, sow_problems
+from raylay.services.queues.definition import QueueDefinition
 from raylay.services.replication.routing import SYNC_DESTINATIONS_MAX
 from raylay.services.sow.definition import SowTopicDefinition
 
@@ -45,7 +47,9 @@ def problems(settings: FabricSettings) -> list[Problem]:
     found += _names(settings)
     found += _ports(settings)
     found += dict.fromkeys(
-        problem for instance in settings.instances for problem in _sow(settings, instance)
+        problem
+        for instance in settings.instances
+        for problem in (*_sow(settings, instance), *_queues(settings, instance))
     )
     for instance in settings.instances:
         found += _destinations(settings, instance)
@@ -150,6 +154,79 @@ def _sow(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Probl
                 f"{where}: no journaled topic{of} takes {topic.pattern or topic.name} of type "
                 f"{topic.message_type}, and state is made from the journal: add it to topics{more}",
             )
+
+
+def _queues(settings: FabricSettings, instance: InstanceSettings) -> Iterator[Problem]:
+    """Of the queues that an instance has: its own, or the fabric's."""
+    own = instance.queues is not None
+    queues = settings.queues_of(instance)
+    types = settings.types_of(instance)
+    log = TopicMatcher(
+        tuple(topic.rule() for topic in settings.topics_of(instance) if topic.journaled)
+    )
+    with_state = {(each.name, each.message_type) for each in settings.sow_of(instance)}
+    seen: set[tuple[str, str]] = set()
+    for number, queue in enumerate(queues):
+        subject = (*((instance.name,) if own else ()), "queues", str(number))
+        where = f"queue {queue.name}{f' of {instance.name}' if own else ''}"
+        of = (queue.name, queue.message_type)
+        if of in seen:
+            yield Problem(
+                subject, f"{where} of type {of[1]} is defined twice: take one of them out"
+            )
+        if of in with_state:
+            yield Problem(
+                subject,
+                f"{where}: there is a SOW topic of this name: give the queue another one, and the "
+                "SOW topic as its underlying topic",
+            )
+        seen.add(of)
+        try:
+            found = queue_problems(queue, types)
+        except ConfigurationError as error:
+            found = [QueueProblem("", str(error))]
+        for problem in found:
+            at = f", {problem.place}" if problem.place else ""
+            place = (problem.place,) if problem.place else ()
+            yield Problem((*subject, *place), f"{where}{at}: {problem.text}")
+        if not holds_journaled(queue, log):
+            of_which = "" if instance.topics is None else f" of {instance.name}"
+            more = f", or give {instance.name} queues of its own" if of_which and not own else ""
+            yield Problem(
+                subject,
+                f"{where}: no journaled topic{of_which} takes {queue.topic} of type "
+                f"{queue.message_type}, and what is in no journal is in no queue: add it to "
+                f"topics{more}",
+            )
+        yield from _replicated_local(instance, queue, subject, where)
+
+
+def _replicated_local(
+    instance: InstanceSettings, queue: QueueDefinition, subject: tuple[str, ...], where: str
+) -> Iterator[Problem]:
+    """A queue of one instance whose acknowledgments would go to others."""
+    if queue.is_distributed:
+        return
+    for destination in instance.destinations:
+        rules = tuple(TopicRule(each.name, each.message_type) for each in destination.topics)
+        if TopicMatcher(rules).matches(queue.name.encode(), queue.message_type.encode()):
+            yield Problem(
+                subject,
+                f"{where} is local and destination {destination.name} of {instance.name} takes "
+                f"topic {queue.name}: narrow its topics, as by ^(?!{queue.name}$), so that at most "
+                "the underlying topic is replicated, under another name, or take the kind queue "
+                "or group_local",
+            )
+
+
+def holds_journaled(queue: QueueDefinition, log: TopicMatcher) -> bool:
+    """Whether a transaction log takes what a queue holds; under an expression some of it."""
+    if not is_regex(queue.topic):
+        return log.matches(queue.topic.encode(), queue.message_type.encode())
+    return any(
+        rule.message_type in ("*", queue.message_type) and may_overlap(rule.name, queue.topic)
+        for rule in log.rules
+    )
 
 
 def is_journaled(topic: SowTopicDefinition, log: tuple[TopicRule, ...]) -> bool:

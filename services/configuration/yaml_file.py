@@ -16,6 +16,8 @@ message_types:               # of names of their own
   - {name: pipes, kind: fix, options: {field_separator: 124}}
 sow_topics:                  # whose last message of each key is kept
   - {name: flights/last, message_type: json, keys: [/tail]}
+queues:                      # whose messages go to one consumer each
+  - {name: work, message_type: json, underlying: orders, lease: 30s}
 downgrade: {age: 5s}
 journal: {segment_size: 64MiB, durability: fsync}
 """
@@ -45,6 +47,7 @@ from raylay.services.configuration.model import (
     TracingSettings,
     TransportSettings,
 )
+from raylay.services.configuration.queues import QueueSettings
 from raylay.services.configuration.sow_topics import SowTopicSettings
 from raylay.services.configuration.units import format_milliseconds
 from raylay.services.errors import ConfigurationError
@@ -74,6 +77,7 @@ class _InstanceEntry(Section):
     logs: LogSettings | None = None
     bootstrap: BootstrapSettings | None = None
     sow_topics: tuple[SowTopicSettings, ...] | None = None
+    queues: tuple[QueueSettings, ...] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -139,6 +143,7 @@ class _File(Section):
     connect_regions: Literal["sync", "async"] | None = None
     message_types: DefinedTypes = ()
     sow_topics: tuple[SowTopicSettings, ...] = ()
+    queues: tuple[QueueSettings, ...] = ()
     instances: dict[str, _InstanceEntry] = Field(default_factory=dict)
     links: tuple[_LinkEntry, ...] = ()
     journal: JournalSettings = JournalSettings()
@@ -239,9 +244,10 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         relocate_after=_as_text(file.relocate_after_ms),
         message_types=file.message_types,
         sow_topics=file.sow_topics,
+        queues=file.queues,
     )
     for path, line in lines.items():
-        if subject := _sow_subject(path):
+        if subject := _topic_subject(path):
             builder.origins[subject] = f"{name}:{line}"
     for region, entry in file.regions.items():
         place = origin("regions", region)
@@ -302,12 +308,15 @@ def _build(file: _File, lines: Lines, name: str) -> FabricSettings:
         raise (error if text.startswith(f"{name}:") else at(origin("fabric"), error)) from None
 
 
-def _sow_subject(path: Path_) -> tuple[str, ...]:
-    """What a problem of a SOW topic says of its place, of a path in the file; empty: of another
-    path."""
+def _topic_subject(path: Path_) -> tuple[str, ...]:
+    """What a problem of a SOW topic or a queue says of its place, of a path in the file; empty: of
+    another path."""
     inside = path[1:] if path[:1] == ("instances",) else path
     begin = 1 if inside is not path else 0
-    return tuple(map(str, inside)) if inside[begin : begin + 1] == ("sow_topics",) else ()
+    return tuple(map(str, inside)) if inside[begin : begin + 1] in _LISTED else ()
+
+
+_LISTED = (("sow_topics",), ("queues",))
 
 
 def _as_text(time_ms: int | None) -> str | None:

@@ -17,7 +17,6 @@ from raylay.services.replication.routing import Destination
 from raylay.services.replication.validation import (
     Description,
     DestinationTerms,
-    QueueDefinition,
 )
 from raylay.services.topology.check import SEVERITIES, Checked, Finding, check, listed
 from raylay.services.topology.members import Member
@@ -84,7 +83,7 @@ def descriptions_of(settings: FabricSettings) -> dict[str, Description]:
                 for each in instance.destinations
             ),
             settings.sow_terms_of(instance),
-            tuple(QueueDefinition(**queue.model_dump()) for queue in instance.queues),
+            settings.queue_terms_of(instance),
         )
         for instance in settings.instances
     }

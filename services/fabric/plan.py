@@ -33,7 +33,6 @@ from raylay.services.fabric.whole_file import write_whole
 from raylay.services.messages.topics import TopicRule
 from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.timetable import JournalAction
-from raylay.services.replication.validation import QueueDefinition
 from raylay.services.server.config import (
     BootstrapConfig,
     ClientTransportConfig,
@@ -420,7 +419,8 @@ def instance_config(
         sow_topics=settings.sow_terms_of(instance),
         sow=settings.sow_of(instance),
         type_definitions=settings.types_of(instance),
-        queues=tuple(QueueDefinition(**queue.model_dump()) for queue in instance.queues),
+        queues=settings.queue_terms_of(instance),
+        queue_definitions=settings.queues_of(instance),
         client_host=instance.host,
         client_port=ports.client,
         client_advertised=client_address(record, instance),

@@ -8,7 +8,7 @@ checks, values behind those that an array has here), so that versions understand
     pass     its PassThrough
     servers  names of the instances that it may reach
     sow      [[name, message type, [key, …]], …]
-    queues   [[name, message type, kind, underlying topic, filter, domain], …]
+    queues   [[name, message type, kind, underlying topic, filter, domain, initial owner], …]
 
 The names of instance, group and Destination are in the header.
 """
@@ -69,7 +69,7 @@ def pack_description(description: Description) -> bytes:
         value["sow"] = [[sow.name, sow.message_type, sow.keys] for sow in description.sow]
     if description.queues:
         value["queues"] = [
-            [q.name, q.message_type, q.kind, q.underlying, q.filter, q.domain]
+            [q.name, q.message_type, q.kind, q.underlying, q.filter, q.domain, q.initial_owner]
             for q in description.queues
         ]
     packed: bytes = _pack(value)
@@ -129,7 +129,7 @@ def unpack_description(name: str, group: str, terms: DestinationTerms, data: byt
             for entry in _entries(value, "sow")
         ),
         tuple(
-            QueueDefinition(*(_text(entry, at) for at in range(6)))
+            QueueDefinition(*(_text(entry, at) for at in range(min(7, max(6, len(entry))))))
             for entry in _entries(value, "queues")
         ),
     )

@@ -72,6 +72,7 @@ class QueueDefinition:
         underlying: its UnderlyingTopic as written; empty: its own name.
         filter: as written; empty: none.
         domain: of a group-local queue: GroupLocalQueueDomain; empty: the instance's Group.
+        initial_owner: of a group-local queue: InitialOwner; empty: it is not known.
     """
 
     name: str
@@ -80,6 +81,7 @@ class QueueDefinition:
     underlying: str = ""
     filter: str = ""
     domain: str = ""
+    initial_owner: str = ""
 
 
 Definition = TypeVar("Definition", SowDefinition, QueueDefinition)
@@ -478,8 +480,10 @@ class _Validation:
         for element, one, other in (
             ("UnderlyingTopic", mine.underlying or mine.name, theirs.underlying or theirs.name),
             ("Filter", mine.filter.strip(), theirs.filter.strip()),
+            ("InitialOwner", mine.initial_owner, theirs.initial_owner),
         ):
-            if one != other:
+            # An instance of an earlier release does not tell the last one.
+            if one != other and (element != "InitialOwner" or (one and other)):
                 return (
                     f"the {element} of queue {mine.name} ({mine.message_type}) is {one!r} at "
                     f"{self._upstream.name} and {other!r} at {self._downstream.name}: write the "
@@ -496,6 +500,8 @@ class _Validation:
         for terms, rules in self._onward:
             if not rules.of(subject) or self._is_only(terms):
                 continue
+            if mine.kind == "group_local" and not mine.domain and terms.group != group:
+                continue  # It is no queue of theirs.
             passing = terms.pass_through
             if passing is None or not compile_regex(passing, "PassThrough").search(group):
                 return (

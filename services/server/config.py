@@ -20,6 +20,7 @@ from raylay.services.messages.topics import (
 )
 from raylay.services.messages.types.definitions import TypeDefinition
 from raylay.services.protocol.compression import COMPRESSION_TYPES, ZSTD
+from raylay.services.queues.definition import QueueDefinition as RunQueue
 from raylay.services.replication.downgrade import DowngradePolicy, Look
 from raylay.services.replication.placement import Placement, aimed
 from raylay.services.replication.routing import Destination
@@ -163,10 +164,10 @@ class InstanceConfig:
         unjournaled: which are declared as being in none: they are delivered to live subscribers.
             A publish to any other topic is refused. None: all others are delivered so, as by
             releases that did not ask for it.
-        sow_topics, queues: definitions, compared with those of other instances at connect; queues
-            do not run yet.
+        sow_topics, queues: definitions, compared with those of other instances at connect.
         sow: topics whose last message of each key is kept, in the order in which a name is looked
             for.
+        queue_definitions: the queues that it runs.
         type_definitions: message types of names of their own.
         client_advertised, replication_advertised: `host:port` that clients, and other instances,
             reach it by; None: host and port.
@@ -238,6 +239,7 @@ class InstanceConfig:
     unjournaled: tuple[TopicRule, ...] | None = None
     type_definitions: tuple[TypeDefinition, ...] = ()
     sow: tuple[SowTopicDefinition, ...] = ()
+    queue_definitions: tuple[RunQueue, ...] = ()
 
     def check(self) -> None:
         """Raises ConfigurationError where values do not fit together."""
@@ -309,6 +311,8 @@ class InstanceConfig:
             del values["unjournaled"]
         if not self.sow:
             del values["sow"]
+        if not self.queue_definitions:
+            del values["queue_definitions"]
         return json.dumps(values, indent=2)
 
     @classmethod
@@ -414,6 +418,7 @@ _NESTED_LISTS: dict[str, type] = {
     "client_transports": ClientTransportConfig,
     "type_definitions": TypeDefinition,
     "sow": SowTopicDefinition,
+    "queue_definitions": RunQueue,
 }
 
 

@@ -46,7 +46,7 @@ FULL = Description(
         ),
     ),
     (SowDefinition("orders", "json", ("/id", "/day")),),
-    (QueueDefinition("q", "json", "group_local", "orders", "/x > 1", "d"),),
+    (QueueDefinition("q", "json", "group_local", "orders", "/x > 1", "d", "A-1"),),
 )
 
 
@@ -66,7 +66,7 @@ def test_everything_survives() -> None:
     assert value["topics"][0] == ["^o", "json", "/x > 1", ["txlog", "cascade"]]
     assert value["pass"] == "^g$" and value["servers"] == ["B-1", "B-2"]
     assert value["sow"] == [["orders", "json", ["/id", "/day"]]]
-    assert value["queues"] == [["q", "json", "group_local", "orders", "/x > 1", "d"]]
+    assert value["queues"] == [["q", "json", "group_local", "orders", "/x > 1", "d", "A-1"]]
 
 
 def test_what_is_included_travels_as_what_is_not() -> None:
@@ -79,12 +79,20 @@ def test_other_versions_are_understood() -> None:
     value = {
         "log": [["orders", "json", "more"]],
         "topics": [["orders", "json", "", ["txlog", "a check of tomorrow"], 5]],
+        "queues": [
+            ["q", "json", "group_local", "", "", "d"],
+            ["r", "json", "queue", "", "", "", "", 1],
+        ],
         "more": 1,
     }
     found = unpack(msgpack.packb(value))
     assert found.log == (TopicRule("orders", "json"),)
     (terms,) = found.destinations
     assert terms.topics == (TopicRule("orders", "json", exclude_validation=("txlog",)),)
+    assert found.queues == (
+        QueueDefinition("q", "json", "group_local", "", "", "d"),
+        QueueDefinition("r", "json"),
+    )
     assert unpack(msgpack.packb({})).log == ()
 
 

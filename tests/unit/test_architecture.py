@@ -108,7 +108,7 @@ ROOMS: dict[str, frozenset[str]] = {
     for room, others in {
         "messages": "",
         "expressions": "messages",
-        "plugins": "expressions messages replication sow storage subscriptions",
+        "plugins": "expressions messages queues replication sow storage subscriptions",
         "replication": "expressions messages",
         # Beside what clients speak, it packs what links and their instances tell one another.
         "protocol": "messages queues replication",
@@ -119,10 +119,10 @@ ROOMS: dict[str, frozenset[str]] = {
         "topology": "messages replication",
         "telemetry": "messages",
         "client": "messages protocol storage",
-        "configuration": "messages plugins replication sow storage",
+        "configuration": "messages plugins queues replication sow storage",
         "transports": "protocol",
         "server": (
-            "core messages plugins protocol replication sow storage subscriptions telemetry "
+            "core messages plugins protocol queues replication sow storage subscriptions telemetry "
             "transports"
         ),
         "programs": "messages plugins protocol replication server storage telemetry transports",

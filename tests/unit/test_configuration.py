@@ -60,6 +60,7 @@ regions:
 connect_regions: async
 message_types: [{name: pipes, kind: fix, options: {field_separator: 124}}]
 sow_topics: [{name: t/last, message_type: json, keys: [/id]}]
+queues: [{name: t/work, message_type: json, underlying: t/orders, lease: 30s}]
 instances:
   C:
     group: G
@@ -73,6 +74,7 @@ instances:
     downgrade: {age: 7s}
     topics: [own]
     sow_topics: [{name: own, message_type: json, expiration: 5s}]
+    queues: [{name: own/work, message_type: json, underlying: own}]
     replication_host: 127.0.0.3
     logs: {level: debug}
     bootstrap: {sources: [A-1], topics: [own]}

@@ -282,6 +282,35 @@ def test_a_group_local_queue_is_needed_within_its_group(
     assert names(found) == [(name, "orders") for name in failing]
 
 
+@pytest.mark.parametrize(
+    ("domain", "passes"),
+    [("", True), ("d", False)],
+)
+def test_a_group_local_queue_is_passed_on_within_its_group(domain: str, passes: bool) -> None:
+    """The published table: between groups only what was published in the group passes."""
+    rule = T("orders", "json", include_validation=("queue_passthrough",))
+    queue = {"queues": (replace(QUEUE, kind="group_local", domain=domain),)}
+    mate, far = to("A", name="mates", pass_through=".*"), to("h", name="far", pass_through="^h$")
+    there = instance("B", "A", destinations=(mate, far), **queue)
+    found = check(to("A", rule), instance("A", "A", **queue), there)
+    assert names(found) == ([] if passes else [("queue_passthrough", "orders")])
+
+
+@pytest.mark.parametrize(
+    ("owners", "differs"), [(("A", "A"), False), (("A", "B"), True), (("A", ""), False)]
+)
+def test_messages_of_a_group_local_queue_begin_at_one_instance(
+    owners: tuple[str, str], differs: bool
+) -> None:
+    rule = T("orders", "json", include_validation=())
+    mine, theirs = (replace(QUEUE, kind="group_local", initial_owner=each) for each in owners)
+    here, there = instance("A", queues=(mine,)), instance("B", "A", queues=(theirs,))
+    found = check(to("A", rule), here, there)
+    assert names(found) == ([("queue_underlying", "orders")] if differs else [])
+    if differs:
+        assert "the InitialOwner of queue orders (json) is 'A' at A and 'B' at B" in found[0].text
+
+
 def test_a_local_queue_stays_here() -> None:
     rule = T("orders", "json", include_validation=())
     here = instance("A", queues=(replace(QUEUE, kind="local"),))

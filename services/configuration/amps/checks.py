@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from raylay.services.configuration.amps.actions import module_problems
 from raylay.services.configuration.amps.message_types import definition, problem, unsupported
 from raylay.services.configuration.amps.model import AmpsConfig, Destination, LogTopic
+from raylay.services.configuration.amps.queues import queue_texts
 from raylay.services.configuration.amps.sow import ConflatedTopic, Queue, Sow, SowTopic, View
 from raylay.services.configuration.amps.sow_topics import topic_problems
 from raylay.services.configuration.amps.tree import VERSION
@@ -141,21 +142,25 @@ def _matcher(topics: Iterable[LogTopic]) -> TopicMatcher:
 def _destination_topics(
     path: Path, destination: Destination, recorded: TopicMatcher, sow: Sow | None
 ) -> Iterator[Problem]:
-    local = {(queue.name, queue.message_type) for queue in sow.local_queues} if sow else set()
+    local = sow.local_queues if sow else ()
+    queues = {(queue.name, queue.message_type) for queue in sow.all_queues} if sow else set()
     for number, topic in enumerate(destination.topics):
         here: Path = (*path, "Topic", number)
         wrong = filter_problem(topic.filter, "*") if topic.filter else ""
         if wrong:
             yield (*here, "Filter"), wrong
-        if is_regex(topic.name):
+        rule = TopicMatcher((TopicRule(topic.name, topic.message_type),))
+        for queue in local:
+            if rule.matches(queue.name.encode(), queue.message_type.encode()):
+                how = f" (as {topic.name} would)" if topic.name != queue.name else ""
+                yield (
+                    here,
+                    f"{queue.name} is a LocalQueue: it cannot be replicated{how}; replicate its "
+                    "underlying topic, or define a Queue or GroupLocalQueue",
+                )
+        if is_regex(topic.name) or (topic.name, topic.message_type) in queues:
             continue
-        if (topic.name, topic.message_type) in local:
-            yield (
-                here,
-                f"{topic.name} is a LocalQueue: it cannot be replicated; replicate its underlying "
-                "topic, or define a Queue or GroupLocalQueue",
-            )
-        elif not recorded.matches(topic.name.encode(), topic.message_type.encode()):
+        if not recorded.matches(topic.name.encode(), topic.message_type.encode()):
             yield (
                 here,
                 f"topic {topic.name} of type {topic.message_type} is not in the TransactionLog: "
@@ -242,6 +247,11 @@ def _sow(sow: Sow, config: AmpsConfig) -> Iterator[Problem]:
     ):
         for number, queue in enumerate(queues):
             yield from _queue(("SOW", kind, number), queue, recorded)
+            try:
+                for place, text in queue_texts(queue, config):
+                    yield ("SOW", kind, number, *place), text
+            except ConfigurationError as error:
+                yield ("SOW", kind, number), str(error)
 
 
 def _underlying(sow: Sow, defined: dict[str, list[tuple[int, str]]]) -> Iterator[Problem]:

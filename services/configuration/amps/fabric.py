@@ -7,7 +7,7 @@ and the Destination's Name say so; else it is kept as host:port, of another fabr
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -23,7 +23,8 @@ from raylay.services.configuration.amps.model import (
     IncomingTransport,
     TransactionLog,
 )
-from raylay.services.configuration.amps.sow import Queue, Sow
+from raylay.services.configuration.amps.queues import queue_settings
+from raylay.services.configuration.amps.sow import Sow
 from raylay.services.configuration.amps.sow_topics import not_running, settings_of
 from raylay.services.configuration.amps.support import Finding, findings, runs_for_clients
 from raylay.services.configuration.amps.types import split_listen_address
@@ -245,25 +246,8 @@ def _bootstrap(
 
 
 def _definitions(config: AmpsConfig, sow: Sow) -> dict[str, Any]:
-    """Topics with state, as far as they run; queues, which are compared when a link connects."""
-    queues: list[dict[str, str]] = []
-    kinds: tuple[tuple[str, Sequence[Queue]], ...] = (
-        ("queue", sow.queues),
-        ("local", sow.local_queues),
-        ("group_local", sow.group_local_queues),
-    )
-    for kind, items in kinds:
-        queues += [
-            {
-                "name": queue.name,
-                "message_type": queue.message_type,
-                "kind": kind,
-                "underlying": queue.underlying_topic or "",
-                "filter": queue.filter or "",
-                "domain": getattr(queue, "domain", None) or "",
-            }
-            for queue in items
-        ]
+    """Topics with state, as far as they run, and queues."""
+    queues = [queue_settings(queue) for queue in sow.all_queues]
     topics = [settings_of(topic) for topic in sow.topics if not not_running(topic, config)]
     return {"sow_topics": topics, "queues": queues}
 

@@ -218,3 +218,8 @@ class Sow(Stanza):
     conflated_topics: tuple[ConflatedTopic, ...] = element(
         "ConflatedTopic", (), synonyms=("ReplicaDefinition",), many=True
     )
+
+    @property
+    def all_queues(self) -> tuple[Queue, ...]:
+        """Of whatever kind."""
+        return (*self.queues, *self.local_queues, *self.group_local_queues)

@@ -1,0 +1,227 @@
+"""Queues of a fabric: as they are written, what an instance gets of them, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from raylay.services.configuration.builder import FabricBuilder
+from raylay.services.configuration.model import FabricSettings
+from raylay.services.configuration.yaml_file import parse
+from raylay.services.errors import ConfigurationError
+from raylay.services.fabric.check import descriptions_of
+from raylay.services.fabric.plan import FabricRecord, bring_up_to_date, instance_config
+from raylay.services.messages.topics import TopicRule
+from raylay.services.queues.definition import QueueDefinition
+from raylay.services.replication.validation import QueueDefinition as QueueTerms
+from raylay.services.server.config import InstanceConfig
+
+ENTRY = "{name: work, message_type: json, underlying: orders}"
+FILE = f"""fabric: f
+topics: [{{name: "^orders", message_type: json}}, {{name: ticks, journaled: false}}]
+regions: {{A: 2}}
+queues:
+  - {ENTRY}
+"""
+MINUTE_US = 60_000_000
+
+
+def declared(entry: str) -> FabricSettings:
+    return parse(FILE.replace(ENTRY, entry), "f.yaml")
+
+
+def test_a_queue_with_everything() -> None:
+    settings = declared(
+        """
+    name: work
+    message_type: json
+    kind: group_local
+    underlying: ^orders/
+    filter: /qty > 5
+    publish_target: orders/new
+    semantics: at-least-once
+    lease: 30s
+    backlog_max: 1000
+    subscription_backlog_max: 10
+    expiration: 1m
+    expiration_model: earliest
+    recovery_point: 2026-01-02T03:04:05Z
+    fairness: fast
+    leasing: strict
+    deliveries_max: 3
+    cancels_max: 2
+    priority: /urgency
+    file_backed: true
+    deferred_ack: 2m
+    initial_owner: A-1
+    domain: trading
+"""
+    )
+    (found,) = settings.queues_of(settings.instance("A-1"))
+    assert found == QueueDefinition(
+        "work",
+        "json",
+        kind="group_local",
+        underlying="^orders/",
+        filter="/qty > 5",
+        publish_target="orders/new",
+        lease_us=MINUTE_US // 2,
+        backlog_max=1000,
+        subscription_backlog_max=10,
+        expiration_us=MINUTE_US,
+        expiration_model="earliest",
+        recovery_point="2026-01-02T03:04:05+00:00",
+        fairness="fast",
+        strict=True,
+        deliveries_max=3,
+        cancels_max=2,
+        priority="/urgency",
+        file_backed=True,
+        deferred_ack_us=2 * MINUTE_US,
+        initial_owner="A-1",
+        domain="trading",
+    )
+    assert FabricSettings.from_json(settings.to_json()) == settings
+    assert settings.queue_terms_of(settings.instance("A-1")) == (
+        QueueTerms("work", "json", "group_local", "^orders/", "/qty > 5", "trading", "A-1"),
+    )
+
+
+def test_what_else_there_is() -> None:
+    barrier, once = declared(
+        "{name: b, message_type: json, underlying: orders, barrier: /end = 1}\n"
+        "  - {name: d, message_type: json, underlying: orders, target_depth: 5000,"
+        " semantics: at-most-once}"
+    ).queues
+    assert barrier.definition().barrier == "/end = 1"
+    assert (once.definition().target_depth, once.definition().at_most_once) == (5000, True)
+
+
+def test_what_is_not_given_is_as_documented() -> None:
+    settings = parse(FILE)
+    assert settings.queues[0].definition() == QueueDefinition("work", "json", underlying="orders")
+
+
+def test_in_python_it_is_the_same() -> None:
+    made = FabricBuilder(
+        "f",
+        topics=[
+            {"name": "^orders", "message_type": "json"},
+            {"name": "ticks", "journaled": False},
+        ],
+        queues=[{"name": "work", "message_type": "json", "underlying": "orders"}],
+    ).region("A", 2)
+    assert made.settings().queues == parse(FILE).queues
+
+
+def config_of(settings: FabricSettings, name: str, tmp_path: Path) -> InstanceConfig:
+    record = FabricRecord("f", str(tmp_path), settings.to_json(), key="k")
+    bring_up_to_date(record, settings)
+    return instance_config(settings, record, settings.instance(name))
+
+
+def test_an_instance_runs_them_and_journals_what_is_said_of_their_messages(tmp_path: Path) -> None:
+    settings = parse(FILE)
+    config = config_of(settings, "A-1", tmp_path)
+    assert config.queue_definitions == (QueueDefinition("work", "json", underlying="orders"),)
+    assert config.queues == (QueueTerms("work", "json", underlying="orders"),)
+    assert config.topics == (TopicRule("^orders", "json"), TopicRule("work", "json"))
+    assert InstanceConfig.from_json(config.to_json()) == config
+    assert descriptions_of(settings)["A-1"].queues == config.queues
+    plain = config_of(parse(FILE.partition("queues:")[0]), "A-1", tmp_path)
+    assert "queue_definitions" not in json.loads(plain.to_json()), "an earlier release reads it"
+    assert plain.topics == (TopicRule("^orders", "json"),)
+
+
+def test_an_instance_may_have_its_own() -> None:
+    own = "{name: other, message_type: json, underlying: orders/eu}"
+    settings = parse(FILE + f"instances: {{A-2: {{queues: [{own}]}}}}\n")
+    names = {each.name: [q.name for q in settings.queues_of(each)] for each in settings.instances}
+    assert names == {"A-1": ["work"], "A-2": ["other"]}
+    assert TopicRule("other", "json") in settings.journaled_of(settings.instance("A-2"))
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("{name: work}", "message_type: is missing"),
+        ("{name: '^w', message_type: json}", "expected a name, got the expression '^w'"),
+        ("{name: raylay/x, message_type: json}", "topics that begin with raylay/ are Raylay's own"),
+        ("{name: work, message_type: json, lese: 5s}", "this key is unknown here: did you mean le"),
+        ("{name: work, message_type: json, lease: 0s}", "greater than 0"),
+        ("{name: work, message_type: json, backlog_max: 0}", "greater than 0"),
+        ("{name: work, message_type: json, kind: shared}", "'queue', 'local' or 'group_local'"),
+        ("{name: work, message_type: json, kind: group_local}", "its initial_owner is missing"),
+        ("{name: work, message_type: json, recovery_point: soon}", "expected epoch, now, creation"),
+        (
+            "{name: work, message_type: json, underlying: orders, priority: /p, barrier: /b}",
+            "it has a priority and a barrier: give one of them",
+        ),
+        (
+            "{name: work, message_type: json, underlying: ^orders}",
+            "say with publish_target where publishes to the queue go",
+        ),
+        (
+            "{name: work, message_type: json, underlying: ^orders/, publish_target: trades}",
+            "trades is not of the underlying topic ^orders/",
+        ),
+        (
+            "{name: work, message_type: json, underlying: ^orders/, publish_target: ^orders/}",
+            "^orders/ is an expression: name one topic",
+        ),
+        ("{name: work, message_type: json, underlying: (, publish_target: x}", "'(' cannot be use"),
+        (
+            "{name: work, message_type: json, underlying: orders, filter: /a =}",
+            "queue work, filter: '/a =', column 5",
+        ),
+        (
+            "{name: work, message_type: json, underlying: orders, priority: UNKNOWN(/a)}",
+            "queue work, priority: 'UNKNOWN(/a)', column 1",
+        ),
+        (
+            "{name: work, message_type: binary, underlying: orders, filter: /a = 1}",
+            "cannot be read field by field",
+        ),
+        (
+            "{name: work, message_type: json, underlying: trades}",
+            "no journaled topic takes trades of type json, and what is in no journal is in no",
+        ),
+        ("{name: ticks, message_type: json}", "no journaled topic takes ticks of type json"),
+        (
+            "{name: work, message_type: json, underlying: ^trades, publish_target: trades}",
+            "no journaled topic takes ^trades of type json",
+        ),
+        (
+            "{name: work, message_type: json, kind: local, underlying: orders}",
+            "queue work is local and destination A-2 of A-1 takes topic work: narrow its topics",
+        ),
+        (f"{ENTRY}\n  - {ENTRY}", "queue work of type json is defined twice"),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_line(entry: str, says: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        declared(entry)
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(("f.yaml:5: ", "f.yaml:6: ")) for line in lines), lines
+    assert says in str(caught.value), caught.value
+
+
+def test_a_queue_of_the_name_of_a_topic_with_state() -> None:
+    with pytest.raises(
+        ConfigurationError, match="there is a SOW topic of this name: give the queu"
+    ):
+        parse(FILE + "sow_topics: [{name: work, message_type: json, keys: [/id]}]\n")
+
+
+def test_a_local_queue_whose_underlying_topic_alone_is_replicated() -> None:
+    text = FILE.replace("regions: {A: 2}", "instances: {A: {}, B: {}}").replace(
+        ENTRY, "{name: work, message_type: json, kind: local, underlying: orders}"
+    )
+    link = "links: [{from: A, to: B, mode: sync, topics: [%s]}]\n"
+    settings = parse(text + link % '"^orders"')
+    assert settings.queues[0].kind == "local"
+    for topics in ('".*"', '"^(work|orders)"', "work"):
+        with pytest.raises(ConfigurationError, match="destination B of A takes topic work"):
+            parse(text + link % topics)
