@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from xxhash import xxh3_64_hexdigest
+
 from raylay.services.client.connection import split_address
 from raylay.services.client.failover import Server, as_server
 from raylay.services.client.publish_store import PublishStore
@@ -63,3 +65,9 @@ def sample_every(sampling_ratio: float) -> int:
     if not 0 <= sampling_ratio <= 1:
         raise ConfigurationError(f"sampling_ratio is {sampling_ratio}: give one of 0 to 1")
     return round(1 / sampling_ratio) if sampling_ratio else 0
+
+
+def remembered_as(topic: str, message_type: str, filter: str) -> str:
+    """The name under which a bookmark store remembers a subscription that was given none."""
+    text = f"|{xxh3_64_hexdigest(filter.encode())}" if filter else ""
+    return f"{topic}|{message_type}{text}"

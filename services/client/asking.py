@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from raylay.services.client.arguments import sow_keys
+from raylay.services.client.arguments import remembered_as, sow_keys
 from raylay.services.client.performing import QUEUE_BYTES_MAX_DEFAULT
-from raylay.services.client.queries import FocusedSubscription, Query
+from raylay.services.client.queries import FocusedReplay, FocusedSubscription, Query
 from raylay.services.client.sow_query import SowQuery
+from raylay.services.client.sow_replay import SowReplay
 from raylay.services.client.subscribing import Subscribing
 from raylay.services.client.subscription import Subscription
-from raylay.services.errors import LocalProtocolError
 
 ROWS_A_FRAME = 100
 """Asked for when nothing else is: a frame costs the instance and the client more than a row."""
@@ -93,6 +93,7 @@ class Asking(Subscribing):
         no_sowkey: bool = False,
         batch: int = ROWS_A_FRAME,
         bookmark: str = "",
+        bookmark_not_found: str = "",
         subscription_id: str = "",
         queue_bytes_max: int = QUEUE_BYTES_MAX_DEFAULT,
         timeout_s: float = 30.0,
@@ -111,20 +112,23 @@ class Asking(Subscribing):
             delta: changes come with the key fields and what has changed, and nothing else.
             no_empties: of fields that a record lost, a delta says nothing.
             no_sowkey: deltas come without SOW key.
-            subscription_id: made up when it is not given.
-            bookmark: none may be given: a query has no bookmark.
+            bookmark: the records as they were there, on a topic with history, and then every
+                message behind it: a time, a bookmark, a list, a range, `EPOCH`. On others, and with
+                `NOW`, the records as they are. Deletions are not told of; `oof`, `delta`, `select`
+                and `keys` do not go with it. It goes on exactly where it was, after a failover and,
+                with a bookmark store, after a restart: without rows then (`SowReplay`).
+            bookmark_not_found: `now`, `epoch` or `fail`.
+            subscription_id: made up when it is not given; with a bookmark store from topic, type
+                and filter.
+            options: `rate`, `fully_durable`, … of `subscribe`, with a bookmark.
             the others: as of `sow`.
 
         Raises:
             CommandFailed: the server refused, with its reason (`bad_filter`, …).
+            BookmarkNotFound: with `bookmark_not_found="fail"`.
             ConnectionLost: no server answered in time; NoSafeInstance: those left are not safe.
-            LocalProtocolError: a bookmark, or the id is in use.
+            LocalProtocolError: the id is in use.
         """
-        if bookmark:
-            raise LocalProtocolError(
-                "sow_and_subscribe takes no bookmark: ask sow(as_of=…) for what there was, and "
-                "subscribe with the bookmark"
-            )
         given = self._given(
             filter=filter,
             order_by=order_by,
@@ -135,20 +139,26 @@ class Asking(Subscribing):
             no_empties=no_empties,
             no_sowkey=no_sowkey,
             batch=batch,
+            bookmark_not_found=bookmark_not_found,
         )
+        options = {**given, **options}
+        store = self._bookmark_store if bookmark else None
+        if not subscription_id and store is not None:
+            subscription_id = f"sow|{remembered_as(topic, message_type, filter)}"
         if not subscription_id:
             self._subscription_number += 1
             subscription_id = f"sub-{self._subscription_number}"
-        asked = FocusedSubscription(subscription_id, topic, message_type, {**given, **options})
-        subscription = Subscription(
-            asked,
-            queue_bytes_max,
-            self._congestion_changed,
-            self._unsubscribe,
-            None,
-            self._tell_tracer if self._tracer is not None else None,
-            self._replace,
-        )
+        asked: FocusedReplay | FocusedSubscription
+        subscription: Subscription
+        taken = self._tell_tracer if self._tracer is not None else None
+        shell = queue_bytes_max, self._congestion_changed, self._unsubscribe
+        if bookmark:
+            asked = FocusedReplay(subscription_id, topic, message_type, bookmark, options, store)
+            changed = None if store is None else self._bookmarks_changed
+            subscription = SowReplay(asked, *shell, changed, taken, self._replace)
+        else:
+            asked = FocusedSubscription(subscription_id, topic, message_type, options)
+            subscription = Subscription(asked, *shell, None, taken, self._replace)
         await self._begin(subscription, asked, timeout_s)
         return subscription
 

@@ -6,6 +6,11 @@ is void. Otherwise it ends with `ConnectionLost`.
 
 A `sow_and_subscribe` is asked again whatever was handed out, and leaves out what the consumer holds
 (focus.py). Where its filter is replaced, the group that follows has only what is newly in focus.
+
+One with a bookmark has rows of the past, and a replay behind them. The end of its group says what
+lies before the replay. With that it has what any bookmark subscription has, exact ranges, and goes
+on as one: no group comes any more, after a reconnect or, with a bookmark store, a restart. Before
+that it has nothing but some rows: it asks anew, and leaves out those that are the same.
 """
 
 from __future__ import annotations
@@ -14,11 +19,14 @@ from typing import Any
 
 from raylay.services.client.focus import Focus
 from raylay.services.client.messages import MessageBatch
-from raylay.services.client.resumption import Resumption
+from raylay.services.client.resumption import BookmarkStore, Resumption, read_have
 from raylay.services.errors import ConnectionLost, RaylayError
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.protocol.frames import Header
 
 _ACKS = "processed,completed"
+GROUP_END = "group_end"
+"""The kind of a batch that says that all rows have come."""
 
 
 class Query(Resumption):
@@ -120,4 +128,75 @@ class FocusedSubscription(Resumption):
             payload, count = focus.end()
             if count and self.options.get("oof"):
                 return [MessageBatch(self.id, count, payload, kind="oof", reason="deleted")]
+        return []
+
+
+class FocusedReplay(Resumption):
+    """One `sow_and_subscribe` with a bookmark.
+
+    Invariant: `received` is empty until `has_rows`.
+    """
+
+    __slots__ = ("before", "focus", "has_rows")
+
+    def __init__(
+        self,
+        subscription_id: str,
+        topic: str,
+        message_type: str,
+        bookmark: str,
+        options: dict[str, Any],
+        store: BookmarkStore | None = None,
+    ) -> None:
+        super().__init__(subscription_id, topic, message_type, bookmark, options, store)
+        self.has_rows = bool(self.received)
+        """Whether a group has ended, in this life or, as the bookmark store says, one before."""
+        self.focus = Focus()
+        """Of groups that were interrupted, and of this one."""
+        self.before = PublisherRanges()
+        """What lies before the replay, as the end of the group says."""
+
+    @property
+    def command(self) -> str:  # type: ignore[override]
+        """See `Resumption.command`."""
+        return "subscribe" if self.has_rows else "sow_and_subscribe"
+
+    def subscribe_frame(self, command_id: str) -> tuple[Header, bytes]:
+        """See `Resumption.subscribe_frame`. The rows are not paused: what is behind them is, once
+        it is accepted."""
+        header, body = super().subscribe_frame(command_id)
+        options = dict(header.get("o") or {})
+        if self.has_rows:
+            for name in ("batch", "order_by"):
+                options.pop(name, None)
+            if not body:
+                # Nothing is something to have: else it would begin at the bookmark once more.
+                options.setdefault("have", {})
+        else:
+            self.held = False
+            options.pop("pause", None)
+        return {**header, "o": options}, body
+
+    def lost(self) -> RaylayError | None:
+        """See `Resumption.lost`."""
+        if not self.has_rows:
+            self.completed = False
+        return super().lost()
+
+    def grouped(self, header: Header, payload: bytes) -> list[MessageBatch]:
+        """See `Resumption.grouped`. The end of the group is a batch of its own, of no messages."""
+        command, focus = header["c"], self.focus
+        if command == "group_begin":
+            focus.begin()
+        elif command == "sow":
+            payload, count = focus.rows(payload, header.get("n") or 0)
+            self.suppressed = focus.suppressed
+            return [MessageBatch(self.id, count, payload, kind="sow")] if count else []
+        elif command == "group_end":
+            self.focus = Focus()
+            self.has_rows = True
+            self.before = read_have(header, payload) or PublisherRanges()
+            if self.received is not None:
+                self.received.update(self.before)
+            return [MessageBatch(self.id, 0, b"", kind=GROUP_END)]
         return []

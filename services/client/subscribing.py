@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from xxhash import xxh3_64_hexdigest
-
+from raylay.services.client.arguments import remembered_as
 from raylay.services.client.events import (
     Event,
     PauseWanted,
@@ -96,7 +95,7 @@ class Subscribing(Performing):
         if not subscription_id:
             self._subscription_number += 1
             subscription_id = (
-                _remembered_as(topic, message_type, filter)
+                remembered_as(topic, message_type, filter)
                 if bookmark and self._bookmark_store is not None
                 else f"sub-{self._subscription_number}"
             )
@@ -198,9 +197,3 @@ class Subscribing(Performing):
     def _unsubscribe(self, subscription: Subscription) -> None:
         if self._subscriptions.pop(subscription.id, None) is not None:
             self._step(SubscriptionUnwanted(subscription.id))
-
-
-def _remembered_as(topic: str, message_type: str, filter: str) -> str:
-    """The name under which a bookmark store remembers a subscription that was given none."""
-    text = f"|{xxh3_64_hexdigest(filter.encode())}" if filter else ""
-    return f"{topic}|{message_type}{text}"

@@ -193,8 +193,6 @@ def subscribe(
     ] = False,
 ) -> None:
     """Print messages, one a line, as they come."""
-    if sow and bookmark:
-        raise ConfigurationError("--sow and --bookmark do not go together: leave one of them out")
     name = client or f"raylay-subscribe-{os.getpid()}"
     wanted: dict[str, Any] = {"filter": content}
     given = {"oof": oof, "delta": delta, "select": select}

@@ -11,10 +11,11 @@ import orjson
 import pytest
 from end_to_end.test_instance import Server, Servers, pair, servers
 
-from raylay.services.client import Client, Message
+from raylay.services.client import Client, ClientEvent, Connected, Message
 from raylay.services.client.deletes import delete_body
-from raylay.services.messages.records import Command
+from raylay.services.messages.records import Command, publisher_id
 from raylay.services.sow.definition import SowTopicDefinition
+from raylay.services.sow.state import SowRules
 
 __all__ = ["servers"]  # a fixture
 
@@ -123,6 +124,55 @@ def test_the_view_is_the_survivors_and_nothing_comes_twice(
 
     asyncio.run(work())
     assert_equal_journals(first, second)
+
+
+def test_rows_of_then_and_every_message_since_over_a_kill(servers: Servers, tmp_path: Path) -> None:
+    definition = SowTopicDefinition(
+        "rows", "json", keys=("/id",), rules=SowRules(window_us=3_600_000_000)
+    )
+    first, second = pair(servers, tmp_path, sow=(definition,))
+    before, since = 400, 6_000
+    told: list[ClientEvent] = []
+
+    async def work() -> None:
+        addresses = [first.address, second.address]
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            Client("publisher", addresses, failover="any") as publisher,
+            Client("follower", addresses, failover="any", on_event=told.append) as follower,
+        ):
+            for number in range(before):
+                await publisher.publish("rows", orjson.dumps({"id": number % 50, "v": number}))
+            await publisher.sow_delete("rows", filter="/id = 7")
+            await publisher.flush(DEADLINE_S)
+            bookmark = f"{publisher_id('publisher')}|{publisher.last_sequence}|"
+            for number in range(before, before + since):
+                await publisher.publish("rows", orjson.dumps({"id": number % 50, "v": number}))
+            await publisher.flush(DEADLINE_S)
+            found = await follower.sow_and_subscribe("rows", bookmark=bookmark, rate="4000")
+            rows: dict[int, int] = {}
+            values: list[int] = []
+            async for message in found:
+                tree = orjson.loads(message.body)
+                if message.kind == "sow":
+                    assert tree["id"] not in rows and not values, "each once, before the messages"
+                    rows[tree["id"]] = tree["v"]
+                    continue
+                values.append(tree["v"])
+                if len(values) == since // 3:
+                    await asyncio.to_thread(first.kill)
+                    await asyncio.to_thread(first.start)
+                    await publisher.publish("rows", orjson.dumps({"id": 0, "v": before + since}))
+                    await publisher.flush(DEADLINE_S)
+                if tree["v"] == before + since:
+                    break
+            last = {number % 50: number for number in range(before)}
+            del last[7]
+            assert rows == last
+            assert values == list(range(before, before + since + 1)), "each once, in order"
+            assert sum(isinstance(each, Connected) for each in told) > 1
+
+    asyncio.run(work())
 
 
 def test_many_deletes_that_a_store_sends_again(servers: Servers, tmp_path: Path) -> None:

@@ -75,4 +75,4 @@ def test_the_page(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         elif fence.info == "text":
             assert transcripts.matches(fence.content, printed), printed
             compared += 1
-    assert compared == 15
+    assert compared == 16

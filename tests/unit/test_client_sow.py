@@ -8,10 +8,17 @@ from typing import Any
 import msgpack
 import pytest
 from unit.fake_server import FakeServer, records
+from unit.fake_stores import DictBookmarkStore
 from unit.test_client import client_of, run
 
 from raylay.services.client import Client, Subscription
-from raylay.services.errors import CommandFailed, ConnectionLost, LocalProtocolError
+from raylay.services.errors import (
+    BookmarkNotFound,
+    CommandFailed,
+    ConnectionLost,
+    LocalProtocolError,
+)
+from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Command
 
 
@@ -249,8 +256,6 @@ async def test_rows_then_changes_then_what_leaves() -> None:
             ("publish", "", b"3"),
             ("oof", "match", b"4"),
         ]
-        with pytest.raises(LocalProtocolError, match="takes no bookmark"):
-            await client.sow_and_subscribe("t", bookmark="0")
         with pytest.raises(LocalProtocolError, match="give a list of SOW keys"):
             await client.sow_and_subscribe("t", keys=b"abc")  # type: ignore[arg-type]
     await server.stop()
@@ -345,4 +350,161 @@ async def test_who_reads_a_row_and_then_writes_is_later_than_it() -> None:
         await client.publish("t", b"{}")
         assert client.machine.stamp_us == ahead_us + 1
         await client.close(flush=False)
+    await server.stop()
+
+
+def up_to(sequence: int) -> dict[int, bytes]:
+    """All that publisher 7 has said so far."""
+    found = PublisherRanges()
+    if sequence:
+        found.add(7, 1, sequence)
+    return found.to_wire()
+
+
+def rows_of_then(
+    server: FakeServer, name: str, before: int, *rows: bytes, ends: bool = True
+) -> None:
+    """Rows, and that the replay begins behind a message."""
+    server.session.send({"c": "group_begin", "sub": name})
+    for each in rows:
+        server.session.rows(name, each)
+    if ends:
+        end = {"c": "group_end", "sub": name, "n": len(rows), "matches": len(rows)}
+        server.session.send({**end, "have": up_to(before)})
+
+
+THEN = "20260102T030405Z"
+
+
+@run
+async def test_rows_of_then_and_a_replay_that_goes_on_where_it_was() -> None:
+    first, second = await pair()
+    async with client_of(first, second) as client:
+        found = await client.sow_and_subscribe("t", bookmark=THEN, filter="/a > 1", order_by="/a")
+        (command,) = first.session.commands("sow_and_subscribe")
+        assert (command["bm"], command["a"]) == (THEN, "processed,completed,persisted")
+        assert command["o"] == {"filter": "/a > 1", "order_by": "/a", "batch": 100}
+        assert not found.group_end.is_set()
+        rows_of_then(first, found.id, 4, row(1, b"a"), row(4, b"b"))
+        await found.group_end.wait()
+        assert not found.caught_up.is_set(), "the replay has not come to its end"
+        first.session.deliver(found.id, records(7, [5, 6]))
+        first.session.send({"c": "ack", "a": "completed", "sub": found.id, "status": "success"})
+        await found.caught_up.wait()
+        assert [each[0] for each in await taken(found, 4)] == ["sow", "sow", "publish", "publish"]
+        await first.stop()
+        assert await asked(second, "subscribe") == found.id
+        (again,) = second.session.commands("subscribe")
+        assert again["o"] == {"filter": "/a > 1", "have": up_to(6)}
+        assert not second.session.commands("sow_and_subscribe")
+        second.session.deliver(found.id, records(7, [4, 6, 7]))
+        message = await anext(found)
+        assert (message.kind, message.sequence, message.bookmark) == ("publish", 7, "7|7|")
+        assert found.suppressed_messages == 2
+    await second.stop()
+
+
+@run
+async def test_a_group_that_is_lost_is_asked_for_again_and_no_row_comes_twice() -> None:
+    first, second = await pair()
+    async with client_of(first, second) as client:
+        found = await client.sow_and_subscribe("t", bookmark=THEN)
+        rows_of_then(first, found.id, 4, row(1, b"a"), row(4, b"b"), ends=False)
+        await taken(found, 2)
+        await first.stop()
+        assert await asked(second, "sow_and_subscribe") == found.id
+        (again,) = second.session.commands("sow_and_subscribe")
+        assert (again["bm"], again["o"]) == (THEN, {"batch": 100})
+        rows_of_then(second, found.id, 3, row(1, b"a"), row(3, b"b"), row(2, b"c"))
+        second.session.deliver(found.id, records(7, [4]))
+        # b is what it is there: the row that the first one gave comes behind it.
+        assert await taken(found, 3) == [
+            ("sow", "", b"3"),
+            ("sow", "", b"2"),
+            ("publish", "", b"4"),
+        ]
+    await second.stop()
+
+
+@run
+async def test_nothing_before_the_rows_is_something_to_go_on_with() -> None:
+    first, second = await pair()
+    async with client_of(first, second) as client:
+        found = await client.sow_and_subscribe("t", bookmark="0|1|")
+        rows_of_then(first, found.id, 0)
+        await found.group_end.wait()
+        await first.stop()
+        await asked(second, "subscribe")
+        assert second.session.commands("subscribe")[0]["o"] == {"have": {}}
+    await second.stop()
+
+
+@run
+async def test_with_a_bookmark_store_it_goes_on_without_rows_once_they_were_taken() -> None:
+    server, store = await FakeServer().start(), DictBookmarkStore()
+
+    async def life(rows_taken: int, ends: bool) -> None:
+        async with client_of(server, bookmark_store=store, bookmark_flush_ms=0) as client:
+            found = await client.sow_and_subscribe("t", bookmark=THEN, filter="/a > 1")
+            rows_of_then(server, found.id, 4, row(1, b"a"), row(4, b"b"), ends=ends)
+            for _ in range(rows_taken):
+                await found.next_batch()
+            if ends:
+                await found.group_end.wait()
+            if rows_taken == 2 and ends:
+                server.session.deliver(found.id, records(7, [5]))
+                await found.next_batch()
+
+    # Rows that were not all taken, of a group that has ended or not, come again.
+    for rows_taken, ends in ((0, False), (2, False), (1, True)):
+        await life(rows_taken, ends)
+        assert not any(store.ranges.values())
+    await life(2, True)
+    async with client_of(server, bookmark_store=store) as client:
+        found = await client.sow_and_subscribe("t", bookmark=THEN, filter="/a > 1")
+        assert found.group_end.is_set(), "no rows come"
+        (command,) = server.session.commands("subscribe")
+        assert command["o"] == {"filter": "/a > 1", "have": up_to(5)}
+        assert len(server.session.commands("sow_and_subscribe")) == 0
+        other = await client.sow_and_subscribe("t", bookmark=THEN, filter="/a > 2")
+        assert other.id != found.id and not other.group_end.is_set()
+        plain = await client.subscribe("t", bookmark=THEN, filter="/a > 1")
+        assert plain.id not in (found.id, other.id)
+    await server.stop()
+
+
+@run
+async def test_it_is_paused_and_resumed_and_holds_its_pause_at_the_next_instance() -> None:
+    first, second = await pair()
+    async with client_of(first, second) as client:
+        found = await client.sow_and_subscribe("t", bookmark=THEN)
+        await client.pause(found)
+        await first.stop()
+        await second.wait(lambda: second.sessions and second.session.commands("subscribe"))
+        assert "pause" not in second.session.commands("sow_and_subscribe")[0]["o"]
+        pause = second.session.commands("subscribe")[0]
+        assert (pause["sub"], pause["o"]) == ([found.id], {"pause": True})
+        rows_of_then(second, found.id, 4, row(1, b"a"))
+        assert await taken(found, 1) == [("sow", "", b"1")]
+        await client.resume(found)
+        assert second.session.commands("subscribe")[1]["o"] == {"resume": True}
+        with pytest.raises(LocalProtocolError, match="it has a bookmark"):
+            await found.replace(filter="/a > 1")
+    await second.stop()
+
+
+@run
+async def test_a_refusal_and_the_end_of_the_client_are_told_to_who_waits_for_rows() -> None:
+    server = await FakeServer().start()
+    async with client_of(server) as client:
+        server.subscribe_refusal = "bookmark_not_found"
+        with pytest.raises(BookmarkNotFound):
+            await client.sow_and_subscribe("t", bookmark="7|9|", bookmark_not_found="fail")
+        assert server.session.commands("sow_and_subscribe")[0]["o"]["bookmark_not_found"] == "fail"
+        server.subscribe_refusal = ""
+        found = await client.sow_and_subscribe("t", bookmark="[0:0|1|]")
+        rows_of_then(server, found.id, 4, row(1, b"a"), ends=False)
+        found.unsubscribe()
+        await found.group_end.wait()
+        assert await found.next_batch() is None
     await server.stop()

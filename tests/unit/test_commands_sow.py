@@ -14,7 +14,7 @@ from unit.fake_server import records
 from unit.test_client_sync import ServerThread
 
 from raylay.services.cli import app
-from raylay.services.errors import CommandFailed, ConfigurationError, LocalProtocolError
+from raylay.services.errors import CommandFailed, LocalProtocolError
 
 
 @pytest.fixture
@@ -115,8 +115,16 @@ def test_subscribe_to_deltas(there: ServerThread) -> None:
     shown = answered(there, "subscribe", answer, "subscribe", "t", "--delta", "--count", "1")
     assert shown.stdout == "{}\n"
     assert there.server.session.commands("subscribe")[0]["o"] == {"delta": True}
-    shown = raylay("subscribe", "t", "--sow", "--bookmark", "0")
-    assert isinstance(shown.exception, ConfigurationError)
+
+
+def test_subscribe_with_the_records_of_then(there: ServerThread) -> None:
+    arguments = ("subscribe", "t", "--sow", "--bookmark", "20260102T030405Z", "--count", "2")
+    shown = answered(there, "sow_and_subscribe", two_rows, *arguments)
+    assert (shown.exit_code, shown.stdout) == (0, '{"a": 1}\n{"a": 2}\n')
+    (asked,) = there.server.session.commands("sow_and_subscribe")
+    assert (asked["bm"], asked["o"]) == (
+        "20260102T030405Z", {"batch": 100, "bookmark_not_found": "fail"}
+    )  # fmt: skip
 
 
 def test_deltas_keys_and_deletes(there: ServerThread) -> None:

@@ -1,0 +1,61 @@
+"""One `sow_and_subscribe` with a bookmark as the application holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from raylay.services.client.messages import MessageBatch
+from raylay.services.client.queries import GROUP_END, FocusedReplay
+from raylay.services.client.subscription import Subscription
+from raylay.services.errors import RaylayError
+
+
+class SowReplay(Subscription):
+    """The records as they were at a bookmark, then every message behind it.
+
+    `group_end` is set when all records have come, and from the start where the bookmark store says
+    that they came in a life before; `caught_up` when the replay has reached the end of the log as
+    it was.
+
+    Owner: the client's event loop. One consumer. It ends as `Subscription` does.
+    """
+
+    def __init__(
+        self,
+        replay: FocusedReplay,
+        queue_bytes_max: int,
+        congestion_changed: Callable[[Subscription], None],
+        unsubscribe: Callable[[Subscription], None],
+        bookmarks_changed: Callable[[], None] | None,
+        taken: Callable[[MessageBatch], None] | None,
+        replace: Callable[[Subscription, dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        super().__init__(
+            replay,
+            queue_bytes_max,
+            congestion_changed,
+            unsubscribe,
+            bookmarks_changed,
+            taken,
+            replace,
+        )
+        self._replay = replay
+        self.group_end = asyncio.Event()
+        if replay.has_rows:
+            self.group_end.set()
+
+    def put(self, batch: MessageBatch) -> None:
+        """Queues rows or messages, or what lies before the replay: the bookmark store has it when
+        the consumer is done with the rows."""
+        if batch.kind != GROUP_END:
+            super().put(batch)
+            return
+        self.group_end.set()
+        self.put_persisted(self._replay.before)
+
+    def end(self, error: RaylayError | None = None) -> None:
+        """Ends it, for those who wait for its rows, too."""
+        super().end(error)
+        self.group_end.set()
