@@ -115,7 +115,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "subscriptions": "expressions messages replication sow",
         "core": "messages queues replication sow subscriptions",
         "sow": "expressions messages",
-        "queues": "messages",
+        "queues": "expressions messages",
         "topology": "messages replication",
         "telemetry": "messages",
         "client": "messages protocol storage",

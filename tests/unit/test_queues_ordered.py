@@ -1,0 +1,43 @@
+"""Messages in their order."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from unit.queues_given import message
+
+from raylay.services.queues import ordered
+from raylay.services.queues.ordered import Ordered
+from raylay.services.queues.waiting import Waiting
+
+
+@pytest.mark.parametrize("block", [1, 2, 5, 512])
+def test_whatever_is_added_and_removed_the_order_holds(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ordered, "BLOCK", block)
+    chance = random.Random(block)
+    there: dict[int, Waiting] = {}
+    messages: Ordered[Waiting] = Ordered()
+    for _ in range(600):
+        txid = chance.randint(1, 80)
+        if txid in there:
+            messages.remove(there.pop(txid))
+        else:
+            there[txid] = message(txid)
+            messages.add(there[txid])
+        wanted = sorted(there)
+        after = chance.randint(0, 81)
+        assert [each.txid for each in messages.after(after)] == [t for t in wanted if t > after]
+        assert len(messages) == len(wanted)
+        first, last = messages.first(), messages.last()
+        assert (first and first.txid) == min(wanted, default=None)
+        assert (last and last.txid) == max(wanted, default=None)
+
+
+def test_what_is_not_there_is_not_taken_for_another() -> None:
+    messages: Ordered[Waiting] = Ordered()
+    messages.add(message(1))
+    with pytest.raises(AssertionError, match="is not where its order says"):
+        messages.remove(message(1))
