@@ -112,6 +112,10 @@ class MessageTypeError(RaylayError):
         self.offset = offset
 
 
+class MessageTooLarge(MessageTypeError):
+    """A body is longer than its type is parsed: that would hold up everybody else."""
+
+
 class SowKeyError(RaylayError):
     """A message of a SOW topic lacks what its record is found by."""
 

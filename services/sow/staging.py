@@ -16,7 +16,7 @@ from typing import Any
 
 import msgpack
 
-from raylay.services.errors import ExpressionError, MessageTypeError, SowKeyError
+from raylay.services.errors import ExpressionError, MessageTooLarge, MessageTypeError, SowKeyError
 from raylay.services.expressions.expression import Expression, Use, expression, refusal
 from raylay.services.expressions.functions.registry import Functions
 from raylay.services.messages.records import (
@@ -365,6 +365,13 @@ class SowStaging:
             )
         if body is record.body:
             return
+        most = self._topic.type.parsed_bytes_max
+        if record.command != Command.DELETE and len(body) > most:
+            raise _RefusalError(
+                "too_large",
+                f"topic {record.topic}: {_what(record)} makes a message of {len(body):,} bytes, of "
+                f"type {record.message_type} the limit is {most:,}: {_advice(record)}",
+            )
         if now_us >= self._made_from_us + BATCH_EACH_US:
             self._made_from_us, self._made_left = now_us, BATCH_BYTES_MAX
         if size_bytes > self._made_left:
@@ -396,7 +403,7 @@ class SowStaging:
         except SowKeyError as error:
             raise _RefusalError("bad_key", str(error)) from None
         except MessageTypeError as error:
-            raise _RefusalError("bad_message", f"topic {record.topic}: {error}") from None
+            raise _refused_by_type(record, error) from None
 
     def _computed(
         self, record: Record, tree: Tree, is_delta: bool, now_us: int
@@ -506,7 +513,7 @@ class SowStaging:
         except SowKeyError as error:
             raise _RefusalError("bad_key", str(error)) from None
         except MessageTypeError as error:
-            raise _RefusalError("bad_message", f"topic {record.topic}: {error}") from None
+            raise _refused_by_type(record, error) from None
 
     def looks_for(self, run: Run) -> list[Finding]:
         """See `Stateful`: the filters of deletes."""
@@ -564,6 +571,14 @@ class SowStaging:
 
         logical = topic.logical(record.topic.encode())
         return Finding(topic, logical, asked, record.origin_time_us, closed, keys)
+
+
+def _refused_by_type(record: Record, error: MessageTypeError) -> _RefusalError:
+    is_large = isinstance(error, MessageTooLarge)
+    text = f"{error}: {_advice(record)}" if is_large else str(error)
+    return _RefusalError(
+        "too_large" if is_large else "bad_message", f"topic {record.topic}: {text}"
+    )
 
 
 def _what(record: Record) -> str:

@@ -25,6 +25,7 @@ from raylay.services.messages.records import (
     scan,
 )
 from raylay.services.messages.stateful import RUN_BYTES_MAX, Prepared
+from raylay.services.messages.types.registry import message_type
 from raylay.services.sow import staging
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.finding import may_ask
@@ -282,6 +283,32 @@ def test_what_becomes_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     assert bodies(bench.publish({"id": 1, "n": 2}, command=DELTA))[0]["n"] == 2
     bench.commit()
     assert bench.folded()[bench.key(1)]["n"] == 2
+
+
+@pytest.mark.parametrize("kind", ["xml", "nvfix"])
+def test_what_takes_too_long_to_be_parsed_is_refused(kind: str) -> None:
+    key = "/a/id" if kind == "xml" else "/id"
+    bench = Bench(SowTopicDefinition("orders", kind, keys=(key,)))
+
+    def body(name: str, size_bytes: int) -> bytes:
+        text = "x" * size_bytes
+        xml = f"<a><id>1</id><{name}>{text}</{name}></a>"
+        return (xml if kind == "xml" else f"id=1\x01{name}={text}\x01").encode()
+
+    most = message_type(kind).parsed_bytes_max
+    for command in (Command.PUBLISH, DELTA):
+        reason, text = refused(bench.publish(body("b", most), command=command, kind=kind))
+        assert reason == "too_large" and f"the limit is {most:,}: keep less in one rec" in text
+    said = msgpack.packb({"data": body("b", most)})
+    assert refused(bench.publish(said, command=DELETE, kind=kind))[0] == "too_large"
+    # So it is where a delta would make it so.
+    half = most // 2
+    assert not bench.publish(body("b", half), kind=kind).refused
+    reason, text = refused(bench.publish(body("c", half), command=DELTA, kind=kind))
+    assert reason == "too_large" and f"the limit is {most:,}" in text
+    assert not bench.publish(body("b", half), command=DELTA, kind=kind).refused
+    bench.commit()
+    assert bench.topic.state.count == 1
 
 
 # -- what is computed ----------------------------------------------------------------------------

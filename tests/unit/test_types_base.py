@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
-from raylay.services.errors import MessageTypeError, RaylayError
+from raylay.services.errors import MessageTooLarge, MessageTypeError, RaylayError
 from raylay.services.messages.records import RECORD_BYTES_MAX
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import (
     BODY_BYTES_MAX,
     DEPTH_MAX,
     SHOWN_CHARACTERS_MAX,
+    SLOW_BODY_BYTES_MAX,
     shown,
 )
 from raylay.services.messages.types.binary import Binary
+from raylay.services.messages.types.composite import CompositeLocal
 from raylay.services.messages.types.json import Json
+from raylay.services.messages.types.registry import message_type
 
 
 def test_every_body_that_a_record_can_have_may_be_parsed() -> None:
@@ -26,6 +31,38 @@ def test_a_body_above_the_limit_is_not_looked_at() -> None:
     kind.bounded(bytes(BODY_BYTES_MAX))
     with pytest.raises(MessageTypeError, match="limit is 16,777,216"):
         kind.parse(b"{" + bytes(BODY_BYTES_MAX))
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "each", "after"),
+    [
+        ("xml", b"<a>", b"<b/>", b"</a>"),
+        ("fix", b"", b"1=1\x01", b""),
+        ("nvfix", b"", b"a=b\x01", b""),
+    ],
+)
+def test_what_takes_long_is_parsed_up_to_its_own_limit(
+    kind: str, before: bytes, each: bytes, after: bytes
+) -> None:
+    found = message_type(kind)
+    most = found.parsed_bytes_max
+    assert most == 512 * 1024 == SLOW_BODY_BYTES_MAX
+
+    def body(size_bytes: int) -> bytes:
+        return before + each * ((size_bytes - len(before) - len(after)) // len(each)) + after
+
+    assert found.parse(body(most))
+    large = body(most + 5 * len(each))
+    with pytest.raises(MessageTooLarge, match="the limit is 524,288"):
+        found.parse(large)
+    with pytest.raises(MessageTooLarge):
+        found.parser_of(frozenset("a"))(large)
+    both = CompositeLocal("two", [message_type("json"), found])
+    sound = b'{"a":1}'
+    parts = (sound, large)
+    whole = b"".join(struct.pack(">I", len(part)) + part for part in parts)
+    with pytest.raises(MessageTooLarge, match=r"part 1: .* the limit is 524,288"):
+        both.parse(whole)
 
 
 def test_an_error_names_type_fault_and_byte() -> None:

@@ -60,7 +60,7 @@ def test_parse(body: bytes, tree: dict[str, Any]) -> None:
         (b'<!DOCTYPE a SYSTEM "file:///etc/passwd"><a/>', 39, "a DOCTYPE is not taken"),
         (b'<?xml version="1.0" encoding="latin-1"?><a/>', 0, "expected UTF-8, got the encoding"),
         (b"<a>" * 65 + b"</a>" * 65, 192, "nested more than 64 deep"),
-        (b"<a>" * 1_000_000, 192, "nested more than 64 deep"),
+        (b"<a>" * 150_000, 192, "nested more than 64 deep"),
     ],
 )
 def test_what_is_no_xml_is_refused(body: bytes, offset: int, why: str) -> None:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Protocol
 
-from raylay.services.errors import MessageTypeError
+from raylay.services.errors import MessageTooLarge, MessageTypeError
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.trees import (
     FieldPath,
@@ -26,6 +26,8 @@ DEPTH_MAX = 100
 call itself for each level."""
 BODY_BYTES_MAX = 16 * 1024 * 1024
 """Of a body that is parsed. No record is longer (records.RECORD_BYTES_MAX)."""
+SLOW_BODY_BYTES_MAX = 512 * 1024
+"""The same, of types that take 0.1 to 0.3 µs a byte: some 0.1 s of an instance's loop."""
 SHOWN_CHARACTERS_MAX = 60
 
 
@@ -40,6 +42,8 @@ class MessageType(ABC):
     kind = ""
     lacks: ClassVar[Mapping[Ability, str]] = {}
     """What cannot be done with messages of this type, and what can be done instead."""
+    parsed_bytes_max: ClassVar[int] = BODY_BYTES_MAX
+    """No longer body is parsed."""
     empty: Any = ""
     """What a field without a value has in a delta."""
 
@@ -153,13 +157,17 @@ class MessageType(ABC):
             raise self.wrong("a number has more than 4,300 digits") from None
 
     def bounded(self, body: bytes | memoryview) -> None:
-        """Refuses a body that is longer than any may be.
+        """Refuses a body that is longer than any of this type may be.
 
         Raises:
-            MessageTypeError: it is.
+            MessageTooLarge: it is.
         """
-        if len(body) > BODY_BYTES_MAX:
-            raise self.wrong(f"it has {len(body):,} bytes, the limit is {BODY_BYTES_MAX:,}")
+        if len(body) > self.parsed_bytes_max:
+            raise MessageTooLarge(
+                f"this message of type {self.name} is not parsed: it has {len(body):,} bytes, the "
+                f"limit is {self.parsed_bytes_max:,}",
+                self.name,
+            )
 
     def shallow(self, tree: Any, depth_max: int = DEPTH_MAX) -> None:
         """Refuses a tree that is nested too deep.

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from raylay.services.errors import ConfigurationError, MessageTypeError
+from raylay.services.errors import ConfigurationError, MessageTooLarge, MessageTypeError
 from raylay.services.messages.types.abilities import Ability
 from raylay.services.messages.types.base import MessageType
 from raylay.services.messages.types.trees import FieldPath, Tree
@@ -88,6 +88,8 @@ class CompositeLocal(MessageType):
             if len(part) and Ability.FIELDS not in kind.lacks:
                 try:
                     trees.append((number, kind.parse(part)))
+                except MessageTooLarge as error:
+                    raise MessageTooLarge(f"part {number}: {error}", self.name) from None
                 except MessageTypeError as error:
                     offset = None if error.offset is None else at + error.offset
                     raise self.wrong(f"part {number}: {error}; of the whole", offset) from None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raylay.services.errors import ConfigurationError, MessageTypeError
-from raylay.services.messages.types.base import MessageType, shown
+from raylay.services.messages.types.base import SLOW_BODY_BYTES_MAX, MessageType, shown
 from raylay.services.messages.types.trees import Tree
 
 SOH = 1
@@ -31,6 +31,7 @@ class Nvfix(MessageType):
     """
 
     kind = "nvfix"
+    parsed_bytes_max = SLOW_BODY_BYTES_MAX
 
     def __init__(self, name: str = "", *, field_separator: int = SOH) -> None:
         super().__init__(name)

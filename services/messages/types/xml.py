@@ -19,7 +19,7 @@ from xml.parsers import expat
 
 from raylay.services.errors import MessageTypeError
 from raylay.services.messages.types.abilities import Ability
-from raylay.services.messages.types.base import MessageType, shown
+from raylay.services.messages.types.base import SLOW_BODY_BYTES_MAX, MessageType, shown
 from raylay.services.messages.types.trees import FieldPath, Tree, changes, merged
 
 DEPTH_MAX = 64
@@ -38,6 +38,7 @@ class Xml(MessageType):
     """Bodies that are one XML element, in UTF-8 (or in UTF-16, with its byte order mark)."""
 
     kind = "xml"
+    parsed_bytes_max = SLOW_BODY_BYTES_MAX
 
     def parse(self, body: bytes | memoryview) -> Tree:
         """The element by its name."""
