@@ -57,7 +57,9 @@ class Entry(NamedTuple):
 
 def pages_of(block_bytes: int) -> int:
     """How many pages an entry with so long a block takes."""
-    return 1 + max(0, -(-(block_bytes - _FIRST_BYTES) // _FURTHER_BYTES))
+    if block_bytes <= _FIRST_BYTES:
+        return 1
+    return 1 - (_FIRST_BYTES - block_bytes) // _FURTHER_BYTES
 
 
 def encode(entry: Entry) -> bytes:

@@ -119,7 +119,7 @@ class FrontLog:
                 runs.append(run)
                 lengths.append(len(run.raw))
                 offset += lengths[-1]
-            self._add(Fronted(0, runs, lengths, entry.block))
+            self._add(Fronted(0, runs, lengths, entry.block), entry.last_txid)
         return list(self._pending)
 
     def open(self) -> None:
@@ -215,12 +215,12 @@ class FrontLog:
                 self.error = error
                 self._front = None
                 return False
-            self._add(Fronted(number, runs, lengths, block))
+            self._add(Fronted(number, runs, lengths, block), last_txid)
         return True
 
-    def _add(self, commit: Fronted) -> None:
+    def _add(self, commit: Fronted, last_txid: int) -> None:
         self._pending.append(commit)
-        self._last_txid = commit.last_txid
+        self._last_txid = last_txid
         self.bytes_pending += len(commit.block)
         if not self._work.is_set():
             self._work.set()

@@ -44,6 +44,8 @@ EXTENT_BYTES = 64 * 1024
 TOPICS_MAX = 1024
 """Topics that a seal lists: some ten kilobytes."""
 
+_RECORDS = int(Kind.RECORDS)
+
 HEADER_KEY = b"header"
 SEAL_KEY = b"seal"
 EXTENTS_KEY = b"extents"
@@ -219,7 +221,7 @@ class SegmentIndex:
         self.runs += 1
         self.records += run.count
         self.bytes_used += length_bytes
-        self.last_txid = run.last_txid
+        self.last_txid = run.first_txid + run.count - 1
         if time_us > self.last_time_us:
             self.last_time_us = time_us
         if self._extent_bytes >= EXTENT_BYTES:
@@ -229,7 +231,7 @@ class SegmentIndex:
         elif time_us > self.extent_times_us[-1]:
             self.extent_times_us[-1] = time_us
         self._extent_bytes += length_bytes
-        if run.kind != Kind.RECORDS:
+        if run.kind != _RECORDS:
             return
         topics = self.topics
         if topics is not None and (run.topic, run.message_type) not in topics:

@@ -162,6 +162,7 @@ _RUN_FRONT = struct.Struct("<IQ")
 _LENGTH = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 
+_RECORDS = int(Kind.RECORDS)
 RECORD_HEADER_BYTES = _RECORD.size
 RUN_HEADER_BYTES = _RUN.size
 assert RECORD_HEADER_BYTES == 60  # written out in the loops over messages below
@@ -538,7 +539,7 @@ class Run:
 
     def ranges(self) -> list[tuple[int, int]]:
         """The sequences in it, as inclusive ranges in order."""
-        if self.kind != Kind.RECORDS:
+        if self.kind != _RECORDS:
             return []
         if self.flags & Flag.CONTIGUOUS:
             return [(self.first_sequence, self.last_sequence)]

@@ -27,6 +27,8 @@ _FRONT = struct.Struct("<IH")
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 FRAME_FRONT, pack_header = _FRONT, _pack
 """What `encode_front` is made of, for where a call less counts."""
+_new = tuple.__new__
+"""Makes a named tuple at half the price of a call of its class."""
 
 
 class Frame(NamedTuple):
@@ -109,9 +111,8 @@ class FrameReader:
                     self._wanted = following - at
                     break
                 body_at = at + 6 + header_length
-                frames.append(
-                    Frame(decode_header(view[at + 6 : body_at]), bytes(view[body_at:following]))
-                )
+                header = decode_header(view[at + 6 : body_at])
+                frames.append(_new(Frame, (header, bytes(view[body_at:following]))))
                 at = following
             else:
                 self._wanted = 6

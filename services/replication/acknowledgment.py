@@ -166,9 +166,11 @@ class AgeLog:
     def settle(self, outstanding: RootedRanges) -> None:
         """Drops what is not outstanding any more, from the oldest on: whoever takes something out
         of `outstanding` calls it, so that `oldest` has little to look at."""
-        _settle(self._buckets, outstanding)
-        _settle(self._again, outstanding)
-        self._again_floor.settle(outstanding)
+        if self._buckets:
+            _settle(self._buckets, outstanding)
+        if self._again:
+            _settle(self._again, outstanding)
+            self._again_floor.settle(outstanding)
 
     def oldest(self, outstanding: RootedRanges) -> tuple[int, int] | None:
         """(time in microseconds, lowest transaction id) of what is outstanding; None when nothing
@@ -318,7 +320,9 @@ class DestinationLedger:
         """Whether a client may fail over to it: everything acked here is persisted there. What
         reaches it over another instance does not count: nobody here hears when that link is
         downgraded."""
-        return self.sync and self.proved and self.carries_all and not self.stranded
+        if not (self.sync and self.proved and self.carries_all):
+            return False
+        return not self.stranded.sets or not self.stranded
 
     @property
     def whole(self) -> bool:

@@ -72,7 +72,7 @@ class Questions:
         """What topics with state look for, not in the journal."""
 
     def __bool__(self) -> bool:
-        return bool(self.compared or self.topics or self.routed or self.looking)
+        return bool(self.compared or self.topics or self.routed.sets or self.looking)
 
 
 class Answers:

@@ -22,6 +22,8 @@ BEHIND_RUNS_MAX = 4_096
 """Of what is committed and not sent yet: a link has more in a file, an instance in memory."""
 BATCH_BYTES = 512 * 1024
 
+_UNAVAILABLE = int(Kind.UNAVAILABLE)
+
 
 class Lending:
     """Whether to ask a link for its connection, and what was committed since it was asked.
@@ -156,7 +158,8 @@ class LentLink:
         if runs:
             self.machine.told(runs[-1].last_txid)
             self._unsent += runs
-            self._unsent_bytes += sum(len(run.payload) for run in runs)
+            for run in runs:
+                self._unsent_bytes += len(run.payload)
         return self.go_on(now_us)
 
     def acked(
@@ -186,9 +189,7 @@ class LentLink:
         while self._unsent and machine.wants and not self.trouble:
             taken = self._next()
             before = machine.cursor
-            if taken[0].first_txid > before + 1 or any(
-                run.kind == Kind.UNAVAILABLE for run in taken
-            ):
+            if taken[0].first_txid > before + 1 or _UNAVAILABLE in [run.kind for run in taken]:
                 self.trouble = "what it is to be told next is in the journal only"
                 break
             effects += machine.take(taken, now_us)

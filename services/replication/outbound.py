@@ -48,10 +48,10 @@ WINDOW_BYTES_DEFAULT = 8 * 1024 * 1024
 WINDOW_BATCHES_MAX = 256
 YOURS_SHOWN_MAX = 16
 """Ranges in one connection: one that is missing is enough to know."""
-
 CONFLATION_MS_MAX = 1_000
 """Where acks are held back for longer, nothing waits for them."""
 WAYS_MAX = 10_000
+_RECORDS = int(Kind.RECORDS)
 
 Way = tuple[tuple[int, ...], bytes]
 """Path and topic: messages that have both in common come by the same links."""
@@ -334,23 +334,24 @@ class OutboundLink:
         skipped = 0
         size = 0
         for run in runs:
-            if run.last_txid <= self.cursor:
+            last_txid = run.first_txid + run.count - 1
+            if last_txid <= self.cursor:
                 continue
-            if run.kind != Kind.RECORDS:
-                self.cursor = run.last_txid
+            if run.kind != _RECORDS:
+                self.cursor = last_txid
                 if run.kind == Kind.UNAVAILABLE and run.first_txid > self.resync_to:
                     # Found out since the connect: the destination is to know it, too.
                     self._unavailable.update(decode_unavailable(run))
                     gap = True
                 continue
             if not self._routed(run):
-                self.cursor = run.last_txid
+                self.cursor = last_txid
                 self._ask_where_it_came_from(run)
                 continue
             part, surplus = self._missing_part(run)
             if may_defer and run.path and self._defers(run, part, now_us):
                 break
-            self.cursor = run.last_txid
+            self.cursor = last_txid
             if surplus:
                 skipped += self._skip(run, surplus, answered, resending)
             if part is None:

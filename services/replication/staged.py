@@ -139,8 +139,10 @@ class StagedLog:
             if span > self._spans[publisher]:
                 self._spans[publisher] = span
 
-    def popleft(self) -> Entry:
-        """Takes the oldest entry out: it is committed."""
+    def committed(self, last_txid: int) -> Entry | None:
+        """Takes the oldest entry out, if all of it up to this transaction id is committed."""
+        if not self._entries or self._entries[0].txid > last_txid:
+            return None
         entry = self._entries.popleft()
         if isinstance(entry, RunStaged):
             recent = self._recent
@@ -207,10 +209,6 @@ class StagedLog:
         low = bisect_right(runs, first - self._spans[publisher] - 1, key=_first_sequence)
         high = bisect_right(runs, last, key=_first_sequence)
         return [run for run in runs[low:high] if run.last_sequence >= first]
-
-    def oldest_txid(self) -> int:
-        """Transaction id up to which the journal must be for the oldest entry; 0 when empty."""
-        return self._entries[0].txid if self._entries else 0
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries)

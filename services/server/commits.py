@@ -131,7 +131,7 @@ class Commits:
         size_bytes = len(run.payload)
         self.staged_bytes += size_bytes
         self._news.staged(run, here.machine.destinations)
-        self._journal.keep(run)
+        here.journal.keep(run)
         self._place.staged(size_bytes)
         if not self._is_due:
             self._is_due = True
@@ -139,7 +139,7 @@ class Commits:
 
     def _end_turn(self) -> None:
         self._is_due = False
-        journal = self._journal
+        journal = self._here.journal
         place = self._place.choose(
             thread_idle=journal.is_thread_idle, pending=bool(self._here.machine.waiters)
         )

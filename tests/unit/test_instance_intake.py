@@ -64,7 +64,7 @@ def test_what_comes_in_is_numbered_known_and_awaited() -> None:
 def test_messages_on_disk_are_neither_notes_nor_what_is_on_its_way() -> None:
     bench = Bench()
     bench.append(1, 2)
-    bench.intake.staged.popleft()
+    bench.intake.staged.committed(2)
     bench.durability.committed_txid = 2
     answers = Answers()
     answers.was_routed(P, SequenceSet([(1, 2)]))
@@ -72,8 +72,9 @@ def test_messages_on_disk_are_neither_notes_nor_what_is_on_its_way() -> None:
     bench.intake.note(0xB, UPSTREAM, P, [(1, 2)], 0)
     bench.append(3)
     assert bench.intake.messages_on_disk == 2
-    bench.intake.staged.popleft()
-    bench.intake.staged.popleft()
+    assert bench.intake.staged.committed(2) is None
+    bench.intake.staged.committed(4)
+    bench.intake.staged.committed(4)
     assert (bench.intake.messages_on_disk, bench.intake.next_txid) == (3, 5)
 
 
@@ -127,7 +128,7 @@ def test_a_note_stands_for_what_was_not_awaited_before() -> None:
 def test_what_failed_is_as_if_it_had_never_come() -> None:
     bench = Bench()
     bench.append(1)
-    bench.intake.staged.popleft()
+    bench.intake.staged.committed(bench.intake.next_txid)
     bench.durability.committed_txid = 1
     bench.append(2, 3)
     answers = Answers()

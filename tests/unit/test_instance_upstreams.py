@@ -72,7 +72,7 @@ class Bench:
 
     def store(self) -> list[Effect]:
         while self.intake.staged:
-            entry = self.intake.staged.popleft()
+            entry = self.intake.staged.committed(self.intake.next_txid)
             if isinstance(entry, RunStaged):
                 self.durability.committed_txid = entry.txid
                 run, ranges = entry.run, entry.run.ranges()

@@ -11,6 +11,7 @@ from raylay.services.messages.records import Run
 from raylay.services.replication import staged
 from raylay.services.replication.staged import BatchStaged, RunStaged, StagedLog
 
+LAST_TXID = 1 << 62
 RUNS = st.lists(
     st.tuples(st.integers(1, 3), st.integers(1, 60), st.integers(0, 12)), min_size=1, max_size=40
 )
@@ -30,9 +31,10 @@ def test_it_finds_what_a_walk_over_everything_finds(
         if at % 5 == 4:
             log.append(BatchStaged(at, 1, at, {}, False))
         if data.draw(st.booleans()):
-            entry = log.popleft()
+            entry = log.committed(LAST_TXID)
             while not isinstance(entry, RunStaged):
-                entry = log.popleft()
+                assert entry is not None
+                entry = log.committed(LAST_TXID)
             assert entry.run is left.pop(0)
             recent = [*recent, entry.run][-(recent_bytes_max // 10) :] if recent_bytes_max else []
         publisher = data.draw(st.integers(1, 3))
@@ -48,16 +50,25 @@ def test_it_finds_what_a_walk_over_everything_finds(
         found = log.runs(publisher, low, high)
         assert sorted(map(id, found)) == sorted(map(id, expected))
     log.clear()
-    assert not len(log) and log.oldest_txid() == 0 and not log.runs(1, 1, 100)
+    assert not len(log) and log.committed(LAST_TXID) is None and not log.runs(1, 1, 100)
 
 
 def test_what_was_committed_last_is_forgotten_with_what_is_staged() -> None:
     log = StagedLog(1_000)
     log.append(RunStaged(1, Run(7, 1, 1, 1, b"x"), 0, 0))
-    log.popleft()
+    log.committed(LAST_TXID)
     assert log.runs(7, 1, 1) and not len(log)
     log.clear()
     assert not log.runs(7, 1, 1)
+
+
+def test_nothing_is_taken_out_before_all_of_it_is_committed() -> None:
+    log = StagedLog()
+    first, second = RunStaged(3, Run(7, 1, 3, 3, b""), 0, 0), BatchStaged(3, 1, 1, {}, False)
+    log.append(first)
+    log.append(second)
+    assert log.committed(2) is None and len(log) == 2
+    assert [log.committed(3), log.committed(3), log.committed(3)] == [first, second, None]
 
 
 def test_of_small_runs_a_bounded_number_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +76,7 @@ def test_of_small_runs_a_bounded_number_stays(monkeypatch: pytest.MonkeyPatch) -
     log = StagedLog(1_000)
     for sequence in range(1, 11):
         log.append(RunStaged(sequence, Run(7, sequence, sequence, 1, b""), 0, 0))
-        log.popleft()
+        log.committed(LAST_TXID)
     assert [run.first_sequence for run in log.runs(7, 1, 10)] == [8, 9, 10]
 
 
@@ -76,5 +87,5 @@ def test_a_wide_run_does_not_make_each_search_long_for_ever(
     log = StagedLog(1_000)
     for txid, (first, last) in enumerate([(1, 900), *((at, at) for at in range(2, 12))]):
         log.append(RunStaged(txid, Run(7, first, last, 2, b""), 0, 0))
-        log.popleft()
+        log.committed(LAST_TXID)
     assert log._spans == {7: 0}

@@ -84,9 +84,9 @@ class Durability:
     # -- what comes, and what fails ----------------------------------------------------------
     def stage(self, root: int, publisher: int, first: int, last: int) -> None:
         """first..last is on its way to the disk, and not durable before it is there."""
-        self.pending.of(root).add(publisher, first, last)
+        self.pending.of(root).of(publisher).add(first, last)
         if root != UNAWAITED:
-            self.awaited.of(root).add(publisher, first, last)
+            self.awaited.of(root).of(publisher).add(first, last)
 
     def stage_ranges(self, root: int, publisher: int, ranges: list[Range]) -> None:
         """The same of several; a note of what is there already is for a root that waits anew."""

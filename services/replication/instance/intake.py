@@ -150,7 +150,7 @@ class Intake:
         if run.last_sequence > topics.get(run.topic, 0):
             topics[run.topic] = run.last_sequence
         if run.flags & Flag.CONTIGUOUS:
-            self.known.add(publisher, run.first_sequence, run.last_sequence)
+            self.known.of(publisher).add(run.first_sequence, run.last_sequence)
             self._durability.stage(root, publisher, run.first_sequence, run.last_sequence)
         else:
             ranges = run.ranges()

@@ -333,7 +333,7 @@ class InstanceMachine:
         transient = self._publishers.published(session, runs, now_us, answers, resent)
         if not self.intake.staged:
             self._flush()
-        return self._take(), transient
+        return self._out.take(), transient
 
     def client_published_unnumbered(
         self, session: int, run: Run, command_id: str, now_us: int
@@ -442,7 +442,7 @@ class InstanceMachine:
         if upstreams.batch(connection, number, runs, marked, awaited, caught_up, now_us):
             self._drain(now_us)
             self._flush()
-        return self._take()
+        return self._out.take()
 
     def upstream_lacks(self, connection: int, lacks: PublisherRanges, whole: bool) -> list[Effect]:
         """An upstream says what it once had, has removed, and believes to be missing here. `whole`:
@@ -458,15 +458,14 @@ class InstanceMachine:
         self.counters.commits += 1
         self._drain(now_us)
         self._flush()
-        return self._take()
+        return self._out.take()
 
     def _drain(self, now_us: int) -> None:
         staged, committed_txid = self.intake.staged, self.durability.committed_txid
         runs: list[Run] = []
         # Told first, so that a link and a subscriber hear of a commit before the acks it releases.
         at = len(self._out)
-        while staged and staged.oldest_txid() <= committed_txid:
-            entry = staged.popleft()
+        while (entry := staged.committed(committed_txid)) is not None:
             if isinstance(entry, RunStaged):
                 runs.append(entry.run)
                 run = entry.run
@@ -658,7 +657,7 @@ class InstanceMachine:
         """A destination answered."""
         self._links.answered(destination, persisted, conflicts)
         self._flush()
-        return self._take()
+        return self._out.take()
 
     def link_progressed(
         self,
