@@ -147,7 +147,8 @@ async def frames_until(door: Door, wanted: Callable[[Header], bool]) -> list[Sai
             if wanted(header):
                 return found
         assert not door.transport.is_over
-        await asyncio.sleep(0)
+        # To turn the loop meanwhile would keep the threads from running that are waited for.
+        await door.transport.came.wait()
 
 
 async def group(door: Door, name: str) -> tuple[list[Any], Header]:
