@@ -90,7 +90,6 @@ class Clients:
             self.live,
             self.unsubscribe,
             self._asker,
-            commits,
             Rewinding(here, reading, folds, replays),
         )
         self.connected: set[Client] = set()

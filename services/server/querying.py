@@ -8,6 +8,7 @@ behind the rows (subscriptions/behind.py). A client that does not read holds up 
 
 from __future__ import annotations
 
+import sys
 import time
 import traceback
 from collections import deque
@@ -20,7 +21,6 @@ from raylay.services.errors import CorruptRecord, RemoteProtocolError, StorageEr
 from raylay.services.messages.bookmarks import Position, parse_point
 from raylay.services.plugins.filters import sow_questions
 from raylay.services.protocol.commands import Sow, Subscribe
-from raylay.services.server.commits import Commits
 from raylay.services.server.replay_members import Subscriber
 from raylay.services.server.rewinding import Rewind, Rewinding
 from raylay.services.server.sow_keeper import SowKeeper
@@ -44,9 +44,12 @@ if TYPE_CHECKING:
 
 TURN_S = 0.001
 """Of the loop, for all queries together; what is begun in it goes on for a fraction of that."""
-PAUSE_S = 0.001
-"""Between two turns while something is on its way to the disk: the thread that writes it needs the
-interpreter, too, and a loop that is always busy lets it in only every 5 ms."""
+PASSES = 3
+"""Of the loop between two turns: what came in is read in the first, committed or handed to the
+writer thread in the second, and answered in the third. So it waits for one turn, not for three."""
+SWITCH_S = 0.0002
+"""After which a turn lets another thread have the interpreter: the one that writes needs it some
+times for each commit, and would get it every 5 ms (`sys.setswitchinterval`) from a busy loop."""
 QUERIES_MAX = 10_000
 """Of one connection, that wait or run."""
 
@@ -113,7 +116,6 @@ class QueryPump:
         live: the subscriptions without a bookmark.
         unsubscribe: ends a subscription.
         asker: what is known of the client of a session.
-        commits: what is on its way to the disk.
         rewinding: subscriptions with a bookmark.
     """
 
@@ -124,7 +126,6 @@ class QueryPump:
         live: LiveSubscriptions,
         unsubscribe: Callable[[Subscription | BookmarkSubscription], None],
         asker: Callable[[int], Asker],
-        commits: Commits,
         rewinding: Rewinding,
     ) -> None:
         self._here = here
@@ -132,7 +133,6 @@ class QueryPump:
         self._live = live
         self._unsubscribe = unsubscribe
         self._asker = asker
-        self._commits = commits
         self._rewinding = rewinding
         self._rewinds: dict[Rewind, tuple[Asking, _Query]] = {}
         """Of queries that cannot be begun yet."""
@@ -140,6 +140,8 @@ class QueryPump:
         self._sessions: dict[int, _Session] = {}
         self._ready: deque[_Session] = deque()
         self._scheduled = False
+        """Whether a turn is to come, or goes on."""
+        self._passes_left = 0
         self.rows = 0
         """Sent, in this life."""
 
@@ -399,10 +401,23 @@ class QueryPump:
     def _schedule(self) -> None:
         if self._ready and not self._scheduled:
             self._scheduled = True
-            if self._commits.staged_bytes:
-                self._here.loop.call_later(PAUSE_S, self._turn)
-            else:
-                self._here.loop.call_soon(self._turn)
+            self._passes_left = PASSES
+            self._here.loop.call_soon(self._pass)
+
+    def _pass(self) -> None:
+        """One pass of the loop is left to others, until it is the queries' turn."""
+        self._passes_left -= 1
+        if self._passes_left:
+            self._here.loop.call_soon(self._pass)
+            return
+        switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_S)
+        try:
+            self._turn()
+        finally:
+            sys.setswitchinterval(switch_s)
+        self._scheduled = False
+        self._schedule()
 
     def _turn(self) -> None:
         """A part of each that is ready, until the time is over."""
@@ -420,9 +435,6 @@ class QueryPump:
                 self._go_on(session, is_over)
             if is_over():
                 break
-        # Until here it is marked as scheduled: else each turn would have two behind it.
-        self._scheduled = False
-        self._schedule()
 
     def _tell_left(self, connection: Asking, name: str, left: list[bytes]) -> None:
         """What a replaced filter was true of, in frames that are not too large."""

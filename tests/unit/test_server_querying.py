@@ -4,11 +4,11 @@ by whom."""
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -24,7 +24,7 @@ from raylay.services.server.client_connection import ClientConnection
 from raylay.services.server.config import InstanceConfig
 from raylay.services.server.instance_server import InstanceServer
 from raylay.services.sow.definition import SowTopicDefinition
-from raylay.services.sow.querying import Querying
+from raylay.services.sow.querying import LOOKED_AT_ONCE, Querying
 from raylay.services.sow.state import SowRules
 from raylay.services.telemetry.logs import LogOptions
 
@@ -616,24 +616,65 @@ def test_deltas_and_deletions_by_a_client(tmp_path: Path) -> None:
     in_house(tmp_path, visit)
 
 
-def test_turns_are_apart_while_something_is_written(
+class Passing:
+    """What a turn finds: how many passes of the loop others had since the one before, and after
+    what time it lets another thread have the interpreter."""
+
+    def __init__(self, queries: Any) -> None:
+        self.passes = 0
+        self.found: list[tuple[int, float]] = []
+        self._turn = queries._turn
+        queries._turn = self.turn
+
+    def turn(self) -> None:
+        self.found.append((self.passes, sys.getswitchinterval()))
+        self.passes = 0
+        self._turn()
+
+    async def count(self) -> None:
+        while True:
+            self.passes += 1
+            await asyncio.sleep(0)
+
+
+def test_between_two_turns_others_have_their_passes_and_threads_the_interpreter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(querying, "PAUSE_S", 3_600.0)
+    monkeypatch.setattr(querying, "TURN_S", 0.0)
 
     async def visit(house: House) -> None:
         door, reader = await house.client("p"), await house.client("r")
-        await house.publish(door, "p", {"id": 1})
+        await house.publish(door, "p", *({"id": number} for number in range(1_000)))
+        await house.folded()
+        usual_s = sys.getswitchinterval()
+        passing = Passing(house.server.clients.queries)
+        counting = asyncio.create_task(passing.count())
+        reader.send(ask("q", filter="/id < 10"))
+        assert len(await group_of(reader, "q")) == 10
+        counting.cancel()
+        assert len(passing.found) >= 1_000 // LOOKED_AT_ONCE
+        for passes, switch_s in passing.found[1:]:
+            # One that reads, one that commits, one that answers.
+            assert passes == querying.PASSES == 3
+            assert switch_s == pytest.approx(querying.SWITCH_S) and switch_s < usual_s
+        assert sys.getswitchinterval() == usual_s
+
+    in_house(tmp_path, visit)
+
+
+def test_a_turn_that_fails_leaves_threads_as_they_were(tmp_path: Path) -> None:
+    async def visit(house: House) -> None:
         queries: Any = house.server.clients.queries
-        commits = queries._commits
-        queries._commits = SimpleNamespace(staged_bytes=1)
-        reader.send(ask("q"))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert len(queries) == 1, "the thread that writes is let in"
-        queries._commits = commits
-        queries._turn()
-        assert len(await group_of(reader, "q")) == 1
+        usual_s = sys.getswitchinterval()
+
+        def fails() -> None:
+            raise ValueError("a fault")
+
+        queries._turn = fails
+        queries._passes_left = 1
+        with pytest.raises(ValueError, match="a fault"):
+            queries._pass()
+        assert sys.getswitchinterval() == usual_s
 
     in_house(tmp_path, visit)
 
