@@ -90,7 +90,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "delete": (
         f"{_COMMANDS}.messages:delete",
         "Delete records of a SOW topic; returns when that is persisted. Give one of --filter, "
-        "--key and --data.",
+        "--key and --data, or --filter and --key: of those what passes. More than 50,000 are "
+        "deleted in parts.",
     ),
     "sow": (
         f"{_COMMANDS}.asking:sow_app",

@@ -36,6 +36,7 @@ from raylay.services.client.machine import ClientMachine, ClientOptions
 from raylay.services.client.messages import Message, MessageBatch
 from raylay.services.client.performing import Tracer
 from raylay.services.client.publish_store import PublishStore
+from raylay.services.client.queue_consumer import QueueConsumer, QueueMessage
 from raylay.services.client.resumption import BookmarkStore
 from raylay.services.client.sow_query import SowQuery
 from raylay.services.client.subscription import Merged, Subscription
@@ -51,6 +52,8 @@ from raylay.storage.stores import (
 __all__ = [
     "Client",
     "SyncClient",
+    "QueueConsumer",
+    "QueueMessage",
     "Subscription",
     "Merged",
     "SyncSubscription",

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from raylay.services.client.asking import Asking
 from raylay.services.client.deletes import delete_in_parts
 from raylay.services.client.events import (
     Started,
 )
 from raylay.services.client.machine import State
-from raylay.services.client.publishing import Publishing
+from raylay.services.client.queueing import Queueing
 from raylay.services.errors import (
     ConnectionLost,
     LocalProtocolError,
 )
 
 
-class Client(Publishing, Asking):
+class Client(Queueing):
     """A connection to a fabric that outlives connections: publishes, subscribes, fails over.
 
         async with Client("orders-desk", servers=["host-a:9007", "host-b:9007"]) as client:

@@ -80,6 +80,16 @@ class ResumeWanted:
 
 
 @dataclass(slots=True)
+class CommandWanted:
+    """The application asks something of whoever is there (commanding.py). `number`: of the
+    question, for `CommandAnswered`."""
+
+    number: int
+    header: Header
+    body: bytes = b""
+
+
+@dataclass(slots=True)
 class ReplaceWanted:
     """The application wants another filter, or other keys, of a subscription. `number`: of the
     question, for `ReplaceAnswered`; `focus`: the options `filter` and `keys`, where they are
@@ -111,6 +121,7 @@ Event = (
     | PauseWanted
     | ResumeWanted
     | ReplaceWanted
+    | CommandWanted
     | TimePassed
     | Stopped
 )
@@ -300,6 +311,16 @@ class ReplaceAnswered:
 
 
 @dataclass(slots=True)
+class CommandAnswered:
+    """The answer to a question. With an error: it was refused, or nobody answered."""
+
+    number: int
+    header: Header
+    body: bytes
+    error: RaylayError | None = None
+
+
+@dataclass(slots=True)
 class SubscriptionFailed:
     """The server refused or ended a subscription. It is gone."""
 
@@ -334,6 +355,7 @@ Effect = (
     | QueryInterrupted
     | PauseAnswered
     | ReplaceAnswered
+    | CommandAnswered
     | SubscriptionFailed
     | Tell
     | Fail

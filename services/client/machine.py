@@ -22,7 +22,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from raylay.services.client.commanding import Commands
 from raylay.services.client.events import (
+    CommandWanted,
     Connect,
     Connected,
     ConnectionEnded,
@@ -175,6 +177,7 @@ class ClientMachine(Outbox):
         self._beat_due_s: float | None = None
         self._ready_since_s = 0.0
         asked = self._resumptions
+        self._commands = Commands()
         self._handlers: dict[type[Any], Callable[[Any, float, list[Effect]], None]] = {
             Started: self._started,
             ServersResolved: self._servers_resolved,
@@ -186,6 +189,7 @@ class ClientMachine(Outbox):
             PauseWanted: _untimed(asked.pause_wanted),
             ResumeWanted: _untimed(asked.resume_wanted),
             ReplaceWanted: _untimed(asked.replace_wanted),
+            CommandWanted: self._command_wanted,
             TimePassed: self._time_passed,
             Stopped: self._stopped,
         }
@@ -343,6 +347,7 @@ class ClientMachine(Outbox):
         self._beat_due_s = None
         self._stop_sending()
         self._resumptions.lose(effects)
+        self._commands.lose(effects)
         if now_s - self._ready_since_s >= STABLE_AFTER_S:
             self._backoff.reset()
             self._begin_round(now_s, effects)
@@ -382,6 +387,9 @@ class ClientMachine(Outbox):
             return
         self._beat_due_s = now_s + self.options.heartbeat_s / 2
         effects.append(SendFrame({"c": "heartbeat"}))
+
+    def _command_wanted(self, event: CommandWanted, now_s: float, effects: list[Effect]) -> None:
+        self._commands.wanted(event, effects, "" if self.state is State.READY else self.status)
 
     # -- frames ------------------------------------------------------------------------------
     def _frame_received(self, event: FrameReceived, now_s: float, effects: list[Effect]) -> None:
@@ -473,7 +481,8 @@ class ClientMachine(Outbox):
         if header.get("a") == "persisted" and "s" in header:
             self._persisted(header, effects)
         elif (
-            not self._resumptions.answered(header, body, effects)
+            not self._commands.answered(header, body, effects)
+            and not self._resumptions.answered(header, body, effects)
             and header.get("status") == "failure"
             and "cid" not in header
             and "sub" not in header

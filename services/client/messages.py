@@ -169,6 +169,11 @@ class Message:
         """The publisher's sequence."""
         return self.record.sequence
 
+    def identity(self) -> tuple[int, int]:
+        """Publisher id and sequence."""
+        _, publisher, sequence = _IDENTITY.unpack_from(self.batch.payload, self._offset)
+        return publisher, sequence
+
     @property
     def bookmark(self) -> str:
         """`publisher|sequence|`, the same on every instance."""

@@ -10,7 +10,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from raylay.services.client.outbox import check_values
 from raylay.services.client.publishing import DELTA_PUBLISH
 from raylay.services.client.sow_query import SowQuery
 from raylay.services.client.subscription import Merged, Subscription
+from raylay.services.client.sync_queue import SyncQueueConsumer
 from raylay.services.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -371,6 +372,27 @@ class SyncClient:
         """The records of a SOW topic, and then every change; the options of
         `Client.sow_and_subscribe`."""
         return SyncSubscription(self, self._run(self.client.sow_and_subscribe(topic, **options)))
+
+    def queue(self, name: str, **options: Any) -> SyncQueueConsumer:
+        """A consumer of a queue: `with client.queue("work") as work:`; the options of
+        `Client.queue`."""
+        return SyncQueueConsumer(self._run, self.client.queue(name, **options))
+
+    def acknowledge(self, queue: str, bookmarks: Iterable[str], **options: Any) -> int:
+        """Acknowledges messages by their bookmarks (`Client.acknowledge`)."""
+
+        async def acknowledge() -> int:
+            return self.client.acknowledge(queue, bookmarks, **options)
+
+        return self._run(acknowledge())
+
+    def acknowledge_matching(self, queue: str, filter: str, **options: Any) -> int:
+        """Acknowledges what passes a filter (`Client.acknowledge_matching`)."""
+        return self._run(self.client.acknowledge_matching(queue, filter, **options))
+
+    def queue_status(self, queue: str, **options: Any) -> dict[str, Any]:
+        """How a queue stands at this instance (`Client.queue_status`)."""
+        return self._run(self.client.queue_status(queue, **options))
 
     def delta_subscribe(self, topic: str, **options: Any) -> SyncSubscription:
         """What changes of the records of a SOW topic (`Client.delta_subscribe`)."""

@@ -41,6 +41,7 @@ PURE_FOLDERS = tuple(
 )
 PURE_FILES = (
     "services/errors.py",
+    "services/client/commanding.py",
     "services/client/deletes.py",
     "services/client/events.py",
     "services/client/failover.py",
@@ -51,6 +52,7 @@ PURE_FILES = (
     "services/client/outbox.py",
     "services/client/publish_store.py",
     "services/client/queries.py",
+    "services/client/queue_acks.py",
     "services/client/resumption.py",
     "services/client/resumptions.py",
     "services/drills/checkers.py",
@@ -118,7 +120,7 @@ ROOMS: dict[str, frozenset[str]] = {
         "queues": "expressions messages",
         "topology": "messages replication",
         "telemetry": "messages",
-        "client": "messages protocol storage",
+        "client": "messages protocol queues storage",
         "configuration": "messages plugins queues replication sow storage",
         "transports": "protocol",
         "server": (

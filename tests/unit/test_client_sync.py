@@ -241,3 +241,18 @@ def test_queries_and_what_follows_them(there: ServerThread) -> None:
             client.sow("t").all()
         with pytest.raises(CommandFailed):
             client.delta_subscribe("t")
+
+
+def test_a_queue_is_a_plain_iterator(there: ServerThread) -> None:
+    with SyncClient("desk", [there.server.address]) as client:
+        with client.queue("work", backlog=4, ack="manual") as work:
+            (asked,) = there.server.session.commands("subscribe")
+            payload = records(7, [1, 2, 3], topic="orders")
+            there.call(there.server.session.deliver, asked["sub"], payload)
+            done, kept, bad = [next(work) for _ in range(3)]
+            assert (done.body, done.queue, kept.bookmark) == (b"1", "work", "7|2|")
+            done.acknowledge()
+            bad.expire()
+        client.flush()
+        assert there.server.session.does == [3, 3]
+        assert client.acknowledge("work", ["7|2|"]) and client.flush() is None

@@ -1,0 +1,85 @@
+"""What a consumer of queues is done with and has not said yet."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from raylay.services.messages.ranges import Range
+from raylay.services.queues.records import Acknowledgment, pack_acknowledgment
+
+
+class AckRecord(NamedTuple):
+    """One record to be published, that acknowledges messages of a queue.
+
+    Attributes:
+        messages: how many it is for.
+    """
+
+    queue: str
+    message_type: str
+    body: bytes
+    messages: int
+
+
+class AckBook:
+    """See the file's docstring: messages of a queue that were done together are one record, as
+    ranges of sequences, so that it stays small however many they are.
+
+    Owner: the client. Lifecycle: as long as that.
+    """
+
+    __slots__ = ("_ranges", "messages")
+
+    def __init__(self) -> None:
+        self._ranges: dict[tuple[str, str, str], dict[int, list[Range]]] = {}
+        self.messages = 0
+        """That are in it."""
+
+    def add(
+        self, queue: str, message_type: str, publisher: int, sequence: int, how: str = "ack"
+    ) -> None:
+        """A message is done with.
+
+        Args:
+            how: as in the record (services/queues/records.py).
+        """
+        self.messages += 1
+        of_publisher = self._ranges.setdefault((queue, message_type, how), {})
+        ranges = of_publisher.setdefault(publisher, [])
+        if ranges and sequence == ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], sequence
+        else:
+            ranges.append((sequence, sequence))
+
+    def take(self) -> list[AckRecord]:
+        """What is to be published: nothing of it is in here any more."""
+        made = []
+        for (queue, message_type, how), of_publisher in self._ranges.items():
+            count = 0
+            keys = {}
+            for publisher, ranges in of_publisher.items():
+                keys[publisher] = found = _ascending(ranges)
+                count += sum(last - first + 1 for first, last in found)
+            body = pack_acknowledgment(Acknowledgment(keys, how))
+            made.append(AckRecord(queue, message_type, body, count))
+        self._ranges.clear()
+        self.messages = 0
+        return made
+
+    def put_back(self, record: AckRecord, said: Acknowledgment) -> None:
+        """It could not be published: it is said with what comes next."""
+        of = self._ranges.setdefault((record.queue, record.message_type, said.how), {})
+        for publisher, ranges in said.keys.items():
+            of[publisher] = _ascending([*ranges, *of.get(publisher, ())])
+        self.messages += record.messages
+
+
+def _ascending(ranges: list[Range]) -> list[Range]:
+    """The same sequences in order, each once: consumers are done in an order of their own."""
+    found: list[Range] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found

@@ -1,0 +1,208 @@
+"""Messages of a queue as the application holds them: each is this consumer's until it says that it
+is done, gives it back, or is gone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import Protocol
+
+from raylay.services.client.messages import Message, MessageBatch
+from raylay.services.client.subscription import Subscription
+from raylay.services.errors import LocalProtocolError
+
+
+class Consuming(Protocol):
+    """The client, to one consumer."""
+
+    async def _consume(self, consumer: QueueConsumer) -> Subscription:
+        """Subscribes it."""
+
+    def _consumed(self, consumer: QueueConsumer) -> None:
+        """It is over."""
+
+    def _done(self, consumer: QueueConsumer, message: QueueMessage, how: str) -> None:
+        """A message is done with: `ack`, `expire`, or `cancel`."""
+
+    def _say_acks(self) -> None:
+        """Publishes what is done with and not said yet."""
+
+
+class QueueMessage(Message):
+    """A message of a queue.
+
+    Attributes:
+        is_settled: whether it was said what became of it, or it is not this consumer's any more.
+    """
+
+    __slots__ = ("_consumer", "is_settled")
+
+    def __init__(self, batch: MessageBatch, offset: int, end: int, consumer: QueueConsumer) -> None:
+        super().__init__(batch, offset, end)
+        self._consumer = consumer
+        self.is_settled = False
+
+    @property
+    def queue(self) -> str:
+        """The queue that it came from; `topic` is the one that it was published to."""
+        return self._consumer.queue
+
+    @property
+    def queue_type(self) -> str:
+        """The message type of the queue, and of all that is in it."""
+        consumer = self._consumer
+        if not consumer.message_type:
+            consumer.message_type = self.message_type
+        return consumer.message_type
+
+    def acknowledge(self) -> None:
+        """It is done: no consumer gets it any more. Said together with others, and sent again until
+        it is durable; `Client.flush` waits for that. Twice is once."""
+        self._say("ack")
+
+    def cancel(self) -> None:
+        """Gives it back: another consumer gets it, or this one again."""
+        self._say("cancel")
+
+    def expire(self) -> None:
+        """Takes it out of the queue as one that nobody can do: reason `forced_expire`."""
+        self._say("expire")
+
+    def _settle(self, how: str) -> None:
+        """On the client's loop."""
+        if not self.is_settled:
+            self.is_settled = True
+            self._consumer._settled(self, how)
+
+    def _say(self, how: str) -> None:
+        on_loop = self._consumer.on_loop
+        if on_loop is None:
+            self._settle(how)
+        else:
+            on_loop(lambda: self._settle(how))
+
+
+class QueueConsumer:
+    """A consumer of a queue:
+
+        async with client.queue("work", backlog=100) as work:
+            async for message in work:
+                handle(message.body)
+
+    With `ack="auto"` a message is acknowledged when the next one is asked for, and when the block
+    is left without an exception; with one it is given back. With `ack="manual"` the application
+    says of each what became of it. What it has and has not said when the block is left goes back
+    to the queue.
+
+    After a failover it goes on at the next instance. What it holds from before may come to another
+    consumer then; to acknowledge it still counts.
+
+    Owner: the client's event loop. One task iterates.
+    """
+
+    def __init__(
+        self,
+        client: Consuming,
+        queue: str,
+        *,
+        message_type: str,
+        filter: str,
+        backlog: int,
+        ack: str,
+        batch: int,
+        timeout_s: float,
+    ) -> None:
+        if ack not in ("auto", "manual"):
+            raise LocalProtocolError(f"ack {ack!r} of queue {queue}: give auto or manual")
+        if backlog < 1 or batch < 1:
+            raise LocalProtocolError(f"backlog and batch of queue {queue} are at least 1")
+        self.queue = queue
+        self.message_type = message_type
+        self.filter = filter
+        self.backlog = backlog
+        self.timeout_s = timeout_s
+        self.batch = batch
+        self.is_auto = ack == "auto"
+        self.on_loop: Callable[[Callable[[], None]], None] | None = None
+        """Calls something on the client's loop, where another thread iterates."""
+        self._client = client
+        self._subscription: Subscription | None = None
+        self._messages: Iterator[QueueMessage] = iter(())
+        self._current: QueueMessage | None = None
+        self._held: deque[QueueMessage] = deque()
+
+    # -- the application's side --------------------------------------------------------------
+    async def __aenter__(self) -> QueueConsumer:
+        if self._subscription is not None:
+            raise LocalProtocolError(f"this consumer of {self.queue} was entered before")
+        self._subscription = await self._client._consume(self)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        current, self._current = self._current, None
+        if current is not None and self.is_auto:
+            current._settle("cancel" if error is not None else "ack")
+        self._client._say_acks()
+        if self._subscription is not None:
+            self._subscription.unsubscribe()
+        self._client._consumed(self)
+
+    def __aiter__(self) -> AsyncIterator[QueueMessage]:
+        return self
+
+    async def __anext__(self) -> QueueMessage:
+        current, self._current = self._current, None
+        if current is not None and self.is_auto:
+            current._settle("ack")
+        while True:
+            message = next(self._messages, None)
+            if message is None:
+                await self._next_batch()
+            elif not message.is_settled:
+                self._current = message
+                return message
+
+    @property
+    def queued_messages(self) -> int:
+        """Messages that came and were not asked for yet."""
+        return len(self._held) + (self._subscription.queued_messages if self._subscription else 0)
+
+    # -- the client's side -------------------------------------------------------------------
+    async def _next_batch(self) -> None:
+        subscription = self._subscription
+        if subscription is None:
+            raise LocalProtocolError(
+                f"enter the consumer of {self.queue} first: async with client.queue(…) as work"
+            )
+        if not subscription.queued_messages:
+            # It waits for more: who has what it did gives it more.
+            self._client._say_acks()
+        batch = await subscription.next_batch()
+        if batch is None:
+            raise StopAsyncIteration
+        self._messages = self._of(batch)
+
+    def _of(self, batch: MessageBatch) -> Iterator[QueueMessage]:
+        self._held = deque(
+            QueueMessage(batch, message._offset, message._end, self) for message in batch
+        )
+        while self._held:
+            yield self._held.popleft()
+
+    def _settled(self, message: QueueMessage, how: str) -> None:
+        if message is self._current:
+            self._current = None
+        self._client._done(self, message, how)
+
+    def _disconnected(self) -> None:
+        """What was not handed out yet belongs to nobody now: it comes again, here or elsewhere."""
+        self._held.clear()
+        self._messages = iter(())
+        if self._subscription is not None:
+            self._subscription._drop_queued()

@@ -1,0 +1,243 @@
+"""A client consumes queues (docs/queues.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgpack
+
+from raylay.services.client.asking import Asking
+from raylay.services.client.events import CommandAnswered, CommandWanted, Disconnected, Tell
+from raylay.services.client.publishing import Publishing
+from raylay.services.client.queue_acks import AckBook, AckRecord
+from raylay.services.client.queue_consumer import QueueConsumer, QueueMessage
+from raylay.services.client.subscription import Subscription
+from raylay.services.errors import LocalProtocolError, PublishStoreFull, RaylayError
+from raylay.services.messages.bookmarks import parse_point
+from raylay.services.messages.records import Command
+from raylay.services.protocol.frames import Header
+from raylay.services.queues.records import (
+    Acknowledgment,
+    keys_of,
+    pack_acknowledgment,
+    read_acknowledgment,
+)
+
+ACK_INTERVAL_S = 0.01
+"""What is done with is said after as long, where nothing else has it said before."""
+ACK_BATCH = 100
+RETRY_S = 0.5
+
+
+class Queueing(Publishing, Asking):
+    """What a client does with queues."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._acks = AckBook()
+        self._acks_timer: asyncio.TimerHandle | None = None
+        self._consumers: set[QueueConsumer] = set()
+        self._commanding: dict[int, asyncio.Future[tuple[Header, bytes]]] = {}
+
+    # -- what a user calls -------------------------------------------------------------------
+    def queue(
+        self,
+        name: str,
+        *,
+        message_type: str = "",
+        filter: str = "",
+        backlog: int = 1,
+        ack: str = "auto",
+        batch: int = ACK_BATCH,
+        timeout_s: float = 30.0,
+    ) -> QueueConsumer:
+        """A consumer of a queue: `async with client.queue("work", backlog=100) as work:` (see
+        `QueueConsumer`).
+
+        Args:
+            name: of the queue.
+            message_type: where there are queues of this name for several; empty: the first.
+            filter: only messages that pass it (docs/filters.md).
+            backlog: messages that it has at one time and has not acknowledged, at most; the queue
+                may allow fewer.
+            ack: `auto`: a message is acknowledged when the next one is asked for; `manual`.
+            batch: acknowledgments that are sent together, at most; no longer than 10 ms are they
+                kept, nor while there is nothing else to do.
+            timeout_s: for the server's answer.
+
+        Raises:
+            LocalProtocolError: a value is out of its range. When it is entered: CommandFailed where
+                the server refused (`no_queue`, `bad_filter`, …).
+        """
+        return QueueConsumer(
+            self,
+            name,
+            message_type=message_type,
+            filter=filter,
+            backlog=backlog,
+            ack=ack,
+            batch=batch,
+            timeout_s=timeout_s,
+        )
+
+    def acknowledge(
+        self, queue: str, bookmarks: Iterable[str], *, message_type: str = "json", how: str = "ack"
+    ) -> int:
+        """Acknowledges messages of a queue by their bookmarks, whoever holds them. It is published:
+        `flush` waits until it is durable, and says what was refused. Returns its sequence.
+
+        Args:
+            bookmarks: `Message.bookmark` of each.
+            how: `ack`, or `expire`: as ones that nobody can do.
+
+        Raises:
+            LocalProtocolError: one is no bookmark of a message, or there is none.
+            PublishStoreFull: there is no room; nothing was said.
+        """
+        points = [parse_point(each) for each in bookmarks]
+        if not points or any(point.kind != "message" for point in points):
+            raise LocalProtocolError(
+                f"to acknowledge messages of {queue} give bookmarks of the form publisher|sequence|"
+            )
+        keys = keys_of((point.publisher, point.sequence) for point in points)
+        return self._publish_ack(
+            AckRecord(queue, message_type, pack_acknowledgment(Acknowledgment(keys, how)), 0)
+        )
+
+    async def acknowledge_matching(
+        self, queue: str, filter: str, *, message_type: str = "json", how: str = "ack"
+    ) -> int:
+        """Acknowledges, expires or gives back all messages of a queue that pass a filter, here and
+        now. Returns how many.
+
+        Args:
+            how: `ack`, `expire` or `cancel`.
+
+        Raises:
+            CommandFailed: the server refused: `no_queue`, `bad_filter`, `bad_command`.
+            ConnectionLost: nobody answered; it may have been done.
+        """
+        header: Header = {"c": "queue_ack", "t": queue, "mt": message_type, "filter": filter}
+        found, _ = await self._command(header | {"how": how})
+        return int(found.get("n") or 0)
+
+    async def queue_status(self, queue: str, *, message_type: str = "json") -> dict[str, Any]:
+        """How a queue stands at the instance that the client is connected to (docs/queues.md).
+
+        Raises:
+            CommandFailed: there is no such queue: `no_queue`.
+            ConnectionLost: nobody answered.
+        """
+        _, body = await self._command({"c": "queue_status", "t": queue, "mt": message_type})
+        found: dict[str, Any] = msgpack.unpackb(body)
+        return found
+
+    # -- consumers ---------------------------------------------------------------------------
+    async def _consume(self, consumer: QueueConsumer) -> Subscription:
+        subscription = await self.subscribe(
+            consumer.queue,
+            message_type=consumer.message_type,
+            filter=consumer.filter,
+            timeout_s=consumer.timeout_s,
+            max_backlog=consumer.backlog,
+        )
+        self._consumers.add(consumer)
+        return subscription
+
+    def _consumed(self, consumer: QueueConsumer) -> None:
+        self._consumers.discard(consumer)
+
+    def _done(self, consumer: QueueConsumer, message: QueueMessage, how: str) -> None:
+        publisher, sequence = message.identity()
+        if how == "cancel":
+            self._cancel(consumer, message.queue_type, publisher, sequence)
+            return
+        self._acks.add(consumer.queue, message.queue_type, publisher, sequence, how)
+        if self._acks.messages >= min(consumer.batch, max(1, consumer.backlog // 2)):
+            self._say_acks()
+        elif self._acks_timer is None and self._loop is not None:
+            self._acks_timer = self._loop.call_later(ACK_INTERVAL_S, self._say_acks)
+
+    def _cancel(
+        self, consumer: QueueConsumer, message_type: str, publisher: int, sequence: int
+    ) -> None:
+        # Where there is no connection its lease is over already.
+        if self._connection is not None and self._machine.instance:
+            body: bytes = msgpack.packb({publisher: [sequence, sequence]})
+            header = {"c": "queue_cancel", "t": consumer.queue, "mt": message_type}
+            self._connection.send(header, body)
+
+    def _say_acks(self) -> None:
+        if self._acks_timer is not None:
+            self._acks_timer.cancel()
+            self._acks_timer = None
+        if not self._acks.messages:
+            return
+        for record in self._acks.take():
+            try:
+                self._publish_ack(record)
+            except PublishStoreFull:
+                self._acks.put_back(record, read_acknowledgment(record.body))
+                if self._acks_timer is None and self._loop is not None:
+                    self._acks_timer = self._loop.call_later(RETRY_S, self._say_acks)
+            except RaylayError:
+                # The client has ended: its leases end with it, and the messages come again.
+                return
+
+    def _publish_ack(self, record: AckRecord) -> int:
+        command = Command.QUEUE_ACKNOWLEDGMENT
+        return self._publish_now(
+            record.queue, record.body, record.message_type, 0, b"", b"", command
+        )
+
+    def _tell(self, effect: Tell) -> None:
+        if isinstance(effect.event, Disconnected):
+            for consumer in self._consumers:
+                consumer._disconnected()
+        super()._tell(effect)
+
+    async def _shut_down(self) -> None:
+        self._say_acks()
+        if self._acks_timer is not None:
+            self._acks_timer.cancel()
+        await super()._shut_down()
+
+    # -- commands that are answered once -----------------------------------------------------
+    def _make_performers(self) -> dict[type[Any], Callable[[Any], None]]:
+        return super()._make_performers() | {CommandAnswered: self._command_answered}
+
+    async def _command(self, header: Header, body: bytes = b"") -> tuple[Header, bytes]:
+        self._raise_if_ended()
+        assert self._loop is not None, "connect first"
+        self._asked_number = number = self._asked_number + 1
+        answered = self._commanding[number] = self._loop.create_future()
+        try:
+            self._step(CommandWanted(number, header, body))
+            self._waiting_for_server += 1
+            self._update_reading()
+            try:
+                found: tuple[Header, bytes] = await answered
+                return found
+            finally:
+                self._waiting_for_server -= 1
+                self._update_reading()
+        finally:
+            self._commanding.pop(number, None)
+
+    def _command_answered(self, effect: CommandAnswered) -> None:
+        answered = self._commanding.get(effect.number)
+        if answered is None or answered.done():
+            return
+        if effect.error is not None:
+            answered.set_exception(effect.error)
+        else:
+            answered.set_result((effect.header, effect.body))
+
+    def _fail_waiters(self, error: RaylayError) -> None:
+        for waiter in self._commanding.values():
+            if not waiter.done():
+                waiter.set_exception(error)
+                waiter.exception()
+        super()._fail_waiters(error)

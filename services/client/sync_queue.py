@@ -1,0 +1,63 @@
+"""A consumer of a queue as a plain iterator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from types import TracebackType
+from typing import Any
+
+from raylay.services.client.queue_consumer import QueueConsumer, QueueMessage
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs something on the client's loop and waits for it."""
+
+
+class SyncQueueConsumer:
+    """The rules of `QueueConsumer`, for a thread:
+
+        with client.queue("work", backlog=100) as work:
+            for message in work:
+                handle(message.body)
+
+    Owner: the thread that iterates.
+    """
+
+    def __init__(self, run: Run, consumer: QueueConsumer) -> None:
+        self._run = run
+        self._consumer = consumer
+        consumer.on_loop = self._on_loop
+
+    def _on_loop(self, work: Callable[[], None]) -> None:
+        async def call() -> None:
+            work()
+
+        self._run(call())
+
+    def __enter__(self) -> SyncQueueConsumer:
+        self._run(self._consumer.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._run(self._consumer.__aexit__(kind, error, trace))
+
+    def __iter__(self) -> Iterator[QueueMessage]:
+        return self
+
+    def __next__(self) -> QueueMessage:
+        found: QueueMessage | None = self._run(self._next())
+        if found is None:
+            raise StopIteration
+        return found
+
+    async def _next(self) -> QueueMessage | None:
+        return await anext(self._consumer, None)
+
+    @property
+    def queued_messages(self) -> int:
+        """Messages that came and were not asked for yet."""
+        return self._consumer.queued_messages

@@ -1,0 +1,53 @@
+"""What a consumer of queues is done with and has not said yet."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylay.services.client.queue_acks import AckBook
+from raylay.services.queues.records import Acknowledgment, read_acknowledgment
+
+
+def test_what_follows_one_another_is_one_range() -> None:
+    book = AckBook()
+    for sequence in (1, 2, 3, 7, 8):
+        book.add("work", "json", 5, sequence)
+    assert book.messages == 5
+    (record,) = book.take()
+    assert (record.queue, record.message_type, record.messages) == ("work", "json", 5)
+    assert read_acknowledgment(record.body) == Acknowledgment({5: [(1, 3), (7, 8)]})
+    assert not book.messages and not book.take()
+
+
+def test_queues_and_what_became_of_them_are_records_of_their_own() -> None:
+    book = AckBook()
+    book.add("work", "json", 5, 1)
+    book.add("work", "json", 5, 2, "expire")
+    book.add("other", "json", 5, 3)
+    found = {(r.queue, read_acknowledgment(r.body).how): r.messages for r in book.take()}
+    assert found == {("work", "ack"): 1, ("work", "expire"): 1, ("other", "ack"): 1}
+
+
+def test_what_could_not_be_published_is_said_with_what_comes_next() -> None:
+    book = AckBook()
+    for sequence in (1, 2):
+        book.add("work", "json", 5, sequence)
+    (record,) = book.take()
+    book.add("work", "json", 5, 3)
+    book.put_back(record, read_acknowledgment(record.body))
+    assert book.messages == 3
+    (record,) = book.take()
+    assert read_acknowledgment(record.body).keys == {5: [(1, 3)]} and record.messages == 3
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 20)), max_size=40))
+def test_every_message_is_said_once_whatever_their_order(done: list[tuple[int, int]]) -> None:
+    book = AckBook()
+    for publisher, sequence in done:
+        book.add("work", "json", publisher, sequence)
+    found = []
+    for record in book.take():
+        for publisher, ranges in read_acknowledgment(record.body).keys.items():
+            found += [(publisher, n) for first, last in ranges for n in range(first, last + 1)]
+    assert sorted(found) == sorted(set(done))
