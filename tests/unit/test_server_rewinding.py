@@ -29,6 +29,7 @@ from raylay.services.messages.ranges import PublisherRanges
 from raylay.services.messages.records import Command, Record, publisher_id
 from raylay.services.messages.topics import TopicRule
 from raylay.services.protocol.frames import encode_frame
+from raylay.services.replication.journal_answers import Answers
 from raylay.services.server import querying
 from raylay.services.sow.definition import SowTopicDefinition
 from raylay.services.sow.state import SowRules
@@ -396,3 +397,62 @@ def test_a_log_that_cannot_be_read_ends_it_alone(
         assert len(got(await completed(reader, "s"), "s").messages) == 1
 
     in_house(tmp_path, visit, WITH_PAST)
+
+
+def test_now_amid_a_commit_that_is_folded_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However far a large commit is folded when the rows are read: the replay has the rest."""
+
+    async def visit(house: House) -> None:
+        door, reader = await house.client("p"), await house.client("r")
+        count, reading = 2_000, house.server.reading
+        unfolded = house.server.clients.folds.unfolded
+        run, looked_up = reading.run, asyncio.Event()
+
+        async def slow(work: Any, *arguments: Any) -> Any:
+            found = await run(work, *arguments)
+            if work.__name__ == "find":
+                looked_up.set()
+                while not unfolded:
+                    await asyncio.sleep(0)
+            return found
+
+        monkeypatch.setattr(reading, "run", slow)
+        bodies = [orjson.dumps({"id": n % 50, "v": n}) for n in range(count)]
+        reader.send(rewind("s", "0|1|", "orders", batch=7))
+        await looked_up.wait()
+        # As a link brings it: it is one commit.
+        here, number = house.server.here, door.connection.number
+        runs = here.machine.client_runs(number, house.records("p", *bodies), count)
+        effects, _ = here.machine.client_published(number, runs, here.steady_us(), Answers())
+        here.perform(effects)
+        found = await frames_until(
+            reader, lambda each: each["c"] == "p" and each["tx"] + each["n"] > count
+        )
+        mine = got(found, "s")
+        first = len(mine.have)
+        assert 0 < first < count, "amid the commit"
+        assert [each["v"] for each in mine.bodies] == list(range(first, count))
+        assert mine.state == {n % 50: {"id": n % 50, "v": n} for n in range(first)}
+
+    in_house(tmp_path, visit, WITH_PAST)
+
+
+def test_after_a_restart_the_past_is_what_it_was(tmp_path: Path) -> None:
+    ledgers: list[Ledger] = []
+
+    async def first(house: House) -> None:
+        ledgers.append(await filled(house, random.Random(6), "trades", 25))
+
+    async def second(house: House) -> None:
+        (ledger,) = ledgers
+        reader = await house.client("r")
+        for txid in range(len(ledger.bodies)):
+            name = f"s{txid}"
+            reader.send(rewind(name, ledger.bookmark(txid) if txid else "0"))
+            mine = got(await completed(reader, name), name)
+            assert (mine.state, mine.bodies) == (ledger.states[txid], ledger.behind(txid)), txid
+
+    in_house(tmp_path, first, WITH_PAST)
+    in_house(tmp_path, second, WITH_PAST)
