@@ -116,10 +116,12 @@ class Ledger:
 
     def _note(self, name: str, trees: tuple[Any, ...]) -> None:
         here, last = self.house.server.here, self.house.published[name]
+        now_us = here.now_us()
         self.bodies += trees
         for sequence in range(last - len(trees) + 1, last + 1):
             self.identities.append((publisher_id(name), sequence))
-            self.times_us.append(here.now_us())
+            # One time: they were received at once.
+            self.times_us.append(now_us)
         here.clock_offset_us += 1_000_000
         here.machine.wall_offset_us = here.now_us() - here.steady_us()
 
