@@ -174,7 +174,7 @@ def subscribe(
         str, typer.Option(help="Where the bookmark is not in the log: `now`, `epoch` or `fail`.")
     ] = "fail",
     sow: Annotated[
-        bool, typer.Option("--sow", help="First the records of a SOW topic as they are now.")
+        bool, typer.Option("--sow", help="First the records of a SOW topic, now or at --bookmark.")
     ] = False,
     delta: Annotated[
         bool, typer.Option("--delta", help="Of a record that changes: key and changed fields.")

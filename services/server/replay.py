@@ -171,8 +171,8 @@ class ReplayPump:
             command.subscription,
             topic_filter,
             start,
-            # Rows stand for what lies before the log, too.
-            first_txid=0,
+            # Rows stand for what lies before the log, too, unless there is nothing.
+            first_txid=0 if start.after_txid else 1,
             committed_txid=machine.committed_txid,
             held=machine.held(),
             content=content,

@@ -76,7 +76,7 @@ def got(found: list[Said], name: str) -> Got:
     rows = [record for header, records in mine for record in records if header["c"] == "sow"]
     messages = [record for header, records in mine for record in records if header["c"] == "p"]
     assert mine[at][0]["n"] == len(rows)
-    return Got(rows, messages, PublisherRanges.from_wire(mine[at][0]["have"]))
+    return Got(rows, messages, PublisherRanges.from_wire(mine[at][0].get("have", {})))
 
 
 async def completed(door: Door, name: str) -> list[Said]:
